@@ -32,7 +32,7 @@ check: $(STAMP)  ## formatting, lint, types, and what linters cannot see
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest --quiet tests/test_tidy.py
+	$(BIN)/pytest --quiet tests/test_tidy.py tests/test_rooms.py
 
 format: $(STAMP)  ## put the code into the form that check wants
 	$(BIN)/ruff check --fix .

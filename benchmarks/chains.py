@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.api import block_items_pb2, block_pb2, publish_pb2
-from gateway.items import ItemKind, field_item
+from gateway.blocks.items import ItemKind, field_item
+from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from gateway.blocks.root_hash import BlockHasher
 from gateway.key_files import public_key_hex
-from gateway.merkle import EMPTY_HASH, StreamingTree
-from gateway.root_hash import BlockHasher
 
 __all__ = ["SET_BYTES", "Chain", "make_chain"]
 

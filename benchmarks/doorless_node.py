@@ -12,15 +12,15 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import cast
 
-from gateway.grpc_engine import use_poller
+from gateway.node.grpc_engine import use_poller
 
 use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
 from grpc import aio  # noqa: E402
 
-import gateway.node_servers  # noqa: E402
+import gateway.node.servers  # noqa: E402
 from gateway.addresses import Address  # noqa: E402
-from gateway.cli import main  # noqa: E402
-from gateway.grpc_server import GrpcServer, ServerPlan, options_of  # noqa: E402
+from gateway.commands.cli import main  # noqa: E402
+from gateway.transport.grpc_server import GrpcServer, ServerPlan, options_of  # noqa: E402
 
 
 class _NoDoor:
@@ -30,7 +30,7 @@ class _NoDoor:
 
 
 class DoorlessServer:
-    """As `gateway.grpc_server.GrpcServer`."""
+    """As `gateway.transport.grpc_server.GrpcServer`."""
 
     def __init__(self, server: aio.Server, address: Address) -> None:
         self.address = address
@@ -45,7 +45,7 @@ class DoorlessServer:
 async def start_doorless(
     plan: ServerPlan, add_services: Callable[[aio.Server], None], *_: object
 ) -> GrpcServer:
-    """Start a server as `gateway.grpc_server.start_server` does, but for the door."""
+    """Start a server as `gateway.transport.grpc_server.start_server` does, but for the door."""
     server = aio.server(options=options_of(plan))
     add_services(server)
     port = server.add_insecure_port(str(plan.address))
@@ -54,5 +54,5 @@ async def start_doorless(
 
 
 if __name__ == "__main__":
-    gateway.node_servers.start_server = start_doorless  # type: ignore[attr-defined,assignment]
+    gateway.node.servers.start_server = start_doorless  # type: ignore[attr-defined,assignment]
     main()

@@ -28,15 +28,15 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.publish_processes import free_addresses
-from gateway.block import Block
-from gateway.control_client import ControlClient
-from gateway.failover import Failover
+from gateway.blocks.block import Block
+from gateway.cluster.control_client import ControlClient
+from gateway.cluster.failover import Failover
 from gateway.key_files import public_key_hex
-from publishers.client import PublishClient
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.client.client import PublishClient
+from publishers.demo.node_process import NodeProcess
 from publishers.errors import PublishFailed
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.node_process import NodeProcess
-from publishers.signals import Acknowledged, Action, Event
+from publishers.protocol.messages import Acknowledged, Action, Event
 
 __all__ = ["run"]
 

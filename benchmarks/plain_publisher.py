@@ -14,10 +14,10 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gateway.block import Block
-from publishers.block_check import BlockCheck
-from publishers.block_places import read_chain
-from publishers.client import publish_blocks
+from gateway.blocks.block import Block
+from publishers.blocks.block_check import BlockCheck
+from publishers.blocks.block_places import read_chain
+from publishers.client.client import publish_blocks
 
 __all__: list[str] = []
 

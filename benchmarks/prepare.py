@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 
 from benchmarks.cpu_seconds import cpu_seconds, process_tree
 from gateway.key_files import create_private_key
-from publishers.block_files import read_block_file, write_block_file
-from publishers.linking import summary_of
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.blocks.block_files import read_block_file, write_block_file
+from publishers.blocks.linking import summary_of
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.spark import link_and_sign_blocks, root_hashes
 from publishers.spark.session import build_session
 

@@ -18,16 +18,16 @@ from collections.abc import Callable
 
 from benchmarks.chains import KEY
 from benchmarks.tss_blocks import ITEM_BYTES, ITEMS_PER_BLOCK
-from gateway.items import ItemKind, field_item, proof_of
-from gateway.proofs.address_book import read_address_book
-from gateway.proofs.ed25519 import Ed25519Check
-from gateway.proofs.ledger_data import read_publication, refusal_of
-from gateway.proofs.record_file import RecordFileCheck
-from gateway.proofs.state_proof import StateProofCheck
-from gateway.proofs.tss import TssCheck
-from gateway.root_hash import BlockHasher
-from tests.gateway.proofs import real, record_files
-from tests.gateway.proofs.tss_network import TssNetwork
+from gateway.blocks.items import ItemKind, field_item, proof_of
+from gateway.blocks.proofs.address_book import read_address_book
+from gateway.blocks.proofs.ed25519 import Ed25519Check
+from gateway.blocks.proofs.ledger_data import read_publication, refusal_of
+from gateway.blocks.proofs.record_file import RecordFileCheck
+from gateway.blocks.proofs.state_proof import StateProofCheck
+from gateway.blocks.proofs.tss import TssCheck
+from gateway.blocks.root_hash import BlockHasher
+from tests.gateway.blocks.proofs import real, record_files
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 __all__ = ["run"]
 

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds
 from benchmarks.publish_processes import bare_server
 from gateway.key_files import public_key_hex
-from publishers.block_files import write_block_file
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.node_process import NodeProcess
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.demo.node_process import NodeProcess
 from publishers.spark import publish
 from publishers.spark.session import build_session
 

@@ -22,7 +22,7 @@ import uvloop
 from benchmarks.chains import Chain, make_chain
 from benchmarks.paced_publisher import latencies, p99
 from benchmarks.publish_processes import free_addresses, publish
-from publishers.node_process import NodeProcess
+from publishers.demo.node_process import NodeProcess
 
 __all__ = ["run"]
 

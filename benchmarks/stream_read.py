@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 from datastream import DataStreamer
 from datastream.layout import PAGE_SIZE
-from gateway.ledger import Ledger, VerifiedBlock
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from gateway.store.block_store import Ledger, VerifiedBlock
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.sources.stream_runs import PagesReader
 from publishers.spark.data_stream import DataStreamDataSource
 from publishers.spark.session import build_session
-from publishers.stream_runs import PagesReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,8 +31,8 @@ import uvloop
 
 from benchmarks.chains import SET_BYTES, Chain, make_chain
 from benchmarks.publish_processes import bare_loop, node, publish
-from tests.gateway.proofs.tss_chain import publishing_transaction
-from tests.gateway.proofs.tss_network import TssNetwork
+from tests.gateway.blocks.proofs.tss_chain import publishing_transaction
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 __all__ = ["ITEMS_PER_BLOCK", "ITEM_BYTES", "run"]
 

@@ -5,7 +5,6 @@
     ├── AddressError         a text that is not `host:port` (exit 2)
     ├── TlsError             a certificate or key file that cannot be used (exit 2)
     ├── Fatal                the environment: a busy port, an unreadable folder, `python -O`
-    ├── LedgerKeyError       a ledger key that cannot be used, or is missing (exit 2)
     ├── KeyFileError         a private key file that cannot be read or written
     ├── StartAbandoned       a node was told to stop before it had started
     ├── RoleRefused          the role of a node cannot change so now
@@ -13,46 +12,30 @@
     ├── FailoverFailed       a failover was not possible; it says which node is active
     │   └── FailoverInterrupted  it was interrupted; it says what both nodes are (exit 130)
     ├── PeerError            bytes or behaviour that came from somebody else
-    │   ├── ItemError        an item or a message is not well formed
-    │   ├── ProofDataError   a part of a proof, or published ledger data, is not what it must be
-    │   ├── SubscriptionError  a node that was subscribed to breaks the rules of its stream
-    │   └── BlockRefused     a block cannot be accepted; holds the `Refusal`
-    ├── StoredDataError      what was read back from a disk or a stream is not what we write
-    │   ├── LayoutError      a sequence of entries is not a block
-    │   └── ChainStateError  a saved chain state does not hold together
-    ├── HelperProcessLost    a process that works for the node is gone, or was
-    └── ChainMisuse          our own code advanced a chain with a block that is not its next
+    │   └── SubscriptionError  a node that was subscribed to breaks the rules of its stream
+    └── HelperProcessLost    a process that works for the node is gone, or was
 
-A message says object, got, expected and place; the same facts are fields. A bare `Exception` is never raised.
+Those about blocks are in `gateway.blocks.errors`. A message says object, got, expected and place; the same
+facts are fields. A bare `Exception` is never raised.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from gateway.verdict import Refusal
-
 __all__ = [
     "AddressError",
-    "BlockRefused",
-    "ChainMisuse",
-    "ChainStateError",
     "FailoverFailed",
     "FailoverInterrupted",
     "Fatal",
     "GatewayError",
     "HelperProcessLost",
-    "ItemError",
     "KeyFileError",
-    "LayoutError",
-    "LedgerKeyError",
     "NodeCallFailed",
     "PeerError",
-    "ProofDataError",
     "RoleRefused",
     "SettingError",
     "StartAbandoned",
-    "StoredDataError",
     "SubscriptionError",
     "TlsError",
 ]
@@ -186,22 +169,7 @@ class FailoverInterrupted(FailoverFailed):
         """The interruption came too late: the target is active."""
 
 
-# --- blocks, proofs and keys --------------------------------------------------------------------------------
-
-
-class LedgerKeyError(GatewayError):
-    """A ledger key is malformed, of an unknown or unsupported kind, or missing."""
-
-    exit_status = 2
-
-    def __init__(self, what: str, *, got: str, expected: str) -> None:
-        super().__init__(f"{what}: got {got}, expected {expected}")
-        self.what = what
-        """The key or the part of it that is wrong."""
-        self.got = got
-        """How it is."""
-        self.expected = expected
-        """How it must be."""
+# --- bytes of others ----------------------------------------------------------------------------------------
 
 
 class KeyFileError(GatewayError):
@@ -233,46 +201,8 @@ class PeerError(GatewayError):
         """The place of the object in what was given, empty if it was given alone."""
 
 
-class ItemError(PeerError):
-    """The bytes of an item, or of a message in it, are not well formed."""
-
-
-class ProofDataError(PeerError):
-    """A part of a proof or of published ledger data is malformed: a point, a scalar, a count, a size."""
-
-
 class SubscriptionError(PeerError):
     """A node that was subscribed to sent what the rules of its stream do not allow."""
-
-
-class BlockRefused(PeerError):
-    """A block cannot be accepted."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.what, refusal.got, refusal.expected, where=refusal.kind.value)
-        self.refusal = refusal
-        """The reason."""
-
-
-class StoredDataError(GatewayError):
-    """Data that this or another node stored does not read back as something we write."""
-
-    def __init__(self, what: str, got: str, expected: str) -> None:
-        super().__init__(f"{what}: got {got}, expected {expected}")
-        self.what = what
-        """The object that is wrong."""
-        self.got = got
-        """What it is."""
-        self.expected = expected
-        """What it had to be."""
-
-
-class LayoutError(StoredDataError):
-    """A sequence of stream entries is not the layout of a block (docs/spec/block-layout.md."""
-
-
-class ChainStateError(StoredDataError):
-    """A saved chain state cannot be taken up again."""
 
 
 class HelperProcessLost(GatewayError):
@@ -286,14 +216,3 @@ class HelperProcessLost(GatewayError):
         """Whether it was at work on this request; else that waited behind another."""
         self.was_ready = was_ready
         """Whether there was one that answers; else no request can be what was too much for it."""
-
-
-class ChainMisuse(GatewayError):
-    """A chain was advanced with a block that is not its next."""
-
-    def __init__(self, block_number: int, block_number_next: int) -> None:
-        super().__init__(f"chain: got block {block_number}, expected block {block_number_next}")
-        self.block_number = block_number
-        """The block that was given."""
-        self.block_number_next = block_number_next
-        """The block that is next."""

@@ -2,8 +2,8 @@
 
     log.info("block refused", extra=fields(block=9, publisher=2, got="9f3a…", expected="3c77…"))
 
-    text    2026-01-31 12:00:00.123 INFO    gateway.race  block refused  block=9 publisher=2 got=9f3a…
-    json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "gateway.race",
+    text    2026-01-31 12:00:00.123 INFO    gateway.race.arbiter  block refused  block=9 publisher=2 got=9f3a…
+    json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "gateway.race.arbiter",
              "message": "block refused", "block": 9, "publisher": 2, "got": "9f3a…", …}
 
 Invariants

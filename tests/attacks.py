@@ -235,7 +235,7 @@ def _measure() -> None:
 
     from benchmarks.chains import make_chain
     from benchmarks.publish_processes import publish
-    from publishers.node_process import NodeProcess
+    from publishers.demo.node_process import NodeProcess
 
     chain = make_chain(200, 250, 1_000)
     rate, names = 20.0, sys.argv[1:] or list(ATTACKS)

@@ -47,25 +47,25 @@ from datastream.layout import (
 )
 from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.block import Block
-from gateway.block_layout import encode
+from gateway.blocks.block import Block
+from gateway.blocks.items import ItemKind, kind_of
+from gateway.blocks.proofs import ProofVerifier
+from gateway.blocks.root_hash import BlockHasher
+from gateway.blocks.stream_layout import encode
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier
+from gateway.cluster.role_file import read_role, write_role
+from gateway.cluster.roles import RoleRecord
 from gateway.errors import GatewayError
-from gateway.items import ItemKind, kind_of
-from gateway.last_block import look_at_last_block
-from gateway.ledger import Ledger, VerifiedBlock
-from gateway.ledger_keys import LedgerKeys
-from gateway.proofs import ProofVerifier
-from gateway.role_file import read_role, write_role
-from gateway.roles import RoleRecord
-from gateway.root_hash import BlockHasher
-from gateway.verification import BlockVerifier
-from publishers.maker import BlockMaker, MakerOptions
+from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.last_block import look_at_last_block
+from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.nodes import ANSWER_SECONDS, KEY, ledger_key, running_node
 
 __all__ = ["Folder", "Result", "attack", "run"]
 
 STREAM: Final = "datastream.bin"
-HAS_SUMS: Final = importlib.util.find_spec("datastream.page_sums") is not None
+HAS_SUMS: Final = importlib.util.find_spec("datastream.file.page_sums") is not None
 OPTIONS: Final = MakerOptions(
     rounds_per_block=1, events_per_round=2, transactions_per_block=8, item_bytes=9_000
 )

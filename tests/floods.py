@@ -23,10 +23,10 @@ import click
 
 from gateway.addresses import parse_address
 from gateway.api import block_items_pb2, node_pb2, publish_pb2, subscribe_pb2
-from gateway.block_numbers import U64_MAX
+from gateway.blocks.block_numbers import U64_MAX
 from gateway.transport.frames import Flag, Kind, frame
 from gateway.transport.header_blocks import header_frames
-from publishers.node_process import NodeProcess
+from publishers.demo.node_process import NodeProcess
 from tests.attacks import HELLO, PUBLISH, request
 from tests.nodes import ledger_key, make_blocks
 

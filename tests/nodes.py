@@ -23,14 +23,14 @@ from gateway.api import (
     subscribe_pb2,
     subscribe_pb2_grpc,
 )
-from gateway.block import Block
-from gateway.block_numbers import U64_MAX
+from gateway.blocks.block import Block
+from gateway.blocks.block_numbers import U64_MAX
 from gateway.key_files import public_key_hex
-from gateway.node import Node
-from gateway.race_tables import BlockState
-from gateway.settings import Settings
-from gateway.subscription import BlockAssembler, status_name
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from gateway.node.node import Node
+from gateway.race.tables import BlockState
+from gateway.services.subscription_client import BlockAssembler, status_name
+from gateway.settings.table import Settings
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 
 LOOPBACK = Address("127.0.0.1", 0)
 KEY = key_of_seed(7)

@@ -32,9 +32,9 @@ from benchmarks.bare_publisher import BarePublisher
 from benchmarks.publish_processes import METHOD
 from gateway.addresses import parse_address
 from gateway.api import block_items_pb2, publish_pb2
-from gateway.block import Block
-from publishers.client import ClientOptions, PublishClient
-from publishers.node_process import NodeProcess
+from gateway.blocks.block import Block
+from publishers.client.client import ClientOptions, PublishClient
+from publishers.demo.node_process import NodeProcess
 from tests.nodes import ledger_key, make_blocks
 
 __all__ = ["WAYS", "Scene", "Seen", "play"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import plyvel
 
-from datastream.bookmarks import SUM_KEY
+from datastream.file.bookmarks import SUM_KEY
 from datastream.layout import PAGE_SIZE, page_start
-from gateway.block import Block
-from gateway.ledger import Ledger, VerifiedBlock
-from gateway.root_hash import BlockHasher
-from publishers.maker import BlockMaker, MakerOptions
+from gateway.blocks.block import Block
+from gateway.blocks.root_hash import BlockHasher
+from gateway.store.block_store import Ledger, VerifiedBlock
+from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.nodes import KEY, SMALL
 
 __all__ = ["drop_sums", "flip", "large_blocks", "page_bytes", "store", "stored_sums"]

@@ -13,13 +13,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from datastream.check import CheckResult, Severity, check_stream, repair_stream
-from datastream.compare import compare_streams
+from datastream.check.check import CheckResult, Severity, check_stream, repair_stream
+from datastream.check.compare import compare_streams
 from gateway.commands.named_path import NamedPath
 from gateway.errors import Fatal
 from gateway.ignored_signals import unless_ignored
-from gateway.repairing import find
-from gateway.stream_check import BlockCheck
+from gateway.store.repair import find
+from gateway.store.stream_check import BlockCheck
 
 __all__ = ["command", "stream_file_of"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from datastream import BOOKMARK_TYPE, DataStreamer, Relay, StreamServer
-from datastream.commands import OnCommandError
-from datastream.in_thread import open_in_thread
-from datastream.sample_operations import ENTRIES_PER_OPERATION, sample_operation
+from datastream.events.sample_operations import ENTRIES_PER_OPERATION, sample_operation
+from datastream.protocol.commands import OnCommandError
+from datastream.server.in_thread import open_in_thread
 from gateway.commands.ds_client import client
 from gateway.commands.ds_options import (
     TIME_MAX,

@@ -24,11 +24,11 @@ import click
 
 from datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower
 from datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, PeerError
-from datastream.events import event_of
+from datastream.events.events import event_of
+from datastream.events.network_events import Bookmark, BookmarkType
+from datastream.events.original_events import OriginalBookmark, OriginalBookmarkType
+from datastream.events.sanity import SanityCheck
 from datastream.limits import FollowLimits
-from datastream.network_events import Bookmark, BookmarkType
-from datastream.original_events import OriginalBookmark, OriginalBookmarkType
-from datastream.sanity import SanityCheck
 from gateway.commands.ds_options import ServersType, log_option, run_until_stopped
 from gateway.commands.ds_text import entry_line, header_line
 

@@ -13,7 +13,7 @@ import click
 import uvloop
 
 from datastream import ServerLimits
-from datastream.descriptors import raise_descriptors_max
+from datastream.server.descriptors import raise_descriptors_max
 from gateway.addresses import parse_addresses
 from gateway.errors import AddressError
 from gateway.logs import set_up_logging

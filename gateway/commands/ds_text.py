@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from datastream import Entry, StreamHeader
-from datastream.events import event_name, event_of, event_values
+from datastream.events.events import event_name, event_of, event_values
 
 __all__ = ["entry_line", "header_line"]
 

@@ -11,12 +11,12 @@ from contextlib import suppress
 import click
 
 from gateway.addresses import parse_address
-from gateway.channels import ClientTls
+from gateway.cluster.control_client import ControlClient
+from gateway.cluster.failover import Failover, Step
 from gateway.commands.tls_options import tls_options
-from gateway.control_client import ControlClient
 from gateway.errors import AddressError, FailoverFailed, FailoverInterrupted
-from gateway.failover import Failover, Step
 from gateway.ignored_signals import unless_ignored
+from gateway.transport.channels import ClientTls
 
 __all__ = ["command"]
 

@@ -13,16 +13,17 @@ from rich.table import Table
 
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once
+from gateway.blocks.errors import BlockRefused, LedgerKeyError
+from gateway.blocks.proofs.baby_jubjub import point_bytes
+from gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError, BlockRefused, Fatal, LedgerKeyError
-from gateway.ledger_files import ledger_of_file, ledger_of_folder
+from gateway.errors import AddressError, Fatal
 from gateway.limits import CONTROL_CALL_SECONDS
-from gateway.proofs.baby_jubjub import point_bytes
-from gateway.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
-from gateway.status_detail import KEY_HASH_BYTES
+from gateway.services.status_detail import KEY_HASH_BYTES
+from gateway.store.trust_store import ledger_of_file, ledger_of_folder
 from gateway.table_lines import table_lines
+from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
 
 __all__ = ["command"]
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from gateway.chain_file import SNAPSHOT_NAME
 from gateway.commands.check import stream_file_of
 from gateway.commands.named_path import NamedPath
 from gateway.commands.truncate import is_wanted
-from gateway.cutting import stream_type_of
 from gateway.errors import Fatal
-from gateway.repairing import Choice, Found, Offer, find, take
+from gateway.store.chain_file import SNAPSHOT_NAME
+from gateway.store.cutting import stream_type_of
+from gateway.store.repair import Choice, Found, Offer, find, take
 from gateway.table_lines import table_lines
 
 __all__ = ["command"]

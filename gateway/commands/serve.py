@@ -1,6 +1,6 @@
 """`sluice serve`: resolve the settings, set up the log, run one node.
 
-The options are made from the table in `gateway.settings`; this module adds `--config` and `--print-config`.
+The options are made from the table in `settings.table`; this module adds `--config` and `--print-config`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from datastream.descriptors import raise_descriptors_max
+from datastream.server.descriptors import raise_descriptors_max
 from gateway.commands.named_path import NamedPath
-from gateway.grpc_engine import use_poller
 from gateway.logs import fields, set_up_logging
-from gateway.setting_sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
-from gateway.settings import SETTINGS, Setting
+from gateway.node.grpc_engine import use_poller
+from gateway.settings.sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
+from gateway.settings.table import SETTINGS, Setting
 
 __all__ = ["command"]
 
@@ -68,7 +68,7 @@ def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
     _log_start(resolved)
     raise_descriptors_max()
     use_poller(os.environ, version("grpcio"))
-    from gateway.node_run import run_node
+    from gateway.node.run import run_node
 
     click.get_current_context().exit(run_node(settings))
 

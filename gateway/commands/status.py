@@ -15,11 +15,11 @@ from rich.live import Live
 from rich.text import Text
 
 from gateway.addresses import parse_address
-from gateway.channels import ClientTls
+from gateway.cluster.node_status import NodesView, collect
 from gateway.commands.finite_range import FiniteRange
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
-from gateway.node_status import NodesView, collect
+from gateway.transport.channels import ClientTls
 
 __all__ = ["command"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from gateway.channels import ClientTls
 from gateway.commands.named_path import NamedPath
+from gateway.transport.channels import ClientTls
 from gateway.transport.outgoing import VIA_VARIABLE
 
 __all__ = ["tls_options"]

@@ -17,13 +17,13 @@ import click
 from datastream import DataStreamer
 from datastream.errors import BookmarkNotFound
 from datastream.limits import BOOKMARK_SIZE_MAX
-from gateway.block_layout import BlockDecoder, bookmark_of
+from gateway.blocks.stream_layout import BlockDecoder, bookmark_of
 from gateway.commands.check import stream_file_of
 from gateway.commands.ds_client import bookmarks_of
 from gateway.commands.named_path import NamedPath
-from gateway.cutting import Looked, block_time, check_place, look_at, write_cut
 from gateway.errors import Fatal
-from gateway.ledger import STREAM_FILE_NAME, Ledger
+from gateway.store.block_store import STREAM_FILE_NAME, Ledger
+from gateway.store.cutting import Looked, block_time, check_place, look_at, write_cut
 
 __all__ = ["command", "is_wanted"]
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from grpc import aio
 
-from gateway.message_shares import StreamKey
+from gateway.transport.message_shares import StreamKey
 
 __all__ = ["STREAM_KEY", "Caller", "address_of", "caller_of", "enter", "leave"]
 
@@ -46,7 +46,7 @@ class Caller:
     host: str = ""
     """Its IP address, whole."""
     is_node: Callable[[], bool] = lambda: False
-    """Tells whether it is another node of the cluster, by what is known now (`gateway.known_nodes`)."""
+    """Tells whether it is another node of the cluster, by what is known now (`transport.known_nodes`)."""
 
     def key_of(self, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
         """Give the name of one of its publish streams in `MessageShares`; None: it came through no door."""

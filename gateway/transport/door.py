@@ -22,19 +22,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from datastream.descriptors import client_descriptors_end
-from datastream.places import party_of
-from gateway.known_nodes import KnownNodes
+from datastream.file.places import party_of
+from datastream.server.descriptors import client_descriptors_end
 from gateway.limits import STREAM_WINDOW_BYTES
 from gateway.logs import caused_by
-from gateway.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
-from gateway.tls import ServerTls, subjects_of
 from gateway.transport.callers import Caller, enter, leave
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Guest, Visit
 from gateway.transport.frames import ConnectionBreach
+from gateway.transport.known_nodes import KnownNodes
+from gateway.transport.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
 from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, PrivateFolder, Pump
 from gateway.transport.server_relay import ServerRelay
+from gateway.transport.tls import ServerTls, subjects_of
 
 __all__ = ["Door", "DoorPlan", "granted", "look_at_shares"]
 

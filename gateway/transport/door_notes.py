@@ -13,8 +13,8 @@ from typing import Final
 
 from gateway.logs import caused_by
 from gateway.metrics import Metrics
-from gateway.refused_messages import RefusedMessages
 from gateway.transport.frames import ConnectionBreach
+from gateway.transport.refused_messages import RefusedMessages
 from gateway.transport.server_relay import RefusedMessage
 
 __all__ = ["DoorNotes"]

@@ -19,7 +19,7 @@ Places. M is `connections_max`; each kind that can come has a part K of it that 
     stranger   anybody else                                    M without all parts
 
 Where the places of strangers, or the part of those who are unknown, are taken, a newcomer may get the place
-of another one (`datastream.places`): of strangers, the newest one at the address that has most of them gives
+of another one (`file.places`): of strangers, the newest one at the address that has most of them gives
 way to another address; of those who are unknown, the oldest. So few addresses keep out nobody, and whoever
 connects and says nothing keeps out nobody for long.
 
@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from datastream.places import Places
+from datastream.file.places import Places
 from gateway.transport.frames import ConnectionBreach, ErrorCode
 
 __all__ = ["DoorLimits", "Doorkeeper", "Guest", "Visit"]

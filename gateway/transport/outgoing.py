@@ -1,7 +1,7 @@
 """Connections to servers that do not understand gRPC core: relayed by this process, over a Unix socket.
 
 A shell. Helidon's servers, consensus and block nodes among them, refuse how gRPC core writes headers. A
-client that has found that out (`gateway.channels.refused_headers`), or was told so (`SLUICE_VIA=relay`,
+client that has found that out (`transport.channels.refused_headers`), or was told so (`SLUICE_VIA=relay`,
 `--via`), connects gRPC to a socket of its own, where a thread of this process relays to the server:
 
     gRPC core ── Unix socket ──▶ thread, ClientRelay ── TCP, TLS ──▶ server
@@ -27,7 +27,7 @@ from gateway.transport.client_relay import ClientRelay
 from gateway.transport.pump import READ_BYTES, PrivateFolder, Pump
 
 if TYPE_CHECKING:
-    from gateway.channels import ClientTls
+    from gateway.transport.channels import ClientTls
 
 __all__ = ["VIA_VARIABLE", "is_relayed", "learn", "relayed"]
 

@@ -11,17 +11,17 @@ import grpc
 
 from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.block import Block
-from gateway.block_numbers import BLOCK_NUMBER_MAX, to_wire
-from gateway.channels import WHOLE_BLOCKS, ClientTls, call_once
+from gateway.blocks.block import Block
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, to_wire
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
+from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
 from publishers import limits
-from publishers.block_files import encode_block_file, write_whole
-from publishers.block_layouts import BlockFormat, BlockLayout
-from publishers.block_summary import size_text, summarize
-from publishers.block_writer import BlockWriter
+from publishers.blocks.block_files import encode_block_file, write_whole
+from publishers.blocks.block_layouts import BlockFormat, BlockLayout
+from publishers.blocks.block_summary import size_text, summarize
+from publishers.blocks.block_writer import BlockWriter
 from publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
 from publishers.number_range import number_of
 

@@ -19,16 +19,16 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.addresses import parse_address
+from gateway.blocks.trusted_keys import LedgerKeys
 from gateway.commands.named_path import NamedPath
 from gateway.ignored_signals import unless_ignored
-from gateway.ledger_keys import LedgerKeys
 from gateway.table_lines import table_lines
-from publishers.block_places import blocks_in, check_no_gaps
-from publishers.demo import DemoOptions, DemoProgress, DemoResult, run_demo
+from publishers.blocks.block_places import blocks_in, check_no_gaps
+from publishers.blocks.maker import MakerOptions
+from publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, run_demo
 from publishers.errors import PublisherError
 from publishers.limits import MAKER_BLOCKS_MAX
-from publishers.maker import MakerOptions
-from publishers.verify_run import make_verifier
+from publishers.verify.verify_run import make_verifier
 
 __all__ = ["command", "print_result"]
 

@@ -13,16 +13,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from rich.console import Console
 from rich.progress import track
 
-from gateway.block import Block
+from gateway.blocks.block import Block
 from gateway.commands.named_path import NamedPath
 from gateway.key_files import load_private_key, public_key_hex
-from publishers.block_layouts import BlockFormat, BlockLayout
-from publishers.block_places import blocks_in
-from publishers.block_writer import BlockWriter
+from publishers.blocks.block_layouts import BlockFormat, BlockLayout
+from publishers.blocks.block_places import blocks_in
+from publishers.blocks.block_writer import BlockWriter
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.commands.layout_options import layout_options
 from publishers.errors import BlockFileError, BlockListError
 from publishers.limits import MAKER_BLOCKS_MAX
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 
 __all__ = ["KEY_FILE_NAME", "command"]
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from publishers.block_layouts import BlockFormat, BlockLayout, check_format, default_format
+from publishers.blocks.block_layouts import BlockFormat, BlockLayout, check_format, default_format
 from publishers.errors import OptionError
 
 __all__ = ["layout_options"]

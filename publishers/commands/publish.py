@@ -11,26 +11,26 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from gateway.channels import ClientTls
 from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.logs import one_line
-from publishers.checkpoint import FollowCheckpoint
+from gateway.transport.channels import ClientTls
+from publishers.blocks.signing_key import KeyPlace
 from publishers.commands.publish_display import Display, report_json, report_lines, report_table
 from publishers.errors import OptionError
-from publishers.interrupts import Interrupts
-from publishers.job import JobReport, publish
+from publishers.job.checkpoint import FollowCheckpoint
+from publishers.job.interrupts import Interrupts
+from publishers.job.job import JobReport, publish
 from publishers.limits import PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NUMBER_MAX, NumberRange
-from publishers.signing_key import KeyPlace
-from publishers.source_names import SourceName, parse_sources
 from publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from publishers.spark.folders import folder_of
 from publishers.spark.gateway_options import gateways_of
 from publishers.spark.session import build_session, is_local, leave_signals_to_python
 from publishers.spark.sink_options import SPARK_OPTIONS, SinkOptions
-from publishers.submission import command_line, program_words
+from publishers.spark.source_names import SourceName, parse_sources
+from publishers.spark.submission import command_line, program_words
 
 __all__ = ["command"]
 

@@ -20,20 +20,20 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.addresses import parse_addresses
-from gateway.block_numbers import BLOCK_NUMBER_MAX
-from gateway.channels import ClientTls
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.logs import one_line
-from publishers.block_follower import BlockFollower, Received, Start
-from publishers.block_layouts import BlockFormat, BlockLayout
-from publishers.block_summary import size_text, summarize
-from publishers.block_writer import BlockWriter
+from gateway.transport.channels import ClientTls
+from publishers.blocks.block_layouts import BlockFormat, BlockLayout
+from publishers.blocks.block_summary import size_text, summarize
+from publishers.blocks.block_writer import BlockWriter
 from publishers.commands.layout_options import layout_options
 from publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
 from publishers.number_range import number_of
+from publishers.sources.block_follower import BlockFollower, Received, Start
 
 __all__ = ["command"]
 

@@ -12,22 +12,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from gateway.addresses import Address, parse_address
-from gateway.block_numbers import BLOCK_NUMBER_MAX
-from gateway.channels import ClientTls
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from gateway.blocks.root_hash import RootLayout
+from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, Fatal
-from gateway.ledger_keys import LedgerKeys, VerificationMode
-from gateway.root_hash import RootLayout
-from publishers.block_layouts import has_glob
-from publishers.block_places import blocks_in
+from gateway.transport.channels import ClientTls
+from publishers.blocks.block_layouts import has_glob
+from publishers.blocks.block_places import blocks_in
 from publishers.errors import PublisherError
 from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.number_range import NumberRange
-from publishers.verdicts import BlockVerdict, kinds_text
-from publishers.verify_run import VerifyRun, make_verifier
-from publishers.verify_sources import BlockSource, FileSource, NodeSource, StreamSource
-from publishers.verify_stored import StoredSource, holds_stream
+from publishers.verify.verdicts import BlockVerdict, kinds_text
+from publishers.verify.verify_run import VerifyRun, make_verifier
+from publishers.verify.verify_sources import BlockSource, FileSource, NodeSource, StreamSource
+from publishers.verify.verify_stored import StoredSource, holds_stream
 
 __all__ = ["command"]
 

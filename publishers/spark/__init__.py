@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from publishers.linking import ChainStart
+    from publishers.blocks.linking import ChainStart
     from publishers.report_totals import by_publisher
     from publishers.spark.block_sink import read_totals
     from publishers.spark.prepare import (
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "ChainStart": "publishers.linking",
+    "ChainStart": "publishers.blocks.linking",
     "by_publisher": "publishers.report_totals",
     "chain_start": "publishers.spark.prepare",
     "link_and_sign_blocks": "publishers.spark.prepare",

@@ -43,10 +43,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from gateway.errors import ItemError
-from gateway.items import ItemKind, kind_of
-from publishers.block_check import BlockCheck
-from publishers.block_places import BlockPlace, BlockReader, FileStore, check_no_gaps
+from gateway.blocks.errors import ItemError
+from gateway.blocks.items import ItemKind, kind_of
+from publishers.blocks.block_check import BlockCheck
+from publishers.blocks.block_places import BlockPlace, BlockReader, FileStore, check_no_gaps
+from publishers.blocks.linking import summary_of
 from publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
 from publishers.limits import (
     ARROW_BATCH_HASHES,
@@ -55,7 +56,6 @@ from publishers.limits import (
     FILE_WRITE_SECONDS_MAX,
     PARTITIONS_MAX,
 )
-from publishers.linking import summary_of
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
 from publishers.spark.batches import row_batches
 from publishers.spark.block_rows import root_row

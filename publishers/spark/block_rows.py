@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from gateway.block import Block
-from gateway.root_hash import BlockSummary
+from gateway.blocks.block import Block
+from gateway.blocks.root_hash import BlockSummary
 from publishers.errors import BadBlock, FrameError, PublisherError
 from publishers.spark.schema import ALL_BLOCKS, BLOCK_NUMBER, ITEMS, LAYOUT, PREVIOUS, ROOT
 

@@ -30,20 +30,20 @@ import uvloop
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from gateway.block import Block
+from gateway.blocks.block import Block
 from publishers import limits
-from publishers.block_check import BlockCheck
+from publishers.blocks.block_check import BlockCheck
+from publishers.client.racing import Racer, race
+from publishers.coordination.coordinator import NO_BATCH
+from publishers.coordination.coordinator_client import StewardLink
+from publishers.coordination.part_order import await_turn
+from publishers.coordination.prepared import PreparedBlocks
 from publishers.errors import BlockOrderError, FrameError, OptionError
-from publishers.prepared import PreparedBlocks
-from publishers.racing import Racer, race
 from publishers.report import PublishReport, safe_through_of
 from publishers.report_totals import QueryTotals
 from publishers.spark.block_rows import blocks_in
 from publishers.spark.folders import folder_of
 from publishers.spark.sink_options import SinkOptions
-from publishers.steward import NO_BATCH
-from publishers.steward_link import StewardLink
-from publishers.turns import await_turn
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,10 +28,10 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from gateway.channels import ClientTls
+from gateway.transport.channels import ClientTls
 from publishers import limits
-from publishers.block_gateways import BlockGateways, HeldBlocks
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
+from publishers.sources.block_gateways import BlockGateways, HeldBlocks
 from publishers.spark.batches import row_batches
 from publishers.spark.gateway_options import (
     GATEWAY_OPTIONS,

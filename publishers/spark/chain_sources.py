@@ -20,16 +20,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from datastream.blocking_client import BlockingStreamClient
+from datastream.client.blocking_client import BlockingStreamClient
 from datastream.errors import BookmarkNotFound, DatastreamError
 from gateway.addresses import parse_addresses
-from gateway.block_layout import BOOKMARK_COUNT, bookmark_of
-from publishers.block_places import check_no_gaps
+from gateway.blocks.stream_layout import BOOKMARK_COUNT, bookmark_of
+from publishers.blocks.block_places import check_no_gaps
 from publishers.errors import BlockListError, OptionError, SourceUnreachable
 from publishers.limits import STATUS_SECONDS
 from publishers.number_range import NumberRange
-from publishers.source_names import SourceName
 from publishers.spark.failures import reason_in
+from publishers.spark.source_names import SourceName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -35,16 +35,17 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from datastream.events import Generation
+from datastream.events.events import Generation
 from datastream.layout import Entry
 from gateway.addresses import Address, parse_addresses
 from gateway.errors import AddressError
 from publishers import limits
-from publishers.entry_blocks import blocks_that_begin_in
-from publishers.entry_server import EntryServers
 from publishers.errors import OptionError
-from publishers.event_rows import EVENT_COLUMNS, event_row
 from publishers.number_range import NUMBER_MAX, cut_evenly
+from publishers.sources.entry_blocks import blocks_that_begin_in
+from publishers.sources.entry_server import EntryServers
+from publishers.sources.event_rows import EVENT_COLUMNS, event_row
+from publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
 from publishers.spark.batches import row_batches
 from publishers.spark.folders import folder_of
 from publishers.spark.number_stream import NumberStreamReader
@@ -59,7 +60,6 @@ from publishers.spark.schema import (
     columns_of,
     spark_schema,
 )
-from publishers.stream_runs import PageRun, PagesReader, stream_file_in
 
 __all__ = [
     "DataStreamDataSource",

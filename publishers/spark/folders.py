@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from publishers.block_layouts import has_glob, split_glob
-from publishers.block_places import (
+from publishers.blocks.block_layouts import has_glob, split_glob
+from publishers.blocks.block_places import (
     BlockPlace,
     BlockReader,
     FileState,

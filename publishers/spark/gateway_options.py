@@ -21,11 +21,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.addresses import parse_address
-from gateway.channels import ClientTls
 from gateway.errors import AddressError, TlsError
+from gateway.transport.channels import ClientTls
 from publishers import limits
-from publishers.block_gateways import SIZE_OPTION
 from publishers.errors import OptionError
+from publishers.sources.block_gateways import SIZE_OPTION
 from publishers.spark.options import flag, required, whole_number
 
 __all__ = [

@@ -5,7 +5,7 @@
 
 A window holds whole blocks. Its layout is checked column by column, as `BlockDecoder` does entry by entry;
 what is not the ordinary case (items in several entries, something that is wrong) is left to the decoder.
-Source: docs/spec/block-layout.md; `gateway/block_layout.py` has the layout.
+Source: docs/spec/block-layout.md; `gateway/blocks/stream_layout.py` has the layout.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from datastream.layout import BOOKMARK_TYPE, ENTRY_HEAD_SIZE
-from gateway.block_layout import (
+from gateway.blocks.errors import ItemError, LayoutError
+from gateway.blocks.items import kind_of
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.blocks.stream_layout import (
     BLOCK_END_TYPE,
     BOOKMARK_COUNT,
     CONTINUED,
@@ -27,11 +30,8 @@ from gateway.block_layout import (
     bookmark_of,
     legacy_bookmark_of,
 )
-from gateway.errors import ItemError, LayoutError
-from gateway.items import kind_of
 from gateway.limits import STORED_BLOCK_BYTES_MAX
-from gateway.merkle import HASH_SIZE
-from publishers.entry_blocks import begins_block
+from publishers.sources.entry_blocks import begins_block
 from publishers.spark.batches import row_batches
 from publishers.spark.page_entries import PageEntries
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS, arrow_schema

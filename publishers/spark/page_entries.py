@@ -10,7 +10,7 @@ number that an entry of this page can have. They are believed when they are what
 
 Data can hold what looks like a head. Then, and when a page is damaged, it is walked after all, and the walk
 says what is wrong.
-Source: docs/spec/stream-file.md section 1; `datastream/pages.py` has the walk.
+Source: docs/spec/stream-file.md section 1; `datastream/file/pages.py` has the walk.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from datastream.file.pages import walk_page
 from datastream.layout import ENTRY_HEAD_SIZE, PACKET_DATA, PACKET_PADDING, PAGE_SIZE, Entry
-from datastream.pages import walk_page
 
 __all__ = ["PageEntries", "read_page"]
 

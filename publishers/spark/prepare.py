@@ -4,7 +4,7 @@
     signed = sign_blocks(linked, key_file="network.key")          a proof each
     signed = link_and_sign_blocks(blocks, key_file="network.key") both, and hashed only once
 
-Each block is hashed in parallel but for its links, which leaves 200 bytes a block (`publishers.linking`). One
+Each block is hashed in parallel but for its links, which leaves 200 bytes a block (`blocks.linking`). One
 task goes over these in order of number and finds links and roots; they are joined back to the blocks, whose
 footers and signatures are made in parallel again. Everything is lazy, no block passes through the driver, and
 the result depends on the blocks alone, not on partitions or order. The DataFrame is read twice: once for the
@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gateway.root_hash import RootLayout
+from gateway.blocks.root_hash import RootLayout
+from publishers.blocks.frame_items import proof_item
+from publishers.blocks.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
+from publishers.blocks.signing_key import KeyPlace
 from publishers.errors import PrepareError
-from publishers.frame_items import proof_item
 from publishers.limits import ARROW_BATCH_HASHES
-from publishers.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
-from publishers.signing_key import KeyPlace
 from publishers.spark.batches import row_batches
 from publishers.spark.block_rows import root_row, rows_in
 from publishers.spark.options import check_root_layout

@@ -25,9 +25,9 @@ from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from publishers.chain_runs import ChainPlan, Run, plan_chain, runs_of
 from publishers.errors import FrameError, SparkJobFailed
 from publishers.report import PublishReport, safe_through_of
+from publishers.sources.chain_runs import ChainPlan, Run, plan_chain, runs_of
 from publishers.spark import register
 from publishers.spark.active_session import active_session
 from publishers.spark.block_sink import read_reports

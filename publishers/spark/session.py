@@ -28,7 +28,7 @@ from publishers.errors import SparkUnavailable
 from publishers.limits import ARROW_BATCH_BYTES, ARROW_BATCH_ROWS, JAVA_VERSION_MIN, JVM_STARTS_MAX
 from publishers.spark import preflight
 from publishers.spark.failures import known_failure
-from publishers.submission import is_submitted
+from publishers.spark.submission import is_submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

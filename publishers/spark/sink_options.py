@@ -30,14 +30,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.channels import ClientTls
+from gateway.transport.channels import ClientTls
 from publishers import limits
-from publishers.block_gateways import BlockGateways
-from publishers.client import ClientOptions, check_publisher_id
+from publishers.client.client import ClientOptions, check_publisher_id
+from publishers.client.racing import Racer
+from publishers.coordination.coordinator import StewardAddress
 from publishers.errors import OptionError
-from publishers.machine import SECOND_NS, MachineLimits
 from publishers.number_range import NUMBER_MAX
-from publishers.racing import Racer
+from publishers.protocol.machine import SECOND_NS, MachineLimits
+from publishers.sources.block_gateways import BlockGateways
 from publishers.spark.gateway_options import (
     GATEWAY_OPTIONS,
     Gateways,
@@ -47,7 +48,6 @@ from publishers.spark.gateway_options import (
     rotated,
 )
 from publishers.spark.options import check_known, flag, positive, whole_number
-from publishers.steward import StewardAddress
 
 __all__ = ["SPARK_OPTIONS", "SinkOptions"]
 

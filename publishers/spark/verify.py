@@ -8,7 +8,7 @@
     column        type     a row for each block, in no order
     block_number  BIGINT
     verdict       STRING   accepted or refused
-    kind          STRING   the kinds of its proofs, `gateway.proofs.ProofKind`; none: it has none that parses
+    kind          STRING   the kinds of its proofs, `blocks.proofs.ProofKind`; none: it has none that parses
     reason        STRING   why it is refused, beginning with the kind of the refusal; null: it is accepted
 
 Structure, root hash and proofs of a block are checked in whatever task has it. Then each footer's
@@ -29,19 +29,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gateway.block import Block
-from gateway.errors import BlockRefused
-from gateway.ledger_keys import LedgerKeys, VerificationMode
-from gateway.merkle import EMPTY_HASH
-from gateway.root_hash import RootLayout
-from gateway.verdict import Refusal, RefusalKind
-from gateway.verification import BlockVerifier
+from gateway.blocks.block import Block
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.merkle import EMPTY_HASH
+from gateway.blocks.refusal import Refusal, RefusalKind
+from gateway.blocks.root_hash import RootLayout
+from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.verification import BlockVerifier
 from publishers.errors import OptionError
 from publishers.spark.batches import row_batches
 from publishers.spark.options import check_root_layout
 from publishers.spark.schema import BLOCK_NUMBER, CORRUPT, ITEMS, check_schema
-from publishers.verdicts import CheckedBlock, check_block, kinds_text
-from publishers.verify_run import make_verifier
+from publishers.verify.verdicts import CheckedBlock, check_block, kinds_text
+from publishers.verify.verify_run import make_verifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -14,10 +14,10 @@ from urllib.error import HTTPError
 
 from datastream.layout import HEADER_OFFSET, HEADER_SIZE, decode_header
 from gateway.addresses import Address
-from gateway.control_client import ControlClient
+from gateway.cluster.control_client import ControlClient
+from gateway.cluster.failover import NodeStatus
 from gateway.errors import NodeCallFailed
-from gateway.failover import NodeStatus
-from publishers.node_process import NodeProcess
+from publishers.demo.node_process import NodeProcess
 from tests.chaos.network import Place, make_places
 from tests.nodes import ledger_key
 

@@ -7,11 +7,11 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from gateway.control_client import ControlClient
+from gateway.cluster.control_client import ControlClient
+from gateway.cluster.failover import Failover, NodeStatus, Step
+from gateway.cluster.roles import Phase
 from gateway.errors import FailoverFailed
-from gateway.failover import Failover, NodeStatus, Step
 from gateway.limits import FAILOVER_HOLD_SECONDS
-from gateway.roles import Phase
 from tests.chaos.cluster import ChaosNode
 from tests.chaos.script import Fault, FaultKind, choose
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datastream.check import check_stream
-from datastream.compare import compare_streams
+from datastream.check.check import check_stream
+from datastream.check.compare import compare_streams
 from datastream.layout import Entry
-from gateway.block import Block
-from gateway.block_layout import BlockDecoder
-from gateway.ledger import Ledger
-from gateway.stream_check import BlockCheck
+from gateway.blocks.block import Block
+from gateway.blocks.stream_layout import BlockDecoder
+from gateway.store.block_store import Ledger
+from gateway.store.stream_check import BlockCheck
 from tests.chaos.actors import (
     EntryReader,
     Network,

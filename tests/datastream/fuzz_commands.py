@@ -23,7 +23,17 @@ from itertools import pairwise
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from datastream.commands import (
+from datastream.errors import BookmarkNotFound, EntryNotFound
+from datastream.layout import (
+    BOOKMARK_TYPE,
+    HEADER_PAGE_SIZE,
+    Entry,
+    StreamHeader,
+    encode_entry,
+    encode_header,
+)
+from datastream.limits import ANSWER_COPY_BYTES_MAX
+from datastream.protocol.commands import (
     Close,
     Command,
     CommandCore,
@@ -35,16 +45,6 @@ from datastream.commands import (
     StopStream,
     encode_command,
 )
-from datastream.errors import BookmarkNotFound, EntryNotFound
-from datastream.layout import (
-    BOOKMARK_TYPE,
-    HEADER_PAGE_SIZE,
-    Entry,
-    StreamHeader,
-    encode_entry,
-    encode_header,
-)
-from datastream.limits import ANSWER_COPY_BYTES_MAX
 
 STREAM_TYPE = 1
 ENTRIES = (

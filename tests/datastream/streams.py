@@ -8,9 +8,9 @@ from pathlib import Path
 
 import plyvel
 
-from datastream.bookmarks import COVERED_KEY
+from datastream.file.bookmarks import COVERED_KEY
+from datastream.file.streamer import DataStreamer
 from datastream.layout import BOOKMARK_TYPE, Entry
-from datastream.streamer import DataStreamer
 from tests.reference_data import STREAM
 
 Item = tuple[int, bytes]

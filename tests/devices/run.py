@@ -25,16 +25,16 @@ from typing import Self
 
 from tenacity import wait_fixed
 
-from datastream.check import Severity, check_stream
+from datastream.check.check import Severity, check_stream
 from datastream.errors import DatastreamError
+from datastream.file.streamer import DataStreamer
 from datastream.layout import Entry
-from datastream.streamer import DataStreamer
-from gateway.block import Block
+from gateway.blocks.block import Block
 from gateway.errors import Fatal
-from gateway.ledger import Ledger
-from publishers.client import ClientOptions
-from publishers.machine import SECOND_NS, MachineLimits
-from publishers.maker import BlockMaker, MakerOptions
+from gateway.store.block_store import Ledger
+from publishers.blocks.maker import BlockMaker, MakerOptions
+from publishers.client.client import ClientOptions
+from publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.devices.device import Device
 from tests.devices.writer import ITEMS_PER_OPERATION, operation
 from tests.nodes import KEY

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from datastream.errors import CommitFailed
-from datastream.streamer import DataStreamer
+from datastream.file.streamer import DataStreamer
 from tests.datastream.streams import Item, add, bookmark
 
 PROBE_SECONDS = 0.02

@@ -14,8 +14,8 @@ from typing import Final
 
 import zstandard
 
-from publishers.block_archives import Archive
-from publishers.block_files import decode_block, encode_block_file
+from publishers.blocks.block_archives import Archive
+from publishers.blocks.block_files import decode_block, encode_block_file
 from publishers.errors import ArchiveError, BlockFileError
 from tests.fuzzing.stream_parsers import Target
 from tests.nodes import make_blocks

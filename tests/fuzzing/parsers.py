@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from gateway.block import Block
-from gateway.errors import BlockRefused, ItemError, ProofDataError
-from gateway.items import ItemKind, kind_of, proof_of
-from gateway.proofs import hints, wraps
-from gateway.proofs.address_book import read_address_book
-from gateway.proofs.ledger_data import publications_in, read_publication
-from gateway.proofs.record_file import RecordFileCheck, read_record_file, read_record_file_proof
-from gateway.proofs.state_proof import StateProofCheck
-from gateway.proofs.tss import TssCheck
-from gateway.root_hash import BlockHasher, BlockSummary
-from gateway.verdict import Refusal
+from gateway.blocks.block import Block
+from gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
+from gateway.blocks.items import ItemKind, kind_of, proof_of
+from gateway.blocks.proofs import hints, wraps
+from gateway.blocks.proofs.address_book import read_address_book
+from gateway.blocks.proofs.ledger_data import publications_in, read_publication
+from gateway.blocks.proofs.record_file import RecordFileCheck, read_record_file, read_record_file_proof
+from gateway.blocks.proofs.state_proof import StateProofCheck
+from gateway.blocks.proofs.tss import TssCheck
+from gateway.blocks.refusal import Refusal
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from tests.fuzzing.file_parsers import FILE_TARGETS
 from tests.fuzzing.stream_parsers import STREAM_TARGETS
-from tests.gateway.blocks import block_items, summary_of
-from tests.gateway.proofs import real, record_files, state_proofs
-from tests.gateway.proofs.bn254_setup import WrapsSetup
+from tests.gateway.block_makers import block_items, summary_of
+from tests.gateway.blocks.proofs import real, record_files, state_proofs
+from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup
 
 CPU_SECONDS_MAX: Final = 1.0
 """What no input may cost."""

@@ -10,21 +10,22 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from datastream.commands import Command, encode_command
 from datastream.errors import ServerSpokeWrongly
 from datastream.layout import Entry, StreamHeader, encode_entry, encode_header
-from datastream.packets import PacketReader, encode_result
+from datastream.protocol.commands import Command, encode_command
+from datastream.protocol.packets import PacketReader, encode_result
 from gateway.api import block_items_pb2, publish_pb2, subscribe_pb2
-from gateway.block_layout import BlockDecoder, encode
-from gateway.errors import BlockRefused, ItemError, LayoutError, SubscriptionError
-from gateway.item_set import inspect
-from gateway.proofs.ledger_data import publications_in, published_ledger
-from gateway.root_hash import BlockHasher
-from gateway.subscription import BlockAssembler
+from gateway.blocks.errors import BlockRefused, ItemError, LayoutError
+from gateway.blocks.item_set import inspect
+from gateway.blocks.proofs.ledger_data import publications_in, published_ledger
+from gateway.blocks.root_hash import BlockHasher
+from gateway.blocks.stream_layout import BlockDecoder, encode
+from gateway.errors import SubscriptionError
+from gateway.services.subscription_client import BlockAssembler
 from tests.datastream.fuzz_commands import STREAM_TYPE, check
-from tests.gateway.blocks import block_items
-from tests.gateway.proofs import real
-from tests.gateway.proofs.tss_chain import publishing_transaction
+from tests.gateway.block_makers import block_items
+from tests.gateway.blocks.proofs import real
+from tests.gateway.blocks.proofs.tss_chain import publishing_transaction
 
 __all__ = ["STREAM_TARGETS", "Target"]
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastream.commands import Command, encode_command
+from datastream.protocol.commands import Command, encode_command
 from gateway import limits
 from gateway.api import block_items_pb2, publish_pb2
 from tests.datastream.fuzz_commands import STREAM_TYPE
 from tests.fuzzing.parsers import PARSERS, Parser
-from tests.gateway.blocks import block_items
-from tests.gateway.proofs import real, record_files, state_proofs
+from tests.gateway.block_makers import block_items
+from tests.gateway.blocks.proofs import real, record_files, state_proofs
 
 CHANGES = st.lists(
     st.tuples(

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from datastream.disk import RealDisk
-from gateway.block import Block
-from gateway.conductor import Conductor
-from gateway.item_set import inspect
-from gateway.ledger import Ledger
-from gateway.ledger_keys import LedgerKeys
+from datastream.file.disk import RealDisk
+from gateway.blocks.block import Block
+from gateway.blocks.item_set import inspect
+from gateway.blocks.proofs import ProofVerifier
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier
 from gateway.metrics import Metrics
-from gateway.proof_checks import ProofChecks
-from gateway.proofs import ProofVerifier
-from gateway.race import Arbiter
-from gateway.race_actions import Response
-from gateway.race_records import RaceRules
-from gateway.verification import BlockVerifier
+from gateway.pipeline.conductor import Conductor
+from gateway.race.actions import Response
+from gateway.race.arbiter import Arbiter
+from gateway.race.records import RaceRules
+from gateway.store.block_store import Ledger
+from gateway.workers.proof_checks import ProofChecks
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.racing import text_of
 from tests.nodes import ANSWER_SECONDS, ledger_key, stream_bytes

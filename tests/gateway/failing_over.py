@@ -1,4 +1,4 @@
-"""An active node and its standby for tests of `gateway.failover`: calls can fail, and answers be lost."""
+"""An active node and its standby for tests of `cluster.failover`: calls can fail, and answers be lost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gateway.cluster.failover import Failover, NodeStatus, Step
+from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
 from gateway.errors import FailoverFailed, NodeCallFailed, RoleRefused
-from gateway.failover import Failover, NodeStatus, Step
-from gateway.roles import Phase, RoleEvent, RoleRecord, RoleState
 
 ROOT = b"\x11" * 48
 LOST = "UNAVAILABLE: connection reset"

@@ -12,14 +12,14 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway import following
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
-from gateway.block import Block
-from gateway.block_numbers import U64_MAX
-from gateway.catch_up import Range
-from gateway.conductor import Conductor
-from gateway.node_service import STATUS_KEY
-from gateway.peer_stream import PeerStream
+from gateway.blocks.block import Block
+from gateway.blocks.block_numbers import U64_MAX
+from gateway.cluster import peer_follower as following
+from gateway.cluster.catch_up import Range
+from gateway.cluster.peer_stream import PeerStream
+from gateway.pipeline.conductor import Conductor
+from gateway.services.node_service import STATUS_KEY
 
 _StatusService = node_pb2_grpc.BlockNodeServiceServicer
 _SubscribeService = subscribe_pb2_grpc.BlockStreamSubscribeServiceServicer

@@ -11,13 +11,13 @@ from grpc import aio
 
 from gateway.addresses import Address
 from gateway.api import standby_pb2, standby_pb2_grpc
-from gateway.block import Block
-from gateway.grpc_server import ServerPlan, start_server
-from gateway.known_nodes import KnownNodes
-from gateway.ledger import Ledger, VerifiedBlock
-from gateway.level_service import LevelService
+from gateway.blocks.block import Block
+from gateway.blocks.root_hash import BlockHasher
 from gateway.limits import REQUEST_BYTES_MAX
-from gateway.root_hash import BlockHasher
+from gateway.services.level_service import LevelService
+from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.transport.grpc_server import ServerPlan, start_server
+from gateway.transport.known_nodes import KnownNodes
 from tests.nodes import make_blocks
 
 BLOCKS = make_blocks(12)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.items import ItemKind
-from gateway.race import Arbiter
-from gateway.race_actions import (
+from gateway.blocks.items import ItemKind
+from gateway.race.actions import (
     Acknowledgement,
     Action,
     AttemptId,
@@ -30,8 +29,9 @@ from gateway.race_actions import (
     SourceError,
     Verify,
 )
-from gateway.race_records import RaceRules
-from gateway.race_tables import Failure
+from gateway.race.arbiter import Arbiter
+from gateway.race.records import RaceRules
+from gateway.race.tables import Failure
 
 SECOND_NS = 1_000_000_000
 HEADER, ITEM, PROOF = b"header", b"item", b"proof"

@@ -11,12 +11,12 @@ import inspect
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datastream.file.operation import OperationGroup
 from datastream.layout import DATA_SIZE_MAX, ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE, PAGE_SIZE, Committed
 from datastream.limits import OPERATION_GROUP_BYTES_MAX
-from datastream.operation import OperationGroup
 from gateway import limits
-from gateway.setting_kinds import Size
-from gateway.settings import SETTINGS
+from gateway.settings.kinds import Size
+from gateway.settings.table import SETTINGS
 
 
 def test_every_limit_is_public_and_says_why() -> None:

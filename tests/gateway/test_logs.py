@@ -55,7 +55,12 @@ VALUES: list[tuple[str, FieldValue, str, object]] = [
 def record(message: str, /, *levels: int, **values: FieldValue) -> logging.LogRecord:
     (level,) = levels or (logging.INFO,)
     made = logging.makeLogRecord(
-        {"name": "gateway.race", "levelno": level, "levelname": logging.getLevelName(level), "msg": message}
+        {
+            "name": "gateway.race.arbiter",
+            "levelno": level,
+            "levelname": logging.getLevelName(level),
+            "msg": message,
+        }
         | fields(**values)
     )
     made.created = datetime(2026, 1, 31, 12, 0, 0, 123_000, UTC).timestamp()
@@ -78,13 +83,13 @@ def stream() -> Iterator[io.StringIO]:
 @pytest.mark.parametrize(("name", "value", "text", "json_value"), VALUES, ids=[case[0] for case in VALUES])
 def test_a_field_in_both_forms(name: str, value: FieldValue, text: str, json_value: object) -> None:
     line = TextFormatter().format(record("block refused", **{name: value}))
-    assert line == f"2026-01-31 12:00:00.123 INFO    gateway.race  block refused  {name}={text}"
+    assert line == f"2026-01-31 12:00:00.123 INFO    gateway.race.arbiter  block refused  {name}={text}"
     entry = json.loads(JsonFormatter().format(record("block refused", **{name: value})))
     expected = text if name == "too_long_bytes" else json_value
     assert entry == {
         "time": "2026-01-31T12:00:00.123Z",
         "level": "info",
-        "logger": "gateway.race",
+        "logger": "gateway.race.arbiter",
         "message": "block refused",
         name: expected,
     }
@@ -96,7 +101,10 @@ def test_fields_keep_their_order() -> None:
 
 
 def test_a_record_without_fields() -> None:
-    assert TextFormatter().format(record("ready")) == "2026-01-31 12:00:00.123 INFO    gateway.race  ready"
+    assert (
+        TextFormatter().format(record("ready"))
+        == "2026-01-31 12:00:00.123 INFO    gateway.race.arbiter  ready"
+    )
 
 
 @pytest.mark.parametrize("message", ["a\nb", "a\r\nb", "a\x1b[2Jb", "a\u2028b"])
@@ -138,7 +146,7 @@ def test_a_traceback(stream: io.StringIO) -> None:
 def shown(stream: io.StringIO) -> list[str]:
     """Log at two levels from our code and from a library, and list what came through."""
     stream.truncate(stream.seek(0))
-    for name in ("datastream.server", "aiohttp"):
+    for name in ("datastream.server.server", "aiohttp"):
         for level in ("debug", "info", "warning", "error"):
             logging.getLogger(name).log(logging.getLevelNamesMapping()[level.upper()], level)
     return [" ".join(line.split()[3:]) for line in stream.getvalue().splitlines()]
@@ -146,10 +154,14 @@ def shown(stream: io.StringIO) -> list[str]:
 
 def test_levels(stream: io.StringIO) -> None:
     set_up_logging(stream=stream)
-    ours = ["datastream.server info", "datastream.server warning", "datastream.server error"]
+    ours = [
+        "datastream.server.server info",
+        "datastream.server.server warning",
+        "datastream.server.server error",
+    ]
     assert shown(stream) == [*ours, "aiohttp warning", "aiohttp error"]
     set_up_logging(stream=stream, level="error")
-    assert shown(stream) == ["datastream.server error", "aiohttp error"]
+    assert shown(stream) == ["datastream.server.server error", "aiohttp error"]
     set_up_logging(stream=stream, level="debug")
     assert len(shown(stream)) == 8
 

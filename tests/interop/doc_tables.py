@@ -53,11 +53,11 @@ def found(name: str, package: str = "gateway") -> tuple[ModuleType, object]:
 
 
 def functions_in(*folders: str) -> set[str]:
-    """The names of all test functions in the modules of these folders of `tests`, not of those below them."""
+    """The names of all test functions in the modules of these folders of `tests`."""
     return {
         node.name
         for folder in folders
-        for path in (ROOT / "tests" / folder).glob("test_*.py")
+        for path in (ROOT / "tests" / folder).rglob("test_*.py")
         for node in ast.parse(path.read_text("utf-8")).body
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }

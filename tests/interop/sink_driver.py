@@ -28,8 +28,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from gateway.block import Block
-from publishers.block_files import write_block_file
+from gateway.blocks.block import Block
+from publishers.blocks.block_files import write_block_file
 from publishers.spark import publish
 from publishers.spark.block_sink import BlockStreamWriter
 from publishers.spark.block_stream import BlockStreamDataSource

@@ -16,11 +16,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
-from gateway.block import Block
-from publishers.block_files import write_block_file
-from publishers.block_gateways import BlockGateways
-from publishers.node_process import NodeProcess, environment_without_settings
+from gateway.blocks.block import Block
+from publishers.blocks.block_files import write_block_file
+from publishers.demo.node_process import NodeProcess, environment_without_settings
 from publishers.report import PublishReport
+from publishers.sources.block_gateways import BlockGateways
 from tests.chaos.network import free_ports
 from tests.nodes import ledger_key
 from tests.serving import SLUICE

@@ -11,9 +11,9 @@ from grpc import aio
 from tenacity import wait_fixed
 
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.block import Block
-from publishers.client import ClientOptions
-from publishers.machine import MachineLimits
+from gateway.blocks.block import Block
+from publishers.client.client import ClientOptions
+from publishers.protocol.machine import MachineLimits
 from tests.nodes import ANSWER_SECONDS, make_blocks, stream_bytes
 from tests.publishers.node_thread import store
 from tests.serving import Listener, ServeProcess, free_port

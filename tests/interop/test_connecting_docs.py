@@ -16,8 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from gateway.commands import serve, status
-from gateway.setting_sources import resolve
-from gateway.settings import SETTINGS
+from gateway.settings.sources import resolve
+from gateway.settings.table import SETTINGS
 from publishers.commands import publish, subscribe
 from tests.certificates import Authority
 from tests.interop.doc_tables import page

@@ -56,7 +56,7 @@ def test_the_commands(tmp_path: Path) -> None:
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     script = bin_folder / "sluice"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gateway.cli "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gateway.commands.cli "$@"\n')
     script.chmod(0o755)
     environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
     root = str(Path(__file__).parents[2])

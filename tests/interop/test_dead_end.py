@@ -1,7 +1,7 @@
 """A node whose last block nobody else has: what it says, what one liar can do to it, and the way back.
 
-Real nodes and publishers. The chain of record files is a real one (see tests.gateway.proofs.real): its proofs
-do not cover the state root in the footer.
+Real nodes and publishers. The chain of record files is a real one (see tests.gateway.blocks.proofs.real): its
+proofs do not cover the state root in the footer.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from typing import Any
 import pytest
 from grpc import aio
 
-from gateway import dispute
 from gateway.addresses import Address
 from gateway.api import publish_pb2_grpc
-from gateway.block import Block
-from gateway.chain import Chain
-from gateway.channels import ClientTls, open_channel
-from gateway.errors import Fatal, LedgerKeyError
-from gateway.items import ItemKind, kinds_of
-from gateway.node import Node
+from gateway.blocks.block import Block
+from gateway.blocks.chain import Chain
+from gateway.blocks.errors import LedgerKeyError
+from gateway.blocks.items import ItemKind, kinds_of
+from gateway.errors import Fatal
+from gateway.node.node import Node
+from gateway.pipeline import dispute
+from gateway.transport.channels import ClientTls, open_channel
 from tests.certificates import Authority
-from tests.gateway.blocks import body_items, footer_item, header_item, proof_item, summary_of
-from tests.gateway.proofs import real
-from tests.gateway.test_last_block import change_end
-from tests.gateway.test_node import get
+from tests.gateway.block_makers import body_items, footer_item, header_item, proof_item, summary_of
+from tests.gateway.blocks.proofs import real
+from tests.gateway.node.test_node import get
+from tests.gateway.store.test_last_block import change_end
 from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, running_node, wire_to
 from tests.serving import free_port
 
@@ -115,7 +116,16 @@ async def until_ready(node: Node) -> None:
 
 def truncated(data_dir: Path, last_number: int) -> None:
     """Cut a folder by the command, as an operator does; raise if it fails."""
-    words = [sys.executable, "-m", "gateway.cli", "truncate", data_dir, "--to-block", last_number, "--yes"]
+    words = [
+        sys.executable,
+        "-m",
+        "gateway.commands.cli",
+        "truncate",
+        data_dir,
+        "--to-block",
+        last_number,
+        "--yes",
+    ]
     subprocess.run([str(word) for word in words], check=True, timeout=60)
 
 

@@ -18,8 +18,8 @@ import yaml
 
 from gateway.commands.serve import command as serve
 from gateway.metrics import Metrics
-from gateway.setting_sources import resolve
-from gateway.settings import SETTINGS, Settings
+from gateway.settings.sources import resolve
+from gateway.settings.table import SETTINGS, Settings
 from publishers.commands.publish import command as publish
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.check import Severity, check_stream, repair_stream
-from datastream.disk import RealDisk
+from datastream.check.check import Severity, check_stream, repair_stream
 from datastream.errors import CommitFailed
-from datastream.streamer import DataStreamer
+from datastream.file.disk import RealDisk
+from datastream.file.streamer import DataStreamer
 from gateway.regular_files import replace_file
 from tests.datastream.streams import Item, bookmark, commit, entries
 from tests.devices.device import Device, why_not

@@ -17,7 +17,7 @@ from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, operation, sample_file
 from tests.reference_data import needs_stream
 
-SLUICE = [sys.executable, "-m", "gateway.cli", "ds"]
+SLUICE = [sys.executable, "-m", "gateway.commands.cli", "ds"]
 LISTENING = re.compile(rb"listening on \S+:(\d+)")
 
 

@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 from tenacity import wait_fixed
 
-from datastream.client import StreamClient
-from datastream.compare import compare_streams
+from datastream.check.compare import compare_streams
+from datastream.client.client import StreamClient
 from gateway.addresses import Address
-from gateway.block import Block
-from gateway.control_client import ControlClient
+from gateway.blocks.block import Block
+from gateway.cluster.control_client import ControlClient
+from gateway.cluster.failover import Failover, Step
+from gateway.cluster.node_status import collect
+from gateway.cluster.role_file import read_role
+from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import FailoverFailed
-from gateway.failover import Failover, Step
-from gateway.node import Node
-from gateway.node_status import collect
-from gateway.role_file import read_role
-from gateway.roles import Phase, RoleRecord
-from publishers.client import ClientOptions, PublishClient
-from publishers.machine import MachineLimits
+from gateway.node.node import Node
+from publishers.client.client import ClientOptions, PublishClient
+from publishers.protocol.machine import MachineLimits
 from publishers.report import PublishReport
 from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks, running_node, wire_to
 from tests.serving import ANYWHERE, SLUICE, free_port, refused
@@ -259,7 +259,7 @@ def test_a_standby_with_another_chain_is_not_ready_at_once_and_is_not_handed_ove
 def test_a_failover_that_cannot_become_level_is_undone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.failover.FAILOVER_LEVEL_SECONDS", 0.1)
+    monkeypatch.setattr("gateway.cluster.failover.FAILOVER_LEVEL_SECONDS", 0.1)
 
     async def main() -> None:
         async with pair(tmp_path) as (a, b), wire_to(a) as wire:

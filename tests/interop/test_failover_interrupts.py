@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from gateway.cluster.role_file import read_role
+from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import FailoverFailed
-from gateway.node import Node
-from gateway.role_file import read_role
-from gateway.roles import Phase, RoleRecord
-from tests.gateway.test_following import until
+from gateway.node.node import Node
+from tests.gateway.cluster.test_peer_follower import until
 from tests.interop.test_failover import fail_over
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 from tests.serving import SLUICE
@@ -30,7 +30,8 @@ TAKEN_SECONDS = 0.1
 # The nodes are in the process of the tests, which may have no time to say at once what they are in the end.
 PATIENT = """
 import sys
-from gateway import cli, failover
+from gateway.commands import cli
+from gateway.cluster import failover
 failover.FAILOVER_LOOK_SECONDS = 60.0
 sys.exit(cli.main())
 """
@@ -305,7 +306,7 @@ def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say
 ) -> None:
     async def main() -> None:
         async with scene(tmp_path) as play:
-            monkeypatch.setattr("gateway.failover.FAILOVER_LEVEL_SECONDS", 0.1)
+            monkeypatch.setattr("gateway.cluster.failover.FAILOVER_LEVEL_SECONDS", 0.1)
             await play.begin_and_stop_at("B", "activate", "answer")
             await until(lambda: read_role(tmp_path / "b") == RoleRecord("active"))
             assert play.b.keeper.phase is Phase.ACTIVE

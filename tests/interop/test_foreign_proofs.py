@@ -11,17 +11,17 @@ from collections.abc import Sequence
 import pytest
 
 from gateway.api import block_pb2
-from gateway.errors import BlockRefused
-from gateway.items import ItemKind, field_item, payload_of, proof_of, varint
-from gateway.ledger_keys import LedgerKeys
-from gateway.proofs import ProofVerifier
-from gateway.proofs.ledger_data import LedgerData, read_publication, refusal_of
-from gateway.root_hash import BlockHasher
-from gateway.verification import BlockVerifier
-from tests.gateway.blocks import KEY, PUBLIC_KEY, footer_item, header_item, proof_item, summary_of
-from tests.gateway.proofs.encoders import publication_bytes
-from tests.gateway.proofs.tss_chain import TssChain, publishing_transaction
-from tests.gateway.proofs.tss_network import TssNetwork
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.items import ItemKind, field_item, payload_of, proof_of, varint
+from gateway.blocks.proofs import ProofVerifier
+from gateway.blocks.proofs.ledger_data import LedgerData, read_publication, refusal_of
+from gateway.blocks.root_hash import BlockHasher
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier
+from tests.gateway.block_makers import KEY, PUBLIC_KEY, footer_item, header_item, proof_item, summary_of
+from tests.gateway.blocks.proofs.encoders import publication_bytes
+from tests.gateway.blocks.proofs.tss_chain import TssChain, publishing_transaction
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 NETWORK = TssNetwork((1, 1, 1))
 CHAIN = TssChain(NETWORK)

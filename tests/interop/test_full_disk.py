@@ -13,18 +13,18 @@ import aiohttp
 import pytest
 
 from datastream import DataStreamer, StreamClient
-from datastream.check import check_stream
+from datastream.check.check import check_stream
 from datastream.errors import CommitFailed
 from datastream.layout import file_size_of
 from datastream.limits import REOPEN_ROOM_BYTES
-from gateway import group_commit
-from gateway.block import Block
-from gateway.block_layout import BlockDecoder
-from gateway.ledger import Ledger
-from gateway.node import Node
-from publishers.maker import BlockMaker, MakerOptions
+from gateway.blocks.block import Block
+from gateway.blocks.stream_layout import BlockDecoder
+from gateway.node.node import Node
+from gateway.pipeline import group_commit
+from gateway.store.block_store import Ledger
+from publishers.blocks.maker import BlockMaker, MakerOptions
+from tests.datastream.file.test_bookmarks import FailingDatabase
 from tests.datastream.streams import Item, bookmark, commit, entries
-from tests.datastream.test_bookmarks import FailingDatabase
 from tests.disks import small_file_system
 from tests.nodes import ANSWER_SECONDS, AT_ITS_END, KEY, Publisher, running_node, stream_bytes, wire_to
 from tests.publishers.node_thread import store

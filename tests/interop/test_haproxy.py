@@ -12,14 +12,14 @@ import aiohttp
 import pytest
 from tenacity import wait_fixed
 
-from datastream.follower import StreamFollower
+from datastream.client.follower import StreamFollower
 from datastream.limits import FollowLimits
-from gateway.block import Block
-from gateway.control_client import ControlClient
-from gateway.failover import Failover
-from gateway.node import Node
-from publishers.client import ClientOptions, PublishClient
-from publishers.machine import SECOND_NS, MachineLimits
+from gateway.blocks.block import Block
+from gateway.cluster.control_client import ControlClient
+from gateway.cluster.failover import Failover
+from gateway.node.node import Node
+from publishers.client.client import ClientOptions, PublishClient
+from publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.chaos.network import free_ports
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node
 

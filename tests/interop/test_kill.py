@@ -16,10 +16,10 @@ from datastream import Entry, StreamClient
 from datastream.errors import ConnectionEnded
 from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.block import Block
-from gateway.block_layout import BlockDecoder
-from publishers.client import ClientOptions
-from publishers.machine import SECOND_NS, MachineLimits
+from gateway.blocks.block import Block
+from gateway.blocks.stream_layout import BlockDecoder
+from publishers.client.client import ClientOptions
+from publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.nodes import ANSWER_SECONDS, make_blocks, stream_bytes
 from tests.serving import SLUICE, Listener, ServeProcess, free_port
 

@@ -14,15 +14,15 @@ import pytest
 
 from datastream import iter_entries
 from datastream.layout import BOOKMARK_TYPE
-from gateway.block import Block
-from gateway.block_layout import BLOCK_END_TYPE
-from publishers.block_files import read_block_file, write_block_file
-from publishers.client import publish_blocks
+from gateway.blocks.block import Block
+from gateway.blocks.stream_layout import BLOCK_END_TYPE
+from publishers.blocks.block_files import read_block_file, write_block_file
+from publishers.client.client import publish_blocks
+from publishers.demo.node_process import NodeProcess, environment_without_settings
 from publishers.limits import ITEM_BYTES_MAX
-from publishers.node_process import NodeProcess, environment_without_settings
 from tests.large_items import CONSENSUS_NODE_ITEM_BYTES, large_chain
 from tests.nodes import ledger_key
-from tests.publishers.test_client import source_of
+from tests.publishers.client.test_client import source_of
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -60,7 +60,7 @@ def blocks_of(folder: Path) -> Iterator[Block]:
 def sluice(*words: str) -> str:
     """Run a command that has to succeed; what it prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", *words],
+        [sys.executable, "-m", "gateway.commands.cli", *words],
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api import block_pb2
-from gateway.block import Block
-from gateway.chain import Chain
-from gateway.errors import BlockRefused
-from gateway.items import ItemKind, field_item
-from gateway.ledger_keys import LedgerKeys
-from gateway.proofs import ProofVerifier, RsaBook
-from gateway.root_hash import BlockHasher, BlockSummary
-from gateway.verdict import RefusalKind
-from gateway.verification import BlockVerifier
-from tests.gateway.blocks import KEY, body_items, proof_item, summary_of
-from tests.gateway.proofs import record_files
-from tests.gateway.proofs.made_chain import BlockPlan, MadeChain
-from tests.gateway.proofs.tss_network import TssNetwork
+from gateway.blocks.block import Block
+from gateway.blocks.chain import Chain
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.items import ItemKind, field_item
+from gateway.blocks.proofs import ProofVerifier, RsaBook
+from gateway.blocks.refusal import RefusalKind
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier
+from tests.gateway.block_makers import KEY, body_items, proof_item, summary_of
+from tests.gateway.blocks.proofs import record_files
+from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 NETWORK = TssNetwork((5, 1, 3))
 KEYS = LedgerKeys((KEY.public_key().public_bytes_raw(),))

@@ -17,13 +17,13 @@ import pytest
 
 from datastream import BlockingStreamClient
 from gateway.api import node_pb2, node_pb2_grpc
-from gateway.block import Block
-from gateway.block_layout import BlockDecoder, StoredBlock, bookmark_of, legacy_bookmark_of
-from gateway.items import ItemKind, footer_of, kind_of
-from gateway.root_hash import BlockHasher
-from publishers.block_places import blocks_in, read_chain
-from publishers.job import publish
-from publishers.node_process import NodeProcess
+from gateway.blocks.block import Block
+from gateway.blocks.items import ItemKind, footer_of, kind_of
+from gateway.blocks.root_hash import BlockHasher
+from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of, legacy_bookmark_of
+from publishers.blocks.block_places import blocks_in, read_chain
+from publishers.demo.node_process import NodeProcess
+from publishers.job.job import publish
 from tests.reference_data import BLOCKS, needs_blocks
 
 if TYPE_CHECKING:

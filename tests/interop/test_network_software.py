@@ -23,13 +23,13 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
-from gateway.block import Block
-from gateway.channels import ClientTls
-from publishers.block_files import write_block_file
-from publishers.block_places import read_chain
-from publishers.client import ClientOptions
-from publishers.maker import BlockMaker, MakerOptions
-from publishers.node_process import NodeProcess, environment_without_settings
+from gateway.blocks.block import Block
+from gateway.transport.channels import ClientTls
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.block_places import read_chain
+from publishers.blocks.maker import BlockMaker, MakerOptions
+from publishers.client.client import ClientOptions
+from publishers.demo.node_process import NodeProcess, environment_without_settings
 from publishers.report import PublishReport
 from tests.certificates import Authority
 from tests.disks import small_file_system
@@ -384,7 +384,7 @@ def test_end_stream_as_consensus_nodes_send_it_is_taken(
 def sluice(*words: object) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "gateway.cli", *map(str, words)],
+        [sys.executable, "-m", "gateway.commands.cli", *map(str, words)],
         capture_output=True,
         text=True,
         timeout=COMMAND_SECONDS,

@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from datastream.layout import HEADER_PAGE_SIZE
-from gateway.block import Block
-from publishers.client import ClientOptions
-from publishers.machine import SECOND_NS, MachineLimits
-from publishers.node_process import environment_without_settings
+from gateway.blocks.block import Block
+from publishers.client.client import ClientOptions
+from publishers.demo.node_process import environment_without_settings
+from publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks
 from tests.serving import SLUICE, Listener, ServeProcess
 

@@ -1,6 +1,6 @@
 """What docs/protocol.md says of the code: each rule is where the page says, and so is its test.
 
-Its tables are compared with those of the code in tests/gateway/test_race_tables.py.
+Its tables are compared with those of the code in tests/gateway/race/test_tables.py.
 """
 
 from __future__ import annotations

@@ -9,16 +9,16 @@ import gzip
 
 import pytest
 
-from gateway.block import Block
-from gateway.block_layout import BlockDecoder, StoredBlock, encode
-from gateway.chain import Chain
-from gateway.errors import BlockRefused
-from gateway.items import ItemKind, field_item, kinds_of, proof_of
-from gateway.ledger_keys import LedgerKeys
-from gateway.merkle import EMPTY_HASH
-from gateway.proofs import ProofKind, ProofVerifier, kind_of_proof
-from gateway.root_hash import BlockHasher, BlockSummary
-from gateway.verdict import RefusalKind
+from gateway.blocks.block import Block
+from gateway.blocks.chain import Chain
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.items import ItemKind, field_item, kinds_of, proof_of
+from gateway.blocks.merkle import EMPTY_HASH
+from gateway.blocks.proofs import ProofKind, ProofVerifier, kind_of_proof
+from gateway.blocks.refusal import RefusalKind
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
+from gateway.blocks.trusted_keys import LedgerKeys
 from tests.reference_data import BLOCKS, needs_blocks
 
 pytestmark = needs_blocks

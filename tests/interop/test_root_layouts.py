@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner
 
 from datastream.errors import CommitFailed
-from gateway.block import Block
+from gateway.blocks.block import Block
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from gateway.commands.check import command as check
-from gateway.ledger import Ledger
-from gateway.root_hash import BlockHasher, BlockSummary
+from gateway.store.block_store import Ledger
 from publishers.commands.verify import command as verify
-from tests.gateway.proofs import real
-from tests.gateway.proofs.made_chain import BlockPlan, MadeChain
-from tests.gateway.proofs.tss_network import TssNetwork
+from tests.gateway.blocks.proofs import real
+from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 from tests.nodes import running_node, stream_bytes, wire_to
 
 NETWORK = TssNetwork((1, 1, 1))

@@ -15,9 +15,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from publishers.node_process import NodeProcess
+from publishers.demo.node_process import NodeProcess
 from publishers.spark import publish
-from tests.gateway.proofs import real
+from tests.gateway.blocks.proofs import real
 from tests.interop.sink_driver import copy_blocks
 from tests.interop.sinking import Driver, spark_cluster
 from tests.publishers.data import REAL_BLOCKS, needs_real_blocks, real_chain

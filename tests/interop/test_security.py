@@ -15,11 +15,11 @@ from grpc import aio
 from tenacity import wait_fixed
 
 from gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc
-from gateway.block import Block
-from gateway.channels import ClientTls, open_channel
-from gateway.node import Node
-from publishers.client import ClientOptions, publish_blocks
-from publishers.machine import MachineLimits
+from gateway.blocks.block import Block
+from gateway.node.node import Node
+from gateway.transport.channels import ClientTls, open_channel
+from publishers.client.client import ClientOptions, publish_blocks
+from publishers.protocol.machine import MachineLimits
 from tests.certificates import Authority
 from tests.nodes import LOOPBACK, Publisher, Wire, make_blocks, running_node, wire_to
 

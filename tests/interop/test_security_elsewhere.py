@@ -14,14 +14,14 @@ from tenacity import wait_fixed
 
 from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
-from gateway.block import Block
-from gateway.channels import ClientTls, open_channel
-from gateway.control_client import ControlClient
+from gateway.blocks.block import Block
+from gateway.cluster.control_client import ControlClient
+from gateway.cluster.roles import Phase
 from gateway.errors import NodeCallFailed, TlsError
-from gateway.node import Node
-from gateway.roles import Phase
-from publishers.block_follower import BlockFollower
-from publishers.client import ClientOptions, publish_blocks
+from gateway.node.node import Node
+from gateway.transport.channels import ClientTls, open_channel
+from publishers.client.client import ClientOptions, publish_blocks
+from publishers.sources.block_follower import BlockFollower
 from tests.certificates import Authority
 from tests.interop.test_security import guarded_node, publish
 from tests.nodes import ANSWER_SECONDS, LOOPBACK, Publisher, Reader, make_blocks, running_node

@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from datastream import StreamClient
 from gateway.api import publish_pb2_grpc
-from publishers.node_process import NodeProcess, environment_without_settings
+from publishers.demo.node_process import NodeProcess, environment_without_settings
 from tests.nodes import ANSWER_SECONDS, Publisher, ledger_key, make_blocks
 from tests.reference_data import STREAM, needs_stream
 from tests.serving import ANYWHERE, ServeProcess, refused
@@ -213,7 +213,7 @@ def test_health_reflection_and_the_warning_of_mode_hash(tmp_path: Path) -> None:
 def test_settings_of_the_environment_reach_the_process(tmp_path: Path) -> None:
     changed = environment_without_settings() | {"SLUICE_TCP_ADDRESS": "nowhere"}
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "serve", "--data-dir", tmp_path / "never"],
+        [sys.executable, "-m", "gateway.commands.cli", "serve", "--data-dir", tmp_path / "never"],
         capture_output=True,
         text=True,
         check=False,

@@ -16,8 +16,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from publishers.blocks.maker import BlockMaker, MakerOptions
 from publishers.limits import MIB
-from publishers.maker import BlockMaker, MakerOptions
 from publishers.spark import publish
 from tests.interop.sinking import gateways, write_chain
 from tests.nodes import KEY

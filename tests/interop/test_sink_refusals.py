@@ -17,11 +17,11 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 
-from gateway.block import Block
-from gateway.node import Node
-from publishers.block_files import write_block_file
+from gateway.blocks.block import Block
+from gateway.node.node import Node
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.maker import key_of_seed
 from publishers.errors import SparkJobFailed
-from publishers.maker import key_of_seed
 from publishers.spark import publish
 from publishers.spark.failures import reason_in
 from publishers.spark.schema import BLOCK_SCHEMA

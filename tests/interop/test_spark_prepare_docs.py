@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from gateway.items import payload_of
+from gateway.blocks.items import payload_of
 from gateway.key_files import create_private_key
 from tests.nodes import ledger_key
 from tests.publishers.node_thread import node_thread

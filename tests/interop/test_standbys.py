@@ -20,16 +20,16 @@ from urllib.request import urlopen
 import pytest
 from tenacity import wait_fixed
 
-from datastream.compare import compare_streams
+from datastream.check.compare import compare_streams
 from gateway.addresses import Address
-from gateway.block import Block
-from gateway.control_client import ControlClient
-from gateway.failover import Failover, Step
-from gateway.node_status import collect
-from gateway.roles import Phase
-from publishers.client import ClientOptions
-from publishers.machine import SECOND_NS, MachineLimits
-from publishers.node_process import NodeNotStarted
+from gateway.blocks.block import Block
+from gateway.cluster.control_client import ControlClient
+from gateway.cluster.failover import Failover, Step
+from gateway.cluster.node_status import collect
+from gateway.cluster.roles import Phase
+from publishers.client.client import ClientOptions
+from publishers.demo.node_process import NodeNotStarted
+from publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.chaos.actors import EntryReader
 from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks, running_node
 from tests.serving import Listener, ServeProcess, free_port, refused

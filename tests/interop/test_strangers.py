@@ -22,13 +22,13 @@ import pytest
 from datastream import BlockingStreamClient
 from gateway.addresses import Address, parse_address
 from gateway.api import node_pb2, subscribe_pb2
-from gateway.block import Block
-from gateway.block_numbers import U64_MAX
+from gateway.blocks.block import Block
+from gateway.blocks.block_numbers import U64_MAX
 from gateway.limits import STANDBY_STREAMS_MAX
 from gateway.logs import LINES_PER_MESSAGE
 from gateway.transport.frames import Flag, Kind, frame
 from gateway.transport.header_blocks import header_frames
-from publishers.node_process import NodeProcess
+from publishers.demo.node_process import NodeProcess
 from tests.attacks import HELLO, PUBLISH, request
 from tests.floods import FLOODS, flood, lines_of
 from tests.interop.test_standbys import BLOCKS, ClusterNode, Publishing, last_of, until

@@ -12,16 +12,16 @@ import random
 
 import pytest
 
-from gateway.block import Block
-from gateway.chain import Chain
-from gateway.errors import BlockRefused
-from gateway.items import ItemKind, kinds_of
-from gateway.ledger_keys import LedgerKeys
-from gateway.proofs import ProofVerifier, RsaBook
-from gateway.root_hash import BlockHasher
-from gateway.verdict import RefusalKind
-from gateway.verification import BlockVerifier
-from tests.gateway.proofs import real
+from gateway.blocks.block import Block
+from gateway.blocks.chain import Chain
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.items import ItemKind, kinds_of
+from gateway.blocks.proofs import ProofVerifier, RsaBook
+from gateway.blocks.refusal import RefusalKind
+from gateway.blocks.root_hash import BlockHasher
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier
+from tests.gateway.blocks.proofs import real
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
 KINDS = {

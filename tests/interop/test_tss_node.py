@@ -16,16 +16,16 @@ from typing import Any, Literal
 
 import pytest
 
-from gateway.block import Block
-from gateway.errors import LedgerKeyError
-from gateway.items import field_item
-from gateway.ledger_files import KEPT_NAME
-from gateway.node import Node
+from gateway.blocks.block import Block
+from gateway.blocks.errors import LedgerKeyError
+from gateway.blocks.items import field_item
+from gateway.node.node import Node
+from gateway.store.trust_store import KEPT_NAME
+from tests.gateway.blocks.proofs import real
+from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
+from tests.gateway.blocks.proofs.tss_chain import TssChain
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 from tests.gateway.conducting import logged
-from tests.gateway.proofs import real
-from tests.gateway.proofs.made_chain import BlockPlan, MadeChain
-from tests.gateway.proofs.tss_chain import TssChain
-from tests.gateway.proofs.tss_network import TssNetwork
 from tests.nodes import AT_ITS_END, KEY, Wire, ledger_key, make_blocks, running_node, wire_to
 
 NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)

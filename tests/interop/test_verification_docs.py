@@ -41,7 +41,7 @@ def test_each_known_answer_is_in_the_test_that_the_page_names() -> None:
             assert (ROOT / name).exists()
             continue
         module, _, test = name.partition(".")
-        assert hasattr(importlib.import_module(f"tests.gateway.proofs.{module}"), test or "__doc__")
+        assert hasattr(importlib.import_module(f"tests.gateway.blocks.proofs.{module}"), test or "__doc__")
 
 
 def test_each_equation_is_where_the_page_says() -> None:
@@ -51,7 +51,7 @@ def test_each_equation_is_where_the_page_says() -> None:
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=_in_order)
     for section, _, where in rows:
         for name in names_in(where):
-            _, thing = found(name, "gateway.proofs")
+            _, thing = found(name, "gateway.blocks.proofs")
             sections = (thing.__doc__ or "").split(":")[0]
             assert re.search(rf"\b{section.split(',')[0]}\b", sections), f"{name}: {sections!r}"
 
@@ -90,4 +90,4 @@ def _first_in_order(section: str) -> list[int]:
 def test_each_test_of_a_rule_is_there(rules: str) -> None:
     named = {name for row in rows_of(rules) for name in names_in(row[3])}
     assert len(named) > 20
-    assert named - functions_in("gateway", "gateway/proofs", "interop", "publishers") == set()
+    assert named - functions_in("gateway", "interop", "publishers") == set()

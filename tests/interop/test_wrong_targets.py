@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from gateway.addresses import Address
-from gateway.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from gateway.limits import TOLD_AHEAD_BLOCKS_MAX
 from tests.chaos.link import Link
-from tests.gateway.blocks import header_item
+from tests.gateway.block_makers import header_item
+from tests.gateway.cluster.test_peer_follower import BLOCKS, FAST, peers, readiness_of, until, until_block
 from tests.gateway.fake_peer import fake_peer
-from tests.gateway.test_following import BLOCKS, FAST, peers, readiness_of, until, until_block
-from tests.gateway.test_ledger import logged
+from tests.gateway.store.test_block_store import logged
 from tests.nodes import Request, running_node, wire_to
 from tests.serving import free_port
 

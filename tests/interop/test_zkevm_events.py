@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from datastream.events import Generation, RawEvent, decode_event, encode_event, event_name
-from datastream.network_events import Bookmark, L2Block
-from datastream.streamer import DataStreamer
+from datastream.events.events import Generation, RawEvent, decode_event, encode_event, event_name
+from datastream.events.network_events import Bookmark, L2Block
+from datastream.file.streamer import DataStreamer
 from tests.datastream.streams import sample_file
 from tests.reference_data import needs_stream
 

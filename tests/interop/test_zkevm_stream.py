@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from datastream.file.streamer import DataStreamer
 from datastream.layout import PAGE_SIZE, Entry, StreamHeader
-from datastream.streamer import DataStreamer
 from tests.datastream.serving import ServerThread, read_exactly
 from tests.datastream.streams import commit, sample_file
 from tests.reference_data import needs_stream

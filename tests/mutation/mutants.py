@@ -10,19 +10,20 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from gateway import race_tables
-from gateway.race_tables import BlockEvent, BlockState, Consequence, EndStatus
-from publishers import machine_tables
-from publishers.machine_tables import Ending, Gateway, Pace, Step
+from gateway.race import tables as race_tables
+from gateway.race.tables import BlockEvent, BlockState, Consequence, EndStatus
+from publishers.protocol import machine_tables
+from publishers.protocol.machine_tables import Ending, Gateway, Pace, Step
 
 __all__ = ["TESTS", "Mutant", "mutants"]
 
+_ARBITER = ("_streams", "", "_resends", "_ends", "_stories", "_roles", "_price")
 RACE_TESTS = tuple(
-    f"tests/gateway/test_race{name}.py"
-    for name in ("_streams", "", "_resends", "_ends", "_steps", "_stories", "_roles", "_facts", "_price")
+    f"tests/gateway/race/test_{name}.py"
+    for name in (*(f"arbiter{part}" for part in _ARBITER), "steps", "facts")
 )
 MACHINE_TESTS = tuple(
-    f"tests/publishers/test_{name}.py"
+    f"tests/publishers/protocol/test_{name}.py"
     for name in ("machine", "machine_first", "machine_trouble", "machine_cells")
 )
 TESTS = {"race": RACE_TESTS, "machine": MACHINE_TESTS}

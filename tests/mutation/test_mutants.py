@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.race_tables import BLOCK_TABLE, CONSEQUENCES, ON_HEADER, STREAM_TABLE
-from publishers.machine_tables import ENDINGS, TABLE
+from gateway.race.tables import BLOCK_TABLE, CONSEQUENCES, ON_HEADER, STREAM_TABLE
+from publishers.protocol.machine_tables import ENDINGS, TABLE
 from tests.mutation.mutants import TESTS, mutants
 from tests.mutation.unreachable import UNREACHABLE, reason_of
 
@@ -23,11 +23,11 @@ NESTED: dict[str, Mapping[Any, Mapping[Any, object]]] = {
 }
 ROOT = Path(__file__).resolve().parents[2]
 SCENES = {
-    "race": ("tests/gateway/test_race*.py", "tests.gateway.racing"),
-    "machine": ("tests/publishers/test_machine*.py", "tests.publishers.scenario"),
+    "race": ("tests/gateway/race/test_*.py", "tests.gateway.racing"),
+    "machine": ("tests/publishers/protocol/test_machine*.py", "tests.publishers.scenario"),
 }
 """Which modules tell stories of a side, and what they tell them with."""
-LONG = {"tests/gateway/test_race_walk.py", "tests/gateway/test_race_nobody_wins.py"}
+LONG = {"tests/gateway/race/test_arbiter_walk.py", "tests/gateway/race/test_arbiter_nobody_wins.py"}
 """They play thousands of events, and notice little more than the others."""
 NAMES = [mutant.name for mutant in mutants()]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.race_tables import EndStatus
+from gateway.race.tables import EndStatus
 
 __all__ = ["UNREACHABLE", "reason_of"]
 

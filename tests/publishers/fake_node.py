@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 
 from gateway.api import publish_pb2, publish_pb2_grpc
-from gateway.block import Block
-from gateway.items import ItemKind, block_number_of, kind_of
+from gateway.blocks.block import Block
+from gateway.blocks.items import ItemKind, block_number_of, kind_of
 from gateway.limits import MESSAGE_BYTES_DEFAULT
 
 Response = publish_pb2.PublishStreamResponse

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.block import Block
-from gateway.ledger import Ledger, VerifiedBlock
-from gateway.node import Node
-from gateway.root_hash import BlockHasher
+from gateway.blocks.block import Block
+from gateway.blocks.root_hash import BlockHasher
+from gateway.node.node import Node
+from gateway.store.block_store import Ledger, VerifiedBlock
 from tests.nodes import running_node
 
 

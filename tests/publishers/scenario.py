@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from publishers.machine import SECOND_NS, MachineLimits, PublisherMachine
-from publishers.report import PublishReport
-from publishers.signals import (
+from publishers.protocol.machine import SECOND_NS, MachineLimits, PublisherMachine
+from publishers.protocol.messages import (
     Acknowledged,
     Action,
     BlockReady,
@@ -26,6 +25,7 @@ from publishers.signals import (
     StreamEnded,
     Writable,
 )
+from publishers.report import PublishReport
 
 
 def block_ready(number: int, set_count: int = 1, set_bytes: int = 10) -> BlockReady:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.limits import SET_ITEMS_MAX
 from publishers import limits
-from publishers.item_sets import size_in_set
+from publishers.protocol.item_sets import size_in_set
 
 
 def test_the_message_limit_leaves_room_for_framing() -> None:

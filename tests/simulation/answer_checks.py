@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from publishers.signals import (
+from publishers.protocol.messages import (
     Acknowledged,
     EndCode,
     Event,

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.ledger import Ledger
-from gateway.race_actions import (
+from gateway.race.actions import (
     Acknowledgement,
     Action,
     Behind,
@@ -21,7 +20,8 @@ from gateway.race_actions import (
     Send,
     Skip,
 )
-from gateway.race_tables import EndStatus, Failure
+from gateway.race.tables import EndStatus, Failure
+from gateway.store.block_store import Ledger
 from tests.simulation.disk_checks import DiskChecks
 from tests.simulation.options import Options
 from tests.simulation.picture import Block, Picture, Stream

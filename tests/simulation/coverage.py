@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.race_tables import (
+from gateway.race.tables import (
     BLOCK_TABLE,
     CONSEQUENCES,
     ON_HEADER,
@@ -12,8 +12,8 @@ from gateway.race_tables import (
     EndStatus,
     Failure,
 )
-from publishers.machine_tables import FINAL_STATES, TABLE, Step
-from publishers.signals import EndStreamCode
+from publishers.protocol.machine_tables import FINAL_STATES, TABLE, Step
+from publishers.protocol.messages import EndStreamCode
 
 FAULTS = (
     *(

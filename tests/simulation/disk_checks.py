@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.ledger import Ledger
+from gateway.store.block_store import Ledger
 from tests.simulation.options import Options
 from tests.simulation.storage import Storage
 from tests.simulation.true_chain import image_from

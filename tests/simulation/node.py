@@ -11,23 +11,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 from datastream.errors import DatastreamError
-from gateway.admission import Admission, AdmissionLimits
-from gateway.conductor import Conductor
+from gateway.blocks.proofs import ProofVerifier
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier, Verdict
+from gateway.cluster.peer_follower import Following
+from gateway.cluster.standby_watch import StandbyWatch
 from gateway.errors import Fatal
-from gateway.following import Following
-from gateway.ledger import Ledger, VerifiedBlock
-from gateway.ledger_keys import LedgerKeys
 from gateway.metrics import Metrics
-from gateway.outbox import Outbox
-from gateway.proof_checks import ProofChecks
-from gateway.proofs import ProofVerifier
-from gateway.publish_service import PublishService
-from gateway.race_records import RaceRules
-from gateway.root_hash import BlockHasher, BlockSummary
-from gateway.standby_gate import StandbyGate
-from gateway.standby_watch import StandbyWatch
-from gateway.verification import BlockVerifier, Verdict
-from gateway.work_thread import WorkThread
+from gateway.pipeline.conductor import Conductor
+from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.replication_quorum import StandbyGate
+from gateway.race.records import RaceRules
+from gateway.services.publish_service import PublishService
+from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.transport.admission import Admission, AdmissionLimits
+from gateway.workers.proof_checks import ProofChecks
+from gateway.workers.work_thread import WorkThread
 from tests.datastream.fake_disk import PowerLost
 from tests.nodes import ledger_key
 from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher

@@ -12,8 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.ledger import Ledger
-from gateway.race_actions import (
+from gateway.race.actions import (
     Action,
     Append,
     Begin,
@@ -26,9 +25,10 @@ from gateway.race_actions import (
     Stray,
     Verify,
 )
-from gateway.race_records import RaceRules
-from gateway.race_reputation import BackedOff
-from gateway.race_tables import EndStatus, Failure
+from gateway.race.records import RaceRules
+from gateway.race.reputation import BackedOff
+from gateway.race.tables import EndStatus, Failure
+from gateway.store.block_store import Ledger
 from tests.simulation.answer_rules import AnswerRules, Moment
 from tests.simulation.options import Options
 from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes

@@ -1,4 +1,4 @@
-"""Other nodes that hold the true chain: what the real `gateway.following` subscribes to.
+"""Other nodes that hold the true chain: what the real `gateway.cluster.peer_follower` subscribes to.
 
 A channel in memory in the place of gRPC's. While faults are made, a peer may not answer, break off in
 mid-block, fall silent, or lie; it may also be behind.
@@ -14,7 +14,7 @@ import grpc
 from grpc import aio
 
 from gateway.api import block_items_pb2, node_pb2, subscribe_pb2
-from gateway.block_numbers import to_wire
+from gateway.blocks.block_numbers import to_wire
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.options import Options
 from tests.simulation.true_chain import true_blocks, with_broken_proof
@@ -47,7 +47,7 @@ class Peers:
         self._last = {address: world.random.randint(-1, options.blocks - 1) for address in self.addresses}
 
     def open_channel(self, address: str, *_: object) -> PeerChannel:
-        """Be `gateway.channels.open_channel`."""
+        """Be `gateway.transport.channels.open_channel`."""
         return PeerChannel(self, address)
 
     def last_of(self, address: str) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.api import publish_pb2
+from publishers.client.wire import event_of, request_of
 from publishers.errors import MachineError
-from publishers.item_sets import ItemSet
-from publishers.machine import MachineLimits, PublisherMachine
-from publishers.machine_tables import FINAL_STATES
-from publishers.signals import (
+from publishers.protocol.item_sets import ItemSet
+from publishers.protocol.machine import MachineLimits, PublisherMachine
+from publishers.protocol.machine_tables import FINAL_STATES
+from publishers.protocol.messages import (
     Action,
     AskFirst,
     BlockReady,
@@ -31,7 +32,6 @@ from publishers.signals import (
     Stop,
     Writable,
 )
-from publishers.wire import event_of, request_of
 from tests.simulation.answer_checks import AnswerChecks
 from tests.simulation.coverage import Coverage
 from tests.simulation.network import Connection, Elsewhere

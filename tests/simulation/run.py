@@ -19,13 +19,13 @@ from pathlib import Path
 from types import ModuleType
 
 from datastream import DatastreamError
-from gateway import committing as committing_module
-from gateway import following as following_module
-from gateway import hashing as hashing_module
-from gateway import ledger as ledger_module
-from gateway import race_reputation as race_reputation_module
-from gateway import standby_watch as standby_watch_module
-from publishers.machine_tables import FINAL_STATES
+from gateway.cluster import peer_follower as following_module
+from gateway.cluster import standby_watch as standby_watch_module
+from gateway.pipeline import committing as committing_module
+from gateway.race import reputation as race_reputation_module
+from gateway.store import block_store as ledger_module
+from gateway.workers import hashing as hashing_module
+from publishers.protocol.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
 from tests.simulation.coverage import Coverage
 from tests.simulation.network import NOTICE_NS, Client, Connection, LinkOptions

@@ -1,4 +1,4 @@
-"""Other nodes whose disks the node waits for: watched by the real `gateway.standby_watch`.
+"""Other nodes whose disks the node waits for: watched by the real `gateway.cluster.standby_watch`.
 
 A channel in memory in the place of gRPC's. Each has what readers of the node have, a while later. While
 faults are made it may be away, stand still, or come back with another disk.
@@ -13,7 +13,7 @@ from typing import Any
 from grpc import aio
 
 from gateway.api import standby_pb2
-from gateway.root_hash import BlockHasher
+from gateway.blocks.root_hash import BlockHasher
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.options import Options
 from tests.simulation.peers import unavailable
@@ -71,7 +71,7 @@ class Standbys:
         return tuple(self._by_address)
 
     def open_channel(self, address: str, *_: object) -> StandbyChannel:
-        """Be `gateway.channels.open_channel`."""
+        """Be `gateway.transport.channels.open_channel`."""
         return StandbyChannel(self, self._by_address[address])
 
     def check_held(self, number: int, what: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import plyvel
 
-from datastream.bookmarks import COVERED_KEY
+from datastream.file.bookmarks import COVERED_KEY
 from datastream.layout import (
     ENTRY_HEAD,
     HEADER_OFFSET,
@@ -23,8 +23,8 @@ from datastream.layout import (
     encode_header_page,
     file_size_of,
 )
-from gateway.block_layout import BLOCK_END_TYPE
-from gateway.chain_file import SNAPSHOT_NAME
+from gateway.blocks.stream_layout import BLOCK_END_TYPE
+from gateway.store.chain_file import SNAPSHOT_NAME
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 
 CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")

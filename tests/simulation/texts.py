@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.race_actions import (
+from gateway.race.actions import (
     Acknowledgement,
     Action,
     Append,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from gateway.api import block_pb2
-from gateway.block import Block
-from gateway.root_hash import BlockHasher
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
+from gateway.blocks.block import Block
+from gateway.blocks.root_hash import BlockHasher
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import KEY
 
 BLOCKS_MAX = 24

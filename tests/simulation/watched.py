@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from gateway.race import Arbiter
-from gateway.race_actions import Action, PublisherId, Response
-from gateway.race_records import BlockFacts, RaceRules, StreamFacts
-from gateway.race_tables import BlockEvent, EndStatus, Failure, StreamEvent
+from gateway.race.actions import Action, PublisherId, Response
+from gateway.race.arbiter import Arbiter
+from gateway.race.records import BlockFacts, RaceRules, StreamFacts
+from gateway.race.tables import BlockEvent, EndStatus, Failure, StreamEvent
 from tests.simulation.coverage import Coverage
 from tests.simulation.oracle import Oracle
 

@@ -26,14 +26,14 @@ import click
 import uvloop
 from grpc import aio
 
-from gateway import publish_service, subscribe_service
 from gateway.addresses import parse_address
 from gateway.api import block_items_pb2, publish_pb2, publish_pb2_grpc, subscribe_pb2
-from gateway.block import Block
-from gateway.block_numbers import U64_MAX
-from publishers.client import ClientOptions, PublishClient
+from gateway.blocks.block import Block
+from gateway.blocks.block_numbers import U64_MAX
+from gateway.services import publish_service, subscribe_service
+from publishers.blocks.maker import BlockMaker
+from publishers.client.client import ClientOptions, PublishClient
 from publishers.errors import PublisherError
-from publishers.maker import BlockMaker
 from tests.deaf_client import DeafClient
 from tests.nodes import KEY, SMALL
 

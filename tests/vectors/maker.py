@@ -21,22 +21,22 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPriv
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from datastream.commands import Command, OnCommandError, encode_command
+from datastream.file.streamer import DataStreamer
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, pages_used
-from datastream.streamer import DataStreamer
-from gateway.block import Block
-from gateway.block_layout import BOOKMARK_COUNT, bookmark_of, encode, legacy_bookmark_of
-from gateway.items import field_item
-from gateway.merkle import EMPTY_HASH, StreamingTree
-from gateway.proofs.poseidon import hash_array_number
-from gateway.proofs.record_file import signed_payload
-from gateway.root_hash import BlockHasher
+from datastream.protocol.commands import Command, OnCommandError, encode_command
+from gateway.blocks.block import Block
+from gateway.blocks.items import field_item
+from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from gateway.blocks.proofs.poseidon import hash_array_number
+from gateway.blocks.proofs.record_file import signed_payload
+from gateway.blocks.root_hash import BlockHasher
+from gateway.blocks.stream_layout import BOOKMARK_COUNT, bookmark_of, encode, legacy_bookmark_of
 from tests.datastream.serving import ServerThread, read_to_end
-from tests.gateway.blocks import KEY, PUBLIC_KEY, footer_item, header_item, proof_item
-from tests.gateway.proofs import record_files
-from tests.gateway.proofs.bn254_setup import WrapsSetup
-from tests.gateway.proofs.made_chain import BlockPlan, MadeChain
-from tests.gateway.proofs.tss_network import TssNetwork
+from tests.gateway.block_makers import KEY, PUBLIC_KEY, footer_item, header_item, proof_item
+from tests.gateway.blocks.proofs import record_files
+from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup
+from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 __all__ = [
     "FOLDER",

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from datastream.check import check_stream
+from datastream.check.check import check_stream
+from datastream.file.streamer import DataStreamer
 from datastream.layout import Entry
-from datastream.streamer import DataStreamer
-from gateway.block import Block
-from gateway.block_layout import BlockDecoder, StoredBlock, encode
-from gateway.chain import Chain
-from gateway.errors import BlockRefused
-from gateway.items import ItemKind, proof_of
-from gateway.ledger_keys import LedgerKeys
-from gateway.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_proof
-from gateway.proofs.ledger_data import read_publication, refusal_of
-from gateway.root_hash import BlockHasher, BlockSummary
-from gateway.verification import BlockVerifier
+from gateway.blocks.block import Block
+from gateway.blocks.chain import Chain
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.items import ItemKind, proof_of
+from gateway.blocks.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_proof
+from gateway.blocks.proofs.ledger_data import read_publication, refusal_of
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier
 from tests.datastream.serving import ServerThread
 from tests.interop import foreign
 from tests.vectors.maker import SUBTREES, exchange, expanded, made_files, read_file

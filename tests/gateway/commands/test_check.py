@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from datastream import DataStreamer
-from gateway.cli import main
 from gateway.commands.check import command
-from gateway.ledger import Ledger
-from tests.gateway.test_ledger import BLOCKS, commit
+from gateway.commands.cli import main
+from gateway.store.block_store import Ledger
+from tests.gateway.store.test_block_store import BLOCKS, commit
 
 
 @pytest.fixture
@@ -133,8 +133,8 @@ def test_a_comparison_repairs_nothing(data_dir: Path) -> None:
 
 INTERRUPTED = """
 import signal, sys
-from datastream.bookmarks import BookmarkIndex
-from gateway.cli import main
+from datastream.file.bookmarks import BookmarkIndex
+from gateway.commands.cli import main
 
 def look(index):
     assert "sluice-index-" in str(index.folder)

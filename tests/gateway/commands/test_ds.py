@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from datastream import DataStreamer
+from datastream.events.sanity import SanityCheck
+from datastream.file.streamfile import StreamFile
 from datastream.layout import PAGE_SIZE
-from datastream.sanity import SanityCheck
-from datastream.streamfile import StreamFile
-from gateway import cli
+from gateway.commands import cli
 from gateway.commands.ds_options import TIME_MAX
 from tests.datastream.streams import commit
 

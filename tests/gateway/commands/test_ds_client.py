@@ -15,13 +15,12 @@ from pathlib import Path
 import pytest
 
 from datastream import DataStreamer, FollowLimits, StreamFollower
+from datastream.events.network_events import Bookmark
+from datastream.events.original_events import OriginalBookmark
+from datastream.events.sample_operations import sample_operation
 from datastream.layout import StreamHeader, encode_entry, encode_header
-from datastream.network_events import Bookmark
-from datastream.original_events import OriginalBookmark
-from datastream.packets import encode_result
-from datastream.sample_operations import sample_operation
-from gateway import cli
-from gateway.commands import ds_client
+from datastream.protocol.packets import encode_result
+from gateway.commands import cli, ds_client
 from gateway.commands.ds_client import bookmarks_of
 from tests.datastream.masters import ScriptedServer
 from tests.datastream.serving import ServerThread

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from datastream import Entry, StreamHeader
-from datastream.network_events import BatchStart, Bookmark, Debug, Transaction
+from datastream.events.network_events import BatchStart, Bookmark, Debug, Transaction
 from gateway.commands.ds_text import entry_line, header_line
 
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.blocks.proofs.baby_jubjub import IDENTITY, point_bytes
+from gateway.blocks.proofs.ledger_data import SENTINEL_KEY
 from gateway.commands.ledger import command
 from gateway.errors import Fatal, GatewayError
-from gateway.ledger_files import KEPT_NAME, keep_ledger
-from gateway.node import Node
-from gateway.proofs.baby_jubjub import IDENTITY, point_bytes
-from gateway.proofs.ledger_data import SENTINEL_KEY
-from tests.gateway.proofs import real
-from tests.gateway.proofs.encoders import publication_bytes
-from tests.gateway.proofs.tss_chain import TssChain
-from tests.gateway.proofs.tss_network import TssNetwork
+from gateway.node.node import Node
+from gateway.store.trust_store import KEPT_NAME, keep_ledger
+from tests.gateway.blocks.proofs import real
+from tests.gateway.blocks.proofs.encoders import publication_bytes
+from tests.gateway.blocks.proofs.tss_chain import TssChain
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 

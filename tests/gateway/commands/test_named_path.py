@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway import cli
+from gateway.commands import cli
 from gateway.commands.named_path import NamedPath
 
 

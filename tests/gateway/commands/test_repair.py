@@ -12,20 +12,20 @@ import pytest
 from click.testing import CliRunner, Result
 
 from datastream import DataStreamer
-from datastream.check import check_stream
+from datastream.check.check import check_stream
 from datastream.layout import HEADER_OFFSET, page_start
-from gateway.chain_file import pack
 from gateway.commands import check
 from gateway.commands.repair import command
 from gateway.errors import Fatal
-from gateway.ledger import Ledger
+from gateway.store.block_store import Ledger
+from gateway.store.chain_file import pack
+from tests.datastream.file.test_evidence import ITEMS, put_header
+from tests.datastream.file.test_evidence import filled as filled_stream
 from tests.datastream.streams import bookmark, entries
-from tests.datastream.test_evidence import ITEMS, put_header
-from tests.datastream.test_evidence import filled as filled_stream
 from tests.gateway.commands.test_truncate import KILLER, assert_cut_holds, blocks_in
-from tests.gateway.test_evidence import filled_in_groups
-from tests.gateway.test_evidence import put_header as put_node_header
-from tests.gateway.test_ledger import BLOCKS, filled
+from tests.gateway.store.test_block_store import BLOCKS, filled
+from tests.gateway.store.test_evidence import filled_in_groups
+from tests.gateway.store.test_evidence import put_header as put_node_header
 from tests.nodes import stream_bytes
 
 

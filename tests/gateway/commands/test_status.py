@@ -17,15 +17,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 import gateway
+from gateway.cluster.node_status import NodesView
 from gateway.commands import status
 from gateway.commands.status import command
-from gateway.node import Node
-from gateway.node_status import NodesView
+from gateway.node.node import Node
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
 BLOCKS = make_blocks(3)
-SLUICE = (sys.executable, "-m", "gateway.cli")
+SLUICE = (sys.executable, "-m", "gateway.commands.cli")
 
 
 @pytest.fixture(scope="module")

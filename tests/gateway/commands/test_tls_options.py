@@ -8,10 +8,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.channels import ClientTls
 from gateway.commands import failover, ledger, status
 from gateway.commands.tls_options import tls_options
 from gateway.errors import TlsError
+from gateway.transport.channels import ClientTls
 from publishers.commands import block, publish, subscribe
 
 

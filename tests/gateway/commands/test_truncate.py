@@ -11,15 +11,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from datastream import DataStreamer
-from datastream.check import check_stream
+from datastream.check.check import check_stream
 from datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE
-from gateway.block_layout import BLOCK_END_TYPE, encode
-from gateway.cli import main
+from gateway.blocks.stream_layout import BLOCK_END_TYPE, encode
+from gateway.commands.cli import main
 from gateway.commands.truncate import command
-from gateway.ledger import Ledger
+from gateway.store.block_store import Ledger
 from tests.datastream.streams import commit as commit_items
 from tests.datastream.streams import entries, operation, sample_file
-from tests.gateway.test_ledger import BLOCKS, commit, filled
+from tests.gateway.store.test_block_store import BLOCKS, commit, filled
 from tests.nodes import stream_bytes
 from tests.reference_data import needs_stream
 
@@ -27,7 +27,7 @@ OPERATIONS = [item for number in range(5) for item in operation(number)]
 KILLER = """
 import os, sys
 from pathlib import Path
-from gateway.cli import main
+from gateway.commands.cli import main
 STEPS = {"pwrite", "write", "fsync", "fdatasync", "rename", "replace", "mkdir", "rmdir", "unlink"}
 STEPS |= {"ftruncate"}
 folder, count = Path(sys.argv[1]), 0

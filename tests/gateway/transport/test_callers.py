@@ -14,10 +14,10 @@ import pytest
 from grpc import aio
 
 from gateway.addresses import Address
-from gateway.grpc_server import ServerPlan, start_server
-from gateway.message_shares import StreamKey
 from gateway.transport import callers
 from gateway.transport.callers import STREAM_KEY, Caller, address_of, caller_of
+from gateway.transport.grpc_server import ServerPlan, start_server
+from gateway.transport.message_shares import StreamKey
 
 PUBLISH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 Seen = list[tuple[str, Caller, StreamKey | None]]

@@ -20,19 +20,18 @@ import pytest
 from cryptography import x509
 from grpc import aio
 
-from gateway import grpc_server
 from gateway.addresses import Address
-from gateway.channels import open_blocking_channel
-from gateway.grpc_server import GrpcServer, ServerPlan, start_server
-from gateway.message_shares import MessageShares
-from gateway.tls import ServerTls
-from gateway.transport import callers
+from gateway.transport import callers, grpc_server
 from gateway.transport.callers import caller_of
+from gateway.transport.channels import open_blocking_channel
 from gateway.transport.door import look_at_shares
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import DoorLimits
 from gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, Kind, frame
+from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.transport.header_blocks import header_frames
+from gateway.transport.message_shares import MessageShares
+from gateway.transport.tls import ServerTls
 from tests.attacks import HELLO, ended_within, request
 from tests.certificates import Authority
 from tests.network_double import NetworkDouble

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gateway.metrics import Metrics
-from gateway.refused_messages import RefusedMessages
 from gateway.transport.door_notes import REASONS_SHOWN, SHOWN_NS, DoorNotes
 from gateway.transport.frames import ConnectionBreach
+from gateway.transport.refused_messages import RefusedMessages
 from gateway.transport.server_relay import RefusedMessage
-from tests.gateway.test_ledger import logged
+from tests.gateway.store.test_block_store import logged
 
 STRANGER, OTHER = "192.0.2.1", "2001:db8::/64"
 SETTING = "grpc.listen"

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gateway.channels import open_blocking_channel
-from gateway.known_nodes import KnownNodes
-from gateway.tls import ServerTls
+from gateway.transport.channels import open_blocking_channel
+from gateway.transport.known_nodes import KnownNodes
+from gateway.transport.tls import ServerTls
 from tests.attacks import HELLO, ended_within
 from tests.certificates import Authority
 from tests.gateway.transport.test_door import (

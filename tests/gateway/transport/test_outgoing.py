@@ -23,9 +23,9 @@ import h2.events
 import pytest
 from grpc import aio
 
-from gateway.channels import ClientTls, call_once, open_channel, relayed_if_refused
 from gateway.errors import TlsError
 from gateway.transport import outgoing
+from gateway.transport.channels import ClientTls, call_once, open_channel, relayed_if_refused
 from gateway.transport.frames import ErrorCode, Kind, frame, go_away
 from tests.certificates import Authority
 

@@ -18,7 +18,6 @@ from typing import Any
 import hpack
 import pytest
 
-from gateway.tls import ServerTls
 from gateway.transport.frames import (
     CLIENT_PREFACE,
     HEAD_BYTES,
@@ -31,6 +30,7 @@ from gateway.transport.frames import (
 from gateway.transport.header_blocks import HeaderWriter, header_frames
 from gateway.transport.pump import LINGER_SECONDS, UNSENT_PIECES_MAX, Pump
 from gateway.transport.server_relay import ServerRelay
+from gateway.transport.tls import ServerTls
 from tests.certificates import Authority
 
 ANSWER_SECONDS = 20.0

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway import publish_service
-from gateway.block import Block
-from gateway.node import Node
-from gateway.race_tables import BlockState
+from gateway.blocks.block import Block
+from gateway.node.node import Node
+from gateway.race.tables import BlockState
+from gateway.services import publish_service
 from tests.nodes import ANSWER_SECONDS, Publisher, Wire, make_blocks, running_node, stream_bytes, wire_to
 
 BLOCKS = make_blocks(14)

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gateway.ledger import Ledger
+from gateway.store.block_store import Ledger
 from tests.gateway.conducting import gate
 from tests.interop.rules.scenes import Stage, begin, finish, offer, play
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gateway.block import Block
-from publishers.client import ClientOptions, PublishClient, publish_blocks
-from publishers.machine import SECOND_NS, MachineLimits
+from gateway.blocks.block import Block
+from publishers.client.client import ClientOptions, PublishClient, publish_blocks
+from publishers.protocol.machine import SECOND_NS, MachineLimits
 from publishers.report import PublishReport
 from tests.interop.rules.scenes import BLOCKS, Stage, play
 

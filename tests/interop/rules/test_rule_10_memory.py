@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from gateway import looking, publish_service
-from gateway.admission import Admission
-from gateway.block import Block
-from gateway.item_set import ItemSet
-from gateway.items import ItemKind, field_item
+from gateway.blocks.block import Block
+from gateway.blocks.item_set import ItemSet
+from gateway.blocks.items import ItemKind, field_item
 from gateway.limits import INLINE_HASH_ITEMS_MAX, ITEM_OVERHEAD_BYTES
-from publishers.client import ClientOptions, publish_blocks
-from publishers.maker import BlockMaker, MakerOptions
+from gateway.services import publish_service
+from gateway.transport.admission import Admission
+from gateway.workers import looking
+from publishers.blocks.maker import BlockMaker, MakerOptions
+from publishers.client.client import ClientOptions, publish_blocks
 from tests.interop.rules.scenes import BLOCKS, Stage, play
 from tests.nodes import KEY, Publisher, split
 

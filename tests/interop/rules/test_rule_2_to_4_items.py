@@ -1,6 +1,7 @@
 """Rules 2, 3 and 4: items, a header before its time, and what makes a block complete.
 
-The forms of bad requests are in tests/gateway/test_publish_service.py; here they meet other publishers.
+The forms of bad requests are in tests/gateway/services/test_publish_service.py; here they meet other
+publishers.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.items import ItemKind, field_item
-from gateway.race_tables import StreamState
+from gateway.blocks.items import ItemKind, field_item
+from gateway.race.tables import StreamState
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, play
 from tests.nodes import Publisher
 

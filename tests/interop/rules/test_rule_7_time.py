@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway import looking
-from gateway.item_set import ItemSet
-from gateway.items import ItemKind, field_item
+from gateway.blocks.item_set import ItemSet
+from gateway.blocks.items import ItemKind, field_item
 from gateway.limits import INLINE_HASH_ITEMS_MAX
-from gateway.race_tables import StreamState
-from publishers.maker import key_of_seed
+from gateway.race.tables import StreamState
+from gateway.workers import looking
+from publishers.blocks.maker import key_of_seed
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, play
 from tests.nodes import ledger_key, make_blocks
 

@@ -1,4 +1,4 @@
-"""Rules 8 and 9: streams that end, from either side. A disk that refuses is in tests/gateway/test_node.py."""
+"""Rules 8 and 9: streams that end, from either side. A refusing disk: tests/gateway/node/test_node.py."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway import publish_service
-from gateway.admission import Admission
 from gateway.api import publish_pb2
-from gateway.block_numbers import U64_MAX, from_wire
-from gateway.ledger import Ledger
-from gateway.race import Arbiter
-from gateway.race_actions import Action, PublisherId
+from gateway.blocks.block_numbers import U64_MAX, from_wire
+from gateway.race.actions import Action, PublisherId
+from gateway.race.arbiter import Arbiter
+from gateway.services import publish_service
+from gateway.store.block_store import Ledger
+from gateway.transport.admission import Admission
 from tests.gateway.conducting import gate, logged
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, offer, play
 

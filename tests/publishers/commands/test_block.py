@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.api import block_pb2, node_pb2
-from gateway.block import Block
-from gateway.channels import WHOLE_BLOCKS
-from gateway.cli import main
+from gateway.blocks.block import Block
+from gateway.commands.cli import main
 from gateway.limits import BLOCK_ANSWER_BYTES_MAX
-from gateway.node import Node
+from gateway.node.node import Node
+from gateway.transport.channels import WHOLE_BLOCKS
 from publishers import limits
-from publishers.block_files import read_block_file
-from publishers.block_summary import summarize
+from publishers.blocks.block_files import read_block_file
+from publishers.blocks.block_summary import summarize
 from publishers.commands import block as block_module
 from publishers.commands.block import command
 from publishers.errors import SourceRefused
@@ -145,7 +145,17 @@ def test_a_disk_that_does_not_take_it_is_left_without_half_a_block(
     path = tmp_path / "1.blk"
     if is_there:
         path.write_bytes(b"before")
-    words = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", "gateway.cli", "block", "1"]
+    words = [
+        "sh",
+        "-c",
+        'ulimit -f 0; exec "$@"',
+        "sh",
+        sys.executable,
+        "-m",
+        "gateway.commands.cli",
+        "block",
+        "1",
+    ]
     words += ["--gateway", str(node.grpc_address), "--out", str(path)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, f"sluice: {path}: File too large\n")

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gateway.cli import main
-from publishers.block_files import write_block_file
-from publishers.block_places import NO_BLOCKS
+from gateway.commands.cli import main
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.block_places import NO_BLOCKS
 from publishers.commands.demo import print_result
-from publishers.demo import DemoResult, PublisherResult
-from publishers.stream_reader import ReadTotals
+from publishers.demo.demo import DemoResult, PublisherResult
+from publishers.sources.stream_reader import ReadTotals
 from tests.nodes import make_blocks
 
 STOP_SECONDS = 60
@@ -29,7 +29,7 @@ STOP_SECONDS = 60
 def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start the demo in `folder`; it and its children are a process group, as a shell makes one."""
     return subprocess.Popen(
-        [sys.executable, "-m", "gateway.cli", "demo", "--folder", str(folder), *words],
+        [sys.executable, "-m", "gateway.commands.cli", "demo", "--folder", str(folder), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -55,7 +55,17 @@ def processes_about(folder: Path) -> list[int]:
 @pytest.mark.usefixtures("java")
 def test_it_runs_from_end_to_end(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    words = [sys.executable, "-m", "gateway.cli", "demo", "--folder", str(folder), "--blocks", "30", "--json"]
+    words = [
+        sys.executable,
+        "-m",
+        "gateway.commands.cli",
+        "demo",
+        "--folder",
+        str(folder),
+        "--blocks",
+        "30",
+        "--json",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

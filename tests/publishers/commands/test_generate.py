@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+from gateway.blocks.trusted_keys import LedgerKeys
 from gateway.key_files import create_private_key, public_key_hex
-from gateway.ledger_keys import LedgerKeys
-from publishers.block_layouts import BlockLayout
-from publishers.block_places import blocks_in, read_chain
+from publishers.blocks.block_layouts import BlockLayout
+from publishers.blocks.block_places import blocks_in, read_chain
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.commands.generate import KEY_FILE_NAME, command
 from publishers.errors import BlockFileError, BlockListError, MakerOptionError
 from publishers.limits import MAKER_BLOCKS_MAX
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 
 
 def generate(folder: Path, *words: str) -> Result:
@@ -137,7 +137,16 @@ def test_more_blocks_than_anybody_means_are_refused(tmp_path: Path, option: str)
 
 def test_a_disk_that_takes_no_key_is_left_without_half_a_key(tmp_path: Path) -> None:
     """Half a key was in the way of every further attempt."""
-    command = [sys.executable, "-m", "gateway.cli", "generate", "--blocks", "1", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway.commands.cli",
+        "generate",
+        "--blocks",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
     full = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh"]
     done = subprocess.run([*full, *command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, f"sluice: {tmp_path / KEY_FILE_NAME}: File too large\n")

@@ -16,16 +16,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.errors import KeyFileError
-from publishers.block_files import write_block_file
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.maker import BlockMaker, key_of_seed
+from publishers.blocks.signing_key import KeyPlace
 from publishers.commands import publish as module
 from publishers.commands.publish import command
 from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
 from publishers.job_report import Failure, JobReport
 from publishers.limits import PUBLISHER_ID_CHARS_MAX, PUBLISHERS_MAX, SHARDS_MAX
-from publishers.maker import BlockMaker, key_of_seed
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
-from publishers.signing_key import KeyPlace
 
 PUBLISHED = PublishReport("publisher-1", blocks=2, won=1, acknowledged=2, safe_through=1)
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25)

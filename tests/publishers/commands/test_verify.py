@@ -18,24 +18,24 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.block import Block
-from gateway.cli import main
-from gateway.node import Node
-from publishers import verify_run
-from publishers.block_files import write_block_file
+from gateway.blocks.block import Block
+from gateway.commands.cli import main
+from gateway.node.node import Node
+from publishers.blocks.block_files import write_block_file
 from publishers.commands import verify
 from publishers.commands.verify import command
 from publishers.errors import SourceRefused, SourceUnreachable
 from publishers.limits import VERIFY_ALONE_BLOCKS_MAX, VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
-from publishers.verify_sources import Job
+from publishers.verify import verify_run
+from publishers.verify.verify_sources import Job
 from tests.certificates import Authority
-from tests.gateway.proofs import real
-from tests.gateway.proofs.tss_chain import TssChain
-from tests.gateway.proofs.tss_network import TssNetwork
+from tests.gateway.blocks.proofs import real
+from tests.gateway.blocks.proofs.tss_chain import TssChain
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
 from tests.publishers import field_files
 from tests.publishers.node_thread import node_thread, store
-from tests.publishers.test_verify_run import WAITING, stuck_command
+from tests.publishers.verify.test_verify_run import WAITING, stuck_command
 
 BLOCKS = make_blocks(4)
 KEY = ("--ledger-key", ledger_key())
@@ -225,7 +225,7 @@ def test_the_progress_of_many_blocks_on_a_terminal(tmp_path: Path) -> None:
     for block in BLOCKS:
         write_block_file(tmp_path / f"{block.number}.blk", block)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "gateway.cli", "verify", str(tmp_path), *KEY]
+    command = [sys.executable, "-m", "gateway.commands.cli", "verify", str(tmp_path), *KEY]
     shown_bytes = bytearray()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
         os.close(theirs)
@@ -253,7 +253,7 @@ def test_what_was_found_before_an_interruption_is_printed(folder: Path) -> None:
     stuck.unlink()
     os.mkfifo(stuck)
     for flags in ([], ["--json"]):
-        command = [sys.executable, "-m", "gateway.cli", "verify", str(folder), *KEY, *flags]
+        command = [sys.executable, "-m", "gateway.commands.cli", "verify", str(folder), *KEY, *flags]
         environment = os.environ | {"PYTHONPATH": str(folder)}
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)

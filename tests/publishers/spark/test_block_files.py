@@ -22,13 +22,13 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from gateway.block import Block
+from gateway.blocks.block import Block
 from publishers import limits
-from publishers.block_archives import Archive
-from publishers.block_files import write_block_file
+from publishers.blocks.block_archives import Archive
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.linking import summary_of
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
-from publishers.linking import summary_of
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.spark import block_files as block_files_module
 from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, BlockFilesStreamReader
 from publishers.spark.block_rows import root_row

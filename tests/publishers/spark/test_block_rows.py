@@ -8,7 +8,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from gateway.block import Block
+from gateway.blocks.block import Block
 from publishers.errors import BadBlock, FrameError
 from publishers.spark.block_rows import blocks_in
 from publishers.spark.schema import BLOCK_COLUMNS, arrow_schema

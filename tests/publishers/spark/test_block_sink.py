@@ -19,12 +19,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from gateway.block import Block
+from gateway.blocks.block import Block
 from publishers import limits
-from publishers.block_gateways import BlockGateways
+from publishers.coordination.coordinator import Steward
+from publishers.coordination.part_order import await_turn
 from publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
 from publishers.report import PublishReport
 from publishers.report_totals import QueryTotals
+from publishers.sources.block_gateways import BlockGateways
 from publishers.spark import block_sink
 from publishers.spark.block_sink import (
     BlockStreamStreamWriter,
@@ -36,8 +38,6 @@ from publishers.spark.block_sink import (
 )
 from publishers.spark.block_stream import BlockStreamDataSource
 from publishers.spark.schema import BLOCK_COLUMNS, arrow_schema, spark_schema
-from publishers.steward import Steward
-from publishers.turns import await_turn
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, FakeStream, running
 from tests.publishers.node_thread import node_thread, store

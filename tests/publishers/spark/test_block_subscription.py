@@ -14,8 +14,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql.datasource import InputPartition
 
 from publishers import limits
-from publishers.block_files import write_block_file
-from publishers.block_places import blocks_in, read_chain
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.block_places import blocks_in, read_chain
 from publishers.errors import OptionError, SourceUnreachable
 from publishers.spark.block_stream import BlockStreamDataSource
 from publishers.spark.block_subscription import BlockStreamReader, SubscriptionOptions, SubscriptionReader
@@ -149,7 +149,7 @@ def test_options() -> None:
 
 
 def _write_blocks(folder: str, rows: Any) -> None:
-    from gateway.block import Block
+    from gateway.blocks.block import Block
 
     for row in rows:
         block = Block(row["block_number"], tuple(map(bytes, row["items"])))

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from gateway.node import Node
-from publishers.block_files import write_block_file
+from gateway.node.node import Node
+from publishers.blocks.block_files import write_block_file
 from publishers.errors import (
     BlockListError,
     FrameError,
@@ -21,7 +21,6 @@ from publishers.errors import (
     SourceUnreachable,
 )
 from publishers.number_range import NumberRange
-from publishers.source_names import parse_source, parse_sources
 from publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,
@@ -30,6 +29,7 @@ from publishers.spark.chain_sources import (
     checked_where_read,
     stream_frame,
 )
+from publishers.spark.source_names import parse_source, parse_sources
 from tests.nodes import make_blocks
 from tests.publishers import field_files
 from tests.publishers.node_thread import node_thread, store

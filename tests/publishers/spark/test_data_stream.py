@@ -15,7 +15,7 @@ from pyspark.sql.datasource import InputPartition
 
 from publishers import limits
 from publishers.errors import OptionError, SourceUnreachable
-from publishers.event_rows import EVENT_COLUMNS
+from publishers.sources.event_rows import EVENT_COLUMNS
 from publishers.spark.data_stream import DataStreamDataSource, DataStreamReader, DataStreamTcpReader
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file

@@ -11,10 +11,10 @@ pytest.importorskip("pyspark")
 
 from pyarrow import fs
 
-from publishers.block_files import write_block_file
-from publishers.block_places import BlockPlace
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.block_places import BlockPlace
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.errors import BlockFileError, BlockListError, OptionError
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.spark import folders
 from publishers.spark.folders import BlockFolders, folder_of
 from tests.publishers import field_files

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.channels import ClientTls
-from gateway.setting_kinds import Size
-from gateway.settings import SETTINGS
+from gateway.settings.kinds import Size
+from gateway.settings.table import SETTINGS
+from gateway.transport.channels import ClientTls
 from publishers.errors import OptionError
 from publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
 from publishers.spark.gateway_options import (

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Entry, encode_entry
-from gateway.block_layout import encode
-from gateway.errors import LayoutError
-from gateway.items import ItemKind, field_item
-from publishers.entry_blocks import blocks_that_begin_in
+from gateway.blocks.errors import LayoutError
+from gateway.blocks.items import ItemKind, field_item
+from gateway.blocks.stream_layout import encode
+from publishers.sources.entry_blocks import blocks_that_begin_in
 from publishers.spark import page_blocks
 from publishers.spark.page_blocks import block_batches
 from publishers.spark.page_entries import PageEntries, read_page

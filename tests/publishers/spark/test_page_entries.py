@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+from datastream.file.pages import PageFault, walk_page
 from datastream.layout import ENTRY_HEAD, PACKET_DATA, PAGE_SIZE, Entry, encode_entry
-from datastream.pages import PageFault, walk_page
 from publishers.spark import page_entries
 from publishers.spark.page_entries import read_page
 

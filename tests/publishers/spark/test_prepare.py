@@ -12,15 +12,15 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from gateway.block import Block
-from gateway.items import proof_of
+from gateway.blocks.block import Block
+from gateway.blocks.items import proof_of
+from gateway.blocks.proofs.ed25519 import Ed25519Check
+from gateway.blocks.root_hash import BlockHasher
 from gateway.key_files import create_private_key, public_key_hex
-from gateway.proofs.ed25519 import Ed25519Check
-from gateway.root_hash import BlockHasher
+from publishers.blocks.linking import ChainStart
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.blocks.signing_key import KeyPlace
 from publishers.errors import OptionError, PrepareError, SchemaError
-from publishers.linking import ChainStart
-from publishers.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.signing_key import KeyPlace
 from publishers.spark import prepare
 from publishers.spark.failures import reason_in
 from publishers.spark.prepare import (

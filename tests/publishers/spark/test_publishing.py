@@ -16,8 +16,8 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import Window, functions
 
-from gateway.block import Block
-from publishers.block_files import write_block_file
+from gateway.blocks.block import Block
+from publishers.blocks.block_files import write_block_file
 from publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
 from publishers.spark import publish
 from publishers.spark.block_sink import read_reports

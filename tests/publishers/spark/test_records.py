@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.items import header_of, payload_of
+from gateway.blocks.items import header_of, payload_of
 from publishers.errors import OptionError, PrepareError, SchemaError
 from publishers.limits import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_MAX
 from publishers.spark import ChainStart, chain_start, records_to_blocks, records_to_signed_blocks

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from publishers import limits
+from publishers.client.racing import Racer
 from publishers.errors import OptionError
-from publishers.machine import SECOND_NS
-from publishers.racing import Racer
+from publishers.protocol.machine import SECOND_NS
 from publishers.spark.sink_options import SinkOptions
 
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.ledger_keys import LedgerKeys
-from publishers.block_files import write_block_file
+from gateway.blocks.trusted_keys import LedgerKeys
+from publishers.blocks.block_files import write_block_file
 from publishers.errors import OptionError, SchemaError
 from publishers.spark import verify_blocks
 from publishers.spark.verify import VERDICT_COLUMNS, _checked_row
-from publishers.verify_run import make_verifier
-from tests.gateway.proofs import real
-from tests.gateway.proofs.tss_chain import TssChain
-from tests.gateway.proofs.tss_network import TssNetwork
+from publishers.verify.verify_run import make_verifier
+from tests.gateway.blocks.proofs import real
+from tests.gateway.blocks.proofs.tss_chain import TssChain
+from tests.gateway.blocks.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
-from tests.publishers.test_verdicts import in_layouts
+from tests.publishers.verify.test_verdicts import in_layouts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

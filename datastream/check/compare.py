@@ -1,0 +1,181 @@
+"""Comparing two streams: are the data pages the same bytes, up to the end of the shorter one?
+
+Streams that hold the same entries in the same order have the same data pages, whoever wrote them, so that a
+client can carry its entry number from one server to another. The header page is compared only where clients
+look: version, system id and stream type.
+
+Only committed bytes are read, below the length that each header gave first; so both may be in use. A header
+that gives a length outside its file is refused: nothing can be said of bytes that are not there.
+
+Source: docs/spec/stream-file.md section 1; docs/spec/block-layout.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from datastream.errors import (
+    ShorterThanHeaderPage,
+    StreamFileUnavailable,
+    TotalLengthOutOfFile,
+    WrongMagic,
+)
+from datastream.file.disk import Disk, RealDisk
+from datastream.layout import (
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    HEADER_OFFSET,
+    HEADER_PAGE_SIZE,
+    HEADER_SIZE,
+    MAGIC,
+    PACKET_DATA,
+    PAGE_SIZE,
+    StreamHeader,
+    decode_header,
+    page_start,
+    pages_used,
+)
+
+__all__ = ["Comparison", "Difference", "compare_streams"]
+
+_COUNTED = ("version", "system_id", "stream_type")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first place where two streams differ."""
+
+    offset: int
+    """Of the first byte that differs, in both files."""
+    entry_number: int | None
+    """Of the entry that it belongs to in the first stream; None where its page cannot be followed so far."""
+    what: str
+    """What is there in each."""
+
+    def __str__(self) -> str:
+        entry = "" if self.entry_number is None else f", entry {self.entry_number}"
+        return f"offset {self.offset}{entry}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of comparing two streams."""
+
+    headers: tuple[StreamHeader, StreamHeader]
+    """As they were read first."""
+    compared_length: int
+    """Both were compared up to this offset: the shorter one's committed length."""
+    difference: Difference | None
+    """The first difference; None: there is none."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the shorter stream is a beginning of the longer one."""
+        return self.difference is None
+
+
+def compare_streams(
+    path: Path, other_path: Path, *, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Comparison:
+    """Compare two stream files page by page, up to the first difference.
+
+    Args:
+        path: the one stream file.
+        other_path: the other.
+        progress: is told how many of how many pages are done.
+
+    Raises:
+        StreamFileUnavailable: the operating system refuses a file.
+        ShorterThanHeaderPage, WrongMagic: a file is no stream.
+        TotalLengthOutOfFile: a file ends before its stream does.
+    """
+    with contextlib.ExitStack() as stack:
+        disks = [_open(each, stack) for each in (path, other_path)]
+        headers = (_header(disks[0], path), _header(disks[1], other_path))
+        length = min(header.total_length for header in headers)
+        difference = _header_difference(*headers)
+        page_count = pages_used(length) if difference is None else 0
+        for page_number in range(page_count):
+            start = page_start(page_number)
+            size = min(PAGE_SIZE, length - start)
+            pages = [
+                _read(disk, size, start, each) for disk, each in zip(disks, (path, other_path), strict=True)
+            ]
+            # Files that were cut short meanwhile are not equal where both end.
+            if pages[0] != pages[1] or len(pages[0]) < size:
+                difference = _page_difference(pages[0], pages[1], start)
+                break
+            progress(page_number + 1, page_count)
+        return Comparison(headers, length, difference)
+
+
+def _open(path: Path, stack: contextlib.ExitStack) -> Disk:
+    try:
+        disk = RealDisk(path, writable=False)
+    except OSError as error:
+        raise StreamFileUnavailable(path, error) from error
+    stack.callback(disk.close)
+    return disk
+
+
+def _read(disk: Disk, size: int, offset: int, path: Path) -> bytes:
+    try:
+        return disk.pread(size, offset)
+    except OSError as error:
+        raise StreamFileUnavailable(path, error) from error
+
+
+def _size(disk: Disk, path: Path) -> int:
+    try:
+        return disk.size()
+    except OSError as error:
+        raise StreamFileUnavailable(path, error) from error
+
+
+def _header(disk: Disk, path: Path) -> StreamHeader:
+    size = HEADER_OFFSET + HEADER_SIZE
+    raw = _read(disk, size, 0, path)
+    if len(raw) < size:
+        raise ShorterThanHeaderPage(path, f"{len(raw)} bytes", f"at least {size}, the header")
+    if not raw.startswith(MAGIC):
+        raise WrongMagic(path, repr(raw[:HEADER_OFFSET]), repr(MAGIC))
+    header = decode_header(raw[HEADER_OFFSET:]).header
+    # After the header: a server that appends makes the file longer before it writes the length.
+    file_size = _size(disk, path)
+    if not HEADER_PAGE_SIZE <= header.total_length <= file_size:
+        expected = f"{HEADER_PAGE_SIZE} to {file_size}, the file's size"
+        raise TotalLengthOutOfFile(path, str(header.total_length), expected)
+    return header
+
+
+def _header_difference(header: StreamHeader, other: StreamHeader) -> Difference | None:
+    for name in _COUNTED:
+        one, two = getattr(header, name), getattr(other, name)
+        if one != two:
+            return Difference(HEADER_OFFSET, None, f"{name.replace('_', ' ')} {one} and {two} in the headers")
+    return None
+
+
+def _page_difference(page: bytes, other: bytes, start: int) -> Difference:
+    """Find the first byte that differs, and the entry that it belongs to."""
+    # Bytes past a file's end do not compare: one that ends before the other is a difference there.
+    short = min(len(page), len(other))
+    at = next((position for position in range(short) if page[position] != other[position]), short)
+    shown = [f"{each[at]:#04x}" if at < len(each) else "the end of the file" for each in (page, other)]
+    return Difference(start + at, _entry_at(page, at), f"{shown[0]} and {shown[1]}")
+
+
+def _entry_at(page: bytes, at: int) -> int | None:
+    """Return the number of the entry that holds a position of a page; None if the way there is broken."""
+    position = 0
+    while position + ENTRY_HEAD_SIZE <= len(page):
+        packet_type, size, _, number = ENTRY_HEAD.unpack_from(page, position)
+        if packet_type != PACKET_DATA or size < ENTRY_HEAD_SIZE:
+            return None
+        if at < position + size:
+            return int(number)
+        position += size
+    return None

@@ -1,0 +1,172 @@
+"""The client of the TCP protocol without asyncio: `BlockingStreamClient`, and `iter_entries`.
+
+    with BlockingStreamClient("127.0.0.1", 6900) as client:
+        client.start(0)
+        for entry in client.entries():
+            ...
+
+A thin shell around `inbox.py`. `blocking_follower.py` reconnects by itself.
+
+Source: docs/spec/stream-file.md sections 2 and 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+from datastream.layout import Entry, StreamHeader
+from datastream.limits import (
+    CLIENT_KEEPALIVE_IDLE_SECONDS,
+    CLIENT_KEEPALIVE_INTERVAL_SECONDS,
+    CLIENT_KEEPALIVE_PROBES_COUNT,
+    CLIENT_READ_BYTES,
+)
+from datastream.protocol.commands import COMMANDS, Command, encode_command
+from datastream.protocol.inbox import Inbox, answered_entry, answered_header
+from datastream.protocol.packets import Packet
+
+__all__ = ["BlockingStreamClient", "iter_entries", "keep_alive"]
+
+
+def keep_alive(sock: socket.socket) -> None:
+    """Have the kernel notice when the server's machine is gone: an idle stream would wait for ever."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, CLIENT_KEEPALIVE_IDLE_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, CLIENT_KEEPALIVE_INTERVAL_SECONDS)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, CLIENT_KEEPALIVE_PROBES_COUNT)
+
+
+class BlockingStreamClient:
+    """The same verbs without asyncio.
+
+    Args:
+        host: of the server.
+        port: of the server.
+        stream_type: that every command names.
+        timeout_seconds: for connecting and for each wait for bytes; None waits for ever.
+
+    Raises:
+        OSError: the server cannot be reached.
+    """
+
+    def __init__(
+        self, host: str, port: int, stream_type: int = 1, *, timeout_seconds: float | None = None
+    ) -> None:
+        self._socket = socket.create_connection((host, port), timeout_seconds)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        keep_alive(self._socket)
+        self._inbox = Inbox(stream_type)
+        self._deadline: float | None = None
+
+    def __enter__(self) -> BlockingStreamClient:
+        """Return self."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close."""
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def set_timeout(self, timeout_seconds: float | None) -> None:
+        """Wait so long for bytes from now on; None waits for ever."""
+        self._deadline = None
+        self._socket.settimeout(timeout_seconds)
+
+    def set_deadline(self, deadline: float) -> None:
+        """Wait until then at most, however often bytes come, and until `set_timeout` is called.
+
+        Args:
+            deadline: in seconds, as `time.monotonic` counts them.
+        """
+        self._deadline = deadline
+
+    def shut_down(self) -> None:
+        """End the connection from another thread: a call that waits for bytes raises ConnectionEnded."""
+        with contextlib.suppress(OSError):  # it is closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def header(self) -> StreamHeader:
+        """Return the header of what is committed."""
+        return answered_header(self._query(Command.HEADER, None))
+
+    def entry(self, number: int) -> Entry:
+        """Return an entry; EntryNotFound when there is none of that number."""
+        return answered_entry(self._query(Command.ENTRY, number), number)
+
+    def bookmark(self, bookmark: bytes) -> Entry:
+        """Return the first entry after a bookmark that is not one; BookmarkNotFound when it is unknown."""
+        return answered_entry(self._query(Command.BOOKMARK, bookmark), bookmark)
+
+    def start(self, number: int) -> None:
+        """Begin streaming at an entry number; take the entries from `entries` or `receive`."""
+        self._command(Command.START, number)
+        self._inbox.is_streaming = True
+
+    def start_bookmark(self, bookmark: bytes) -> None:
+        """Begin streaming at a bookmark's entry; take the entries from `entries` or `receive`."""
+        self._command(Command.START_BOOKMARK, bookmark)
+        self._inbox.is_streaming = True
+
+    def stop(self) -> list[Entry]:
+        """End streaming; return the entries that came before the server's Result and were not taken."""
+        self._command(Command.STOP, None)
+        self._inbox.is_streaming = False
+        return self._inbox.take_entries()
+
+    def receive(self) -> list[Entry]:
+        """Return the streamed entries that have come, waiting for at least one; empty after Stop.
+
+        Raises:
+            ConnectionEnded: the server closed the connection.
+        """
+        while not (entries := self._inbox.take_entries()) and self._inbox.is_streaming:
+            self._inbox.feed(self._receive_bytes(), "streaming")
+        return entries
+
+    def entries(self) -> Iterator[Entry]:
+        """Yield streamed entries as they come, live ones too, until the stream is stopped.
+
+        Raises:
+            ConnectionEnded: the server closed the connection.
+        """
+        while entries := self.receive():
+            yield from entries
+
+    def _command(self, command: Command, parameter: int | bytes | None) -> None:
+        self._socket.sendall(encode_command(command, self._inbox.stream_type, parameter))
+        while not self._inbox.take_result(command):
+            self._inbox.feed(self._receive_bytes(), f"answering {COMMANDS[command][0]}")
+
+    def _query(self, command: Command, parameter: int | bytes | None) -> Packet:
+        self._command(command, parameter)
+        while (packet := self._inbox.take_answer()) is None:
+            self._inbox.feed(self._receive_bytes(), f"answering {COMMANDS[command][0]}")
+        return packet
+
+    def _receive_bytes(self) -> bytes:
+        if self._deadline is not None:
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("timed out")
+            self._socket.settimeout(left)
+        return self._socket.recv(CLIENT_READ_BYTES)
+
+
+def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1) -> Iterator[Entry]:
+    """Yield the entries of a server from `from_entry` on, then live ones as they come; waits for ever.
+
+    Closing the iterator closes the connection.
+
+    Raises:
+        CommandRefused: there is no such entry yet (error 3).
+        ConnectionEnded, ServerSpokeWrongly, OSError: the connection or the server failed.
+    """
+    with BlockingStreamClient(host, port, stream_type) as client:
+        client.start(from_entry)
+        yield from client.entries()

@@ -1,0 +1,152 @@
+"""The asyncio client of the TCP protocol: one connection, all commands.
+
+    async with StreamClient.connect("127.0.0.1", 6900) as client:
+        print(await client.header())
+        await client.start(0)
+        async for entry in client.entries():
+            ...
+
+A thin shell around `inbox.py`. `follower.py` reconnects by itself; `blocking_client.py` has the same verbs
+without asyncio.
+
+Source: docs/spec/stream-file.md sections 2 and 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Generator
+
+from datastream.client.blocking_client import keep_alive
+from datastream.layout import Entry, StreamHeader
+from datastream.limits import CLIENT_READ_BYTES
+from datastream.protocol.commands import COMMANDS, Command, encode_command
+from datastream.protocol.inbox import Inbox, answered_entry, answered_header
+from datastream.protocol.packets import Packet
+
+__all__ = ["StreamClient"]
+
+
+class _Connecting:
+    """What `StreamClient.connect` returns: the client when awaited, or an asynchronous context with it."""
+
+    def __init__(self, host: str, port: int, stream_type: int) -> None:
+        self._host = host
+        self._port = port
+        self._stream_type = stream_type
+
+    def __await__(self) -> Generator[object, None, StreamClient]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> StreamClient:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._client.close()
+
+    async def _connect(self) -> StreamClient:
+        reader, writer = await asyncio.open_connection(self._host, self._port, limit=CLIENT_READ_BYTES)
+        # uvloop gives a stand-in with the same methods.
+        sock: socket.socket = writer.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # the server has closed it already; the first command will tell
+            keep_alive(sock)
+        return StreamClient(reader, writer, self._stream_type)
+
+
+class StreamClient:
+    """An asyncio client; make one with `connect`.
+
+    Errors of every verb: `CommandRefused` (the server's Result), `ConnectionEnded`, `ServerSpokeWrongly`,
+    and OSError from the socket.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stream_type: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._inbox = Inbox(stream_type)
+
+    @classmethod
+    def connect(cls, host: str, port: int, stream_type: int = 1) -> _Connecting:
+        """Connect to a server: `await` it, or use it with `async with`; OSError when it cannot be reached."""
+        return _Connecting(host, port, stream_type)
+
+    async def __aenter__(self) -> StreamClient:
+        """Return self."""
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Close."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except OSError:
+            return  # it was broken already
+
+    async def header(self) -> StreamHeader:
+        """Return the header of what is committed."""
+        return answered_header(await self._query(Command.HEADER, None))
+
+    async def entry(self, number: int) -> Entry:
+        """Return an entry; EntryNotFound when there is none of that number."""
+        return answered_entry(await self._query(Command.ENTRY, number), number)
+
+    async def bookmark(self, bookmark: bytes) -> Entry:
+        """Return the first entry after a bookmark that is not one; BookmarkNotFound when it is unknown."""
+        return answered_entry(await self._query(Command.BOOKMARK, bookmark), bookmark)
+
+    async def start(self, number: int) -> None:
+        """Begin streaming at an entry number; take the entries from `entries` or `receive`."""
+        await self._command(Command.START, number)
+        self._inbox.is_streaming = True
+
+    async def start_bookmark(self, bookmark: bytes) -> None:
+        """Begin streaming at a bookmark's entry; take the entries from `entries` or `receive`."""
+        await self._command(Command.START_BOOKMARK, bookmark)
+        self._inbox.is_streaming = True
+
+    async def stop(self) -> list[Entry]:
+        """End streaming; return the entries that came before the server's Result and were not taken."""
+        await self._command(Command.STOP, None)
+        self._inbox.is_streaming = False
+        return self._inbox.take_entries()
+
+    async def receive(self) -> list[Entry]:
+        """Return the streamed entries that have come, waiting for at least one; empty after Stop.
+
+        Cancelling it loses nothing.
+
+        Raises:
+            ConnectionEnded: the server closed the connection.
+        """
+        while not (entries := self._inbox.take_entries()) and self._inbox.is_streaming:
+            self._inbox.feed(await self._reader.read(CLIENT_READ_BYTES), "streaming")
+        return entries
+
+    async def entries(self) -> AsyncIterator[Entry]:
+        """Yield streamed entries as they come, live ones too, until the stream is stopped.
+
+        Raises:
+            ConnectionEnded: the server closed the connection.
+        """
+        while entries := await self.receive():
+            for entry in entries:
+                yield entry
+
+    async def _command(self, command: Command, parameter: int | bytes | None) -> None:
+        self._writer.write(encode_command(command, self._inbox.stream_type, parameter))
+        await self._writer.drain()
+        while not self._inbox.take_result(command):
+            self._inbox.feed(await self._reader.read(CLIENT_READ_BYTES), f"answering {COMMANDS[command][0]}")
+
+    async def _query(self, command: Command, parameter: int | bytes | None) -> Packet:
+        await self._command(command, parameter)
+        while (packet := self._inbox.take_answer()) is None:
+            self._inbox.feed(await self._reader.read(CLIENT_READ_BYTES), f"answering {COMMANDS[command][0]}")
+        return packet

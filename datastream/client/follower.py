@@ -1,0 +1,216 @@
+"""`StreamFollower`: the entries of a stream, one after the other, across connections and servers (asyncio).
+
+    async with StreamFollower([("10.0.0.1", 6900), ("10.0.0.2", 6900)], from_entry=0) as follower:
+        async for entry in follower:
+            ...
+
+It reconnects by itself, with growing pauses, and goes on with the entry after the last one it handed over.
+A thin shell: `following.py` decides.
+
+Source: docs/spec/stream-file.md section 2; datastream/README.md, "Following, and the relay".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from datastream.client.client import StreamClient
+from datastream.errors import EntryNotFound, PeerError
+from datastream.layout import Entry, StreamHeader
+from datastream.limits import FollowLimits
+from datastream.protocol.follow_core import Address, FollowerBase, KnownEntries, StartAt, Wait
+
+__all__ = ["StreamFollower"]
+
+_logger = logging.getLogger(__name__)
+
+
+class StreamFollower(FollowerBase):
+    """An asynchronous iterator over the entries of a stream, live ones too; it ends only with `close`.
+
+    Args:
+        servers: (host, port) of each server that has the stream, in the order of preference.
+        from_entry: the first entry; None begins with the first live one.
+        from_bookmark: begin with this bookmark's entry instead.
+        stream_type: that every command names.
+        limits: pauses and times.
+        known, identity: what servers must agree with, as in `FollowCore`.
+        sleep, now, rng: pauses in seconds, a clock in seconds, a number from 0 to 1 (tests).
+
+    Raises:
+        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, when no server of the list has
+            the stream; see the table in `following.py`. Everything else is tried again.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Address],
+        *,
+        from_entry: int | None = 0,
+        from_bookmark: bytes | None = None,
+        stream_type: int = 1,
+        limits: FollowLimits | None = None,
+        known: KnownEntries | None = None,
+        identity: StreamHeader | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], float] = time.monotonic,
+        rng: Callable[[], float] = random.random,
+    ) -> None:
+        super().__init__(servers, from_entry, from_bookmark, stream_type, limits, now, rng, known, identity)
+        self._sleep = sleep
+        self._client: StreamClient | None = None
+        self._closed = False
+        self._pause: asyncio.Future[None] | None = None
+        """The pause under way, which `close` ends."""
+
+    async def __aenter__(self) -> StreamFollower:
+        """Return self."""
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Close."""
+        await self.close()
+
+    def __aiter__(self) -> StreamFollower:
+        """Return self: a second loop goes on where the first was left."""
+        return self
+
+    async def __anext__(self) -> Entry:
+        """Return the next entry, as soon as there is one. Cancelling it loses nothing."""
+        while not self._pending:
+            entries = await self.receive()
+            if not entries:
+                raise StopAsyncIteration
+            self._pending.extend(entries)
+        return self._pending.popleft()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether a server streams to us."""
+        return self._client is not None
+
+    async def run(self, on_entry: Callable[[Entry], object]) -> None:
+        """Call `on_entry` with every entry, until `close`; when it returns an awaitable, await it.
+
+        What it raises ends the run; `number_next` is then the entry after the one it was called with.
+        """
+        async for entry in self:
+            result = on_entry(entry)
+            if inspect.isawaitable(result):
+                await result
+
+    async def reach(self) -> StreamHeader:
+        """Return the header of a server that streams to us, as of the time of connecting, once there is one.
+
+        Its entries wait for `receive`. Must not be called after `close`.
+        """
+        while self._client is None or self.header is None:
+            try:
+                await self._reach()
+            except (OSError, PeerError) as error:
+                await self._failed(error)
+        return self.header
+
+    async def receive(self) -> Sequence[Entry]:
+        """Return the next entries that have come, at least one; empty after `close`.
+
+        They count as handed over. Cancelling it loses nothing.
+        """
+        while not self._closed:
+            if self._pending:
+                taken = list(self._pending)
+                self._pending.clear()
+                return taken
+            try:
+                if self._client is None:
+                    await self._reach()
+                    continue
+                entries, wrong = self._core.accept(await self._client.receive())
+                if wrong is not None:
+                    self._pending.extend(entries)  # which are kept when the next line is cancelled
+                    await self._failed(wrong)
+                elif entries:
+                    return entries
+            except (OSError, PeerError) as error:
+                await self._failed(error)
+        return []
+
+    async def give_back(self, number: int, error: Exception) -> None:
+        """Take back what was handed over from entry `number` on, and get it again after a pause.
+
+        Args:
+            error: why the caller could not keep it.
+        """
+        self._pending.clear()
+        self._core.resume_at(number)
+        await self._failed(error)
+
+    async def close(self) -> None:
+        """Close the connection and end the iteration; what was received and not handed over is dropped."""
+        self._closed = True
+        self._pending.clear()
+        if self._pause is not None:
+            self._pause.cancel()
+        await self._disconnect()
+
+    async def _failed(self, error: Exception) -> None:
+        await self._disconnect()
+        if self._closed:
+            return
+        _logger.warning(self._failure_text(error))
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _reach(self) -> None:
+        """Do the core's next step; after a Connect that succeeds, the server streams."""
+        step = self._core.next_step()
+        if isinstance(step, Wait):
+            _logger.info("next attempt in %.1f s", step.seconds)
+            await self._wait(step.seconds)
+            return
+        async with asyncio.timeout(self._limits.answer_timeout_seconds):
+            client = await StreamClient.connect(*step.address, self._stream_type)
+            try:
+                await self._start(client)
+            except BaseException:
+                await client.close()
+                raise
+        self._client = client
+        if self._closed:  # meanwhile, and nobody would close this connection
+            await self._disconnect()
+
+    async def _wait(self, seconds: float) -> None:
+        """Pause, until `close` at most."""
+        pause = self._pause = asyncio.ensure_future(self._sleep(seconds))
+        try:
+            await asyncio.wait([pause])
+        finally:
+            self._pause = None
+            pause.cancel()
+        if not pause.cancelled():
+            pause.result()
+
+    async def _start(self, client: StreamClient) -> None:
+        core = self._core
+        header = await client.header()
+        for known in core.on_header(header):
+            try:
+                core.on_compared(known, await client.entry(known.number))
+            except EntryNotFound:
+                core.on_compared(known, None)
+        step = core.start_step(header)
+        if isinstance(step, StartAt):
+            await client.start(step.number)
+        else:
+            await client.start_bookmark(step.bookmark)
+        core.on_started(self._now())
+        self.header = header
+        _logger.info("%s:%d: streams from %s", *core.address, step)

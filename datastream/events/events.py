@@ -1,0 +1,175 @@
+"""Typed events: what the entries of a zkEVM stream mean, in both generations, to bytes and back. Pure.
+
+    event = decode_event(entry.type, entry.data)          # L2Block(number=7, ...), or RawEvent(type, data)
+    streamer.add_stream_entry(entry_type_of(event), encode_event(event))
+
+Nothing is lost: `encode_event(decode_event(t, data)) == data` for every data. What is of an unknown type, or
+has fields that we do not know, or is not in the canonical encoding, becomes a `RawEvent` with its bytes.
+
+The generations are told apart by their bytes, when the caller does not say which it is: the original's
+layouts have exact sizes, and what has such a size is hardly ever a message as well.
+
+Source: docs/spec/stream-file.md section 5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import Enum
+
+from datastream.errors import EventMalformed, EventValueWrong
+from datastream.events.network_events import (
+    NETWORK_EVENTS,
+    BatchStart,
+    BatchType,
+    Bookmark,
+    BookmarkType,
+    NetworkEvent,
+)
+from datastream.events.original_events import (
+    ORIGINAL_EVENTS,
+    OriginalBookmark,
+    OriginalBookmarkType,
+    OriginalEvent,
+)
+from datastream.layout import BOOKMARK_TYPE, Entry
+
+__all__ = [
+    "Event",
+    "Generation",
+    "RawEvent",
+    "decode_event",
+    "encode_event",
+    "entry_type_of",
+    "event_name",
+    "event_of",
+    "event_values",
+]
+
+
+class Generation(Enum):
+    """Which network's events a stream holds."""
+
+    NETWORK = "network"
+    """The current network's: protobuf."""
+    ORIGINAL = "original"
+    """The original network's: fixed binary layouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawEvent:
+    """An entry whose meaning is not known."""
+
+    type: int
+    """Entry type."""
+    data: bytes
+
+
+Event = NetworkEvent | OriginalEvent | RawEvent
+
+
+def decode_event(entry_type: int, data: bytes, generation: Generation | None = None) -> Event:
+    """Return what an entry says.
+
+    Args:
+        entry_type: of the entry; 0xb0 is a bookmark.
+        data: of the entry.
+        generation: None takes the one whose encoding the bytes have, and never raises.
+
+    Raises:
+        EventMalformed: of a known type of that generation, but not such an event.
+    """
+    match generation:
+        case Generation.NETWORK:
+            return _decode_network(entry_type, data)
+        case Generation.ORIGINAL:
+            return _decode_original(entry_type, data)
+    for decode in (_decode_network, _decode_original):
+        try:
+            event = decode(entry_type, data)
+        except EventMalformed:
+            continue
+        # A bookmark of the demo app may have any first byte. Only those that are known are told by it.
+        is_guess = isinstance(event, OriginalBookmark) and event.type not in set(OriginalBookmarkType)
+        if not isinstance(event, RawEvent) and not is_guess:
+            return event
+    return RawEvent(entry_type, data)
+
+
+def event_of(entry: Entry, generation: Generation | None = None) -> Event:
+    """Return what an entry says; as `decode_event`."""
+    return decode_event(entry.type, entry.data, generation)
+
+
+def entry_type_of(event: Event) -> int:
+    """Return the type of the event's entry; 0xb0 is added with `add_stream_bookmark`."""
+    return event.type if isinstance(event, RawEvent) else event.ENTRY_TYPE
+
+
+def encode_event(event: Event) -> bytes:
+    """Return the data of the event's entry.
+
+    Raises:
+        EventValueWrong: a value that does not fit its field.
+    """
+    return event.data if isinstance(event, RawEvent) else event.encode()
+
+
+def _decode_network(entry_type: int, data: bytes) -> Event:
+    kind = NETWORK_EVENTS.get(entry_type)
+    if kind is None:
+        return RawEvent(entry_type, data)
+    event = kind.decode(data)
+    try:
+        is_canonical = event.encode() == data
+    except EventValueWrong:
+        is_canonical = False
+    return event if is_canonical else RawEvent(entry_type, data)
+
+
+def _decode_original(entry_type: int, data: bytes) -> Event:
+    kind = ORIGINAL_EVENTS.get(entry_type)
+    return RawEvent(entry_type, data) if kind is None else kind.decode(data)
+
+
+# --- for people and scripts ------------------------------------------------------------------------------
+
+
+def event_name(event: Event) -> str:
+    """Return the event's name; of both generations' bookmarks the same."""
+    match event:
+        case RawEvent(type=entry_type):
+            return "Bookmark" if entry_type == BOOKMARK_TYPE else f"type {entry_type:#x}"
+        case Bookmark() | OriginalBookmark():
+            return "Bookmark"
+        case _:
+            return type(event).__name__.removeprefix("Original")
+
+
+def event_values(event: Event) -> dict[str, int | bool | str]:
+    """Return the event's fields that are set, for JSON or a line of text: bytes as 0x…, enums as names."""
+    values: dict[str, int | bool | str] = {}
+    for field in fields(event):  # type: ignore[arg-type]
+        value = getattr(event, field.name)
+        if isinstance(event, RawEvent) and field.name == "type":
+            continue
+        match value:
+            case bytes():
+                if value:
+                    values[field.name] = f"0x{value.hex()}"
+            case None:
+                continue
+            case int():
+                values[field.name] = _enum_name(event, field.name, value)
+            case _:
+                values[field.name] = value.message
+    return values
+
+
+def _enum_name(event: Event, field: str, value: int) -> int | str:
+    enum = {BatchStart: BatchType, Bookmark: BookmarkType, OriginalBookmark: OriginalBookmarkType}.get(
+        type(event)
+    )
+    if field != "type" or enum is None or value not in set(enum):
+        return value
+    return enum(value).name.lower()

@@ -1,0 +1,103 @@
+"""The sanity check of a stream: entries, blocks, batches and their bookmarks follow each other. Pure.
+
+| what | rule |
+|---|---|
+| entry | its number is that of the entry before it, plus 1 |
+| block | begins with the number of the block before it, plus 1, after that one has ended |
+| block end | has the number of the block that is open; a batch end ends its block too, as in block 0 |
+| batch | the same, where batches are marked by events (current network) |
+| bookmark | of a block or batch: the number of its last one plus 1, or the same again for a batch |
+
+The first of each kind is taken as it is. After a finding, the check goes on from what it found.
+
+Source: zkevm-data-streamer README, "DATASTREAM CLI DEMO APP".
+"""
+
+from __future__ import annotations
+
+from datastream.events.events import Event, event_of
+from datastream.events.network_events import (
+    BatchEnd,
+    BatchStart,
+    Bookmark,
+    BookmarkType,
+    L2Block,
+    L2BlockEnd,
+)
+from datastream.events.original_events import EndL2Block, OriginalBookmark, OriginalBookmarkType, StartL2Block
+from datastream.layout import Entry
+
+__all__ = ["SanityCheck"]
+
+_BLOCK, _BATCH = "block", "batch"
+_NETWORK_MARKS = {BookmarkType.BATCH: _BATCH, BookmarkType.L2_BLOCK: _BLOCK}
+_ORIGINAL_MARKS = {OriginalBookmarkType.BATCH: _BATCH, OriginalBookmarkType.L2_BLOCK: _BLOCK}
+
+
+class SanityCheck:
+    """Takes entries and says what is wrong with their order."""
+
+    def __init__(self) -> None:
+        self.entry_count = 0
+        self.finding_count = 0
+        self._last: dict[str, int] = {}
+        """What was seen last: "entry", "block", "batch", and bookmarks of blocks and batches."""
+        self._open: dict[str, int | None] = {}
+        """The block and the batch that are open; no key before the first."""
+
+    def feed(self, entry: Entry) -> list[str]:
+        """Take in the next entry; return a line for each thing that is wrong with it."""
+        findings = [
+            f"entry {entry.number}: {text}"
+            for text in (
+                *self._follow("entry", entry.number),
+                *self._feed_event(event_of(entry)),
+            )
+        ]
+        self.entry_count += 1
+        self.finding_count += len(findings)
+        return findings
+
+    def _feed_event(self, event: Event) -> list[str]:
+        match event:
+            case L2Block(number=number) | StartL2Block(block_number=number):
+                return self._begin(_BLOCK, number)
+            case L2BlockEnd(number=number) | EndL2Block(block_number=number):
+                return self._end(_BLOCK, number)
+            case BatchStart(number=number):
+                return self._begin(_BATCH, number)
+            case BatchEnd(number=number):
+                if _BLOCK in self._open:
+                    self._open[_BLOCK] = None
+                return self._end(_BATCH, number)
+            case Bookmark(type=kind, value=number) if kind in _NETWORK_MARKS:
+                return self._mark(_NETWORK_MARKS[BookmarkType(kind)], number)
+            case OriginalBookmark(type=kind, number=number) if kind in _ORIGINAL_MARKS:
+                return self._mark(_ORIGINAL_MARKS[OriginalBookmarkType(kind)], number)
+        return []
+
+    def _follow(self, what: str, number: int) -> list[str]:
+        expected = self._last.get(what, number - 1) + 1
+        self._last[what] = number
+        return [] if number == expected else [f"{what} {number}, expected {expected}"]
+
+    def _begin(self, what: str, number: int) -> list[str]:
+        still_open = self._open.get(what)
+        self._open[what] = number
+        findings = [] if still_open is None else [f"{what} {number} begins before {still_open} has ended"]
+        return [*findings, *self._follow(what, number)]
+
+    def _end(self, what: str, number: int) -> list[str]:
+        # The stream may be read from the middle of a block: the first end is taken as it is.
+        is_first = what not in self._open
+        expected = self._open.get(what)
+        self._open[what] = None
+        if is_first or number == expected:
+            return []
+        return [f"end of {what} {number}, expected {'none' if expected is None else f'that of {expected}'}"]
+
+    def _mark(self, what: str, number: int) -> list[str]:
+        mark = f"bookmark of {what}"
+        if what == _BATCH and self._last.get(mark) == number:
+            return []
+        return self._follow(mark, number)

@@ -1,0 +1,142 @@
+"""A stretch of a stream file past its end, mapped into memory: to write there is a copy, not a system call.
+
+    file     ... | data page                                        | ...
+                 | entries | total_length                           |
+                        | window, at most APPEND_WINDOW_BYTES |          moves on when the end has passed it
+
+Nothing else that a small commit needs takes as long as a system call. A copy into a mapped page is in the
+page cache, as after `pwrite`: it survives the end of this process, `pread` and `sendfile` see it, and
+`fdatasync` writes it. What a copy cannot do is refuse: where `pwrite` would raise OSError, it ends the
+process (SIGBUS). So a page is mapped only when nothing is left that could go wrong:
+
+  - it has its room on the disk (`fallocate`), on a file system that overwrites a page where it is;
+  - it is in memory, has been made writable there (MADV_POPULATE_WRITE), and stays (`mlock`);
+  - whoever cuts the file, or makes a hole in it, forgets the window before.
+
+Where one of these is not to be had, there is no window, and `pwrite` does the work. A window ends with its
+data page, so that no page of the file beyond the one in use looks written.
+
+Source: mmap(2), madvise(2), mlock(2), fallocate(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+from collections.abc import Callable
+
+from datastream.file.file_system import EXT, TMPFS, file_system_of
+from datastream.layout import page_end, page_number_of
+from datastream.limits import APPEND_WINDOW_BYTES
+
+__all__ = ["AppendWindow"]
+
+_logger = logging.getLogger(__name__)
+_libc = ctypes.CDLL(None, use_errno=True)
+_KEEP_SIZE = 0x01
+"""FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
+_MADV_POPULATE_WRITE = 23
+"""Of <asm-generic/mman-common.h>, since Linux 5.14."""
+_OVERWRITING = (EXT, TMPFS)
+"""Others may need new room to write a page again, which a full disk does not have: btrfs and ZFS always, XFS
+for a file that was copied by reference."""
+
+Bytes = bytes | bytearray | memoryview
+
+
+class AppendWindow:
+    """Writes past the end of one stream file.
+
+    Args:
+        fd: of the file, open for reading and writing; it stays the caller's.
+        write_otherwise: takes (data, offset) of what cannot go through a window.
+    """
+
+    __slots__ = ("_fd", "_is_possible", "_map", "_size", "_start", "_write_otherwise")
+
+    def __init__(self, fd: int, write_otherwise: Callable[[Bytes, int], None]) -> None:
+        self._fd = fd
+        self._write_otherwise = write_otherwise
+        self._is_possible: bool | None = None
+        """None until it was asked for the first time."""
+        self._map: mmap.mmap | None = None
+        self._start = 0
+        self._size = 0
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """Where the window begins and ends, in bytes from the beginning of the file; empty without one."""
+        return self._start, self._start + self._size
+
+    def write(self, data: Bytes, offset: int) -> None:
+        """Write all of `data` at `offset`, past the end of the stream, through the window where that can be.
+
+        Raises:
+            OSError: it cannot, and `write_otherwise` failed.
+        """
+        position = offset - self._start
+        end = position + len(data)
+        if position >= 0 and end <= self._size:
+            self._map[position:end] = data  # type: ignore[index]  # there is a window, as it has a size
+        elif self._move(offset, len(data)):
+            self.write(data, offset)
+        else:
+            self._write_otherwise(data, offset)
+
+    def forget(self) -> None:
+        """Give the window up; the next write makes another."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+            self._size = 0
+
+    def _move(self, offset: int, size: int) -> bool:
+        """Make a window that begins with the block of `offset`; return whether `size` bytes fit in it."""
+        if self._is_possible is None:
+            self._is_possible = hasattr(_libc, "fallocate") and file_system_of(self._fd) in _OVERWRITING
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        end = min(start + APPEND_WINDOW_BYTES, page_end(page_number_of(offset)))
+        if not self._is_possible or offset + size > end or end > os.fstat(self._fd).st_size:
+            return False
+        self.forget()
+        try:
+            self._map = _map_range(self._fd, start, end - start)
+        except OSError as error:
+            # For good: the disk is full, no more memory may be locked, or the kernel is too old.
+            _logger.info("appending without a window from offset %d on: %s", offset, error)
+            self._is_possible = False
+            return False
+        self._start, self._size = start, end - start
+        return True
+
+
+def _map_range(fd: int, start: int, size: int) -> mmap.mmap:
+    """Map a range of a file so that writing to it cannot fail.
+
+    Raises:
+        OSError: no room on the disk, too much locked memory, or a kernel that does not know how.
+    """
+    _check(_libc.fallocate(fd, _KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(size)))
+    mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, offset=start)
+    try:
+        mapped.madvise(_MADV_POPULATE_WRITE)
+        # Last: locking pages that are not there yet has them read first.
+        _check(_libc.mlock(ctypes.c_void_p(_address_of(mapped)), ctypes.c_size_t(size)))
+    except OSError:
+        mapped.close()
+        raise
+    return mapped
+
+
+def _address_of(mapped: mmap.mmap) -> int:
+    """Return where in memory a range is mapped."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+
+
+def _check(status: int) -> None:
+    """Raise OSError for a call of the C library that failed."""
+    if status:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))

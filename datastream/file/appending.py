@@ -1,0 +1,567 @@
+"""Writing the stream file: the numbered steps of a commit, growth, and what is put right after a failure.
+
+`COMMIT_STEPS` says what a crash just after each step leaves behind. The header's 38 bytes lie in one disk
+sector (offset 16 to 54 of 512), and a sector is written whole or not at all; that is all we ask of a disk.
+
+A commit may be begun, which is steps 0 to 2, and finished later. When the next one is begun meanwhile, step 4
+of the first and step 2 of the second are one flush:
+
+    begin    entries A ── flush
+    begin                       header A, entries B ── flush
+    finish                                                    header B ── flush
+
+Invariants
+  - Nothing of an uncommitted operation is below the `total_length` on disk.
+  - What lies past `total_length`, and past what was begun, is zero whenever no commit runs, or `_damage`
+    remembers that it is not.
+  - A flush that failed is never trusted again: the kernel takes what it was to write for written, and so
+    says every later flush. Before anything else is flushed, header, entries from the block of the last byte
+    that is surely on disk, and zeros behind them are on disk by `Disk.rewrite`, past the page cache, and no
+    page of what is behind the end stays in the cache.
+
+Source: datastream/README.md, "The steps of a commit"; docs/spec/stream-file.md section 1.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn
+
+from datastream.errors import CommitFailed
+from datastream.file.disk import Disk
+from datastream.file.operation import OperationGroup, WrittenGroup
+from datastream.file.page_sums import RunningSum
+from datastream.file.page_tables import PageTable
+from datastream.file.streamfile import StreamFile
+from datastream.layout import (
+    HEADER_OFFSET,
+    HEADER_PAGE_SIZE,
+    HEADER_SIZE,
+    PAGE_SIZE,
+    Committed,
+    file_size_of,
+    page_end,
+    page_number_of,
+    page_start,
+    pages_used,
+)
+from datastream.limits import COMPARED_AT_OPEN_BYTES, ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
+
+__all__ = ["COMMIT_STEPS", "Appender", "CommitStep", "rewrite_lost"]
+
+_logger = logging.getLogger(__name__)
+_TOTALS = struct.Struct(">QQ")
+_pack_header = struct.Struct(f">{HEADER_SIZE - _TOTALS.size}s{_TOTALS.format[1:]}").pack
+_pack_totals = _TOTALS.pack
+_BLOCK_SIZE = 4096
+_COPY_SIZE = PAGE_SIZE
+
+
+class CommitStep(Enum):
+    """The steps of a commit, in order."""
+
+    REPAIR = "0a repair"
+    GROW = "0b grow"
+    ENTRIES = "1 entries"
+    FLUSH_ENTRIES = "2 flush"
+    HEADER = "3 header"
+    FLUSH_HEADER = "4 flush"
+    PUBLISH = "5 publish"
+    BOOKMARKS = "6 bookmarks"
+
+
+# Every commit takes these three steps; to find a member in its class takes longer than to find a name.
+_REPAIR, _ENTRIES, _HEADER = CommitStep.REPAIR, CommitStep.ENTRIES, CommitStep.HEADER
+
+COMMIT_STEPS: dict[CommitStep, tuple[str, str]] = {
+    CommitStep.REPAIR: (
+        "Put right what an earlier failed commit left; write pending bookmarks if the DB failed",
+        "the old stream",
+    ),
+    CommitStep.GROW: ("`ftruncate`, when the file is full", "the old stream in a longer file"),
+    CommitStep.ENTRIES: (
+        "`pwrite` all entries, padding included, with zeros for room; unflushed, copy them to a mapped page",
+        "the old stream; bytes past `total_length`, which opening zeroes",
+    ),
+    CommitStep.FLUSH_ENTRIES: ("`fdatasync`", "the same; the entries are on disk"),
+    CommitStep.HEADER: (
+        "One `pwrite` of the 38-byte header",
+        "the old stream or the new one, never a mixture: the commit point",
+    ),
+    CommitStep.FLUSH_HEADER: (
+        "`fdatasync`",
+        "the new stream, index behind: opening adds its bookmarks",
+    ),
+    CommitStep.PUBLISH: (
+        "Swap the committed view, its bookmarks with it; from here on it stands, whatever happens",
+        "the same",
+    ),
+    CommitStep.BOOKMARKS: (
+        "One LevelDB batch: the bookmarks and how many entries are covered; wake readers, return",
+        "the new stream",
+    ),
+}
+"""step -> (what is done, what opening finds when the machine stops just after it)."""
+
+
+@dataclass(slots=True)
+class _Damage:
+    """What a failed commit left on disk."""
+
+    dirty_end: int
+    """Past `total_length`, bytes before this offset may not be zero."""
+    header: bool
+    """The header on disk may be the new one."""
+    in_doubt: bool
+    """A flush failed: what was written since the last good one is not on disk before it is proved to be."""
+
+
+class Appender:
+    """Commits operation groups to a stream file; used by one thread at a time.
+
+    Args:
+        file: loaded, and its disk writable.
+        growth_pages: data pages added when it is full.
+    """
+
+    def __init__(self, file: StreamFile, growth_pages: int) -> None:
+        self._file = file
+        self._disk = file.disk
+        self._growth_pages = growth_pages
+        self._size = file.disk.size()
+        self._flushed = file.totals
+        self._damage: _Damage | None = None
+        self.begun: tuple[int, int] | None = None
+        """The totals of the commit that was begun and is to be finished."""
+        self._room_end = 0
+        """Up to here the blocks of the file were written before, as far as that is known."""
+        self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
+        self.running_sum = RunningSum()
+        """Of the page that is being filled."""
+        if file.totals[0] > HEADER_PAGE_SIZE:
+            start = page_start(file.full_count)
+            self.running_sum.begin(self._disk.pread(file.totals[0] - start, start), file.totals[0])
+        self.on_failed_flush: Callable[[], None] = lambda: None
+        """Told of each flush that failed: what else is on that disk is in doubt, too."""
+
+    def write(self, group: OperationGroup, *, flush: bool) -> tuple[int, int]:
+        """Do steps 0 to 4 of a commit; return the new totals, which the caller then publishes.
+
+        Args:
+            flush: False leaves out both flushes: the commit survives the end of this process, not of the
+                machine. A later commit with a flush makes it durable too.
+
+        Raises:
+            CommitFailed: the disk refused a step. On disk, the old stream was restored as far as it let us.
+        """
+        buffer = group.buffer
+        offset, _ = group.base
+        total_length, total_entries = new = offset + len(buffer), group.number_next
+        step = _REPAIR
+        try:
+            if self._damage is not None:
+                self._repair(self._damage)
+            if total_length > self._size:
+                step = CommitStep.GROW  # then: the old stream in a longer file
+                self._grow(total_length)
+            if buffer:
+                step = _ENTRIES  # then: garbage past the end, which opening zeroes
+                if flush:
+                    self._put_entries(buffer, offset)
+                else:
+                    self._disk.append(buffer, offset)  # `append_window.py`
+                    self.running_sum.stop()  # a page's sum is then made once it is full: less for each commit
+            if flush and self._flushed != new:
+                step = CommitStep.FLUSH_ENTRIES  # then: the same, on disk
+                self._disk.fdatasync()
+            if buffer:
+                step = _HEADER  # then: the old stream or the new one
+                self._disk.pwrite(
+                    _pack_header(self._header_prefix, total_length, total_entries), HEADER_OFFSET
+                )
+            if flush and self._flushed != new:
+                step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
+                self._disk.fdatasync()
+                self._flushed = new
+        except BaseException as error:  # also Ctrl-C: what is on disk must be known
+            self._fail(step, new, error)
+        return new
+
+    def begin(self, group: OperationGroup) -> tuple[int, int]:
+        """Do steps 0 to 2 of a commit, and with the same flush steps 3 and 4 of the one begun before.
+
+        Returns:
+            The new totals; `begun` until it is finished. What was `begun` before is to be published.
+
+        Raises:
+            CommitFailed: the disk refused. What was begun before is still `begun`, and can be finished,
+                unless the flush failed: then both are dropped. What is on disk is restored as far as the disk
+                lets us.
+        """
+        buffer, before = group.buffer, self.begun
+        offset, _ = group.base
+        total_length, _ = new = offset + len(buffer), group.number_next
+        step = _REPAIR
+        try:
+            if self._damage is not None:
+                self._repair(self._damage)
+            if total_length > self._size:
+                step = CommitStep.GROW
+                self._grow(total_length)
+            step = _ENTRIES  # then: the header before, and garbage past its end, which opening zeroes
+            self._put_entries(buffer, offset)
+            if before is not None:
+                step = _HEADER  # whose entries are on disk: the stream before it or with it
+                self._disk.pwrite(_pack_header(self._header_prefix, *before), HEADER_OFFSET)
+            step = CommitStep.FLUSH_ENTRIES if before is None else CommitStep.FLUSH_HEADER
+            self._disk.fdatasync()
+        except BaseException as error:
+            if step not in (_REPAIR, CommitStep.GROW, _ENTRIES):
+                self.begun = None
+            self._fail(step, new, error)
+        if before is not None:
+            self._flushed = before
+        self.begun = new
+        return new
+
+    def finish(self) -> None:
+        """Do steps 3 and 4 of the commit that was `begun`, which the caller then publishes.
+
+        Raises:
+            CommitFailed: the disk refused; the commit is dropped.
+        """
+        assert self.begun is not None
+        new, step = self.begun, _HEADER
+        try:
+            self._disk.pwrite(_pack_header(self._header_prefix, *new), HEADER_OFFSET)
+            step = CommitStep.FLUSH_HEADER
+            self._disk.fdatasync()
+        except BaseException as error:
+            self.begun = None
+            self._fail(step, new, error)
+        self._flushed, self.begun = new, None
+
+    def drop_begun(self) -> None:
+        """Drop the commit that was `begun`, if there is one: zero what is on disk of it, or remember to."""
+        if self.begun is not None:
+            new, self.begun = self.begun, None
+            self._restore(_ENTRIES, new)
+
+    def _put_entries(self, buffer: bytearray, offset: int) -> None:
+        """Write the entries of a commit that is flushed, with zeros for room behind them where that helps."""
+        self._disk.pwrite(buffer, offset)
+        self.running_sum.extend(buffer, offset)
+        end = offset + len(buffer)
+        if end > self._room_end and len(buffer) <= ROOM_OPERATION_BYTES_MAX:
+            self._make_room(end)
+
+    def _make_room(self, end: int) -> None:
+        """Have commits of the bytes from `end` on be flushed faster, see `Disk.make_room`.
+
+        No page beyond the one in use comes to look written. The disk may refuse: nothing depends on it, and
+        it is not asked again before the next page.
+        """
+        page_in_use_end = page_end(page_number_of(end - 1))
+        room_end = min((end + ROOM_BYTES) // _BLOCK_SIZE * _BLOCK_SIZE, page_in_use_end)
+        if room_end <= end:
+            return
+        self._room_end = page_in_use_end
+        try:
+            self._disk.make_room(room_end - end, end)
+        except OSError as error:
+            _logger.debug("%s: no room made at offset %d: %s", self._file.path, end, error)
+        else:
+            self._room_end = room_end
+
+    def take_back(self, new: tuple[int, int]) -> None:
+        """Have on disk again what is committed, after the header of `new` was written and not published.
+
+        What was begun behind it is dropped, too. What the disk refuses of that is put right before the next
+        commit.
+        """
+        end = max(new, self.begun or new)
+        self.begun = None
+        self._restore(CommitStep.FLUSH_HEADER, end)
+
+    def shorten(self, new: Committed) -> None:
+        """Make `new`, an earlier end of the stream, what is committed on disk; the caller then publishes it.
+
+        Raises:
+            CommitFailed: the disk refused a step; the stream is as it was.
+        """
+        step = CommitStep.REPAIR
+        try:
+            self.flush()
+            step = CommitStep.HEADER
+            self._disk.pwrite(self._header_prefix + _pack_totals(*new), HEADER_OFFSET)
+            step = CommitStep.FLUSH_HEADER
+            self._disk.fdatasync()
+        except BaseException as error:
+            self._fail(step, self._file.committed, error)
+        self._flushed = new
+
+    @property
+    def flushed(self) -> tuple[int, int]:
+        """The totals that are on disk; after `shorten`, what that was given."""
+        return self._flushed
+
+    def note_dropped(self, dropped_end: int) -> None:
+        """Remember what a truncation dropped: from `total_length` to `dropped_end`."""
+        self._damage = _Damage(dirty_end=dropped_end, header=False, in_doubt=False)
+
+    def clear_dropped(self) -> None:
+        """Zero what a truncation dropped, if the disk lets us; else the next commit does."""
+        if self._damage is not None:
+            self._try_to_repair(self._damage)
+
+    def flush_found(self, has_sum: Callable[[int], bool] = lambda page_number: False) -> list[int]:
+        """Have on disk what opening has found committed, before anybody is told of it.
+
+        The process that wrote it may have been killed between a commit's header and its flush; then the
+        header is in the page cache, and a power failure would take it back. Or the disk refused a flush of
+        that process: the cache outlives it, and holds what is not on disk, also in pages that never will be.
+        So none of its pages behind the end is kept, header and last block are written past it, and the last
+        COMPARED_AT_OPEN_BYTES before are compared with the disk.
+
+        Args:
+            has_sum: tells of a full page whether it has a checksum, which then decides what is right.
+
+        Returns:
+            The pages with a checksum of which memory and the disk hold different bytes, or the disk cannot be
+            read: for `PageSums.scrub`.
+
+        Raises:
+            OSError: the disk refused, or holds other bytes.
+        """
+        disk, total_length = self._disk, self._file.committed.total_length
+        if disk.read_past_cache(_BLOCK_SIZE, 0) is None:
+            disk.pwrite(self._header_prefix + _pack_totals(*self._file.committed), HEADER_OFFSET)
+            disk.fdatasync()
+            return []
+        last_block = total_length - total_length % _BLOCK_SIZE
+        offset = max(HEADER_PAGE_SIZE, last_block - COMPARED_AT_OPEN_BYTES)
+        differing = []
+        while offset < last_block:
+            page_number = page_number_of(offset)
+            end = min(page_end(page_number), last_block)
+            try:
+                rewrite_lost(disk, end - offset, offset)
+            except OSError:
+                if page_number >= self._file.full_count or not has_sum(page_number):
+                    raise
+                differing.append(page_number)
+            offset = end
+        self._rewrite(last_block, total_length)
+        self._rewrite_header()
+        return differing
+
+    def flush(self) -> None:
+        """Put right what a failed commit left, and have everything that is committed on disk.
+
+        Raises:
+            OSError: the disk refused; what was not flushed is in doubt, until this succeeds.
+        """
+        self.put_right()
+        if self._flushed != self._file.totals:
+            try:
+                self._disk.fdatasync()
+            except OSError:
+                self.doubt()
+                raise
+            self._flushed = self._file.totals
+
+    def put_right(self) -> None:
+        """Put right what a failed commit left.
+
+        Raises:
+            OSError: the disk refused; the next commit tries again.
+        """
+        if self._damage is not None:
+            self._repair(self._damage)
+
+    def doubt(self) -> None:
+        """Take note that a flush failed, of whatever in the file."""
+        self._damage = _Damage(self._file.committed.total_length, header=False, in_doubt=True)
+        self.on_failed_flush()
+
+    def adopt(self, group: OperationGroup | WrittenGroup) -> None:
+        """Tell the page index about the pages and checkpoints of a group whose header was written."""
+        index = self._file.index
+        if not group.page_starts:
+            for checkpoint in group.checkpoints:
+                index.add_checkpoint(checkpoint)
+            return
+        checkpoints = iter(group.checkpoints)
+        offset = next(checkpoints, None)
+        for page_number, first_number in group.page_starts:
+            while offset is not None and offset < page_start(page_number):
+                index.add_checkpoint(offset)
+                offset = next(checkpoints, None)
+            index.add_page(page_number, first_number)
+            index.fill_page(page_number)
+        while offset is not None:
+            index.add_checkpoint(offset)
+            offset = next(checkpoints, None)
+        for page_number, data_end in group.page_ends:
+            index.set_data_end(page_number, data_end)
+            self._store_table(page_number, data_end)
+        for page_number, _ in group.page_starts:
+            if page_number:
+                self._file.sums.note_full(page_number - 1, self.running_sum.take(page_number - 1))
+
+    def _store_table(self, page_number: int, data_end: int) -> None:
+        """Keep what is known of a page that is full, for later openings."""
+        index = self._file.index
+        table = index.table(page_number)
+        if table is not None:
+            first_number, entries_end = index.first_numbers[page_number : page_number + 2]
+            position = data_end - page_start(page_number)
+            self._file.tables.put_table(page_number, PageTable(first_number, entries_end, position, table))
+
+    def trim_tail(self) -> None:
+        """Write zeros over everything past `total_length`."""
+        self._zero(self._file.committed.total_length, self._size)
+
+    def _grow(self, total_length: int) -> None:
+        grown = self._size + self._growth_pages * PAGE_SIZE
+        size = max(file_size_of(pages_used(total_length)), grown)
+        self._disk.truncate(size)
+        self._size = size
+
+    def _fail(self, step: CommitStep, new: tuple[int, int], error: BaseException) -> NoReturn:
+        """Put right what a failed commit left, or remember to; then raise, for the disk a `CommitFailed`."""
+        self._restore(step, new)
+        if isinstance(error, OSError):
+            raise CommitFailed(self._file.path, step.value, error) from error
+        raise error
+
+    def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
+        """Remember what a failed commit left, and put it right now if the disk lets us."""
+        before, is_flush = self._damage, step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
+        # Or the next commit of that length would go without a flush.
+        self._flushed = min(self._flushed, self._file.totals)
+        self._damage = _Damage(
+            dirty_end=max(new[0], before.dirty_end if before else 0),
+            header=step in (CommitStep.HEADER, CommitStep.FLUSH_HEADER)
+            or (before is not None and before.header),
+            in_doubt=is_flush or (before is not None and before.in_doubt),
+        )
+        if is_flush:
+            self.on_failed_flush()
+        self._try_to_repair(self._damage)
+
+    def _try_to_repair(self, damage: _Damage) -> None:
+        try:
+            self._repair(damage)
+        except OSError as error:
+            _logger.warning(
+                "%s: cannot put the file right yet: %s; the next commit tries again", self._file.path, error
+            )
+
+    def _repair(self, damage: _Damage) -> None:
+        committed = self._file.committed
+        kept_end = committed.total_length if self.begun is None else self.begun[0]
+        if damage.header and not damage.in_doubt:
+            # First of all, and flushed: a new header over zeroed entries could not be opened.
+            self._disk.pwrite(self._header_prefix + _pack_totals(*committed), HEADER_OFFSET)
+            try:
+                self._disk.fdatasync()
+            except OSError:
+                damage.in_doubt = True
+                self.on_failed_flush()
+                raise
+        if damage.in_doubt:
+            self._prove(kept_end)
+        else:
+            self._zero(kept_end, min(damage.dirty_end, self._size))
+        self._damage = None
+
+    def _prove(self, kept_end: int) -> None:
+        """Have on disk past the page cache what the file should hold, from the last byte surely there on.
+
+        The header first: a new one over zeros could not be opened. No page is healed meanwhile, as
+        `Disk.rewrite` puts back what the cache held of pages around.
+        """
+        with self._file.sums.lock:
+            self._rewrite_header()
+            flushed_end = min(self._flushed[0], kept_end)
+            self._rewrite(flushed_end - flushed_end % _BLOCK_SIZE, kept_end)
+        self._disk.fdatasync()
+        self._flushed = self._file.totals
+
+    def _rewrite_header(self) -> None:
+        page = bytearray(self._disk.pread(_BLOCK_SIZE, 0))
+        page[HEADER_OFFSET : HEADER_OFFSET + HEADER_SIZE] = self._header_prefix + _pack_totals(
+            *self._file.committed
+        )
+        self._disk.rewrite(bytes(page), 0)
+
+    def _rewrite(self, start: int, end: int) -> None:
+        """Have on disk past the page cache what it holds from `start` to `end`, then zeros, flushed next.
+
+        Args:
+            start: a multiple of a block's size.
+            end: of what is kept.
+        """
+        for offset in range(start, end, _COPY_SIZE):
+            data = self._disk.pread(min(_COPY_SIZE, end - offset), offset)
+            self._disk.rewrite(data + bytes(-len(data) % _BLOCK_SIZE), offset)
+        self._disk.discard(end + -end % _BLOCK_SIZE)
+        self._room_end = min(self._room_end, end)
+
+    def _zero(self, start: int, end: int) -> None:
+        """Make the bytes from `start` to `end`, which are past `total_length`, zero again.
+
+        Only blocks that are not zero are written: writing zeros into a hole needs room on a full disk.
+        Whole pages are cut off and added again, each a single step that leaves a whole number of pages.
+        """
+        rest_end = page_end(page_number_of(start))
+        data = self._disk.pread(min(end, rest_end) - start, start)
+        position = 0
+        while position < len(data):
+            block_end = min(len(data), position + _BLOCK_SIZE - (start + position) % _BLOCK_SIZE)
+            if data.count(0, position, block_end) != block_end - position:
+                self._disk.pwrite(bytes(block_end - position), start + position)
+            position = block_end
+        if end > rest_end:
+            self._disk.truncate(rest_end)
+            self._disk.truncate(self._size)
+            self._room_end = min(self._room_end, rest_end)
+
+
+def rewrite_lost(disk: Disk, size: int, offset: int) -> int | None:
+    """Write past the page cache what it holds and the disk has lost; nothing where they are the same.
+
+    A write that was lost leaves zeros: those of a hole, of blocks that were found and not written, or of room
+    for small commits. Anything else is none, and there is no telling which of the two is right.
+
+    Args:
+        disk: open for writing.
+        size: bytes, a multiple of 4,096.
+        offset: a multiple of 4,096.
+
+    Returns:
+        The offset of the first block that was lost; None when none was.
+
+    Raises:
+        OSError: the disk refused, or holds other bytes that are not zeros.
+    """
+    first = None
+    cached, on_disk = disk.pread(size, offset), disk.read_past_cache(size, offset)
+    if on_disk is None or cached == on_disk:
+        return None
+    for at in range(0, size, _BLOCK_SIZE):
+        block, found = cached[at : at + _BLOCK_SIZE], on_disk[at : at + _BLOCK_SIZE]
+        if block == found:
+            continue
+        if any(old not in (0, new) for old, new in zip(found, block, strict=True)):
+            what = f"the page cache and the disk hold different bytes at offset {offset + at}"
+            raise OSError(errno.EIO, what)
+        disk.rewrite(block, offset + at)
+        first = offset + at if first is None else first
+    return first

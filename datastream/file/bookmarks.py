@@ -1,0 +1,623 @@
+"""The bookmark index: a LevelDB folder beside the stream file, with both locks (`folder_lock.py`).
+
+    key 1 to 16 bytes              value u64 big-endian: number of the newest entry with that bookmark
+    key COVERED_KEY (22 B)         value u64 big-endian: how many entries of the stream this index covers
+    key STREAM_KEY (25 B)          value: which stream they are of (`fingerprint.py`)
+    key TABLE_KEY, u64 (26 B)      value: what was learned of the data page of that number (`page_tables.py`)
+    key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
+    key SUMS_OF_KEY (23 B)         value: that of STREAM_KEY, from the last batch of who knows of checksums
+    key ANOTHER_KEY (24 B)         value: empty; a Go program had the folder open since the last batch
+    key UPDATE_KEY (24 B)          value: an update in place that is under way (`updating.py`)
+
+Invariants
+  - It is an index: what it lacks is added from the stream, and what it says is checked against the stream.
+  - A batch holds its bookmarks, the new count of covered entries, and whose they are: all or nothing
+    is there. The last may be missing, or be of fewer entries, where another program wrote. The index
+    may lag behind the stream; what it does not have yet is found in memory, at most twice
+    PENDING_BOOKMARKS_MAX bookmarks.
+  - A stream that is open for reading only has a copy of the folder, made under shared locks; nothing is
+    written to the folder itself.
+
+Source: docs/spec/stream-file.md section 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import plyvel
+
+from datastream.errors import BookmarksUnavailable, DatastreamError
+from datastream.file.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
+from datastream.file.leveldb_log import open_leveldb
+from datastream.file.notes import Notes
+from datastream.file.page_tables import PageTable, decode_table, encode_table
+from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
+
+__all__ = [
+    "COVERED_KEY",
+    "STREAM_KEY",
+    "SUMS_OF_KEY",
+    "SUM_KEY",
+    "TABLE_KEY",
+    "UPDATE_KEY",
+    "BookmarkIndex",
+    "OpenDatabase",
+    "Undo",
+    "bookmarks_folder",
+]
+
+_logger = logging.getLogger(__name__)
+COVERED_KEY = b"sluice/entries-covered"
+STREAM_KEY = b"sluice/stream-fingerprint"
+TABLE_KEY = b"sluice/page-table/"
+SUM_KEY = b"sluice/page-sum/"
+SUMS_OF_KEY = b"sluice/page-sums-are-of"
+ANOTHER_KEY = b"sluice/opened-by-another"
+UPDATE_KEY = b"sluice/update-under-way!"
+# No bookmark can have these keys.
+assert min(map(len, (COVERED_KEY, STREAM_KEY, TABLE_KEY, SUM_KEY + bytes(1), UPDATE_KEY))) > BOOKMARK_SIZE_MAX
+_U64 = struct.Struct(">Q")
+_DATABASE_FILES = ("CURRENT", "LOG", "LOG.old", "MANIFEST-*", "*.ldb", "*.sst", "*.log", "*.dbtmp")
+_GONE = -1
+"""Stands for the number of a bookmark that is to be deleted."""
+
+Undo = tuple[dict[bytes, int], dict[bytes, int], int | None]
+"""Bookmarks about to be recorded; those of them that wait to be written; what all that wait cover."""
+
+OpenDatabase = Callable[[str], Any]
+"""Opens the LevelDB in a folder; a test gives one that fails."""
+
+
+class BookmarkIndex:
+    """The bookmarks of one stream, locked for this opener.
+
+    One thread writes, any may read. Bookmarks that were recorded but not yet written to the DB are found too.
+
+    Args:
+        stream_path: the stream file; the folder is found from its name.
+        open_database: opens the LevelDB.
+        read_only: work on a copy of the folder.
+
+    Raises:
+        StreamInUse: another opener has the folder.
+        BookmarksUnavailable: the folder or the DB cannot be opened.
+    """
+
+    def __init__(
+        self, stream_path: Path, open_database: OpenDatabase = open_leveldb, *, read_only: bool = False
+    ) -> None:
+        self.folder = bookmarks_folder(stream_path)
+        self._open_database = open_database
+        self._pending: dict[bytes, int] = {}
+        self.notes = Notes(self._get_value)
+        """What the folder holds beside bookmarks."""
+        self._pending_covered: int | None = None
+        self._writing: dict[bytes, int] = {}
+        """What a batch under way holds; looked at after `_pending`, before the DB."""
+        self._writing_covered: int | None = None
+        self._writer: threading.Thread | None = None
+        self._writer_error: Exception | None = None
+        self._guard = threading.Lock()
+        """Held while the DB is read or exchanged."""
+        self._database: Any = None
+        self._written_covered: int | None = None
+        """How many entries the DB covers, as far as is known; None when it does not say."""
+        self._sync_next = False
+        """The next batch has to be on disk: older contents of the DB would contradict the stream."""
+        self.failed = False
+        """A write failed, or may have: the DB has to be opened again before the next."""
+        self.fingerprint_at: Callable[[int], bytes] | None = None
+        """Returns the fingerprint of so many entries of the stream; once there is one."""
+        self.was_opened_by_another = False
+        """Whether a Go program had the DB open since our last batch: its count need not be right any more."""
+        self.sums_hold = False
+        """Whether no program wrote the stream since that knows no checksums: Go's, or an earlier version."""
+        self.damage: str | None = None
+        """What was wrong with a DB that was replaced by an empty one."""
+        self._shared_lock: SharedFolderLock | None = None
+        self._other_locks: OtherFolderLocks | None = None
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        if read_only:
+            self._shared_lock = SharedFolderLock(stream_path, self.folder)
+            self._copy_folder()
+        try:
+            self._lock = FolderLock(stream_path, self.folder)
+            try:
+                self._other_locks = OtherFolderLocks(stream_path, None if read_only else self._lock)
+                self._open()
+                with contextlib.suppress(BookmarksUnavailable):  # opening the stream finds that again
+                    self._written_covered = self.covered
+                    self._learn_who_wrote(read_only=read_only)
+            except BaseException:
+                self._lock.release()
+                raise
+        except BaseException:
+            self._release_others()
+            raise
+
+    def _learn_who_wrote(self, *, read_only: bool) -> None:
+        """Find out whether another program may have written the stream since our last batch.
+
+        LevelDB's log, which says so, is a new one from now on: an opening that comes to nothing must not have
+        the next one know less.
+        """
+        self.was_opened_by_another = self._lock.was_opened_by_go or self._get_value(ANOTHER_KEY) is not None
+        self.sums_hold = not self.was_opened_by_another and self._get_value(SUMS_OF_KEY) == self.fingerprint
+        if self.was_opened_by_another and not read_only:
+            try:
+                self._database.put(ANOTHER_KEY, b"", sync=True)
+            except (plyvel.Error, OSError) as error:
+                raise BookmarksUnavailable(self.folder, error) from error
+
+    def _copy_folder(self) -> None:
+        """Copy the folder's files to a temporary one, which takes its place; without any it is empty."""
+        try:
+            self._copy = tempfile.TemporaryDirectory(prefix="sluice-index-")
+            copy = Path(self._copy.name) / "index.db"
+            copy.mkdir()
+            for pattern in _DATABASE_FILES:
+                for path in self.folder.glob(pattern):
+                    shutil.copyfile(path, copy / path.name)
+        except OSError as error:
+            self._release_others()
+            raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
+        self.folder = copy
+
+    def _release_others(self) -> None:
+        """Let go of all but the lock on the folder that is written, and of the copy."""
+        if self._other_locks is not None:
+            self._other_locks.release()
+        if self._copy is not None:
+            self._copy.cleanup()
+            self._copy = None
+        if self._shared_lock is not None:
+            self._shared_lock.release()
+
+    def _open(self) -> None:
+        """Open the DB; a damaged one is replaced by an empty one, which opening the stream then fills."""
+        try:
+            self._database = self._open_database(str(self.folder))
+        except plyvel.CorruptionError as error:
+            self.damage = BookmarksUnavailable(self.folder, error).reason
+            if self._copy is None:
+                text = "%s: the bookmark DB is damaged (%s); it is made anew"
+                _logger.warning(text, self.folder, self.damage)
+            self._remove_files()
+            self._open_after_removal()
+        except (plyvel.Error, OSError) as error:
+            raise BookmarksUnavailable(self.folder, error) from error
+
+    def _open_after_removal(self) -> None:
+        try:
+            self._lock.renew()
+            self._database = self._open_database(str(self.folder))
+        except (plyvel.Error, OSError) as error:
+            raise BookmarksUnavailable(self.folder, error) from error
+
+    def _remove_files(self) -> None:
+        """Delete LevelDB's files, all but LOCK, which we hold."""
+        try:
+            for pattern in _DATABASE_FILES:
+                for path in self.folder.glob(pattern):
+                    path.unlink()
+        except OSError as error:
+            raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
+
+    # --- reading -----------------------------------------------------------------------------------------
+
+    def get(self, bookmark: bytes) -> int | None:
+        """Return the number of the newest entry with this bookmark, None without one; the caller checks it.
+
+        Raises:
+            BookmarksUnavailable: the DB cannot be read.
+        """
+        number = self._recorded(bookmark)
+        if number is None:
+            return self._get_number(bookmark)
+        return None if number == _GONE else number
+
+    def get_recorded(self, bookmark: bytes) -> int | None:
+        """Return the same, if it was recorded and is perhaps not in the DB yet; else None. Quick."""
+        number = self._recorded(bookmark)
+        return None if number == _GONE else number
+
+    def _recorded(self, bookmark: bytes) -> int | None:
+        number = self._pending.get(bookmark)
+        return self._writing.get(bookmark) if number is None else number
+
+    @property
+    def covered(self) -> int | None:
+        """How many entries the DB covers; None when it does not say."""
+        return self._get_number(COVERED_KEY)
+
+    def _get_value(self, key: bytes) -> bytes | None:
+        with self._guard:
+            try:
+                value: bytes | None = self._database.get(key)
+            except (plyvel.Error, RuntimeError) as error:
+                raise BookmarksUnavailable(self.folder, error) from error
+        return value
+
+    def _get_number(self, key: bytes) -> int | None:
+        value = self._get_value(key)
+        # A value of another length is not ours; the index is rebuilt when the count is missing.
+        return _U64.unpack(value)[0] if value is not None and len(value) == _U64.size else None
+
+    def get_table(self, page_number: int) -> PageTable | None:
+        """Return what is known of a data page; None without anything, also when the DB cannot be read."""
+        value = self.notes.get(TABLE_KEY + _U64.pack(page_number))
+        return None if value is None else decode_table(value)
+
+    @property
+    def fingerprint(self) -> bytes | None:
+        """Of the stream that the DB was last written for; None when it does not say."""
+        return self._get_value(STREAM_KEY)
+
+    @property
+    def update_record(self) -> bytes | None:
+        """The record of an update in place that was not finished."""
+        return self._get_value(UPDATE_KEY)
+
+    def highest_number(self, count_max: int) -> int | None:
+        """Return the highest entry number of up to `count_max` bookmarks; None when there is none.
+
+        Raises:
+            BookmarksUnavailable: the DB cannot be read.
+        """
+        highest: int | None = None
+        try:
+            with self._guard, self._database.iterator() as pairs:
+                for _, (key, value) in zip(range(count_max + 1), pairs, strict=False):
+                    if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
+                        highest = max(_U64.unpack(value)[0], -1 if highest is None else highest)
+        except (plyvel.Error, RuntimeError) as error:
+            raise BookmarksUnavailable(self.folder, error) from error
+        return highest
+
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        """Yield (bookmark, entry number) of every bookmark in the DB, in order of their bytes.
+
+        Raises:
+            BookmarksUnavailable: the DB cannot be read.
+        """
+        try:
+            with self._database.iterator() as pairs:
+                for key, value in pairs:
+                    if len(key) <= BOOKMARK_SIZE_MAX and len(value) == _U64.size:
+                        yield key, _U64.unpack(value)[0]
+        except (plyvel.Error, RuntimeError) as error:
+            raise BookmarksUnavailable(self.folder, error) from error
+
+    # --- writing: one thread -----------------------------------------------------------------------------
+
+    def record(self, bookmarks: dict[bytes, int], covered: int) -> int:
+        """Take in bookmarks of entries that are committed; they are found from now on.
+
+        Returns the number of bookmarks that wait to be written.
+
+        Args:
+            bookmarks: each with the number of its newest entry; newer than what was recorded before.
+            covered: how many entries the index covers with them.
+        """
+        pending = self._pending
+        pending |= bookmarks
+        self._pending_covered = covered
+        return len(pending)
+
+    def before(self, bookmarks: dict[bytes, int]) -> Undo:
+        """Return what to give to `take_back` after `record` of these; nothing changes yet."""
+        pending = self._pending
+        if pending.keys().isdisjoint(bookmarks):  # as nearly always, and this is quick
+            return bookmarks, {}, self._pending_covered
+        numbers = {bookmark: pending[bookmark] for bookmark in bookmarks if bookmark in pending}
+        return bookmarks, numbers, self._pending_covered
+
+    def take_back(self, undo: Undo) -> None:
+        """Forget what was recorded since `before` gave this, all of it or a part."""
+        bookmarks, numbers, self._pending_covered = undo
+        for bookmark in bookmarks:
+            self._pending.pop(bookmark, None)
+        self._pending.update(numbers)
+
+    def correct(self, bookmarks: dict[bytes, int | None], covered: int, page_count: int) -> None:
+        """Take in what a truncation or an update makes of bookmarks.
+
+        Args:
+            bookmarks: each with the number of its newest entry now; None when it has none.
+            covered: how many entries the index covers with them.
+            page_count: tables of full pages from this one on are dropped.
+        """
+        self._pending.update((key, _GONE if number is None else number) for key, number in bookmarks.items())
+        self._pending_covered = covered
+        self._sync_next = True
+        for prefix in (TABLE_KEY, SUM_KEY):
+            first = prefix + _U64.pack(page_count)
+            try:
+                stored = self.stored_notes(prefix, first)
+            except BookmarksUnavailable:
+                stored = {}  # a table that stays is not believed: the file decides
+            self.notes.drop(prefix, first, stored)
+
+    def stored_notes(self, prefix: bytes, first: bytes = b"") -> dict[bytes, bytes]:
+        """Return the notes in the DB with this prefix, from the key `first` on.
+
+        Raises:
+            BookmarksUnavailable: the DB cannot be read.
+        """
+        try:
+            stop = prefix[:-1] + bytes((prefix[-1] + 1,))
+            with self._guard, self._database.iterator(start=first or prefix, stop=stop) as pairs:
+                return dict(pairs)
+        except (plyvel.Error, RuntimeError) as error:
+            raise BookmarksUnavailable(self.folder, error) from error
+
+    def forget_sums(self) -> None:
+        """Drop the checksums of pages; in the DB with the next batch."""
+        with contextlib.suppress(BookmarksUnavailable):  # then they are not found, either
+            self.notes.drop(SUM_KEY, SUM_KEY, self.stored_notes(SUM_KEY))
+
+    def put_table(self, page_number: int, table: PageTable) -> None:
+        """Take in what was learned of a full data page; written with the next batch. Any thread."""
+        self.notes.put(TABLE_KEY + _U64.pack(page_number), encode_table(table))
+
+    @property
+    def pending_count(self) -> int:
+        """Number of bookmarks that are not in the DB yet, nor in a batch under way."""
+        return len(self._pending)
+
+    def write_pending(self) -> None:
+        """Write what was recorded in one batch, and the count of covered entries with it.
+
+        Raises:
+            BookmarksUnavailable: the DB refused; what was recorded is kept and found, `failed` is set.
+        """
+        self._await_writer()
+        batch = self._take_pending()
+        if batch is not None:
+            self._write(batch)
+            self._settle()
+
+    def write_pending_behind(self) -> None:
+        """Have what was recorded written by another thread; the batch before is waited for.
+
+        Where no thread is to be had, this one writes.
+
+        Raises:
+            BookmarksUnavailable: the batch before was refused, or this one, here; see `write_pending`.
+        """
+        self._await_writer()
+        batch = self._take_pending()
+        if batch is None:
+            return
+        # Known before it runs: interrupted in between, the DB must not be closed under it.
+        self._writer = threading.Thread(target=self._write, args=(batch,), name="bookmarks", daemon=True)
+        try:
+            self._writer.start()
+        except RuntimeError as error:  # too many threads
+            self._writer = None
+            _logger.debug("%s: %s; a batch is written by this one", self.folder, error)
+            self._write(batch)
+            self._settle()
+
+    def _take_pending(self) -> Any:
+        """Return a batch of what is pending, which is `_writing` from now on; None when nothing is."""
+        if self._writing or self._writing_covered is not None or self.notes.is_writing:
+            self._take_batch_back()
+        if self._pending_covered is None and not self.notes.has_pending:
+            return None
+        fingerprint = self._fingerprint()
+        try:
+            self._lock.check()  # what LevelDB has open, it writes also where the folder is gone
+            batch = self._database.write_batch(sync=self._sync_next)
+        except (plyvel.Error, OSError, RuntimeError) as error:
+            self.failed = True
+            raise BookmarksUnavailable(self.folder, error) from error
+        put, pack = batch.put, _U64.pack
+        kept = self._pending
+        if _GONE in kept.values():  # only after a truncation or an update
+            kept = {bookmark: number for bookmark, number in kept.items() if number != _GONE}
+            for bookmark in self._pending.keys() - kept.keys():
+                batch.delete(bookmark)
+        any(map(put, kept, map(pack, kept.values())))  # `put` returns None: none ends it; faster than a loop
+        if self._pending_covered is not None:
+            put(COVERED_KEY, pack(self._pending_covered))
+            if self.was_opened_by_another:
+                batch.delete(ANOTHER_KEY)
+                self.was_opened_by_another = False
+        if fingerprint is not None:
+            put(STREAM_KEY, fingerprint)
+            put(SUMS_OF_KEY, fingerprint)
+        self.notes.add_to(batch)
+        # In this order: a reader looks into the first, then into the second.
+        self._writing = self._pending
+        self._pending = {}
+        self._sync_next = False
+        self._writing_covered, self._pending_covered = self._pending_covered, None
+        return batch
+
+    def _fingerprint(self) -> bytes | None:
+        """Return the fingerprint of what is covered with the next batch, None where it stays as it is.
+
+        It is made here, once a batch, and not with each of the small commits that a batch gathers; what it
+        reads of the file was written just now.
+        """
+        if self._pending_covered is None or self.fingerprint_at is None:
+            return None
+        try:
+            return self.fingerprint_at(self._pending_covered)
+        except (OSError, DatastreamError) as error:  # the one before stays: at worst, the index is made anew
+            _logger.debug("%s: no fingerprint: %s", self.folder, error)
+            return None
+
+    def _write(self, batch: Any) -> None:
+        """Write a batch; what goes wrong is kept for `_settle`."""
+        try:
+            batch.write()
+        except (plyvel.Error, OSError, RuntimeError) as error:
+            self._writer_error = error
+
+    def _await_writer(self) -> None:
+        if self._join_writer():
+            self._settle()
+
+    def _join_writer(self) -> bool:
+        """Wait for the thread that writes; return whether there was one.
+
+        What one was to write that was never started is still `_writing`: the next batch takes it back.
+        """
+        writer = self._writer
+        has_run = writer is not None and writer.ident is not None
+        if writer is not None and has_run:
+            writer.join()
+        self._writer = None
+        return has_run
+
+    def _settle(self) -> None:
+        """Forget what was written; what was refused is pending again."""
+        error, self._writer_error = self._writer_error, None
+        if error is None:
+            if self._writing_covered is not None:
+                self._written_covered = self._writing_covered
+            self._writing, self._writing_covered = {}, None
+            self.notes.written()
+            return
+        self._take_batch_back()
+        self.failed = True
+        raise BookmarksUnavailable(self.folder, error) from error
+
+    def _take_batch_back(self) -> None:
+        """Have what a batch held wait again: it was refused, or interrupted and perhaps not written."""
+        # Put together before it takes the place of the two: a reader finds each bookmark all the time.
+        self._pending = {**self._writing, **self._pending}
+        if self._pending_covered is None:
+            self._pending_covered = self._writing_covered
+        self.notes.take_back()
+        self._writing, self._writing_covered = {}, None
+        self._sync_next = True  # it may have been one that has to be on disk
+
+    def put_update_record(self, record: bytes | None) -> None:
+        """Write the record of an update in place, or, with None, delete it; it is on disk on return.
+
+        Raises:
+            BookmarksUnavailable: the DB refused; `failed` is set.
+        """
+        self._await_writer()
+        try:
+            self._lock.check()
+            if record is None:
+                self._database.delete(UPDATE_KEY, sync=True)
+            else:
+                self._database.put(UPDATE_KEY, record, sync=True)
+        except (plyvel.Error, OSError, RuntimeError) as error:
+            self.failed = True
+            raise BookmarksUnavailable(self.folder, error) from error
+
+    def recover(self) -> None:
+        """Open the DB again after a failed write, and write what is pending.
+
+        Raises:
+            BookmarksUnavailable: it still cannot be written; or it is gone, or lacks what it had, until an
+                opening of the stream makes it anew.
+        """
+        with contextlib.suppress(BookmarksUnavailable):  # it failed too: its bookmarks are pending again
+            self._await_writer()
+        self._look_for_room()
+        with self._guard:
+            try:
+                self._lock.check()  # before the DB is closed: one that was deleted can still be read
+                self._close_database()
+                self._lock.renew()
+                self._database = self._open_database(str(self.folder))
+            except (plyvel.Error, OSError) as error:
+                raise BookmarksUnavailable(self.folder, error) from error
+        self._refuse_lost_entries()
+        self.write_pending()
+        self.failed = False
+
+    def _refuse_lost_entries(self) -> None:
+        """Close the DB again if it covers less than before: a batch would say that it covers everything."""
+        written, pending = self._written_covered, self._pending_covered
+        if written is None:
+            return
+        expected = written if pending is None else min(written, pending)
+        found = self.covered
+        if found is None or found < expected:
+            with self._guard:
+                self._close_database()
+            what = (
+                f"it covers {found or 0} entries, expected at least {expected}, as before it was opened again"
+            )
+            raise BookmarksUnavailable(self.folder, what)
+
+    def doubt(self) -> None:
+        """Take note that a flush failed on this disk: LevelDB does not hear that its log was not written.
+
+        Opened again, it puts what its log says into new files, and flushes them.
+        """
+        self.failed = True
+
+    def _look_for_room(self) -> None:
+        """Refuse to close the DB where opening it again would fail: one that refuses writes can be read."""
+        try:
+            with tempfile.TemporaryFile(dir=self.folder.parent) as file:
+                file.write(bytes(REOPEN_ROOM_BYTES))
+                file.flush()
+                os.fdatasync(file.fileno())
+        except OSError as error:
+            raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
+
+    def wipe(self) -> None:
+        """Empty the index. What was learned of pages and waits to be written stays: it is of the file."""
+        with self._guard:
+            self._close_database()
+            self._remove_files()
+            self._open_after_removal()
+        self._pending = {}
+        self._pending_covered = self._written_covered = None
+
+    def rebuild(self, pages: Iterable[tuple[list[tuple[bytes, int]], int]]) -> None:
+        """Add the bookmarks of many entries, batch by batch; a crash goes on after the last batch.
+
+        Args:
+            pages: (bookmarks, number of entries covered after them), in order.
+        """
+        for bookmarks, covered in pages:
+            self.record(dict(bookmarks), covered)
+            if self.pending_count >= REBUILD_BATCH_BOOKMARKS:
+                self.write_pending()
+        self.write_pending()
+
+    def _close_database(self) -> None:
+        database, self._database = self._database, _Closed()
+        database.close()
+
+    def close(self) -> None:
+        """Close the DB, then let go of both locks; a second time does nothing."""
+        try:
+            self._join_writer()
+            with self._guard:
+                self._close_database()
+        finally:
+            self._lock.release()
+            self._release_others()
+
+
+class _Closed:
+    """Stands where a DB was: whatever is asked of it, it says that it is closed."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse."""
+        raise RuntimeError("the bookmark DB is closed")

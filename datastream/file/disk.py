@@ -1,0 +1,424 @@
+"""The file layer: the few calls that a stream file makes of the operating system.
+
+`Disk` is what a stream file needs; `RealDisk` is a file. Faults (a full disk, torn writes, failing flushes)
+are injected here, below everything that has to survive them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+from pathlib import Path
+from typing import Protocol
+
+from datastream.file.append_window import AppendWindow
+from datastream.file.file_lock import after_fork, unlock_file
+from datastream.file.file_system import (
+    EXT,
+    XFS,
+    file_system_of,
+    flush_folder,
+    has_no_disk,
+    is_cached,
+    takes_direct_writes,
+)
+from datastream.file.past_cache import open_directly, read_aligned, write_aligned
+from datastream.layout import page_end, page_number_of
+
+__all__ = ["Disk", "RealDisk", "create_file"]
+
+_pwrite = os.pwrite
+_BLOCK_SIZE = 4096
+_FOLIO_SIZE_MAX = 1 << 21
+"""Pages are kept and dropped together, in folios of up to so many bytes, at multiples of their size."""
+_REFRESH_TRIES = 4
+"""Another program may write between two looks; two of its commits are some 0.2 ms apart at least."""
+_NO_WAY_PAST_CACHE = (
+    "a flush failed, and this file system lets nobody read past its page cache: stop, unmount, mount, check"
+)
+_PUNCH_HOLE = 0x02 | 0x01
+"""FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
+_KEEPING_PLACES = (EXT, XFS)
+"""File systems where bytes that are written again stay where they are on the disk."""
+_fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
+
+
+class Disk(Protocol):
+    """One open file."""
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return up to `size` bytes from `offset` on; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write all of `data` at `offset`, or raise OSError; then any part of it may have been written."""
+        ...
+
+    def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """Write as `pwrite`, past the end of the stream, where there are only zeros; perhaps faster."""
+        ...
+
+    def make_room(self, size: int, offset: int) -> None:
+        """Have what is written there after the next flush be flushed faster, or do nothing.
+
+        There are only zeros there, and stay.
+        """
+        ...
+
+    def replace(self, data: bytes, offset: int) -> None:
+        """Write all of `data` over other bytes, or raise OSError; then they may be lost, the old and the new.
+
+        Where it can, this leaves alone what the kernel still holds of the old bytes for a socket. Offset and
+        size are multiples of 4,096.
+        """
+        ...
+
+    def fdatasync(self) -> None:
+        """Return when all that was written is on the disk, with the file's size.
+
+        One that fails leaves in doubt whatever was written since the last that did not, for good: the kernel
+        takes it for written. Another flush says nothing of it, also behind the same bytes written again;
+        `rewrite` does.
+        """
+        ...
+
+    def rewrite(self, data: bytes, offset: int) -> None:
+        """Have these bytes on the disk, whatever the page cache says: written past it, read back, compared.
+
+        Offset and size are multiples of 4,096.
+
+        Raises:
+            OSError: they are not there, or there is no way to tell. Reads return them nonetheless.
+        """
+        ...
+
+    def discard(self, offset: int) -> None:
+        """Make all from `offset` on zeros, of which the page cache holds nothing; the size stays.
+
+        Flushed with what is flushed next. Offset is a multiple of 4,096.
+        """
+        ...
+
+    def read_past_cache(self, size: int, offset: int) -> bytes | None:
+        """Return what is on the disk, not in the page cache; None where there is no way to tell.
+
+        What is dirty is written first. Offset and size are multiples of 4,096.
+        """
+        ...
+
+    def refresh(self, size: int, offset: int) -> None:
+        """Have reads of a range return what is on the disk, where there is a way to tell.
+
+        What is dirty is flushed first. Offset and size are multiples of 4,096.
+
+        Raises:
+            OSError: they return something else.
+        """
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Set the size in bytes; what is added is zeros."""
+        ...
+
+    def size(self) -> int:
+        """Return the size in bytes."""
+        ...
+
+    def has_data(self, offset: int) -> bool:
+        """Whether there may be a byte other than 0 at or after `offset`; False is certain, True is not."""
+        ...
+
+    def fileno(self) -> int:
+        """Return the file descriptor, for sendfile."""
+        ...
+
+    def close(self) -> None:
+        """Close the file; a second time does nothing."""
+        ...
+
+
+class RealDisk:
+    """A file of the operating system.
+
+    Args:
+        path: an existing file.
+        writable: open it for reading and writing, otherwise for reading only.
+    """
+
+    def __init__(self, path: Path, *, writable: bool = True) -> None:
+        # To open a pipe for reading would wait for somebody who writes to it.
+        self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(self._fd, True)
+        self._is_writable = writable
+        self._window = AppendWindow(self._fd, self.pwrite)
+        self._keeps_places: bool | None = None
+        """Whether bytes that are written again stay where they are on the disk; None: not looked yet."""
+        # Called for every small commit: without the step through the method below, which documents it.
+        self.append = self._window.write  # type: ignore[method-assign]
+        if writable:
+            after_fork.add(self)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """See `Disk.pread`."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        missing = size - len(data)
+        while missing and data:
+            data = os.pread(self._fd, missing, offset + size - missing)
+            parts.append(data)
+            missing -= len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """See `Disk.pwrite`."""
+        written = _pwrite(self._fd, data, offset)
+        if written == len(data):
+            return
+        # A disk that gets full takes a part first and says ENOSPC at the next try.
+        with memoryview(data) as rest:
+            while written < len(rest):
+                count = os.pwrite(self._fd, rest[written:], offset + written)
+                if not count:
+                    raise OSError(errno.EIO, "the file takes no more bytes")
+                written += count
+
+    def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
+        """See `Disk.append`; copies into the window where there is one."""
+        self._window.write(data, offset)
+
+    def make_room(self, size: int, offset: int) -> None:
+        """See `Disk.make_room`; writes zeros.
+
+        The first flush of bytes in a hole finds a place for them, so that the file system's journal is
+        written and flushed, too, or the file's inode. Bytes that have their place are flushed without it.
+        Known of ext4 and its elders, and of XFS; btrfs and ZFS find a new place for bytes each time they are
+        written.
+        """
+        if self._keeps_places is None:
+            self._keeps_places = file_system_of(self._fd) in _KEEPING_PLACES
+        if self._keeps_places:
+            self.pwrite(bytes(size), offset)
+
+    def replace(self, data: bytes, offset: int) -> None:
+        """See `Disk.replace`; the new bytes get new pages in memory.
+
+        A socket that was given a range by `sendfile` holds the pages themselves, not a copy of them. A direct
+        write takes them out of the page cache as they are. A hole does so only where each page is by itself:
+        in a large folio (XFS, ext4 since Linux 6.16) it is zeros in the page that the socket holds. So a hole
+        is for where direct writes go through the cache. Where there are no holes, a direct write is tried.
+        """
+        self._window.forget()
+        if takes_direct_writes(self._fd) and self._write_directly(data, offset):
+            return
+        if self._make_hole(len(data), offset) or not self._write_directly(data, offset):
+            self.pwrite(data, offset)
+
+    def _make_hole(self, size: int, offset: int) -> bool:
+        """Return whether the file system can, and has."""
+        if _fallocate is None:
+            return False
+        done: int = _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(size))
+        return done == 0
+
+    def _write_directly(self, data: bytes, offset: int) -> bool:
+        """Ask for a write past the page cache; return whether all was written."""
+        try:
+            direct_fd = open_directly(self._fd, os.O_WRONLY)
+        except OSError:
+            return False
+        try:
+            return write_aligned(direct_fd, data, offset) == len(data)
+        except OSError:
+            return False
+        finally:
+            os.close(direct_fd)
+
+    def fdatasync(self) -> None:
+        """See `Disk.fdatasync`."""
+        os.fdatasync(self._fd)
+
+    def rewrite(self, data: bytes, offset: int) -> None:
+        """See `Disk.rewrite`.
+
+        A direct write takes the pages out of the cache, and with them what the kernel believes of them: on
+        ext4 a page whose first write failed keeps the place that was found for it, and all that is written to
+        it later goes there, while the file's tree says to the end that nothing was ever written. Elsewhere
+        the pages are dropped first, so that new ones are looked up anew.
+        """
+        self._window.forget()
+        if has_no_disk(self._fd):
+            self.pwrite(data, offset)
+            return
+        folios_size, start = _folios(len(data), offset)
+        around = bytearray(self.pread(folios_size, start))
+        around[offset - start : offset - start + len(data)] = data
+        try:
+            if takes_direct_writes(self._fd):
+                if not self._write_directly(data, offset):
+                    raise OSError(errno.EIO, f"the disk refuses a direct write at offset {offset}")
+            else:
+                if not self._drop_cached(len(around), start):
+                    raise OSError(errno.EBUSY, _NO_WAY_PAST_CACHE)
+                self.pwrite(data, offset)
+        finally:
+            self._keep_cached(around, start)
+        os.fdatasync(self._fd)
+        found = self.read_past_cache(len(data), offset)
+        if found is None:
+            raise OSError(errno.EBUSY, _NO_WAY_PAST_CACHE)
+        if found != data:
+            raise OSError(errno.EIO, f"the disk holds other bytes than it took at offset {offset}")
+
+    def _keep_cached(self, data: bytes | bytearray, offset: int) -> None:
+        """Have reads of a range return these bytes, which may have been in the page cache alone.
+
+        With a page that was dropped went the whole folio, with pages around it that perhaps never reached the
+        disk. They are new ones then, and are flushed as such.
+        """
+        found = self.pread(len(data), offset)
+        for at in range(0, len(data), _BLOCK_SIZE) if found != data else ():
+            if found[at : at + _BLOCK_SIZE] != data[at : at + _BLOCK_SIZE]:
+                with contextlib.suppress(OSError):
+                    self.pwrite(data[at : at + _BLOCK_SIZE], offset + at)
+
+    def discard(self, offset: int) -> None:
+        """See `Disk.discard`; where there are no holes it writes zeros, and cuts whole pages off."""
+        self._window.forget()
+        size = self.size()
+        if offset >= size or self._make_hole(size - offset, offset):
+            return
+        rest_end = page_end(page_number_of(offset - 1))
+        if rest_end > offset:
+            self.rewrite(bytes(rest_end - offset), offset)
+        self.truncate(rest_end)
+        self.truncate(size)
+
+    def read_past_cache(self, size: int, offset: int) -> bytes | None:
+        """See `Disk.read_past_cache`; reads directly, or drops what the cache holds and reads again."""
+        if has_no_disk(self._fd):
+            return None
+        if takes_direct_writes(self._fd):
+            return self._read_directly(size, offset)
+        if not self._is_writable:
+            return None  # what is dropped, and was nowhere else, could not be put back
+        folios_size, start = _folios(size, offset)
+        around = self.pread(folios_size, start)
+        if not self._drop_cached(len(around), start):
+            return None
+        try:
+            return self.pread(size, offset)
+        finally:
+            self._keep_cached(around, start)
+
+    def refresh(self, size: int, offset: int) -> None:
+        """See `Disk.refresh`."""
+        with contextlib.suppress(OSError):  # of a process before: what that leaves in doubt is looked at now
+            os.fdatasync(self._fd)
+        for _ in range(_REFRESH_TRIES):
+            on_disk = self.read_past_cache(size, offset)
+            if on_disk is None or on_disk == self.pread(size, offset):
+                return
+            self._drop_cached(*_folios(size, offset))
+        what = f"the page cache holds other bytes than the disk at offset {offset}, and keeps them"
+        raise OSError(errno.EIO, what)
+
+    def _drop_cached(self, size: int, offset: int) -> bool:
+        """Flush, and have nothing of a range in the page cache; return whether that is so.
+
+        Only folios that are within the range are dropped.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        os.fdatasync(self._fd)
+        os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+        size = min(size, self.size() - offset)
+        return size <= 0 or not is_cached(self._fd, size, offset)
+
+    def _read_directly(self, size: int, offset: int) -> bytes:
+        """Read past the page cache; fewer bytes only at the end of the file.
+
+        Raises:
+            OSError: the disk cannot be read.
+        """
+        direct_fd = open_directly(self._fd, os.O_RDONLY)
+        try:
+            return read_aligned(direct_fd, size, offset)
+        finally:
+            os.close(direct_fd)
+
+    def truncate(self, size: int) -> None:
+        """See `Disk.truncate`."""
+        self._window.forget()
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        """See `Disk.size`."""
+        return os.fstat(self._fd).st_size
+
+    def has_data(self, offset: int) -> bool:
+        """See `Disk.has_data`; asks the file system where the file has no holes."""
+        try:
+            os.lseek(self._fd, offset, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                return False
+            if error.errno == errno.EINVAL:  # a file system that does not know holes
+                return True
+            raise
+        return True
+
+    def fileno(self) -> int:
+        """See `Disk.fileno`."""
+        return self._fd
+
+    def close(self) -> None:
+        """See `Disk.close`."""
+        self._window.forget()
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            unlock_file(fd)
+            os.close(fd)
+
+    def after_fork(self) -> None:
+        """In a forked process: have the file open by itself, and only to read; the parent writes."""
+        self._window.forget()
+        if self._fd >= 0:
+            fd = os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY | os.O_CLOEXEC)
+            os.dup2(fd, self._fd, inheritable=False)
+            os.close(fd)
+
+
+def _folios(size: int, offset: int) -> tuple[int, int]:
+    """Return size and offset of the folios that hold a range, both in bytes."""
+    start, end = offset - offset % _FOLIO_SIZE_MAX, offset + size
+    return end + -end % _FOLIO_SIZE_MAX - start, start
+
+
+def create_file(path: Path, header_page: bytes, size: int) -> None:
+    """Make a sparse file of `size` bytes that begins with `header_page`; `path` appears whole or not at all.
+
+    A crash before the rename leaves only `path` + `.new`, which the next creation deletes.
+
+    Raises:
+        OSError: no space, no permission, no such folder.
+    """
+    new_path = path.with_name(path.name + ".new")
+    new_path.unlink(missing_ok=True)  # its pages may be among those of which the kernel knows wrong
+    fd = os.open(new_path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    try:
+        os.ftruncate(fd, size)
+        os.pwrite(fd, header_page, 0)
+        os.fsync(fd)
+        new_path.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new_path.unlink()
+        raise
+    finally:
+        os.close(fd)
+    flush_folder(path.parent)  # the name itself is durable only once the folder is

@@ -1,0 +1,177 @@
+"""What header, index and file each say of how much is committed: the evidence that an opening weighs.
+
+    header   total_length and total_entries: the commit point
+    index    how many entries it covers. Its batch follows the header of a commit, and goes before that of a
+             truncation: it is never ahead of a header, unless that went back, or the file is an older one
+    file     the entries behind the header: of a commit that a crash interrupted, or of one that the header
+             counted once
+
+The index does not count where another program had it open since we did: that may have truncated the stream,
+and knows nothing of our count. Files with one folder by their names are told apart by the fingerprint and by
+the bookmarks that the index holds of the entries that are there.
+
+Source: docs/spec/stream-file.md 1 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from datastream.errors import BookmarksUnavailable, EntriesDisagree
+from datastream.file.bookmarks import BookmarkIndex
+from datastream.file.disk import Disk
+from datastream.file.fingerprint import is_of_stream, totals_of
+from datastream.file.streamfile import StreamFile
+from datastream.layout import (
+    BOOKMARK_TYPE,
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    HEADER_PAGE_SIZE,
+    PACKET_DATA,
+    PACKET_PADDING,
+    U64_MAX,
+    Committed,
+    Entry,
+    StreamHeader,
+    page_end,
+    page_number_of,
+    page_start,
+)
+from datastream.limits import BOOKMARKS_COMPARED_AT_OPEN_MAX, TAIL_LOOKED_AT_BYTES_MAX
+
+__all__ = ["Evidence", "Tail", "entries_behind", "evidence_of"]
+
+
+class Tail(NamedTuple):
+    """The whole entries behind the header, whose numbers go on from it."""
+
+    entry_count: int
+    end: int
+    """Offset just past the last of them."""
+    is_all: bool
+    """Whether there are no more; else the look ended at TAIL_LOOKED_AT_BYTES_MAX."""
+
+    def __str__(self) -> str:
+        """Return words for an error."""
+        if not self.entry_count:
+            return "no whole entry"
+        return f"{'' if self.is_all else 'at least '}{self.entry_count} whole entries, to offset {self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What there is to know, before an opening changes anything."""
+
+    file: StreamFile
+    """With what its header says; `refusal` is set where its entries do not lead to that."""
+    index_count: int | None
+    """How many entries the index covers; None where it does not say, or its word does not count."""
+    index_totals: Committed | None
+    """The same with the length of these entries, where the file still holds them as the index knew them."""
+    index_is_of_file: bool
+    """Whether an index that is ahead is of this stream."""
+    has_index: bool = True
+    """Whether there was an index, be it one that says nothing, or is damaged."""
+
+    @property
+    def header(self) -> StreamHeader:
+        """What the header says."""
+        return self.file.header(self.file.committed)
+
+    @property
+    def index_is_ahead(self) -> bool:
+        """Whether the index covers more than the header counts, of whatever stream it is."""
+        return self.index_count is not None and self.index_count > self.file.committed.total_entries
+
+    def entries_behind(self) -> Iterator[tuple[Entry, int]]:
+        """Yield the whole entries behind the header, each with its offset."""
+        return entries_behind(self.file.disk, self.header)
+
+    def tail(self) -> Tail:
+        """Count the entries behind the header."""
+        end, count = self.file.committed.total_length, 0
+        limit = end + TAIL_LOOKED_AT_BYTES_MAX
+        for entry, offset in self.entries_behind():
+            if offset >= limit:
+                return Tail(count, end, is_all=False)
+            count, end = count + 1, offset + ENTRY_HEAD_SIZE + len(entry.data)
+        return Tail(count, end, is_all=True)
+
+    def words(self) -> str:
+        """Return what each of them says, for an error."""
+        length, count = self.file.committed
+        index = "says nothing" if self.index_count is None else f"covers {self.index_count} entries"
+        return (
+            f"a header that counts {count} entries in {length} bytes, an index of bookmarks that {index}, "
+            f"and {self.tail()} behind the header"
+        )
+
+
+def evidence_of(file: StreamFile, bookmarks: BookmarkIndex) -> Evidence:
+    """Ask header, index and file."""
+    try:
+        covered, fingerprint = bookmarks.covered, bookmarks.fingerprint
+        if covered is None or bookmarks.was_opened_by_another:
+            has_index = covered is not None or bookmarks.damage is not None
+            return Evidence(file, None, None, index_is_of_file=False, has_index=has_index)
+        if covered <= file.committed.total_entries:
+            return Evidence(file, covered, None, index_is_of_file=False)
+        totals = None if fingerprint is None else totals_of(fingerprint)
+        if fingerprint is not None and totals is not None and totals[1] == covered:
+            # As if all of the file were committed: are the entries still there that the index covers?
+            whole = replace(file.header(file.committed), total_length=file.disk.size(), total_entries=U64_MAX)
+            if is_of_stream(fingerprint, whole, file.disk.pread):
+                return Evidence(file, covered, Committed(*totals), index_is_of_file=True)
+        return Evidence(file, covered, None, index_is_of_file=_holds_its_bookmarks(file, bookmarks))
+    except BookmarksUnavailable:  # the index is found unreadable again, and made anew
+        return Evidence(file, None, None, index_is_of_file=False)
+
+
+def _holds_its_bookmarks(file: StreamFile, bookmarks: BookmarkIndex) -> bool:
+    """Return whether the index holds bookmarks of entries that are committed, and these are those."""
+    total_entries = file.committed.total_entries
+    found = 0
+    for looked_at, (bookmark, number) in enumerate(bookmarks.items()):
+        if found == BOOKMARKS_COMPARED_AT_OPEN_MAX or looked_at == BOOKMARKS_COMPARED_AT_OPEN_MAX << 10:
+            break
+        if number >= total_entries:
+            continue
+        try:
+            entry = file.read_entry(number)
+        except EntriesDisagree:
+            continue
+        if (entry.type, entry.data) != (BOOKMARK_TYPE, bookmark):
+            return False
+        found += 1
+    return found > 0
+
+
+def entries_behind(disk: Disk, header: StreamHeader) -> Iterator[tuple[Entry, int]]:
+    """Yield the whole entries behind the totals of a header, each with its offset, as far as numbers go on.
+
+    Args:
+        disk: the stream file.
+        header: with totals that may be any.
+    """
+    offset, number = max(header.total_length, HEADER_PAGE_SIZE), header.total_entries
+    size = disk.size()
+    while offset < size:
+        end = page_end(page_number_of(offset))
+        data = disk.pread(end - offset, offset)
+        position = 0
+        while position + ENTRY_HEAD_SIZE <= len(data):
+            packet_type, entry_size, entry_type, got = ENTRY_HEAD.unpack_from(data, position)
+            entry_end = position + entry_size
+            if (packet_type, got) != (PACKET_DATA, number) or not (
+                position + ENTRY_HEAD_SIZE <= entry_end <= len(data)
+            ):
+                break
+            entry = Entry(entry_type, number, data[position + ENTRY_HEAD_SIZE : entry_end])
+            yield entry, offset + position
+            position, number = entry_end, number + 1
+        at_start = offset + position == page_start(page_number_of(offset))
+        if position < len(data) and (at_start or data[position] != PACKET_PADDING):
+            return
+        offset = end

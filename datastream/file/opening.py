@@ -1,0 +1,475 @@
+"""Opening a stream: check, lock, check again, put right what `RECOVERY` says.
+
+    1  locks on the file itself                   no other program has it open for writing, by whatever name
+    2  header facts, page heads, last page        nothing is changed, nothing is made, before these are sound,
+                                                  and every page where there is no folder
+    3  locks on the bookmark folders              a Go program would lock one of them
+       the header again                           one may have been at work until now
+    4  does anything know of more than it says    `evidence.py`; then nothing is changed, either
+    5  update and tail, by the table              `recovery.py`; pages are walked before they are indexed
+    6  what was found, past the page cache        a process killed in a commit leaves the new stream
+                                                  unflushed; where a flush had failed, in doubt
+    7  index, by the table                        it never covers what the header on disk does not count
+
+A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
+that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
+
+Source: docs/spec/stream-file.md sections 1 and 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from datastream.errors import (
+    BookmarksUnavailable,
+    EntriesDisagree,
+    HeaderBehind,
+    StreamFileRefused,
+    StreamFileUnavailable,
+    StreamInUse,
+    UpdateUnfinished,
+)
+from datastream.file.appending import Appender
+from datastream.file.bookmarks import BookmarkIndex, OpenDatabase, bookmarks_folder
+from datastream.file.disk import Disk, RealDisk, create_file
+from datastream.file.evidence import Evidence, evidence_of
+from datastream.file.file_lock import lock_stream_file, refuse_other_writers
+from datastream.file.file_system import flush_folder
+from datastream.file.fingerprint import is_of_stream
+from datastream.file.header_check import inspect_header
+from datastream.file.page_sums import ScrubResult, fits, kept_sums, stored_sums, sum_in
+from datastream.file.recovery import (
+    Access,
+    Action,
+    FileState,
+    IndexState,
+    TailState,
+    UpdateState,
+    decide,
+    index_state_of,
+)
+from datastream.file.streamfile import StreamFile
+from datastream.file.updating import is_kept_for_another, record_for, write_recorded
+from datastream.layout import (
+    HEADER_OFFSET,
+    HEADER_PAGE_SIZE,
+    Committed,
+    StreamHeader,
+    encode_header_page,
+    file_size_of,
+    page_number_of,
+)
+from datastream.limits import (
+    BOOKMARKS_CHECKED_AT_OPEN_MAX,
+    BOOKMARKS_KEPT_AT_OPEN_MAX,
+    DAMAGED_PAGES_PASSED_MAX,
+)
+
+__all__ = ["Judge", "OpeningOptions", "open_parts"]
+
+_logger = logging.getLogger(__name__)
+_FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
+_PageBookmarks = tuple[list[tuple[bytes, int]], int]
+"""The bookmarks of a page, and how many entries are covered with them."""
+Judge = Callable[[Evidence], Committed | None]
+"""Told what there is to know, before anything is changed. It raises to refuse the stream; or returns the
+totals that the header is to have, whatever the index says; or None, to have header and table decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningOptions:
+    """How to open; see `DataStreamer.open`."""
+
+    new_header: StreamHeader
+    """Of a new file; its stream type is what an existing one must have."""
+    initial_pages: int
+    growth_pages: int
+    access: Access = Access.WRITE
+    disk: Disk | None = None
+    open_database: OpenDatabase | None = None
+    go_on: Callable[[], None] | None = None
+    judge: Judge | None = None
+    past_damage: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that cannot be."""
+        if self.growth_pages < 1 or self.initial_pages < 0:
+            raise ValueError(
+                f"pages: got {self.initial_pages} initial, {self.growth_pages} growth, "
+                "expected 0 and 1 or more"
+            )
+
+
+def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, BookmarkIndex, Appender]:
+    """Open or create a stream; errors as `DataStreamer.open`."""
+    read_only = options.access is Access.READ
+    with contextlib.ExitStack() as undo:
+        try:
+            file = None
+            disk = options.disk
+            if disk is not None:
+                undo.callback(disk.close)
+            elif read_only or _is_there(path):
+                disk = _open_disk(path, options, undo)
+            # An empty file is no new stream: ours appear whole, so something has emptied it.
+            if disk is not None and (read_only or options.disk is None or disk.size()):
+                file = _load_or_doubt(path, disk, options)
+            bookmarks = _open_bookmarks(path, options)
+            undo.callback(bookmarks.close)
+            # The locks are ours. Until now, another opener may have made the file or added to it.
+            if disk is None and _is_there(path):
+                disk = _open_disk(path, options, undo)
+                file = _load_or_doubt(path, disk, options)
+            if file is None:
+                file = _create(path, disk, options, undo)
+            elif inspect_header(path, file.disk, file.stream_type) != file.header(file.committed):
+                file = _load_or_doubt(path, file.disk, options)
+            appender = _recover(file, bookmarks, options)
+            if options.disk is None and not read_only:
+                flush_folder(path.parent)  # the names of file and index: whoever made them may not have
+        except OSError as error:
+            raise StreamFileUnavailable(path, error) from error
+        undo.pop_all()
+    return file, bookmarks, appender
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is a file.
+
+    Raises:
+        StreamFileUnavailable: there is a link that leads nowhere or in a circle. The disk that it leads to
+            may be away: that is no leave to make a new stream.
+    """
+    if path.exists():
+        return True
+    if path.is_symlink():
+        what = f"it is a link to {path.readlink()}, and there is no file"
+        raise StreamFileUnavailable(path, FileNotFoundError(errno.ENOENT, what))
+    return False
+
+
+def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) -> Disk:
+    """Open an existing file, and lock it.
+
+    Raises:
+        StreamInUse: another opener has it.
+    """
+    is_writable = options.access is Access.WRITE
+    try:
+        if is_writable:
+            refuse_other_writers(path)
+        disk = RealDisk(path, writable=is_writable)
+    except BlockingIOError as error:  # in this moment, another opener asks whether anybody has it open
+        raise StreamInUse(path, None) from error
+    undo.callback(disk.close)
+    lock_stream_file(path, disk.fileno(), shared=not is_writable)
+    return disk
+
+
+def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFile:
+    """Check a file; a refusal raises, but not yet where an unfinished update may be the reason.
+
+    That the entries disagree is then found again by `_recover`.
+    """
+    if options.access is Access.WRITE:
+        # A header that the disk does not have is one whose flush failed: nobody was told of what it counts.
+        disk.refresh(HEADER_PAGE_SIZE, 0)
+    file = StreamFile(path, disk, inspect_header(path, disk, options.new_header.stream_type))
+    has_folder = bookmarks_folder(path).is_dir()
+    try:
+        # Without a folder the index will be made from all pages, and a file that is refused gets none.
+        file.load(whole=not has_folder and options.access is Access.WRITE, go_on=options.go_on)
+    except EntriesDisagree as refusal:
+        if not has_folder and (options.judge is None or options.access is Access.WRITE):
+            raise
+        file.refusal = refusal
+    return file
+
+
+def _open_bookmarks(path: Path, options: OpeningOptions) -> BookmarkIndex:
+    if bookmarks_folder(path) == path:
+        raise BookmarksUnavailable(path, "the stream file has the name that its bookmark folder needs")
+    if not path.parent.is_dir():
+        raise StreamFileUnavailable(path, FileNotFoundError(errno.ENOENT, f"no folder {path.parent}"))
+    read_only = options.access is Access.READ
+    if options.open_database is None:
+        return BookmarkIndex(path, read_only=read_only)
+    return BookmarkIndex(path, options.open_database, read_only=read_only)
+
+
+def _create(path: Path, disk: Disk | None, options: OpeningOptions, undo: contextlib.ExitStack) -> StreamFile:
+    """Make a new stream; the locks are held, so nobody else does."""
+    page, size = encode_header_page(options.new_header), file_size_of(options.initial_pages)
+    if disk is None:
+        create_file(path, page, size)
+        disk = _open_disk(path, options, undo)
+    else:
+        disk.truncate(size)
+        disk.pwrite(page, 0)
+        disk.fdatasync()
+    file = StreamFile(path, disk, options.new_header)
+    file.load()
+    return file
+
+
+def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> Appender:
+    """Do what `RECOVERY` says about the facts.
+
+    Raises:
+        EntriesDisagree: they do, and no unfinished update is the reason.
+        UpdateUnfinished: one is, and this opener may not finish it.
+        HeaderBehind: the index knows of more than the header counts.
+    """
+    bookmarks.fingerprint_at = file.fingerprint_at
+    if not bookmarks.sums_hold:
+        bookmarks.forget_sums()
+    if options.past_damage:
+        _load_past_damage(file, bookmarks, options)
+    _put_back_identity(file, bookmarks, options.new_header)
+    evidence = evidence_of(file, bookmarks)
+    taken = None if options.judge is None else options.judge(evidence)
+    if taken is not None:
+        _take(file, taken, options)
+    record = _update_record(bookmarks)
+    patch = record_for(record, file.header(file.committed), file.disk)
+    update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
+    file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
+    tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
+    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
+    if file.refusal is not None and patch is None and taken is None:
+        _load_around_damage(evidence, bookmarks, index_state, options)
+        file_state = FileState.CONSISTENT
+        tail_state = file.tail_state()
+    appender = Appender(file, options.growth_pages)
+    actions = decide(file_state, tail_state, index_state, update_state, options.access)
+    covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
+    to_index = _bookmarks_from(file, covered, options.go_on)
+    differing: set[int] = set()
+    for action in actions:
+        # The index of a new stream is rebuilt from nothing, which is no news.
+        is_news = action is not Action.CHECK_PAGES and (
+            action is not Action.REBUILD_BOOKMARKS or file.committed.total_entries > 0
+        )
+        _logger.log(logging.INFO if is_news else logging.DEBUG, "%s: opening: %s", file.path, action.name)
+        if action is Action.REFUSE:
+            raise _refusal(file, evidence, index_state, has_patch=patch is not None)
+        if action is Action.FINISH_UPDATE:
+            assert patch is not None  # else it would not be unfinished
+            write_recorded(file.disk, patch)
+            appender.running_sum.stop()
+            file.load()
+        elif action is Action.CHECK_PAGES:
+            if not file.is_walked:
+                file.tables = bookmarks
+                to_index = _check_pages(file, covered, options.go_on)
+        elif action is Action.TRIM_TAIL:
+            appender.trim_tail()
+        else:
+            # Before the index says that it covers them: it must not be on disk ahead of the header.
+            differing |= _flush_found(appender, bookmarks, options)
+            file.tables = bookmarks
+            if action is Action.REBUILD_BOOKMARKS:
+                if index_state is IndexState.FOREIGN and patch is None:
+                    _logger.warning(_FOREIGN, file.path, bookmarks_folder(file.path).name)
+                sums = kept_sums(bookmarks, file.disk, file.full_count, patch)
+                bookmarks.wipe()
+                bookmarks.notes.put_all(sums)
+                if patch is None and is_kept_for_another(record):
+                    bookmarks.put_update_record(record)
+            bookmarks.rebuild(to_index)
+    if not actions or actions[-1] is Action.TRIM_TAIL:
+        differing |= _flush_found(appender, bookmarks, options)
+    _open_sums(file, bookmarks, differing)
+    return appender
+
+
+def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) -> None:
+    """Begin to check pages, with those of which it is known that something is wrong.
+
+    Args:
+        file: all else is put right.
+        bookmarks: its index.
+        differing: pages of which memory and the disk hold different bytes.
+
+    Raises:
+        OSError: nobody can tell which of these bytes are right, or they cannot be written.
+    """
+    file.tables = bookmarks
+    file.sums.open(bookmarks.notes, file.full_count)
+    for page_number in sorted(differing):
+        if file.sums.scrub(page_number) is ScrubResult.UNSUMMED:  # its sum was of another stream
+            what = f"the page cache and the disk hold different bytes of data page {page_number}"
+            raise OSError(errno.EIO, what)
+    for page_number in sorted({*file.damaged, *file.passed_over}):
+        with contextlib.suppress(EntriesDisagree):  # which is logged, and what its readers are told
+            file.sums.check(page_number)
+
+
+def _flush_found(appender: Appender, bookmarks: BookmarkIndex, options: OpeningOptions) -> set[int]:
+    """Have on disk what was found; return the pages that differ there, of which their sums decide."""
+    differing: list[int] = []
+    if options.access is Access.WRITE:
+        differing = appender.flush_found(lambda number: sum_in(bookmarks.notes, number) is not None)
+    return set(differing)
+
+
+def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: StreamHeader) -> None:
+    """Have the header tell version and system id as wanted, where the index knows its entries under these.
+
+    The header holds no sum of its own; nothing else would tell that a disk has changed these two.
+    """
+    try:
+        fingerprint = bookmarks.fingerprint
+    except BookmarksUnavailable:
+        return
+    header = file.header(file.committed)
+    before = replace(header, version=wanted.version, system_id=wanted.system_id)
+    read = file.disk.pread
+    if fingerprint is None or header == before or is_of_stream(fingerprint, header, read):
+        return
+    if is_of_stream(fingerprint, before, read):
+        text = "%s: the header says version %d and system id %d, the index of its entries %d and %d: put back"
+        ids = (header.version, header.system_id, before.version, before.system_id)
+        _logger.warning(text, file.path, *ids)
+        file.version, file.system_id = before.version, before.system_id
+
+
+def _load_past_damage(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> None:
+    """Load a file past damaged full pages, of which the index tells what they held; else it stays refused."""
+    refusal = file.refusal
+    for _ in range(DAMAGED_PAGES_PASSED_MAX + 1):
+        try:
+            file.load(go_on=options.go_on)
+            if 0 not in file.passed_over and file.index.page_count > 1:
+                file.walk(0)  # or the index, which knows the stream by its beginning, seems another's
+        except EntriesDisagree as damage:
+            page_number = page_number_of(damage.offset)
+            table = bookmarks.get_table(page_number)
+            if table is None or page_number in file.passed_over:
+                break
+            _logger.error("%s: data page %d is damaged and not served: %s", file.path, page_number, damage)
+            file.passed_over[page_number] = table
+            continue
+        firsts = file.index.first_numbers
+        if all(table.fits(*firsts[number : number + 2]) for number, table in file.passed_over.items()):
+            return
+        break
+    file.passed_over = {}
+    file.refusal = refusal
+
+
+def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
+    """Have the header say what somebody has chosen, where the entries lead to it.
+
+    Raises:
+        EntriesDisagree: they do not; nothing was changed.
+    """
+    file.totals = totals
+    file.load(whole=True, go_on=options.go_on)
+    if options.access is Access.WRITE:
+        file.disk.pwrite(file.header_bytes(totals), HEADER_OFFSET)
+        file.disk.fdatasync()
+
+
+def _refusal(
+    file: StreamFile, evidence: Evidence, index_state: IndexState, *, has_patch: bool
+) -> StreamFileRefused:
+    """Return why the stream is refused."""
+    if not has_patch and file.refusal is not None:
+        return file.refusal
+    if index_state is IndexState.KNOWS_MORE:
+        expected = "a header that counts all that was committed; nothing was changed (see: sluice repair)"
+        return HeaderBehind(file.path, evidence.words(), expected)
+    return UpdateUnfinished(file.path, "one that a crash interrupted", "none, as this opening may not write")
+
+
+def _load_around_damage(
+    evidence: Evidence, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
+) -> None:
+    """Learn the pages of a file whose entries disagree because full pages are damaged, if that is all.
+
+    The evidence is judged again: before, nothing of the file could be read.
+
+    Raises:
+        EntriesDisagree: it is not, or no sum tells.
+    """
+    file = evidence.file
+    assert file.refusal is not None
+    refusal = file.refusal
+    is_ours = index_state in (IndexState.LEVEL, IndexState.BEHIND)
+    sums = stored_sums(bookmarks) if is_ours else kept_sums(bookmarks, file.disk, file.full_count)
+    if not sums:
+        raise refusal
+    file.tables = bookmarks
+    file.load(go_on=options.go_on, sums=sums)
+    if options.judge is not None:
+        options.judge(evidence)
+
+
+def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
+    try:
+        return bookmarks.update_record
+    except BookmarksUnavailable:  # the index is found unreadable again, and made anew
+        return None
+
+
+def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence) -> IndexState:
+    header = file.header(file.committed)
+    try:
+        highest_number = bookmarks.highest_number(BOOKMARKS_CHECKED_AT_OPEN_MAX)
+        covered, fingerprint = bookmarks.covered, bookmarks.fingerprint
+    except BookmarksUnavailable as error:
+        _logger.warning("%s; the index is made anew", error)
+        return IndexState.MISSING
+    # The bytes of damaged pages may be among those that the fingerprint is of; their tables have fitted.
+    is_foreign = (
+        fingerprint is not None
+        and not file.passed_over
+        and not is_of_stream(fingerprint, header, file.disk.pread)
+    )
+    if is_foreign:  # unless it is the first page, by which a stream is known, that is damaged
+        is_foreign = fits(kept_sums(bookmarks, file.disk, file.full_count), 0, file.disk) is not False
+    knows_more = evidence.index_is_ahead and evidence.index_is_of_file
+    return index_state_of(
+        covered, highest_number, header.total_entries, is_foreign=is_foreign, knows_more=knows_more
+    )
+
+
+def _check_pages(
+    file: StreamFile, covered: int, go_on: Callable[[], None] | None
+) -> Iterator[_PageBookmarks]:
+    """Walk the pages from entry `covered` on; return what `_bookmarks_from` would yield.
+
+    Pages with more bookmarks than may be kept in memory are then walked once more.
+
+    Raises:
+        EntriesDisagree: a page is damaged.
+    """
+    kept: list[_PageBookmarks] = []
+    kept_count, kept_end = 0, covered
+    for bookmarks, entries_end in _bookmarks_from(file, covered, go_on):
+        if kept_count < BOOKMARKS_KEPT_AT_OPEN_MAX:
+            kept.append((bookmarks, entries_end))
+            kept_count, kept_end = kept_count + len(bookmarks), entries_end
+    return chain(kept, _bookmarks_from(file, kept_end, go_on))
+
+
+def _bookmarks_from(
+    file: StreamFile, covered: int, go_on: Callable[[], None] | None
+) -> Iterator[_PageBookmarks]:
+    """Walk the pages from entry `covered` on; yield each one's bookmarks and how many entries are covered."""
+    if covered == file.committed.total_entries:
+        yield [], covered
+        return
+    for page_number in range(file.index.page_of_entry(covered), file.index.page_count):
+        if go_on is not None:
+            go_on()
+        walk = file.walk(page_number)
+        yield [pair for pair in walk.bookmarks if pair[1] >= covered], walk.entries_end

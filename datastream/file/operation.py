@@ -1,0 +1,471 @@
+"""The entries of the atomic operations that are not committed, in one buffer. Pure.
+
+Sealed operations and the open one lie behind each other in one buffer, exactly as they will lie in the file,
+padding included, so that a commit is one write. Nothing of them is on disk before that.
+
+    committed │ sealed operations │ the open operation │ room on the page
+              └ base              └ mark               └ end
+
+What may be called when is in `operation_table.py`.
+
+Source: docs/spec/stream-file.md section 1.3.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, repeat
+from typing import NamedTuple
+
+from datastream.errors import (
+    BookmarkSizeWrong,
+    EntryNotFound,
+    EntrySealed,
+    EntryTooLong,
+    EntryTypeReserved,
+    OperationTooLarge,
+)
+from datastream.file.operation_table import ADDING, TRANSITIONS, Call, State, next_state
+from datastream.layout import (
+    BOOKMARK_TYPE,
+    DATA_SIZE_MAX,
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    HEADER_PAGE_SIZE,
+    NOT_FOUND_TYPE,
+    PACKET_DATA,
+    PAGE_SIZE,
+    Committed,
+    page_end,
+    page_number_of,
+)
+from datastream.limits import (
+    BOOKMARK_SIZE_MAX,
+    CHECKPOINT_INTERVAL,
+    OPERATION_GROUP_BYTES_MAX,
+)
+
+__all__ = ["OperationGroup", "WrittenGroup"]
+
+# What `begin`, `begin_commit` and `end_commit` do for a single operation without asking the table every time.
+# They are called for each; to find a member in its class takes longer than to find a name.
+_IDLE, _OPEN, _COMMITTING = State.IDLE, State.OPEN, State.COMMITTING
+assert TRANSITIONS[_IDLE][Call.START] is _OPEN
+assert TRANSITIONS[_OPEN][Call.COMMIT] is _COMMITTING
+assert TRANSITIONS[_COMMITTING][Call.COMMIT_DONE] is _IDLE
+
+
+class _Mark(NamedTuple):
+    """How far the buffer and its lists reached at some moment."""
+
+    size: int
+    number: int
+    room: int
+    page_starts: int
+    page_ends: int
+    checkpoints: int
+
+
+_pack_head = ENTRY_HEAD.pack
+_CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
+_BOOKMARK_ENTRY_SIZE_MAX = ENTRY_HEAD_SIZE + BOOKMARK_SIZE_MAX
+_RESERVED: dict[int, str] = {
+    # Its bookmark would be missing in the index until the index is rebuilt.
+    BOOKMARK_TYPE: "is a bookmark; use add_stream_bookmark",
+    # The answer to an Entry command that found nothing has this type.
+    NOT_FOUND_TYPE: "means 'not found' to clients",
+}
+
+
+def _not_bytes(size: int, bytes_count: int) -> TypeError:
+    """Say that the `len` of a buffer does not count its bytes, as with an `array` of larger numbers."""
+    return TypeError(f"data: got {bytes_count} bytes with heads, expected {size}: len does not count bytes")
+
+
+class WrittenGroup(NamedTuple):
+    """What the commit of a group still needs once its entries are on disk."""
+
+    end: tuple[int, int]
+    """(total_length, total_entries) once it is committed."""
+    bookmarks: dict[bytes, int]
+    """Each with the number of its newest entry."""
+    page_starts: list[tuple[int, int]]
+    """As of the group, like the next two."""
+    page_ends: list[tuple[int, int]]
+    checkpoints: list[int]
+
+
+class OperationGroup:
+    """The state of the atomic operation, and the entries of the sealed operations and of the open one.
+
+    `_room` is what is left of the page while entries may be added, and 0 while not: so one comparison in
+    `add_entry` and `add_bookmark`, which have to be fast, finds both a full page and a wrong state.
+
+    Args:
+        base: what is committed; the first entry gets its `total_entries` as number.
+        size_max: bytes that may wait here.
+        state: READ_ONLY refuses everything.
+    """
+
+    __slots__ = (
+        "_mark",
+        "_room",
+        "_room_kept",
+        "_size_max",
+        "base",
+        "bookmarks",
+        "buffer",
+        "checkpoints",
+        "number_next",
+        "page_ends",
+        "page_starts",
+        "sealed_bookmarks",
+        "state",
+    )
+
+    def __init__(
+        self, base: tuple[int, int], size_max: int = OPERATION_GROUP_BYTES_MAX, state: State = State.IDLE
+    ) -> None:
+        self.state = state
+        self.base = base
+        """(total_length, total_entries) of what is committed before the group, or will be by then."""
+        self.buffer = bytearray()
+        """The bytes from `base[0]` on, padding included, as they will lie in the file."""
+        self.number_next = base[1]
+        self.page_starts: list[tuple[int, int]] = []
+        """(page number, number of its first entry) of the pages begun here."""
+        self.page_ends: list[tuple[int, int]] = []
+        """(page number, offset just past its last entry) of the pages completed here."""
+        self.bookmarks: dict[bytes, int] = {}
+        """Each bookmark of the operation begun last, with the number of its newest entry in it."""
+        self.sealed_bookmarks: dict[bytes, int] = {}
+        """The same of the operations sealed before it."""
+        self.checkpoints: list[int] = []
+        """Offsets in the file of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
+        self._size_max = size_max
+        self._mark: _Mark | None = None
+        self._room = 0
+        self.restart(base)
+
+    def restart(self, base: tuple[int, int]) -> None:
+        """Drop everything, and begin anew after what is committed now."""
+        self.base = base
+        self.number_next = base[1]
+        # 0 on a page border: the first entry then takes the slow way, which begins a page.
+        self._room_kept = (HEADER_PAGE_SIZE - base[0]) % PAGE_SIZE
+        self._room = self._room_kept if self.state in ADDING else 0
+        self._mark = None
+        self.buffer.clear()
+        self.page_starts.clear()
+        self.page_ends.clear()
+        self.bookmarks.clear()
+        self.sealed_bookmarks.clear()
+        self.checkpoints.clear()
+
+    @property
+    def end(self) -> Committed:
+        """What will be committed once this group is."""
+        return Committed(self.base[0] + len(self.buffer), self.number_next)
+
+    @property
+    def all_bookmarks(self) -> dict[bytes, int]:
+        """The bookmarks of all operations, each with the number of its newest entry; not to be changed."""
+        return self.sealed_bookmarks | self.bookmarks if self.sealed_bookmarks else self.bookmarks
+
+    # --- the state ---------------------------------------------------------------------------------------
+
+    def move(self, call: Call) -> None:
+        """Go to the state after `call`.
+
+        Raises:
+            MisuseError: the table refuses the call; nothing was changed.
+        """
+        following = next_state(self.state, call)
+        if self.state in ADDING:
+            self._room_kept, self._room = self._room, 0
+        self.state = following
+        if following in ADDING:
+            self._room = self._room_kept
+
+    def begin(self) -> None:
+        """Begin an operation; `rollback` comes back to here.
+
+        Raises:
+            OperationAlreadyOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
+        """
+        if self.state is _IDLE:
+            self.state = _OPEN
+            self._room = self._room_kept
+            return
+        self.move(Call.START)
+        self._mark = self._mark_here()
+        self.sealed_bookmarks |= self.bookmarks
+        self.bookmarks.clear()
+
+    def begin_commit(self) -> None:
+        """End the open operation; nothing is added until `end_commit` or `restart`.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
+        """
+        if self.state is not _OPEN:
+            self.move(Call.COMMIT)
+            return
+        self.state = _COMMITTING
+        self._room_kept, self._room = self._room, 0
+
+    def end_commit(self, committed: tuple[int, int]) -> None:
+        """Begin anew after what was committed, or will be, which is this group."""
+        assert self.state is _COMMITTING
+        # `_room_kept` is right already: the page goes on where the group ended.
+        self.base = committed
+        self.buffer.clear()
+        self.bookmarks.clear()
+        if self._mark is not None:
+            self._mark = None
+            self.sealed_bookmarks.clear()
+        if self.checkpoints:
+            self.checkpoints.clear()
+        if self.page_starts:
+            self.page_starts.clear()
+            self.page_ends.clear()
+        self.state = _IDLE  # last: interrupted before, nothing is taken for the next group
+
+    def hand_over(self, end: tuple[int, int]) -> WrittenGroup:
+        """Begin anew after this group, whose entries are on disk; return what its commit still needs.
+
+        Args:
+            end: (total_length, total_entries) of the group.
+        """
+        written = WrittenGroup(
+            *(end, dict(self.all_bookmarks), self.page_starts[:], self.page_ends[:], self.checkpoints[:])
+        )
+        self.end_commit(end)
+        return written
+
+    def rollback(self) -> None:
+        """Drop the open operation's entries; sealed ones stay."""
+        self.move(Call.ROLLBACK)
+        self._back_to_mark()
+
+    def _back_to_mark(self) -> None:
+        if self._mark is None:
+            self.restart(self.base)
+        else:
+            self._back_to(self._mark)
+            self.bookmarks.clear()
+
+    def _back_to(self, mark: _Mark) -> None:
+        del self.buffer[mark.size :]
+        del self.page_starts[mark.page_starts :]
+        del self.page_ends[mark.page_ends :]
+        del self.checkpoints[mark.checkpoints :]
+        self.number_next = mark.number
+        self._room_kept = mark.room
+        if self.state in ADDING:
+            self._room = mark.room
+
+    # --- adding ------------------------------------------------------------------------------------------
+
+    def add_entry(self, entry_type: int, data: bytes) -> int:
+        """Append an entry and return its number.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
+            EntryTypeReserved: 0xb0 or 0xffffffff, or not a u32.
+            EntryTooLong: more than DATA_SIZE_MAX bytes of data.
+            OperationTooLarge: the group would be larger than allowed.
+            TypeError: no bytes, or a buffer of items that are larger.
+        """
+        size = ENTRY_HEAD_SIZE + len(data)
+        number = self.number_next
+        # Made before anything changes: what is not bytes, or no entry type, is refused here.
+        try:
+            entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
+        except struct.error:
+            raise self._refusal(Call.ADD_ENTRY, entry_type, size) from None
+        if size > self._room or entry_type in _RESERVED or len(entry) != size:
+            self._admit(Call.ADD_ENTRY, entry_type, size, len(entry))
+        if not number & _CHECKPOINT_MASK:
+            self.checkpoints.append(self.base[0] + len(self.buffer))
+        self.buffer += entry
+        self._room -= size
+        self.number_next = number + 1
+        return number
+
+    def add_entries(self, entry_types: Sequence[int], data: Sequence[bytes]) -> None:
+        """Append entries in order: the same as `add_entry` on each type and its data, a page at a time.
+
+        Raises:
+            As `add_entry`, of the first entry that is refused; none of them was added then.
+        """
+        next_state(self.state, Call.ADD_ENTRY)
+        mark = self._mark_here()
+        sizes = [ENTRY_HEAD_SIZE + len(one) for one in data]
+        ends = [0, *accumulate(sizes)]
+        plain = _RESERVED.keys().isdisjoint(entry_types)
+        at = 0
+        try:
+            while at < len(sizes):
+                stop = bisect_right(ends, ends[at] + self._room) - 1 if plain else at
+                if stop == at:
+                    self.add_entry(entry_types[at], data[at])  # turns the page, or says what is wrong
+                    stop = at + 1
+                else:
+                    run = slice(at, stop)
+                    self._add_run(entry_types[run], data[run], sizes[run], ends[run])
+                at = stop
+        except struct.error:  # an entry type that is no u32: have the first such entry say so
+            self._back_to(mark)
+            bad = next(index for index, entry_type in enumerate(entry_types) if not 0 <= entry_type < 1 << 32)
+            raise self._refusal(Call.ADD_ENTRY, entry_types[bad], sizes[bad]) from None
+        except BaseException:
+            self._back_to(mark)
+            raise
+
+    def _add_run(
+        self, entry_types: Sequence[int], data: Sequence[bytes], sizes: Sequence[int], starts: Sequence[int]
+    ) -> None:
+        """Append entries that fit on the page; `starts`: where each would begin, counted from anywhere."""
+        first, count = self.number_next, len(sizes)
+        # Heads and data in turns. Everything here is a loop in C: this runs for every entry of a full node.
+        parts = [b""] * (2 * count)
+        parts[::2] = map(_pack_head, repeat(PACKET_DATA), sizes, entry_types, range(first, first + count))
+        parts[1::2] = data
+        run = b"".join(parts)
+        run_size = starts[-1] + sizes[-1] - starts[0]
+        if len(run) != run_size:
+            raise _not_bytes(run_size, len(run))
+        offset = self.base[0] + len(self.buffer) - starts[0]
+        self.checkpoints += [
+            offset + start for start in starts[-first % CHECKPOINT_INTERVAL :: CHECKPOINT_INTERVAL]
+        ]
+        self.buffer += run
+        self._room -= len(run)
+        self.number_next = first + count
+
+    def add_bookmark(self, bookmark: bytes) -> int:
+        """Append a bookmark entry and return its number.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
+            BookmarkSizeWrong: not 1 to 16 bytes.
+            OperationTooLarge: the group would be larger than allowed.
+            TypeError: no bytes, or a buffer of items that are larger.
+        """
+        size = ENTRY_HEAD_SIZE + len(bookmark)
+        number = self.number_next
+        entry = _pack_head(PACKET_DATA, size, BOOKMARK_TYPE, number) + bookmark
+        if size > self._room or not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX or len(entry) != size:
+            self._admit(Call.ADD_BOOKMARK, BOOKMARK_TYPE, size, len(entry))
+        if not number & _CHECKPOINT_MASK:
+            self.checkpoints.append(self.base[0] + len(self.buffer))
+        self.buffer += entry
+        self._room -= size
+        self.number_next = number + 1
+        self.bookmarks[bookmark if bookmark.__class__ is bytes else bytes(bookmark)] = number
+        return number
+
+    def _refusal(self, call: Call, entry_type: int, size: int) -> Exception:
+        """Say why an entry is refused whose head cannot even be made."""
+        next_state(self.state, call)
+        if size > PAGE_SIZE:
+            return EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
+        return EntryTypeReserved(entry_type, "is not an unsigned 32-bit number")
+
+    def _admit(self, call: Call, entry_type: int, size: int, bytes_count: int) -> None:
+        """Refuse what may not be added, and begin a page for what does not fit on this one.
+
+        Args:
+            call: that would add it.
+            entry_type: u32.
+            size: of the entry, by the `len` of its data.
+            bytes_count: how many bytes the entry has.
+        """
+        next_state(self.state, call)
+        if bytes_count != size:
+            raise _not_bytes(size, bytes_count)
+        if call is Call.ADD_ENTRY and entry_type in _RESERVED:
+            raise EntryTypeReserved(entry_type, _RESERVED[entry_type])
+        if call is Call.ADD_BOOKMARK and not ENTRY_HEAD_SIZE < size <= _BOOKMARK_ENTRY_SIZE_MAX:
+            raise BookmarkSizeWrong(size - ENTRY_HEAD_SIZE, BOOKMARK_SIZE_MAX)
+        if size > self._room:
+            self._turn_page(size)
+
+    def _turn_page(self, size: int) -> None:
+        """Fill the page with zeros and begin the next, for an entry of `size` bytes."""
+        if size > PAGE_SIZE:
+            raise EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
+        # Looked at once a page, not once an entry: the limit may be passed by less than one page.
+        if len(self.buffer) + self._room + size > self._size_max:
+            raise OperationTooLarge(len(self.buffer) + self._room + size, self._size_max)
+        offset = self.base[0] + len(self.buffer)
+        page_next = page_number_of(offset + self._room)
+        # At a border that the group did not write itself, where the data ended is the file's to know.
+        if self._room or self.buffer:
+            self.page_ends.append((page_next - 1, offset))
+        self.buffer += bytes(self._room)
+        self.page_starts.append((page_next, self.number_next))
+        self._room = PAGE_SIZE
+
+    def _mark_here(self) -> _Mark:
+        return _Mark(
+            len(self.buffer),
+            self.number_next,
+            self._room,
+            len(self.page_starts),
+            len(self.page_ends),
+            len(self.checkpoints),
+        )
+
+    # --- updating an entry of the open operation ---------------------------------------------------------
+
+    def update(self, number: int, entry_type: int, data: bytes) -> None:
+        """Replace an entry of the open operation by any other entry or bookmark; those after it move.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
+            EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
+            EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
+        """
+        next_state(self.state, Call.UPDATE)
+        mark = self._mark
+        first_number = self.base[1] if mark is None else mark.number
+        if number >= self.number_next:
+            raise EntryNotFound(number, self.number_next)
+        if number < first_number:
+            raise EntrySealed(number)
+        entries = self._entries_of_open_operation()
+        before = list(entries)
+        entries[number - first_number] = (entry_type, bytes(data))
+        self._back_to_mark()
+        try:
+            self._add_all(entries)
+        except BaseException:
+            self._back_to_mark()
+            self._add_all(before)
+            raise
+
+    def _add_all(self, entries: list[tuple[int, bytes]]) -> None:
+        for entry_type, data in entries:
+            if entry_type == BOOKMARK_TYPE:
+                self.add_bookmark(data)
+            else:
+                self.add_entry(entry_type, data)
+
+    def _entries_of_open_operation(self) -> list[tuple[int, bytes]]:
+        """Return (entry type, data) of the open operation's entries, read back from the buffer."""
+        mark = self._mark
+        position = 0 if mark is None else mark.size
+        offset = self.base[0]
+        entries = []
+        while position < len(self.buffer):
+            if len(self.buffer) - position < ENTRY_HEAD_SIZE or self.buffer[position] != PACKET_DATA:
+                position = page_end(page_number_of(offset + position)) - offset  # over the padding
+                continue
+            _, size, entry_type, _ = ENTRY_HEAD.unpack_from(self.buffer, position)
+            entries.append((entry_type, bytes(self.buffer[position + ENTRY_HEAD_SIZE : position + size])))
+            position += size
+        return entries

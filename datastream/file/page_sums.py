@@ -1,0 +1,613 @@
+"""Whether full data pages are as they were written: a CRC32C of each, and what became of comparing it.
+
+    written   when a page is full, from the bytes as they were written (`RunningSum`); kept beside the page's
+              table in the bookmark folder, SUM_KEY and page number -> u32 big-endian
+    checked   when the page is first read since the stream was opened (`require`), and by a scrubber past the
+              page cache (`scrub`); not with each read after that
+    changed   with an update in place; forgotten with a truncation, and where the index is made anew
+
+    UNKNOWN ──check──► GOOD                  its sum fits; or it had none, was proven, and has one now
+                   ├─► UNSUMMED              it has none, and nobody proves it: it is read as it is
+                   └─► BAD ──heal──► GOOD    its sum does not fit: it is not read, nor sent
+
+The page that is being filled has no sum. A page whose copy in memory does not fit is read from the disk once
+more, and one whose copy on the disk does not fit is written again from memory, where that is sound.
+
+Source: RFC 3720, appendix B.4 (CRC32C).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Protocol
+
+import google_crc32c
+
+from datastream.errors import BookmarksUnavailable, PageDamaged, PageUnchecked
+from datastream.file.bookmarks import SUM_KEY, BookmarkIndex
+from datastream.file.concurrent_changes import Changes, Patch
+from datastream.file.disk import Disk
+from datastream.file.file_system import takes_direct_writes
+from datastream.file.notes import Notes
+from datastream.file.page_index import PageIndex
+from datastream.file.pages import PageFault, walk_page
+from datastream.file.past_cache import drop_cached, read_past_cache, write_past_cache
+from datastream.layout import PAGE_SIZE, page_end, page_number_of, page_start
+
+__all__ = [
+    "BadPage",
+    "PageState",
+    "PageSums",
+    "RunningSum",
+    "ScrubResult",
+    "fits",
+    "kept_sums",
+    "page_fits",
+    "stored_sums",
+    "sum_in",
+    "sum_of",
+    "this_thread",
+]
+
+_logger = logging.getLogger(__name__)
+_U64 = struct.Struct(">Q")
+_U32 = struct.Struct(">I")
+_NO_PLACE = -1
+
+
+def sum_of(data: bytes) -> int:
+    """Return the CRC32C of bytes."""
+    crc: int = google_crc32c.value(data)
+    return crc
+
+
+_ZERO_PAGE = bytes(PAGE_SIZE)
+_ZERO_PAGE_SUM = sum_of(_ZERO_PAGE)
+
+
+class PageState(IntEnum):
+    """What is known of a full page."""
+
+    UNKNOWN = 0
+    """It was not read since the stream was opened."""
+    GOOD = 1
+    UNSUMMED = 2
+    """It has no sum."""
+    BAD = 4
+
+
+_GOOD = int(PageState.GOOD)
+
+
+class ScrubResult(IntEnum):
+    """What a scrubber found of a page."""
+
+    GOOD = 0
+    UNSUMMED = 1
+    HEALED = 2
+    """The disk had it wrong and memory had it right: it was written again."""
+    BAD = 3
+
+
+@dataclass(frozen=True, slots=True)
+class BadPage:
+    """A page that is not served."""
+
+    page_number: int
+    first_number: int
+    """Of its first entry."""
+    entries_end: int
+    """The number after that of its last entry."""
+    found: str
+    expected: str
+
+    def error(self, path: Path) -> PageDamaged:
+        """Return what a reader of it is told."""
+        return PageDamaged(
+            *(path, self.page_number, self.first_number, self.entries_end, self.found, self.expected)
+        )
+
+
+class _ThisThread(threading.local):
+    """What the running thread may do."""
+
+    waits = True
+    """It may read a page from the disk to check it; else `require` raises PageUnchecked."""
+    proves = False
+    """It proves a page, and reads others for that, whether they were checked or not."""
+
+
+this_thread = _ThisThread()
+
+
+def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
+    """Return the sums in a bookmark folder, key and value; none where they do not hold, or cannot be read."""
+    try:
+        return bookmarks.stored_notes(SUM_KEY) if bookmarks.sums_hold else {}
+    except BookmarksUnavailable:
+        return {}
+
+
+def sum_in(notes: Notes, page_number: int) -> int | None:
+    """Return the sum of a page, None without one."""
+    value = notes.get(SUM_KEY + _U64.pack(page_number))
+    return _U32.unpack(value)[0] if value is not None and len(value) == _U32.size else None
+
+
+def page_fits(sums: Mapping[bytes, bytes], page_number: int, page: bytes) -> bool | None:
+    """Return whether the bytes of a full page fit its sum; None without one."""
+    crc = sums.get(SUM_KEY + _U64.pack(page_number))
+    return None if crc is None else _U32.pack(sum_of(page)) == crc
+
+
+def fits(sums: Mapping[bytes, bytes], page_number: int, disk: Disk) -> bool | None:
+    """Return the same of what the file has of the page."""
+    return page_fits(sums, page_number, disk.pread(PAGE_SIZE, page_start(page_number)))
+
+
+def kept_sums(
+    bookmarks: BookmarkIndex, disk: Disk, full_count: int, patch: Patch | None = None
+) -> dict[bytes, bytes]:
+    """Return the sums that stay when an index is made anew.
+
+    It may be of another stream, or of entries that another program has replaced; or of this one, of which a
+    few bytes rotted away that it was known by. So the last full page that has a sum decides: where that fits,
+    all before it are those that were summed.
+
+    Args:
+        bookmarks: with the index as it was.
+        disk: the stream file.
+        full_count: how many pages are full.
+        patch: an update that was finished now; its page's sum is of before.
+    """
+    sums = stored_sums(bookmarks)
+    if patch is not None:
+        sums.pop(SUM_KEY + _U64.pack(page_number_of(patch.offset)), None)
+    kept = {key: crc for key, crc in sums.items() if key < SUM_KEY + _U64.pack(full_count)}
+    last = _U64.unpack(max(kept)[len(SUM_KEY) :])[0] if kept else 0
+    return kept if fits(kept, last, disk) else {}
+
+
+class RunningSum:
+    """The sum of the page that is being filled, from the bytes as they are written; one thread uses it."""
+
+    def __init__(self) -> None:
+        self._end = _NO_PLACE
+        """The offset up to which the sum goes; _NO_PLACE: it goes on where the next page begins."""
+        self._sum: int | None = None
+        self._full: dict[int, int | None] = {}
+
+    def begin(self, data: bytes, end: int) -> None:
+        """Go on behind what the page holds already, which ends at the offset `end`."""
+        self._end, self._sum = end, sum_of(data)
+
+    def stop(self) -> None:
+        """What is written next, or was changed, is not told."""
+        if self._end != _NO_PLACE:
+            self._end = _NO_PLACE
+            self._full.clear()
+
+    def extend(self, buffer: bytearray, offset: int) -> None:
+        """Take in what was written at an offset, behind what was written before."""
+        if offset != self._end:
+            self._sum = None
+        position, size = 0, len(buffer)
+        with memoryview(buffer) as view:
+            while position < size:
+                page_number = page_number_of(offset + position)
+                if offset + position == page_start(page_number):
+                    self._sum = 0
+                stop = min(size, page_end(page_number) - offset)
+                if self._sum is not None:  # the library takes bytes alone
+                    self._sum = google_crc32c.extend(self._sum, bytes(view[position:stop]))
+                if offset + stop == page_end(page_number):
+                    self._full[page_number] = self._sum
+                position = stop
+        self._end = offset + size
+
+    def take(self, page_number: int) -> int | None:
+        """Return the sum of a page that is full; None where not all of it was told."""
+        return self._full.pop(page_number, None)
+
+
+class SummedFile(Protocol):
+    """What is asked of the stream file; `StreamFile` is one."""
+
+    path: Path
+    disk: Disk
+    changes: Changes
+    index: PageIndex
+
+
+class PageSums:
+    """The sums of one stream file, and the state of its full pages.
+
+    Readers call `require` from any thread. What changes states holds `lock`.
+
+    Args:
+        file: the stream file.
+    """
+
+    def __init__(self, file: SummedFile) -> None:
+        self.bad: dict[int, BadPage] = {}
+        """The pages that are not served."""
+        self.prover: Callable[[int], object] | None = None
+        """Proves a page without a sum, and calls `adopt` or `found_fault`; see `prove_with`."""
+        self.adopts = True
+        """Whether a page without a sum gets one because its entries are sound, where there is no prover."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called, in any thread, when `bad` has changed."""
+        self.lock = threading.RLock()
+        """Whoever needs `Changes.lock`, too, takes that behind this."""
+        self._file = file
+        self._notes: Notes | None = None
+        self._states = bytearray()
+        self._readable = PageState.GOOD | PageState.UNSUMMED
+
+    def prove_with(self, prover: Callable[[int], object]) -> None:
+        """Have pages without a sum proven before they are read, from now on."""
+        self.prover = prover
+        self._readable = PageState.GOOD
+
+    def open(self, notes: Notes, full_count: int) -> None:
+        """Begin to check pages, when the stream is open.
+
+        Args:
+            notes: has the sums, and takes new ones.
+            full_count: how many pages are full.
+        """
+        self._states = bytearray(full_count)
+        self._notes = notes
+
+    # --- for readers --------------------------------------------------------------------------------------
+
+    @property
+    def full_count(self) -> int:
+        """How many pages are full; the one behind them has no sum."""
+        return len(self._states)
+
+    def state(self, page_number: int) -> PageState:
+        """Return what is known of a page; the one that is being filled is good."""
+        try:
+            return PageState(self._states[page_number])
+        except IndexError:
+            return PageState.GOOD
+
+    def require(self, page_number: int) -> None:
+        """Return when a page may be read, which is checked when it is first asked for.
+
+        Raises:
+            PageDamaged: it is not as it was written.
+            PageUnchecked: it was not checked yet, and this thread does not wait for a disk.
+            OSError: the disk cannot be read.
+        """
+        try:
+            if self._states[page_number] & self._readable:
+                return
+        except IndexError:  # the page that is being filled
+            return
+        bad = self.bad.get(page_number)
+        if bad is not None:
+            raise bad.error(self._file.path)
+        if this_thread.proves:
+            return
+        if not this_thread.waits:
+            raise PageUnchecked(page_number)
+        self.check(page_number)
+
+    def check(self, page_number: int) -> None:
+        """Read a full page and compare it with its sum.
+
+        Raises:
+            PageDamaged: it does not fit.
+            OSError: the disk cannot be read.
+        """
+        if self._notes is None or page_number >= len(self._states):
+            return
+        seen = self._file.changes.count
+        data, expected = self._read_or_note(page_number), self._stored(page_number)
+        if data is None:
+            pass
+        elif expected is None:
+            self._meet_unsummed(page_number, data, seen)
+        elif sum_of(data) == expected:
+            self._set(page_number, PageState.GOOD)
+        else:
+            self._look_again(page_number)
+        bad = self.bad.get(page_number)
+        if bad is not None:
+            raise bad.error(self._file.path)
+
+    def _read_or_note(self, page_number: int) -> bytes | None:
+        """Read a page; None where the disk has lost a sector of it: then it is bad."""
+        try:
+            return self._read(page_number)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            with self.lock:
+                if page_number < len(self._states):
+                    self._note_bad(page_number, os.strerror(errno.EIO), "a page that the disk can read")
+            return None
+
+    def _read_disk(self, page_number: int) -> bytes:
+        """Read what the disk has of a page; nothing where it cannot be read."""
+        try:
+            return read_past_cache(self._file.disk.fileno(), PAGE_SIZE, page_start(page_number))
+        except OSError as error:
+            _logger.debug("%s: data page %d: %s", self._file.path, page_number, error)
+            return b""
+
+    def _read(self, page_number: int) -> bytes:
+        """Read a page as readers see it, also during an update."""
+        return self._file.changes.read(self._file.disk, PAGE_SIZE, page_start(page_number))
+
+    def _stored(self, page_number: int) -> int | None:
+        """Return the sum of a page, None without one."""
+        return None if self._notes is None else sum_in(self._notes, page_number)
+
+    def has_sum(self, page_number: int) -> bool:
+        """Whether a page has a sum."""
+        return self._stored(page_number) is not None
+
+    def _look_again(self, page_number: int) -> None:
+        """Judge a page that did not fit: nothing changes it meanwhile, and the disk may have it right."""
+        with self.lock:
+            expected = self._stored(page_number)
+            if expected is None or page_number >= len(self._states):
+                return  # it was truncated
+            found = sum_of(self._read(page_number))
+            if found != expected and sum_of(self._read_disk(page_number)) == expected:
+                drop_cached(self._file.disk.fileno(), PAGE_SIZE, page_start(page_number))
+                found = sum_of(self._read(page_number))
+                text = "%s: data page %d was wrong in memory and right on the disk: is the memory sound?"
+                _logger.error(text, self._file.path, page_number)
+            if found == expected:
+                self._set(page_number, PageState.GOOD)
+            else:
+                self._note_bad(page_number, f"CRC32C {found:08x}", f"{expected:08x}, as when it was written")
+
+    def _meet_unsummed(self, page_number: int, data: bytes, seen: int) -> None:
+        """Look at a page without a sum: it gets one if it is proven, or, where nobody can, if it is sound.
+
+        Args:
+            page_number: of the page.
+            data: what it held when there were `seen` changes of the file; after others it is looked at anew.
+            seen: see `data`.
+        """
+        if self.prover is not None:
+            self.prover(page_number)
+            with self.lock:
+                if page_number not in self.bad:  # proven, or it cannot be, as a page beside it is bad
+                    self._set(page_number, PageState.GOOD)
+            return
+        if not self.adopts:
+            self._set(page_number, PageState.UNSUMMED)
+            return
+        with self.lock:
+            if page_number >= len(self._states) or self._file.changes.count != seen:
+                return
+            fault = self.structure_fault(page_number, data)
+            if fault is None:
+                self._put(page_number, sum_of(data))
+                self._set(page_number, PageState.GOOD)
+            else:
+                self._note_bad(page_number, fault.found, fault.expected)
+
+    def structure_fault(self, page_number: int, data: bytes) -> PageFault | None:
+        """Return why bytes cannot be a full page, whose entries lead to the next one; None: they can."""
+        first_number, entries_end = self.entry_range(page_number)
+        try:
+            walk = walk_page(data, first_number)
+        except PageFault as fault:
+            return fault
+        if walk.entries_end != entries_end:
+            found, expected = f"entries up to {walk.entries_end - 1}", f"up to {entries_end - 1}"
+            return PageFault(walk.entries_end, walk.data_end, found, expected)
+        return None
+
+    def first_number(self, page_number: int) -> int:
+        """Return the number of a used page's first entry."""
+        return self._file.index.first_numbers[page_number]
+
+    def entry_range(self, page_number: int) -> tuple[int, int]:
+        """Return the number of a full page's first entry, and that after its last."""
+        first_numbers = self._file.index.first_numbers
+        return first_numbers[page_number], first_numbers[page_number + 1]
+
+    def found_fault(self, page_number: int, fault: PageFault) -> None:
+        """Take note that the entries of a page are not what they should be."""
+        with self.lock:
+            if self._notes is not None and page_number < len(self._states):
+                self._note_bad(page_number, fault.found, fault.expected)
+
+    def _note_bad(self, page_number: int, found: str, expected: str) -> None:
+        """Have a page not served any more; the lock is held."""
+        if page_number in self.bad:
+            return
+        bad = self.bad[page_number] = BadPage(
+            page_number, *self.entry_range(page_number), found=found, expected=expected
+        )
+        self._set(page_number, PageState.BAD)
+        _logger.error("%s; it is not served", bad.error(self._file.path))
+        self.on_change()
+
+    def _set(self, page_number: int, state: PageState) -> None:
+        with self.lock:
+            if page_number < len(self._states):
+                self._states[page_number] = state
+
+    def _put(self, page_number: int, crc: int | None) -> None:
+        if self._notes is not None:
+            self._notes.put(SUM_KEY + _U64.pack(page_number), None if crc is None else _U32.pack(crc))
+
+    def adopt(self, page_number: int, data: bytes) -> None:
+        """Give a page without a sum that of these bytes, which somebody has proven."""
+        with self.lock:
+            if page_number < len(self._states) and not self.has_sum(page_number):
+                self._put(page_number, sum_of(data))
+                self._set(page_number, PageState.GOOD)
+
+    # --- for the writer -----------------------------------------------------------------------------------
+
+    def note_full(self, page_number: int, crc: int | None) -> None:
+        """Take note that a page is full.
+
+        Args:
+            page_number: of the page; what it holds is committed, or is about to be.
+            crc: its sum; None: it is made from what the file holds.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if self._notes is None:
+            return
+        if crc is None:
+            crc = sum_of(self._file.disk.pread(PAGE_SIZE, page_start(page_number)))
+        with self.lock:
+            self._put(page_number, crc)
+            self._states += bytes(max(0, page_number + 1 - len(self._states)))
+            self._states[page_number] = _GOOD
+
+    def cut(self, full_count: int) -> None:
+        """Take note that only so many pages are full any more."""
+        with self.lock:
+            for page_number in range(full_count, len(self._states)):
+                self._put(page_number, None)
+                self.bad.pop(page_number, None)
+            del self._states[full_count:]
+        self.on_change()
+
+    def sum_after(self, patch: Patch, before: bytes) -> int | None:
+        """Return the sum of a page once a patch is in it; None for a page without one.
+
+        It follows from the sum before: what else is on the page is not read, so no rot in it is taken over.
+
+        Args:
+            patch: on one page.
+            before: what the patch replaces.
+        """
+        page_number = page_number_of(patch.offset)
+        crc = self._stored(page_number) if page_number < len(self._states) else None
+        if crc is None:
+            return None
+        position = patch.offset - page_start(page_number)
+        size = len(before)
+        difference = (int.from_bytes(before, "big") ^ int.from_bytes(patch.data, "big")).to_bytes(size, "big")
+        changed = _ZERO_PAGE[:position] + difference + _ZERO_PAGE[position + size :]
+        # CRC32C is linear: for a, b and c of one length, the sum of a ^ b ^ c is the three sums, ^.
+        return crc ^ sum_of(changed) ^ _ZERO_PAGE_SUM
+
+    def put_sum(self, page_number: int, crc: int | None) -> None:
+        """Replace the sum of a page, None: forget it; `lock` is held until readers see what it is of."""
+        self._put(page_number, crc)
+
+    # --- scrubbing and healing ----------------------------------------------------------------------------
+
+    def scrub(self, page_number: int) -> ScrubResult:
+        """Compare what the disk holds of a full page with its sum, past the page cache.
+
+        Raises:
+            OSError: the disk cannot be read, or refuses what would heal it.
+        """
+        expected = self._stored(page_number)
+        if page_number in self.bad:
+            return ScrubResult.BAD
+        if expected is None:
+            return ScrubResult.UNSUMMED
+        # Where nothing is read directly, memory loses what it has, which may be the only copy.
+        is_lost = not takes_direct_writes(self._file.disk.fileno())
+        kept = self._read_or_note(page_number) if is_lost else None
+        found = sum_of(self._read_disk(page_number))
+        if found == expected:
+            return ScrubResult.GOOD
+        with self.lock:
+            if page_number >= len(self._states) or self._file.changes.patch is not None:
+                return ScrubResult.GOOD  # it was truncated, or is being updated: the next time
+            expected = self._stored(page_number)
+            if expected is None or sum_of(self._read_disk(page_number)) == expected:
+                return ScrubResult.GOOD
+            data = self._read_or_note(page_number)
+            if data is None:
+                return ScrubResult.BAD
+            if kept is not None and sum_of(kept) == expected:
+                data = kept
+            if sum_of(data) == expected:
+                text = "%s: data page %d was wrong on the disk and right in memory: it is written again"
+                _logger.error(text, self._file.path, page_number)
+                self._write(page_number, data)
+                return ScrubResult.HEALED
+            self._note_bad(page_number, f"CRC32C {found:08x}", f"{expected:08x}, as when it was written")
+            return ScrubResult.BAD
+
+    def recheck(self, page_number: int) -> bool:
+        """Look at a bad page again, which may have been the disk's mood; return whether it is good now."""
+        with self.lock:
+            expected = self._stored(page_number)
+            if page_number not in self.bad or expected is None:
+                return page_number not in self.bad
+            try:
+                drop_cached(self._file.disk.fileno(), PAGE_SIZE, page_start(page_number))
+                if sum_of(self._read(page_number)) != expected:
+                    return False
+            except OSError:
+                return False
+            self._now_good(page_number)
+        self.on_change()
+        return True
+
+    def _now_good(self, page_number: int) -> None:
+        """Have a bad page served again; the lock is held."""
+        del self.bad[page_number]
+        self._states[page_number] = _GOOD
+
+    def heal(self, page_number: int, data: bytes) -> None:
+        """Write a bad page anew, past the page cache.
+
+        Args:
+            page_number: of a page that is bad.
+            data: the whole page. It must fit the page's sum; where there is none, its entries must be as
+                many, and the caller has proven them.
+
+        Raises:
+            PageDamaged: these bytes are not the page; nothing was written.
+            OSError: the disk refuses, or does not hold what was written; the page stays bad.
+        """
+        with self.lock:
+            bad = self.bad.get(page_number)
+            if bad is None:
+                return
+            expected = self._stored(page_number)
+            found = sum_of(data)
+            fault = self.structure_fault(page_number, data) if len(data) == PAGE_SIZE else None
+            if len(data) != PAGE_SIZE or fault is not None or expected not in (None, found):
+                what = f"{len(data)} bytes" if fault is None else fault.found
+                raise BadPage(
+                    *(page_number, bad.first_number, bad.entries_end),
+                    found=f"{what}, CRC32C {found:08x}",
+                    expected=bad.expected if fault is None else fault.expected,
+                ).error(self._file.path)
+            self._write(page_number, data)
+            if expected is None:
+                self._put(page_number, found)
+            self._now_good(page_number)
+        self.on_change()
+
+    def _write(self, page_number: int, data: bytes) -> None:
+        """Write a page and read it back.
+
+        Raises:
+            OSError: the disk refuses, or does not hold what was written.
+        """
+        offset, fd = page_start(page_number), self._file.disk.fileno()
+        write_past_cache(fd, data, offset)
+        if read_past_cache(fd, PAGE_SIZE, offset) != data:
+            raise OSError(errno.EIO, f"data page {page_number} reads back otherwise than it was written")

@@ -1,0 +1,579 @@
+"""The data streamer: a stream file and its bookmarks behind the API of docs/spec/stream-file.md section 2.
+
+    streamer = DataStreamer.open(Path("datastream.bin"))
+    streamer.start_atomic_op()
+    streamer.add_stream_bookmark(b"\\0\\0\\0\\0\\0\\0\\0\\0\\7")
+    streamer.add_stream_entry(1, b"...")
+    streamer.commit_atomic_op()              # visible to every reader, and on disk
+
+Where commits follow one another without a pause, `begin_commit` for each and `finish_commit` behind the last
+take one flush for each, and not two.
+
+Threads: one thread at a time appends and commits; queries may come from any thread, also during a commit.
+`operation.py` has the states, `committing.py` the commits, `appending.py` their steps on disk, `updating.py`
+those of an update and of a truncation, `opening.py` those of opening.
+
+Source: docs/spec/stream-file.md sections 1, 2 and 3; datastream/README.md, "Invariants".
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from datastream.errors import (
+    BookmarkNotFound,
+    BookmarkSizeWrong,
+    BookmarksReversed,
+    BookmarksUnavailable,
+    CommitFailed,
+    EntryNotFound,
+    RangeTooLarge,
+    StreamClosed,
+    StreamReadOnly,
+)
+from datastream.file.appending import Appender, CommitStep
+from datastream.file.bookmarks import BookmarkIndex, OpenDatabase
+from datastream.file.committing import Committer
+from datastream.file.concurrent_changes import RangeSender
+from datastream.file.disk import Disk
+from datastream.file.notes import Notes
+from datastream.file.opening import Judge, OpeningOptions, open_parts
+from datastream.file.operation import OperationGroup
+from datastream.file.operation_table import Call, State
+from datastream.file.page_sums import PageSums
+from datastream.file.recovery import Access
+from datastream.file.streamfile import StreamFile
+from datastream.file.updating import Changer
+from datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader
+from datastream.limits import (
+    BOOKMARK_SIZE_MAX,
+    BOOKMARK_SIZE_MIN,
+    DATA_BETWEEN_BOOKMARKS_BYTES_MAX,
+    GROWTH_PAGES,
+    INITIAL_PAGES,
+)
+
+__all__ = ["DataStreamer"]
+
+_logger = logging.getLogger(__name__)
+_COMMIT_DONE = Call.COMMIT_DONE
+
+
+class DataStreamer:
+    """An open stream. Make one with `DataStreamer.open`."""
+
+    def __init__(
+        self, file: StreamFile, bookmarks: BookmarkIndex, appender: Appender, access: Access = Access.WRITE
+    ) -> None:
+        self._file = file
+        self._bookmarks = bookmarks
+        self._appender = appender
+        self._changer = Changer(file, bookmarks, appender)
+        self._group = OperationGroup(
+            file.committed, state=State.READ_ONLY if access is Access.READ else State.IDLE
+        )
+        self._committer = Committer(file, bookmarks, appender, self._changer, self._group)
+        # Called once an entry: without the step through the methods below, which document them.
+        self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
+        self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
+        self.start_atomic_op = self._group.begin  # type: ignore[method-assign]
+
+    # --- opening and closing -----------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        path: Path | str,
+        *,
+        stream_type: int = 1,
+        system_id: int = 137,
+        version: int = 1,
+        initial_pages: int = INITIAL_PAGES,
+        growth_pages: int = GROWTH_PAGES,
+        read_only: bool = False,
+        disk: Disk | None = None,
+        open_database: OpenDatabase | None = None,
+        go_on: Callable[[], None] | None = None,
+        judge: Judge | None = None,
+        past_damage: bool = False,
+    ) -> DataStreamer:
+        """Open a stream, or create it when there is no file; `RECOVERY` says what is put right.
+
+        Args:
+            path: the stream file; its bookmarks are in the folder beside it (docs/spec/stream-file.md).
+            stream_type: an existing file must have it.
+            system_id: of a new file; an existing one keeps its own.
+            version: of a new file; an existing one keeps its own.
+            initial_pages: data pages of 1 MiB of a new file.
+            growth_pages: data pages added when the file is full.
+            read_only: serve an existing file: neither it nor its folder is written, the index is a temporary
+                copy. A writer is kept out meanwhile where there is a LOCK file to say so.
+            disk: the open file at `path` when it is not an ordinary one (tests); made a stream when empty.
+            open_database: opens the LevelDB folder, when not plyvel (tests).
+            go_on: called before each page while the index is made. What it raises ends the opening, and is no
+                worse than a crash there: the next one goes on behind the last batch.
+            judge: told what header, index and file say, before anything is changed; see `opening.Judge`.
+            past_damage: open a stream also where full pages are damaged, if the index tells which entries
+                they held. Whoever asks for one of these meets `EntriesDisagree`.
+
+        Raises:
+            StreamFileRefused: not a stream file, damaged, of another type, or with a header behind what was
+                committed; the file was not changed.
+            StreamFileUnavailable: the operating system refuses the file.
+            StreamInUse: another opener has it.
+            BookmarksUnavailable: the bookmark DB cannot be opened or written.
+        """
+        new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
+        access = Access.READ if read_only else Access.WRITE
+        options = OpeningOptions(
+            *(new_header, initial_pages, growth_pages, access, disk, open_database, go_on, judge, past_damage)
+        )
+        file, bookmarks, appender = open_parts(Path(path), options)
+        return cls(file, bookmarks, appender, access)
+
+    def close(self) -> None:
+        """Drop what is not committed, write pending bookmarks, close file and index; twice does nothing."""
+        if self._group.state is State.CLOSED:
+            return
+        self._group.move(Call.CLOSE)
+        try:
+            self._committer.drop_begun()
+            self._bookmarks.write_pending()
+        except BookmarksUnavailable as error:
+            _logger.warning("%s; the next opening adds what is missing", error)
+        finally:  # also after Ctrl-C: the stream is free for the next opening
+            try:
+                self._bookmarks.close()
+            finally:
+                self._file.disk.close()
+
+    def __enter__(self) -> DataStreamer:
+        """Return self."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close."""
+        self.close()
+
+    # --- sending data ------------------------------------------------------------------------------------
+
+    def start_atomic_op(self) -> None:
+        """Begin an atomic operation.
+
+        Raises:
+            OperationAlreadyOpen, CommitInProgress, StreamClosed: wrong state.
+        """
+        self._group.begin()
+
+    def add_stream_entry(self, entry_type: int, data: bytes) -> int:
+        """Append an entry to the open operation and return the number it will have.
+
+        Args:
+            entry_type: u32, neither 0xb0 (a bookmark, see `add_stream_bookmark`) nor 0xffffffff.
+            data: up to 1,048,559 bytes.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed: wrong state.
+            EntryTypeReserved, EntryTooLong, OperationTooLarge: the operation stays as it was.
+        """
+        return self._group.add_entry(entry_type, data)
+
+    def add_stream_entries(self, entry_types: Sequence[int], data: Sequence[bytes]) -> None:
+        """Append entries to the open operation: `add_stream_entry` for each type and its data, but faster.
+
+        Args:
+            entry_types: one for each of `data`.
+            data: of each entry.
+
+        Raises:
+            As `add_stream_entry`, of the first entry that is refused; the operation stays as it was.
+        """
+        self._group.add_entries(entry_types, data)
+
+    def add_stream_bookmark(self, bookmark: bytes) -> int:
+        """Append a bookmark of 1 to 16 bytes to the open operation and return its entry number.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed: wrong state.
+            BookmarkSizeWrong, OperationTooLarge: the operation stays as it was.
+        """
+        return self._group.add_bookmark(bookmark)
+
+    def seal_atomic_op(self) -> None:
+        """End the open operation; it joins the next commit, and another may be started (group commit)."""
+        self._group.move(Call.SEAL)
+
+    def rollback_atomic_op(self) -> None:
+        """Drop the open operation; sealed ones stay."""
+        self._group.rollback()
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of the open operation and of all sealed ones as they will lie in the file, with padding."""
+        return len(self._group.buffer)
+
+    @property
+    def first_on_last_page(self) -> int:
+        """Number of the entry with which the last data page begins; 0 of an empty stream."""
+        return self._file.index.first_numbers[-1] if self._file.index.page_count else 0
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes that the file takes on the disk now, as far as the file system says so."""
+        return os.fstat(self._file.disk.fileno()).st_blocks * 512
+
+    def rollback_group(self) -> None:
+        """Drop the open operation and all sealed ones; without any, nothing happens.
+
+        A commit that was begun stays.
+        """
+        self._group.move(Call.ROLLBACK_GROUP)
+        self._group.restart(self._committer.end)
+
+    def commit_atomic_op(self, *, flush: bool = True) -> None:
+        """Publish the open operation and all sealed ones, under one pair of flushes.
+
+        Args:
+            flush: False makes them visible without waiting for the disk. They survive the end of this
+                process; a power failure may lose them, or, because nothing orders the writes, leave a file
+                that opening refuses. Meant for streams that can be made again.
+
+        Raises:
+            NoOperationOpen, CommitBegun, CommitInProgress, StreamClosed: wrong state; nothing was changed.
+            CommitFailed: the disk or the bookmark DB refused. The committed view is as it was, the open and
+                all sealed operations were dropped, and another operation may be started.
+        """
+        self._committer.commit(flush=flush)
+
+    # --- a commit in two halves --------------------------------------------------------------------------
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a commit was begun that is still to be finished."""
+        return self._committer.has_begun
+
+    def begin_commit(self) -> None:
+        """Have the open operation and all sealed ones on disk, where nobody sees them yet.
+
+        If a commit was begun before, it is finished with the same flush. Another operation may be started on
+        return; `finish_commit` makes this one visible, or the next `begin_commit` does. A crash before that
+        leaves nothing of it, and so does `close`.
+
+        Raises:
+            NoOperationOpen, CommitInProgress, StreamClosed: wrong state; nothing was changed.
+            CommitFailed: the disk or the bookmark DB refused; the open and all sealed operations were
+                dropped. The commit that was begun before was dropped as well, if it is not `has_begun`.
+        """
+        self._committer.begin()
+
+    def finish_commit(self) -> None:
+        """Make the commit that was begun visible, on disk; if none was, nothing happens.
+
+        Raises:
+            CommitFailed: the disk refused; the commit was dropped, and so were operations started since.
+        """
+        self._committer.finish()
+
+    def rollback_commit(self) -> None:
+        """Drop the commit that was begun, and operations that were started since; without any, do nothing.
+
+        What the disk refuses of that is put right before the next commit.
+
+        Raises:
+            CommitInProgress, StreamClosed, StreamReadOnly: wrong state; nothing was changed.
+        """
+        self._group.move(Call.ROLLBACK_GROUP)
+        self._committer.drop_begun()
+        self._group.restart(self._committer.end)
+
+    def recover(self) -> None:
+        """Put right what an earlier failure left in file or bookmark DB, as the next commit would do first.
+
+        For a caller that wants to know whether the disk takes writes again; with nothing to put right,
+        nothing is written. In the thread that commits.
+
+        Raises:
+            StreamClosed: it is.
+            StreamReadOnly: it takes no commit before it is opened again.
+            CommitFailed: file or DB still cannot be written; the next call or commit tries again.
+        """
+        self._check_open("recover")
+        if self._group.state is State.READ_ONLY:
+            raise StreamReadOnly("recover")
+        self._committer.finish_what_is_overdue()
+        try:
+            self._appender.flush()
+        except OSError as error:
+            raise CommitFailed(self._file.path, CommitStep.REPAIR.value, error) from error
+
+    # --- changing what is committed ----------------------------------------------------------------------
+
+    def update_entry_data(self, number: int, entry_type: int, data: bytes) -> None:
+        """Replace an entry.
+
+        An entry of the open operation may become any other entry or bookmark. A committed one keeps its type
+        and its length, is written in place, and is on disk on return; no reader sees half of it.
+
+        Args:
+            number: of the entry.
+            entry_type: u32; 0xb0 is a bookmark.
+            data: the new data.
+
+        Raises:
+            NoOperationOpen, OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress,
+                StreamClosed, StreamReadOnly: wrong state; a committed entry needs that no operation is open
+                or sealed.
+            EntryNotFound, EntrySealed: no such entry, or one of a sealed operation.
+            UpdateTypeDiffers, UpdateSizeDiffers: a committed entry has another type or length.
+            EntryTypeReserved, EntryTooLong, BookmarkSizeWrong, OperationTooLarge: nothing was changed.
+            CommitFailed: the disk or the DB refused; the committed entry is as it was.
+        """
+        group = self._group
+        if number >= self._file.committed.total_entries and group.state in (State.OPEN, State.OPEN_SEALED):
+            group.update(number, entry_type, data)
+            return
+        self._committer.check_not_begun(Call.UPDATE_COMMITTED)
+        group.move(Call.UPDATE_COMMITTED)
+        try:
+            self._committer.finish_what_is_overdue()
+            self._changer.update(number, entry_type, bytes(data))
+        finally:
+            group.move(_COMMIT_DONE)
+
+    def truncate_file(self, number: int) -> None:
+        """Drop the entries from `number` on; on disk on return. The next entry gets that number again.
+
+        A query for a dropped entry says that it is not there; a TCP client that has received one is
+        disconnected. The number of entries itself drops nothing.
+
+        Raises:
+            OperationAlreadyOpen, OperationsNotCommitted, CommitBegun, CommitInProgress, StreamClosed,
+                StreamReadOnly: wrong state.
+            EntryNotFound: `number` is above the number of entries.
+            EntriesDisagree: a page that had to be walked is damaged; nothing was changed.
+            CommitFailed: the disk refused before the commit point; nothing was changed.
+        """
+        group, before = self._group, self._file.committed
+        self._committer.check_not_begun(Call.TRUNCATE)
+        group.move(Call.TRUNCATE)
+        try:
+            self._committer.finish_what_is_overdue()
+            self._changer.truncate(number)
+        finally:
+            committed = self._file.committed
+            group.move(_COMMIT_DONE)
+            group.restart(committed)
+            if committed != before:  # also where it was interrupted behind its commit point
+                self._committer.tell(committed)
+                self._appender.clear_dropped()
+
+    # --- queries: any thread -----------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        """The stream file."""
+        return self._file.path
+
+    @property
+    def committed(self) -> Committed:
+        """What is committed: length in bytes and number of entries, always of the same moment."""
+        return self._file.committed
+
+    @property
+    def header(self) -> StreamHeader:
+        """The header as of the last commit."""
+        return self._file.header(self._file.committed)
+
+    def get_header(self) -> StreamHeader:
+        """Return the header as of the last commit."""
+        return self.header
+
+    def get_entry(self, number: int) -> Entry:
+        """Return a committed entry.
+
+        Raises:
+            EntryNotFound: there is no entry of that number.
+            EntriesDisagree: its page is damaged.
+        """
+        self._check_open("get_entry")
+        return self._file.read_entry(number)
+
+    def get_bookmark(self, bookmark: bytes) -> int:
+        """Return the number of the newest entry that is this bookmark.
+
+        Raises:
+            BookmarkSizeWrong: not 1 to 16 bytes.
+            BookmarkNotFound: no committed entry is this bookmark.
+        """
+        self._check_open("get_bookmark")
+        number = self._indexed_number(bookmark)
+        try:
+            entry = self._file.read_entry(number)
+        except EntryNotFound:
+            raise BookmarkNotFound(bookmark) from None
+        self._confirm(bookmark, entry)
+        return number
+
+    def get_first_event_after_bookmark(self, bookmark: bytes) -> Entry:
+        """Return the first entry after a bookmark that is not a bookmark, else the last entry of the stream.
+
+        Raises:
+            BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
+        """
+        self._check_open("get_first_event_after_bookmark")
+        try:
+            entry, event = self._file.read_with_event(self._indexed_number(bookmark))
+        except EntryNotFound:
+            raise BookmarkNotFound(bookmark) from None
+        self._confirm(bookmark, entry)
+        return event
+
+    def _indexed_number(self, bookmark: bytes) -> int:
+        """Return where the index says that a bookmark is; `_confirm` has to follow."""
+        if not BOOKMARK_SIZE_MIN <= len(bookmark) <= BOOKMARK_SIZE_MAX:
+            raise BookmarkSizeWrong(len(bookmark), BOOKMARK_SIZE_MAX)
+        with (
+            self._committer.publishing
+        ):  # or the bookmark of an entry that can be seen would not be found yet
+            number = self._bookmarks.get_recorded(bookmark)
+        if number is None:
+            number = self._bookmarks.get(bookmark)
+        if number is None:
+            raise BookmarkNotFound(bookmark)
+        return number
+
+    def _confirm(self, bookmark: bytes, entry: Entry) -> None:
+        """Refuse an entry that is not the bookmark.
+
+        The index is believed only as far as the stream agrees: the Go server writes a bookmark before its
+        commit, so that a crash of it leaves bookmarks of entries that never came, or that became others.
+        """
+        if not entry.is_bookmark or entry.data != bookmark:
+            _logger.warning(
+                "%s: bookmark %s points at entry %d, which is not it",
+                self.path,
+                bookmark.hex(),
+                entry.number,
+            )
+            raise BookmarkNotFound(bookmark)
+
+    def get_data_between_bookmarks(self, from_bookmark: bytes, to_bookmark: bytes) -> bytes:
+        """Return the data of the events in [from, to) joined; bookmarks are left out.
+
+        Raises:
+            BookmarkSizeWrong, BookmarkNotFound: as `get_bookmark`.
+            BookmarksReversed: `from_bookmark` lies after `to_bookmark`.
+            RangeTooLarge: more data than `DATA_BETWEEN_BOOKMARKS_BYTES_MAX`.
+        """
+        from_number, to_number = self.get_bookmark(from_bookmark), self.get_bookmark(to_bookmark)
+        if from_number > to_number:
+            raise BookmarksReversed(from_bookmark, from_number, to_bookmark, to_number)
+        joined = bytearray()
+        for entry in self._file.entries(from_number, to_number):
+            if not entry.is_bookmark:
+                joined += entry.data
+                if len(joined) > DATA_BETWEEN_BOOKMARKS_BYTES_MAX:
+                    raise RangeTooLarge(from_number, to_number, DATA_BETWEEN_BOOKMARKS_BYTES_MAX)
+        return bytes(joined)
+
+    def read_entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
+        """Return an iterator over committed entries, from `from_number` up to, not including, `to_number`.
+
+        None as `to_number` stands for what is committed now.
+
+        Raises:
+            BadEntryRange: not 0 <= from <= to <= number of committed entries.
+            EntriesDisagree: while iterating, a page is damaged.
+        """
+        self._check_open("read_entries")
+        return self._file.entries(from_number, to_number)
+
+    def read_columns(self, from_number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
+        """Return the types and the data of committed entries of one page, from `from_number` on.
+
+        As `read_entries` for those who take many entries at once: at least one, and no further ones once
+        their data has `size_wanted` bytes.
+
+        Raises:
+            EntryNotFound: there is no entry of that number.
+            EntriesDisagree: its page is damaged.
+        """
+        self._check_open("read_columns")
+        return self._file.columns(from_number, size_wanted)
+
+    def on_commit(self, callback: Callable[[Committed], None]) -> Callable[[], None]:
+        """Have `callback` called after every commit and truncation, in their thread; return what ends that.
+
+        After a truncation, what it is given is shorter than the time before.
+        """
+        committer = self._committer
+        committer.callbacks = (*committer.callbacks, callback)
+
+        def unsubscribe() -> None:
+            """End the calls; a second time does nothing."""
+            committer.callbacks = tuple(other for other in committer.callbacks if other is not callback)
+
+        return unsubscribe
+
+    # --- for the server ----------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """Return the stream file's descriptor, for sendfile of committed ranges."""
+        return self._file.disk.fileno()
+
+    def read_bytes(self, size: int, offset: int) -> bytes:
+        """Read committed bytes of one page; no entry that is updated meanwhile is cut in half.
+
+        Raises:
+            PageDamaged: the page is not as it was written.
+        """
+        return self._file.read_checked(size, offset)
+
+    @property
+    def sums(self) -> PageSums:
+        """Which full pages are as they were written."""
+        return self._file.sums
+
+    @property
+    def notes(self) -> Notes:
+        """What is kept beside the bookmarks; written with the next commit, or when the stream is closed."""
+        return self._bookmarks.notes
+
+    def page_bookmarks(self, page_number: int) -> list[tuple[bytes, int]]:
+        """Return (bookmark, entry number) of a page's bookmarks, in order.
+
+        Raises:
+            EntriesDisagree: the page is damaged.
+        """
+        return self._file.walk(page_number).bookmarks
+
+    def page_of_entry(self, number: int) -> int:
+        """Return the data page that entry `number` is on, if it is in the stream."""
+        return self._file.index.page_of_entry(number)
+
+    def range_sender(self) -> RangeSender:
+        """Return what sends ranges of the file to one client, also while entries are updated."""
+        return RangeSender(self._file.path, self._file.disk, self._file.changes)
+
+    def header_bytes(self) -> bytes:
+        """Return the header entry's 38 bytes as of the last commit."""
+        return self._file.header_bytes(self._file.committed)
+
+    def offset_of(self, number: int) -> int:
+        """Return the offset of a committed entry, or of the stream's end for the number after the last."""
+        return self._file.offset_of(number)
+
+    def data_end(self, page_number: int, limit: int) -> int:
+        """Return the offset just past the last entry of a page, as far as `limit`, an entry's end."""
+        return self._file.data_end(page_number, limit)
+
+    def boundary_from(self, offset: int) -> int:
+        """Return the first offset at or after `offset` where no entry is under way."""
+        return self._file.boundary_from(offset)
+
+    def _check_open(self, call: str) -> None:
+        if self._group.state is State.CLOSED:
+            raise StreamClosed(call)

@@ -1,0 +1,600 @@
+"""The stream file for readers: what is committed, where each entry lies, and whether entries fit the header.
+
+    inspect_header       every refusal that its header page decides (`header_check.py`)
+    StreamFile.load      page heads, the last page (a small file: every page); the last refusal
+    StreamFile.*         reading: always of committed bytes, page-wise, from any thread
+
+Finding an entry: the page by its first number (binary search), the place on the page from the nearest of the
+remembered positions (one every 64 entries), from where the chain of lengths is followed to the next one. A
+page's positions come from the `PageTables` beside the bookmarks; a page without is walked once.
+
+`layout.py` shows the format; `appending.py` writes it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from datastream.errors import (
+    BadEntryRange,
+    EntriesDisagree,
+    EntryNotFound,
+    StreamChanged,
+)
+from datastream.file.concurrent_changes import Changes
+from datastream.file.disk import Disk
+from datastream.file.fingerprint import fingerprint_of
+from datastream.file.page_index import PageIndex
+from datastream.file.page_sums import PageSums, fits
+from datastream.file.page_tables import NoPageTables, PageTable, PageTables
+from datastream.file.pages import (
+    PageFault,
+    PageWalk,
+    columns_of,
+    entries_of,
+    find_entry,
+    find_position,
+    walk_page,
+)
+from datastream.file.recovery import TailState
+from datastream.layout import (
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    HEADER_PAGE_SIZE,
+    PACKET_DATA,
+    PAGE_SIZE,
+    Committed,
+    Entry,
+    StreamHeader,
+    decode_entry,
+    encode_header,
+    page_end,
+    page_number_of,
+    page_start,
+    pages_used,
+)
+from datastream.limits import FULL_CHECK_PAGES_MAX, READ_AHEAD_BYTES
+
+__all__ = ["StreamFile"]
+
+_Answer = TypeVar("_Answer")
+_ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
+_COLUMNS_SLACK = 64 * 1024
+"""Bytes read beyond the data that is wanted, for the heads and the last entry."""
+
+
+def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> int:
+    """Return the number after that of a used page's last entry, as the next page or the header says it."""
+    if page_number + 1 >= pages_used(committed.total_length):
+        return committed.total_entries
+    return index.first_numbers[page_number + 1]
+
+
+class StreamFile:
+    """A stream file whose header is sound; `load` it before reading.
+
+    Args:
+        path: its name, for errors.
+        disk: the open file.
+        header: what `inspect_header` returned.
+    """
+
+    def __init__(self, path: Path, disk: Disk, header: StreamHeader) -> None:
+        self.path = path
+        self.disk = disk
+        self.version = header.version
+        self.system_id = header.system_id
+        self.stream_type = header.stream_type
+        self.totals: tuple[int, int] = (header.total_length, header.total_entries)
+        """What is committed, as `committed` tells it: swapped in one assignment."""
+        self.index = PageIndex()
+        self.changes = Changes()
+        self.refusal: EntriesDisagree | None = None
+        """Why opening would refuse the file, until it is known whether an unfinished update is the reason."""
+        self.tables: PageTables = NoPageTables()
+        """What earlier openings learned of pages; set once the folder beside the file is open."""
+        self.sums = PageSums(self)
+        """Whether pages are as they were written; looked at once the stream is open."""
+        self.is_walked = False
+        """Whether `load` walked every page."""
+        self.damaged: set[int] = set()
+        """Full pages that `load` could not follow and that do not fit their sums."""
+        self.passed_over: dict[int, PageTable] = {}
+        """What damaged full pages held, by their tables: `load` does not look at these pages."""
+
+    @property
+    def committed(self) -> Committed:
+        """What is committed; made when asked for, which is less often than there are small commits."""
+        return Committed(*self.totals)
+
+    # --- opening -----------------------------------------------------------------------------------------
+
+    def load(
+        self,
+        *,
+        whole: bool = False,
+        go_on: Callable[[], None] | None = None,
+        sums: Mapping[bytes, bytes] | None = None,
+    ) -> None:
+        """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
+
+        Args:
+            whole: walk all pages of a large file, too.
+            go_on: called before each page that is walked; what it raises ends this.
+            sums: of full pages of this file, as are `tables`: a page that does not fit is `damaged`.
+
+        Raises:
+            EntriesDisagree: the entries do not lead exactly to the header's totals.
+        """
+        self.index = PageIndex()
+        self.refusal = None
+        self.is_walked = False
+        self.damaged = set()
+        total_length, total_entries = self.committed
+        page_count = pages_used(total_length)
+        if page_count == 0:
+            if total_entries:
+                found = f"TotalEntries {total_entries}"
+                raise EntriesDisagree(
+                    self.path, 0, total_length, found, f"0, as TotalLength is {total_length}"
+                )
+            return
+        for page_number in range(page_count):
+            table = self.passed_over.get(page_number)
+            try:
+                number = self._check_page_head(page_number) if table is None else table.first_number
+            except EntriesDisagree:
+                table = self.tables.get_table(page_number)
+                if table is None or not self._is_damaged(page_number, sums):
+                    raise
+                number = table.first_number
+            self.index.add_page(page_number, number)
+        walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
+        for page_number in range(walk_from, page_count):
+            if go_on is not None:
+                go_on()
+            try:
+                if page_number not in self.passed_over:
+                    walk = self.walk(page_number)
+            except EntriesDisagree:
+                if not self._is_damaged(page_number, sums):
+                    raise
+        self.index.fill_page(page_count - 1, walk.checkpoints)
+        self.is_walked = walk_from == 0 and not (self.damaged or self.passed_over)
+
+    def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None) -> bool:
+        """Note whether a page is full and does not fit its sum."""
+        if page_number < self.full_count and sums and fits(sums, page_number, self.disk) is False:
+            self.damaged.add(page_number)
+        return page_number in self.damaged
+
+    def load_index(self) -> None:
+        """Learn the pages again, while readers go on with what was known of them.
+
+        Raises:
+            EntriesDisagree: as `load`.
+        """
+        fresh = StreamFile(self.path, self.disk, self.header(self.committed))
+        fresh.passed_over = self.passed_over
+        fresh.load()
+        self.index = fresh.index
+        self.sums.cut(self.full_count)
+
+    @property
+    def full_count(self) -> int:
+        """The number of full pages: all but the last."""
+        return max(pages_used(self.totals[0]) - 1, 0)
+
+    def _check_page_head(self, page_number: int) -> int:
+        """Return the number of the page's first entry; it must follow from the page before."""
+        offset = page_start(page_number)
+        head = self.disk.pread(ENTRY_HEAD_SIZE, offset)
+        number: int
+        packet_type, _, _, number = ENTRY_HEAD.unpack(head)
+        firsts = self.index.first_numbers
+        lowest = firsts[page_number - 1] + 1 if page_number else 0
+        highest = lowest - 1 + _ENTRIES_PER_PAGE_MAX if page_number else 0
+        highest = min(highest, self.committed.total_entries - 1)
+        if packet_type != PACKET_DATA:
+            found = f"packet type {packet_type}"
+            raise EntriesDisagree(
+                self.path, lowest, offset, found, f"packet type {PACKET_DATA}, as a page begins with an entry"
+            )
+        if not lowest <= number <= highest:
+            total = self.committed.total_entries
+            expected = f"{lowest} to {highest} of {total}"
+            if highest < lowest:
+                expected = f"none there, as the header counts {total} entries"
+            raise EntriesDisagree(self.path, lowest, offset, f"entry number {number}", expected)
+        return number
+
+    def walk(self, page_number: int, *, is_checked: bool = True) -> PageWalk:
+        """Walk a used page, remember what was learned, and return it.
+
+        Args:
+            page_number: of the page.
+            is_checked: False takes one that is not as it was written, if its entries can be followed.
+
+        Raises:
+            EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
+        """
+        index, committed = self.index, self.committed
+        start = page_start(page_number)
+        end = min(committed.total_length - start, PAGE_SIZE)
+        try:
+            first_number = index.first_numbers[page_number]
+            if is_checked:
+                self.sums.require(page_number)
+            walk = walk_page(self._read_whole(end, start, first_number, is_checked=False), first_number, end)
+        except PageFault as fault:
+            self._note_fault(page_number, index, fault)
+            raise self._disagree(fault, start) from fault
+        is_last = page_number + 1 >= pages_used(committed.total_length)
+        following = _entries_end(index, page_number, committed)
+        if walk.entries_end != following:
+            what = "TotalEntries" if is_last else "the next page begins with"
+            found = f"the page's end after {walk.entries_end} entries"
+            offset = start + walk.data_end
+            raise EntriesDisagree(self.path, walk.entries_end, offset, found, f"{what} {following}")
+        if end == PAGE_SIZE:
+            index.set_data_end(page_number, start + walk.data_end)
+            if not is_last:
+                index.set_table(page_number, walk.checkpoints)
+                table = PageTable(first_number, walk.entries_end, walk.data_end, walk.checkpoints)
+                self.tables.put_table(page_number, table)
+        return walk
+
+    def _note_fault(self, page_number: int, index: PageIndex, fault: PageFault) -> None:
+        """Have a full page not served whose entries cannot be followed, if the stream was not truncated."""
+        with self.sums.lock, self.changes.lock:
+            if self.index is index:
+                self.sums.found_fault(page_number, fault)
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Read bytes of committed entries, each of them whole; of a page that was not checked, too."""
+        return self.changes.read(self.disk, size, offset)
+
+    def read_checked(self, size: int, offset: int) -> bytes:
+        """Read the same of one page.
+
+        Raises:
+            PageDamaged: the page is not as it was written.
+        """
+        self.sums.require(page_number_of(offset))
+        return self.changes.read(self.disk, size, offset)
+
+    def _read_whole(self, size: int, offset: int, number: int, *, is_checked: bool = True) -> bytes:
+        """Read as `read`, and refuse a file that ends before: somebody else has cut it.
+
+        Args:
+            number: of the entry at `offset`.
+            is_checked: see `walk`.
+
+        Raises:
+            EntryNotFound: the stream was truncated meanwhile, before that entry.
+            EntriesDisagree: the file is shorter than its header says.
+        """
+        data = self.read_checked(size, offset) if is_checked else self.read(size, offset)
+        if len(data) == size:
+            return data
+        total_entries = self.committed.total_entries
+        if number >= total_entries:
+            raise EntryNotFound(number, total_entries)
+        end, expected = offset + len(data), f"{size - len(data)} committed bytes more"
+        raise EntriesDisagree(self.path, number, end, "the end of the file", expected)
+
+    def _checkpoints(self, page_number: int, index: PageIndex) -> array[int]:
+        """Return the positions of a page's checkpoints: remembered, stored, or from a walk."""
+        table = index.table(page_number)
+        if table is not None:
+            return table
+        stored = self._stored_table(page_number, index)
+        return self.walk(page_number).checkpoints if stored is None else stored.checkpoints
+
+    def _stored_table(self, page_number: int, index: PageIndex) -> PageTable | None:
+        """Take over the stored table of a full page; None without one that agrees with the page.
+
+        Believed is only what the page confirms: the numbers, and that the entries after the last checkpoint
+        lead exactly to the end of the page's data. What lies between checkpoints is confirmed when used.
+        """
+        committed = self.committed
+        if page_number + 1 >= pages_used(committed.total_length) or page_number in self.passed_over:
+            return None
+        table = self.tables.get_table(page_number)
+        first_number = index.first_numbers[page_number]
+        entries_end = _entries_end(index, page_number, committed)
+        if table is None or not table.fits(first_number, entries_end):
+            return None
+        near, position, _ = index.nearest(page_number, table.checkpoints, entries_end - 1)
+        start = page_start(page_number)
+        tail = self.read_checked(min(table.data_end + 1, PAGE_SIZE) - position, start + position)
+        size = table.data_end - position
+        try:
+            find_position(tail[:size], near, entries_end, entries_end)
+        except PageFault:
+            return None
+        if tail[size:] not in (b"", b"\0"):
+            return None
+        index.set_data_end(page_number, start + table.data_end)
+        index.set_table(page_number, table.checkpoints)
+        return table
+
+    def tail_state(self) -> TailState:
+        """Look whether anything but zeros lies past `total_length`."""
+        total_length = self.committed.total_length
+        rest_end = page_end(page_number_of(total_length))
+        rest = self.disk.pread(rest_end - total_length, total_length)
+        if rest.count(0) != len(rest):
+            return TailState.NOT_ZERO
+        if rest_end < self.disk.size() and self.disk.has_data(rest_end):
+            return TailState.NOT_ZERO
+        return TailState.ZERO
+
+    def _disagree(self, fault: PageFault, start: int) -> EntriesDisagree:
+        return EntriesDisagree(self.path, fault.number, start + fault.position, fault.found, fault.expected)
+
+    # --- reading: any thread -----------------------------------------------------------------------------
+
+    def header_bytes(self, committed: Committed) -> bytes:
+        """Return the header entry (38 bytes) with these totals."""
+        return encode_header(self.header(committed))
+
+    def header(self, committed: Committed) -> StreamHeader:
+        """Return the header with these totals."""
+        return StreamHeader(self.version, self.system_id, self.stream_type, *committed)
+
+    def length_without(self, number: int) -> int:
+        """Return `total_length` as it was when entry `number` was the next: the end of the one before."""
+        offset = self.offset_of(number)
+        if offset == HEADER_PAGE_SIZE:
+            return offset
+        page_number = page_number_of(offset)
+        if offset > page_start(page_number):
+            return offset
+        return self.data_end(page_number - 1, page_end(page_number - 1))
+
+    def fingerprint_at(self, count: int) -> bytes:
+        """Return what ties an index of the first `count` entries to this stream.
+
+        Raises:
+            EntryNotFound: there are fewer entries.
+            EntriesDisagree: a page that had to be walked is damaged.
+        """
+        total_length, total_entries = self.totals
+        if count != total_entries:
+            total_length = self.length_without(count)
+        return fingerprint_of(self.header(Committed(total_length, count)), self.read)
+
+    def data_end(self, page_number: int, limit: int) -> int:
+        """Return the offset just past the last entry of a page, as far as `limit`.
+
+        Args:
+            limit: an offset at which an entry ends, at most the committed `total_length`.
+        """
+        if limit < page_end(page_number):
+            return limit
+        index = self.index
+        try:
+            known = index.data_end(page_number)
+        except IndexError:  # truncated while the caller looked
+            raise StreamChanged(self.path, page_start(page_number)) from None
+        if known:
+            return known
+        stored = self._stored_table(page_number, index)
+        walked = self.walk(page_number) if stored is None else stored
+        return page_start(page_number) + walked.data_end
+
+    def offset_of(self, number: int) -> int:
+        """Return where entry `number` begins; for `total_entries`, where the stream ends.
+
+        Raises:
+            EntryNotFound: `number` is greater than `total_entries`.
+            EntriesDisagree: the page is damaged.
+        """
+        return self._settled(self._offset_of, number)
+
+    def _offset_of(self, number: int) -> int:
+        committed = self.committed
+        if number == committed.total_entries:
+            return committed.total_length
+        offset, _, _ = self._find(number, committed)
+        return offset
+
+    def read_entry(self, number: int) -> Entry:
+        """Return entry `number`.
+
+        Raises:
+            EntryNotFound: there is no such entry.
+            EntriesDisagree: the page is damaged.
+        """
+        return self._settled(self._read_entry, number)
+
+    def _read_entry(self, number: int) -> Entry:
+        _, data, position = self._find(number, self.committed)
+        return decode_entry(data, position)
+
+    def read_with_event(self, number: int) -> tuple[Entry, Entry]:
+        """Return entry `number`, and the first after it that is no bookmark; without one, the last entry.
+
+        Raises:
+            EntryNotFound: there is no entry `number`.
+            EntriesDisagree: a page is damaged.
+        """
+        return self._settled(self._read_with_event, number)
+
+    def _read_with_event(self, number: int) -> tuple[Entry, Entry]:
+        committed = self.committed
+        _, data, position = self._find(number, committed)
+        entry = first = decode_entry(data, position)
+        position += ENTRY_HEAD_SIZE + len(entry.data)
+        # The chain of lengths in `data` was followed to its end.
+        while entry.is_bookmark and position < len(data):
+            entry = decode_entry(data, position)
+            position += ENTRY_HEAD_SIZE + len(entry.data)
+        if entry.is_bookmark:
+            following = self._entries(entry.number + 1, committed.total_entries)
+            for entry in following:
+                if not entry.is_bookmark:
+                    break
+        return first, entry
+
+    def _settled(self, query: Callable[..., _Answer], *args: object) -> _Answer:
+        """Return the answer to a query, of a time in which the stream was not truncated.
+
+        Else its bytes may be zeros, or of entries that took the place of others, and a sound file may look
+        damaged. A truncation replaces the index before it touches the bytes.
+        """
+        while True:
+            index = self.index
+            try:
+                answer = query(*args)
+            except (EntriesDisagree, EntryNotFound, StreamChanged, IndexError, OSError):
+                with self.changes.lock:  # held while totals and index are replaced
+                    is_settled = self.index is index
+                if is_settled:
+                    raise
+                continue
+            if self.index is index:
+                return answer
+
+    def _find(self, number: int, committed: Committed) -> tuple[int, bytes, int]:
+        """Return (offset of the entry, bytes around it, its position in them); for `_settled`."""
+        if not 0 <= number < committed.total_entries:
+            raise EntryNotFound(number, committed.total_entries)
+        index = self.index
+        page_number = index.page_of_entry(number)
+        try:
+            return self._find_on(page_number, number, committed, index)
+        except EntriesDisagree:
+            # Perhaps only the positions that an earlier opening stored; a walk tells, and replaces them.
+            self.walk(page_number)
+            return self._find_on(page_number, number, committed, index)
+
+    def _find_on(
+        self, page_number: int, number: int, committed: Committed, index: PageIndex
+    ) -> tuple[int, bytes, int]:
+        """Find an entry on its page, following the chain of lengths between two checkpoints."""
+        start = page_start(page_number)
+        table = self._checkpoints(page_number, index)
+        near, position, following = index.nearest(page_number, table, number)
+        if following is None:
+            following = self.data_end(page_number, committed.total_length) - start
+        data = self._read_whole(following - position, start + position, near)
+        try:
+            found = find_position(data, near, number)
+        except PageFault as fault:
+            raise self._disagree(fault, start + position) from fault
+        return start + position + found, data, found
+
+    def entries(self, from_number: int, to_number: int | None = None) -> Iterator[Entry]:
+        """Yield the entries from `from_number` up to, not including, `to_number`; None: all committed ones.
+
+        Raises:
+            BadEntryRange: not 0 <= from <= to <= committed entries.
+            EntriesDisagree: a page is damaged.
+        """
+        committed = self.committed
+        end_number = committed.total_entries if to_number is None else to_number
+        if not 0 <= from_number <= end_number <= committed.total_entries:
+            raise BadEntryRange(from_number, end_number, committed.total_entries)
+        return self._entries(from_number, end_number)
+
+    def _entries(self, number: int, end_number: int) -> Iterator[Entry]:
+        size_wanted = READ_AHEAD_BYTES
+        place: tuple[PageIndex | None, int, int] = (None, 0, 0)
+        while number < end_number:
+            place, data = self._settled(self._read_on, number, place, size_wanted)
+            index, offset, end = place
+            first_number, first_offset = number, offset
+            try:
+                for entry in entries_of(data, number, end_number):
+                    yield entry
+                    number += 1
+                    offset += ENTRY_HEAD_SIZE + len(entry.data)
+            except PageFault as fault:
+                raise self._disagree(fault, first_offset) from fault
+            if number == first_number and len(data) == end - offset:
+                raise EntriesDisagree(
+                    self.path, number, offset, "an entry past the end", "an entry that ends before"
+                )
+            place = index, offset, end
+            size_wanted = min(2 * size_wanted, PAGE_SIZE)
+
+    def _read_on(
+        self, number: int, place: tuple[PageIndex | None, int, int], size_wanted: int
+    ) -> tuple[tuple[PageIndex | None, int, int], bytes]:
+        """Read from entry `number` on; for `_settled`.
+
+        Args:
+            number: of the entry.
+            place: the index by which it was found, its offset, and the offset where its page's data ends. It
+                is looked for again when the stream was truncated since, or the page is at its end.
+            size_wanted: in bytes.
+
+        Returns:
+            Its place, and the bytes.
+        """
+        index, offset, end = place
+        if index is not self.index or offset >= end:
+            index, committed = self.index, self.committed
+            offset, _, _ = self._find(number, committed)
+            end = self.data_end(page_number_of(offset), committed.total_length)
+        return (index, offset, end), self._read_whole(min(end - offset, size_wanted), offset, number)
+
+    def columns(self, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
+        """Return the types and the data of committed entries of one page, from entry `number` on.
+
+        At least one entry; no further ones once their data has `size_wanted` bytes. For readers of many
+        entries, who would spend more on an object for each than on what is in it.
+
+        Raises:
+            EntryNotFound: there is no entry `number`.
+            EntriesDisagree: the page is damaged.
+        """
+        return self._settled(self._read_columns, number, size_wanted)
+
+    def _read_columns(self, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
+        committed = self.committed
+        offset, _, _ = self._find(number, committed)
+        end = self.data_end(page_number_of(offset), committed.total_length)
+        data = self._read_whole(min(end - offset, size_wanted + _COLUMNS_SLACK), offset, number)
+        try:
+            types, column = columns_of(data, number, size_wanted)
+            if not types:  # a long entry
+                types, column = columns_of(
+                    self._read_whole(end - offset, offset, number), number, size_wanted
+                )
+        except PageFault as fault:
+            raise self._disagree(fault, offset) from fault
+        if not types:
+            raise EntriesDisagree(
+                self.path, number, offset, "an entry past the end", "an entry that ends before"
+            )
+        return types, column
+
+    def boundary_from(self, offset: int) -> int:
+        """Return the first offset at or after `offset` where an entry begins, or where its page's data ends.
+
+        Args:
+            offset: of a committed byte, or where the data of a page or of the stream ends.
+        """
+        total_length = self.committed.total_length
+        page_number = page_number_of(offset)
+        start = page_start(page_number)
+        if offset == start or offset >= total_length:
+            return offset
+        end = self.data_end(page_number, total_length)
+        if offset >= end:
+            return offset
+        index = self.index
+        table = self._checkpoints(page_number, index)
+        near, position = index.nearest_position(page_number, table, offset - start)
+        data = self.read_checked(end - start - position, start + position)
+        try:
+            _, found = find_entry(data, near, offset - start - position)
+        except PageFault as fault:
+            raise self._disagree(fault, start + position) from fault
+        return start + position + found

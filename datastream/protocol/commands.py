@@ -1,0 +1,371 @@
+"""The TCP commands of one client connection: bytes in, effects out, as two tables. Pure.
+
+    request   u64 command | u64 stream_type | parameters      (u64 entry number, or u32 length and bookmark)
+
+    core.receive(data)              whatever came, in whatever pieces
+    core.next_effects()             the effects of the next complete command, None when there is none yet
+    core.receive_end()              the client will send nothing more
+
+The caller performs effects in order and asks for the next command only when the answer to the last one is on
+its way, so that one client can have at most one answer waiting. It never decides anything about the protocol.
+
+What the core needs to know of the stream comes from a `StreamView`.
+
+Source: docs/spec/stream-file.md section 4. Cells that the public text leaves open follow the Go server: [go].
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import Enum, IntEnum, auto
+from typing import Literal, Protocol
+
+from datastream.errors import NotFoundError, PageDamaged
+from datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
+from datastream.limits import ANSWER_COPY_BYTES_MAX, BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
+from datastream.protocol.packets import NOT_FOUND_ANSWER, encode_result
+
+__all__ = [
+    "COMMANDS",
+    "ERRORS",
+    "REPLIES",
+    "Close",
+    "Command",
+    "CommandCore",
+    "CommandError",
+    "Effect",
+    "EndAfterCatchUp",
+    "OnCommandError",
+    "Reply",
+    "Send",
+    "SendRange",
+    "StartStream",
+    "StopStream",
+    "StreamState",
+    "StreamView",
+    "encode_command",
+]
+
+OnCommandError = Literal["close", "keep"]
+_HEAD = struct.Struct(">QQ")
+_U64 = struct.Struct(">Q")
+_U32 = struct.Struct(">I")
+
+
+class Command(IntEnum):
+    """Command numbers."""
+
+    START = 1
+    STOP = 2
+    HEADER = 3
+    START_BOOKMARK = 4
+    ENTRY = 5
+    BOOKMARK = 6
+
+
+class Parameter(Enum):
+    """What follows the stream type in a request."""
+
+    NONE = auto()
+    ENTRY_NUMBER = auto()
+    BOOKMARK = auto()
+
+
+class CommandError(IntEnum):
+    """Error numbers of a Result."""
+
+    OK = 0
+    ALREADY_STARTED = 1
+    ALREADY_STOPPED = 2
+    BAD_FROM_ENTRY = 3
+    BAD_FROM_BOOKMARK = 4
+    INVALID_COMMAND = 9
+
+
+class StreamState(Enum):
+    """Whether the client is being streamed to."""
+
+    STOPPED = auto()
+    STREAMING = auto()
+
+
+class Reply(Enum):
+    """What a command is answered with."""
+
+    ANSWER = auto()
+    ALREADY_STARTED = auto()
+    ALREADY_STOPPED = auto()
+
+
+COMMANDS: dict[Command, tuple[str, Parameter, str]] = {
+    Command.START: ("Start", Parameter.ENTRY_NUMBER, "entries from there on, then live"),
+    Command.STOP: ("Stop", Parameter.NONE, "nothing more is streamed"),
+    Command.HEADER: ("Header", Parameter.NONE, "header entry, of what is committed"),
+    Command.START_BOOKMARK: (
+        "StartBookmark",
+        Parameter.BOOKMARK,
+        "entries from the bookmark's on, then live",
+    ),
+    Command.ENTRY: ("Entry", Parameter.ENTRY_NUMBER, "one entry, first byte `0xfe`"),
+    Command.BOOKMARK: ("Bookmark", Parameter.BOOKMARK, "the first entry after it that is not a bookmark"),
+}
+"""command -> (name, parameter, what follows Result OK)."""
+
+ERRORS: dict[CommandError, tuple[str, str]] = {
+    CommandError.OK: ("OK", "stays open"),
+    CommandError.ALREADY_STARTED: ("Already started", "closed, or kept with `keep`"),
+    CommandError.ALREADY_STOPPED: ("Already stopped", "closed, or kept with `keep`"),
+    CommandError.BAD_FROM_ENTRY: ("Bad from entry", "stays open"),
+    CommandError.BAD_FROM_BOOKMARK: ("Bad from bookmark", "stays open"),
+    CommandError.INVALID_COMMAND: ("Invalid command", "closed: what follows cannot be framed"),
+}
+"""error -> (text of the Result, what becomes of the connection)."""
+
+REPLIES: dict[StreamState, dict[Command, Reply]] = {
+    StreamState.STOPPED: {
+        Command.START: Reply.ANSWER,
+        Command.STOP: Reply.ALREADY_STOPPED,
+        Command.HEADER: Reply.ANSWER,
+        Command.START_BOOKMARK: Reply.ANSWER,
+        Command.ENTRY: Reply.ANSWER,
+        Command.BOOKMARK: Reply.ANSWER,
+    },
+    StreamState.STREAMING: {
+        Command.START: Reply.ALREADY_STARTED,
+        Command.STOP: Reply.ANSWER,
+        Command.HEADER: Reply.ALREADY_STARTED,  # [go] the error number of all three
+        Command.START_BOOKMARK: Reply.ALREADY_STARTED,
+        Command.ENTRY: Reply.ALREADY_STARTED,
+        Command.BOOKMARK: Reply.ALREADY_STARTED,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send these bytes; while streaming, after the entry that is under way."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendRange:
+    """Send these committed bytes of the file, after what was to be sent before: the rest of a long answer.
+
+    A client that asks for long entries and does not read them thus costs no memory.
+    """
+
+    offset: int
+    size: int
+    """Bytes; all of them are on one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartStream:
+    """Stream committed entries from this offset on, and later ones as they are committed."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopStream:
+    """Stream nothing more after the entry that is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndAfterCatchUp:
+    """Stream up to what is committed now, then close: the client's sending side is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close when everything before is sent."""
+
+    reason: str
+    """For the log."""
+
+
+Effect = Send | SendRange | StartStream | StopStream | EndAfterCatchUp | Close
+
+
+class StreamView(Protocol):
+    """What the commands ask of the stream; `DataStreamer` is one. Only committed entries are seen."""
+
+    def header_bytes(self) -> bytes:
+        """Return the header entry (38 bytes)."""
+        ...
+
+    def offset_of(self, number: int) -> int:
+        """Return where an entry begins, or the stream's end for the number after the last."""
+        ...
+
+    def get_entry(self, number: int) -> Entry:
+        """Return an entry, or raise NotFoundError."""
+        ...
+
+    def get_bookmark(self, bookmark: bytes) -> int:
+        """Return the entry number of a bookmark, or raise NotFoundError."""
+        ...
+
+    def get_first_event_after_bookmark(self, bookmark: bytes) -> Entry:
+        """Return the answer to a Bookmark command, or raise NotFoundError."""
+        ...
+
+
+def encode_command(command: Command, stream_type: int, parameter: int | bytes | None = None) -> bytes:
+    """Return the bytes of a request; `parameter` is an entry number or a bookmark."""
+    head = _HEAD.pack(command, stream_type)
+    if isinstance(parameter, bytes):
+        return head + _U32.pack(len(parameter)) + parameter
+    return head if parameter is None else head + _U64.pack(parameter)
+
+
+class CommandCore:
+    """The protocol of one client connection.
+
+    Args:
+        view: the stream.
+        stream_type: what every request must name.
+        on_command_error: whether a command in the wrong state closes the connection ("close", documented) or
+            only hears its error ("keep", as the newest Go server does).
+    """
+
+    __slots__ = ("_buffer", "_closed", "_ended", "_on_command_error", "_stream_type", "_view", "state")
+
+    def __init__(
+        self, view: StreamView, stream_type: int, on_command_error: OnCommandError = "close"
+    ) -> None:
+        self._view = view
+        self._stream_type = stream_type
+        self._on_command_error = on_command_error
+        self._buffer = b""
+        self._ended = False
+        self._closed = False
+        self.state = StreamState.STOPPED
+
+    def receive(self, data: bytes) -> None:
+        """Take in bytes from the client."""
+        self._buffer += data
+
+    def receive_end(self) -> None:
+        """Take in that the client closed its sending side: what it sent before is still answered."""
+        self._ended = True
+
+    def next_effects(self) -> list[Effect] | None:
+        """Return the effects of the next complete command, or of the end; None: wait for more bytes.
+
+        What the view raises, but for NotFoundError and PageDamaged, leaves the command where it is: the next
+        call asks again. After a `Close` or an `EndAfterCatchUp` there is nothing more to ask.
+        """
+        if self._closed:
+            return None
+        effects = self._next_command()
+        if effects is None and self._ended:
+            self._closed = True
+            if self.state is StreamState.STREAMING:
+                return [EndAfterCatchUp()]
+            return [Close("the client closed its side")]
+        if effects and isinstance(effects[-1], Close):
+            self._closed = True
+            self._buffer = b""
+        return effects
+
+    def _next_command(self) -> list[Effect] | None:
+        buffer = self._buffer
+        if len(buffer) < _HEAD.size:
+            return None
+        number, stream_type = _HEAD.unpack_from(buffer)
+        if stream_type != self._stream_type:  # before the command is looked at, and without a Result
+            return [Close(f"stream type {stream_type}, expected {self._stream_type}")]
+        try:
+            command = Command(number)
+        except ValueError:
+            return [*self._error(CommandError.INVALID_COMMAND), Close(f"unknown command {number}")]
+        parameter: int | bytes | None = None
+        end = _HEAD.size
+        match COMMANDS[command][1]:
+            case Parameter.ENTRY_NUMBER:
+                end += _U64.size
+                if len(buffer) < end:
+                    return None
+                (parameter,) = _U64.unpack_from(buffer, _HEAD.size)
+            case Parameter.BOOKMARK:
+                end += _U32.size
+                if len(buffer) < end:
+                    return None
+                (size,) = _U32.unpack_from(buffer, _HEAD.size)
+                if not BOOKMARK_SIZE_MIN <= size <= BOOKMARK_SIZE_MAX:
+                    return [Close(f"bookmark of {size} bytes, expected 1 to {BOOKMARK_SIZE_MAX}")]
+                if len(buffer) < end + size:
+                    return None
+                parameter = buffer[end : end + size]
+                end += size
+        effects = self._reply(command, parameter)
+        self._buffer = buffer[end:]  # behind it: what the stream cannot answer yet is asked again
+        return effects
+
+    def _reply(self, command: Command, parameter: int | bytes | None) -> list[Effect]:
+        match REPLIES[self.state][command]:
+            case Reply.ANSWER:
+                return self._answer(command, parameter)
+            case Reply.ALREADY_STARTED:
+                error = CommandError.ALREADY_STARTED
+            case Reply.ALREADY_STOPPED:
+                error = CommandError.ALREADY_STOPPED
+        if self._on_command_error == "keep":
+            return self._error(error)
+        # Nothing is streamed after this Result either: the connection ends with it.
+        stop: list[Effect] = [StopStream()] if self.state is StreamState.STREAMING else []
+        name, text = COMMANDS[command][0], ERRORS[error][0]
+        return [*stop, *self._error(error), Close(f"{name} while {self.state.name.lower()}: {text}")]
+
+    def _answer(self, command: Command, parameter: int | bytes | None) -> list[Effect]:
+        ok = encode_result(CommandError.OK, ERRORS[CommandError.OK][0])
+        match command, parameter:
+            case Command.START, int(number):
+                return self._start(number, CommandError.BAD_FROM_ENTRY)
+            case Command.START_BOOKMARK, bytes(bookmark):
+                return self._start(bookmark, CommandError.BAD_FROM_BOOKMARK)
+            case Command.STOP, _:
+                self.state = StreamState.STOPPED
+                return [StopStream(), Send(ok)]
+            case Command.HEADER, _:
+                return [Send(ok + self._view.header_bytes())]
+            case Command.ENTRY, int(number):
+                return self._find(ok, number)
+            case Command.BOOKMARK, bytes(bookmark):
+                return self._find(ok, bookmark)
+        raise AssertionError((command, parameter))
+
+    def _start(self, where: int | bytes, error: CommandError) -> list[Effect]:
+        try:
+            number = self._view.get_bookmark(where) if isinstance(where, bytes) else where
+            offset = self._view.offset_of(number)
+        except (NotFoundError, PageDamaged):
+            return self._error(error)
+        self.state = StreamState.STREAMING
+        return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
+
+    def _find(self, ok: bytes, what: int | bytes) -> list[Effect]:
+        """Answer an Entry or Bookmark command."""
+        view = self._view
+        try:
+            entry = (
+                view.get_first_event_after_bookmark(what) if isinstance(what, bytes) else view.get_entry(what)
+            )
+            if len(entry.data) <= ANSWER_COPY_BYTES_MAX:
+                return [Send(ok + encode_entry(entry, PACKET_ANSWER))]
+            offset = view.offset_of(entry.number)
+        except NotFoundError:
+            return [Send(ok + NOT_FOUND_ANSWER)]
+        except PageDamaged:  # it is there: to say that it is not would be wrong
+            is_bookmark = isinstance(what, bytes)
+            return self._error(CommandError.BAD_FROM_BOOKMARK if is_bookmark else CommandError.BAD_FROM_ENTRY)
+        # Only its first byte differs from what lies in the file.
+        rest = SendRange(offset + 1, ENTRY_HEAD_SIZE - 1 + len(entry.data))
+        return [Send(ok + bytes((PACKET_ANSWER,))), rest]
+
+    @staticmethod
+    def _error(error: CommandError) -> list[Effect]:
+        return [Send(encode_result(error, ERRORS[error][0]))]

@@ -1,0 +1,103 @@
+"""What a client has received and not taken: results, answers, streamed entries. Pure.
+
+The shells (`client.py`, `blocking_client.py`) feed it bytes and take what a verb waits for. While streaming,
+the server takes no command but Stop, and entries come before its Result.
+
+Source: docs/spec/stream-file.md section 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from datastream.errors import (
+    BookmarkNotFound,
+    CommandRefused,
+    ConnectionEnded,
+    EntryNotFound,
+    ServerSpokeWrongly,
+)
+from datastream.layout import Entry, StreamHeader
+from datastream.protocol.commands import COMMANDS, Command
+from datastream.protocol.packets import Answer, Packet, PacketReader, Result
+
+__all__ = ["Inbox", "answered_entry", "answered_header"]
+
+
+class Inbox:
+    """Packets in the order they came, and what the client may take next.
+
+    Args:
+        stream_type: that every command of this client names.
+    """
+
+    def __init__(self, stream_type: int) -> None:
+        self.stream_type = stream_type
+        self.is_streaming = False
+        """Set by the shell after Start, cleared after Stop."""
+        self._reader = PacketReader()
+        self._packets: deque[Packet] = deque()
+
+    def feed(self, data: bytes, while_doing: str) -> None:
+        """Take in bytes; none means that the server closed the connection.
+
+        Raises:
+            ConnectionEnded: the server closed the connection.
+            ServerSpokeWrongly: bytes that are not the protocol.
+        """
+        if not data:
+            raise ConnectionEnded(while_doing)
+        self._packets.extend(self._reader.feed(data))
+
+    def take_result(self, command: Command) -> bool:
+        """Return whether the command's Result has come; streamed entries before it stay to be taken.
+
+        Raises:
+            CommandRefused: it is not OK.
+            ServerSpokeWrongly: something else came, as entries that nobody asked for.
+        """
+        for position, packet in enumerate(self._packets):
+            if isinstance(packet, Result):
+                del self._packets[position]
+                if packet.error_number:
+                    raise CommandRefused(COMMANDS[command][0], packet.error_number, packet.text)
+                return True
+            if not isinstance(packet, Entry) or not self.is_streaming:
+                raise ServerSpokeWrongly("answer", type(packet).__name__, "a Result")
+        return False
+
+    def take_entries(self) -> list[Entry]:
+        """Return the streamed entries that have come."""
+        entries: list[Entry] = []
+        while self._packets:
+            packet = self._packets.popleft()
+            if not isinstance(packet, Entry):
+                raise ServerSpokeWrongly("packet in the stream", type(packet).__name__, "an entry")
+            entries.append(packet)
+        return entries
+
+    def take_answer(self) -> Packet | None:
+        """Return what follows a Result, None when it has not come yet."""
+        return self._packets.popleft() if self._packets else None
+
+
+def answered_header(packet: Packet) -> StreamHeader:
+    """Return the answer to Header; ServerSpokeWrongly when it is something else."""
+    if not isinstance(packet, StreamHeader):
+        raise ServerSpokeWrongly("answer to Header", type(packet).__name__, "a header")
+    return packet
+
+
+def answered_entry(packet: Packet, asked: int | bytes) -> Entry:
+    """Return the answer to Entry (asked by number) or Bookmark (asked by its bytes).
+
+    Raises:
+        EntryNotFound, BookmarkNotFound: the server has none.
+        ServerSpokeWrongly: it answered something else.
+    """
+    if not isinstance(packet, Answer):
+        name = "Entry" if isinstance(asked, int) else "Bookmark"
+        raise ServerSpokeWrongly(f"answer to {name}", type(packet).__name__, "an entry")
+    if packet.entry is None:
+        raise EntryNotFound(asked) if isinstance(asked, int) else BookmarkNotFound(asked)
+    return packet.entry

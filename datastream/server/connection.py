@@ -1,0 +1,589 @@
+"""One client of the TCP server: a socket, the command core, and an offset into the file.
+
+What goes out, in order; each waits until the one before is with the kernel:
+
+    1  the queue: the rest of the entry that is under way (a Result may not cut an entry), then the answer to
+       the last command; no further command is read until it is out
+    2  while streaming, committed bytes from the client's offset on, page by page, never padding
+
+History and live tail are the same: send what is committed, then wait for the next commit. A client costs the
+same memory whether it reads or not: of what waits for it, only short answers are held as bytes.
+
+One client has the event loop for one turn at most: COMMANDS_PER_TURN, and its part of SEND_BYTES_PER_ROUND.
+
+Runs in the event loop's thread; sockets never block. Protocol decisions are in `commands.py`.
+Source: docs/spec/stream-file.md section 4; datastream/README.md, "Limits".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import logging
+import os
+import socket
+import struct
+import termios
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
+from datastream.file.first_touch import FirstTouch
+from datastream.file.page_sums import this_thread
+from datastream.file.streamer import DataStreamer
+from datastream.layout import page_end, page_number_of
+from datastream.limits import (
+    COMMANDS_PER_TURN,
+    LINGER_BYTES_MAX,
+    LINGER_FIRST_SECONDS,
+    LINGER_SECONDS,
+    LINGER_STALL_SECONDS,
+    RECEIVE_BYTES,
+    SEND_BYTES_PER_ROUND,
+    SEND_BYTES_PER_TURN,
+    SEND_BYTES_PER_TURN_MIN,
+    ServerLimits,
+)
+from datastream.protocol.commands import (
+    Close,
+    CommandCore,
+    Effect,
+    EndAfterCatchUp,
+    OnCommandError,
+    Send,
+    SendRange,
+    StartStream,
+    StopStream,
+)
+from datastream.server.live_tail import LiveTail
+
+__all__ = ["NO_CUT", "Connection", "ServerContext"]
+
+_logger = logging.getLogger(__name__)
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+_INT = struct.Struct("i")
+_NONE = -1
+
+NO_CUT = 1 << 64
+"""Greater than every offset."""
+
+
+@dataclass(slots=True)
+class ServerContext:
+    """What the connections of a server share."""
+
+    streamer: DataStreamer
+    loop: asyncio.AbstractEventLoop
+    limits: ServerLimits
+    on_command_error: OnCommandError
+    forget: Callable[[Connection], None]
+    """Called when a connection has ended."""
+    waiting: set[Connection] = field(default_factory=set)
+    """Clients that have everything that is committed and want more."""
+    writing_count: int = 0
+    """How many clients have more to be sent than they had room for, or than a turn allows."""
+    bytes_sent: int = 0
+    cut_offset: int = NO_CUT
+    """The stream was truncated to this length; clients that are past it have what is no longer there."""
+    first_touch: FirstTouch = field(init=False)
+    """Has pages checked that are read for the first time."""
+
+    def __post_init__(self) -> None:
+        """Make what has threads of its own."""
+        self.first_touch = FirstTouch(self.streamer.sums, self.loop)
+
+    def turn_bytes(self) -> int:
+        """Return how many bytes one client may be sent before the others have their turn."""
+        part = SEND_BYTES_PER_ROUND // (self.writing_count + 1)
+        return max(SEND_BYTES_PER_TURN_MIN, min(SEND_BYTES_PER_TURN, part))
+
+
+class _Progress(Enum):
+    DONE = auto()
+    BLOCKED = auto()
+    TURN_OVER = auto()
+    COMMANDS_LEFT = auto()
+    """The turn is over, and commands that were received may wait."""
+
+
+class Connection:
+    """A connected client.
+
+    Args:
+        context: what it shares with the others.
+        sock: connected and non-blocking.
+        peer: the client's address and port, for the log.
+        party: whose lines in the log are counted together (`extra={"caused_by": …}`): its network address.
+    """
+
+    __slots__ = (
+        "_caused",
+        "_closing",
+        "_context",
+        "_core",
+        "_end_at",
+        "_ended",
+        "_linger",
+        "_lingered_bytes",
+        "_position",
+        "_progress_at",
+        "_queue",
+        "_reached",
+        "_reading",
+        "_sender",
+        "_socket",
+        "_streaming",
+        "_turn_bytes",
+        "_turn_commands",
+        "_unacknowledged",
+        "_writing",
+        "active_at",
+        "peer",
+    )
+
+    def __init__(self, context: ServerContext, sock: socket.socket, peer: str, party: str = "") -> None:
+        self._context = context
+        self._socket = sock
+        self.peer = peer
+        self._caused = {"caused_by": party}
+        streamer = context.streamer
+        self._core = CommandCore(streamer, streamer.header.stream_type, context.on_command_error)
+        self._sender = streamer.range_sender()
+        self._queue: list[bytes | SendRange] = []
+        """To be sent before anything else."""
+        self._position = _NONE
+        """Offset of the next byte to stream; _NONE when not streaming."""
+        self._reached = 0
+        """The highest offset that was sent to here from the file, but for what is being streamed now."""
+        self._streaming = False
+        self._end_at = _NONE
+        """Stream up to here, then close."""
+        self._closing = False
+        self._ended = False
+        """The client closed its sending side."""
+        self._linger: asyncio.TimerHandle | None = None
+        self._lingered_bytes = 0
+        self._reading = False
+        self._writing = False
+        self._turn_bytes = 0
+        """What may still be sent in this turn."""
+        self._turn_commands = 0
+        self._unacknowledged = 0
+        """Bytes that the client's host had not taken when the kernel was last asked, and those sent since."""
+        self._progress_at = self.active_at = context.loop.time()
+        self._watch(want_read=True, want_write=False)
+
+    # --- events ------------------------------------------------------------------------------------------
+
+    def wake(self, tail: LiveTail) -> None:
+        """Send what was committed since; only for a client that is in `waiting`."""
+        if self._socket.fileno() >= 0:
+            self._guarded(self._send_tail, tail)
+
+    def sweep(self, now: float) -> None:
+        """Close when a timeout has passed.
+
+        Args:
+            now: the event loop's time in seconds.
+        """
+        limits = self._context.limits
+        if self._linger is not None or self._socket.fileno() < 0:
+            return
+        # Not only when the kernel refuses bytes: live entries for a host that is gone fill its buffer slowly.
+        if self._unacknowledged:
+            self._look_for_progress(now)
+        if self._unacknowledged and 0 < limits.write_timeout_seconds < now - self._progress_at:
+            seconds = now - self._progress_at
+            _logger.info("client %s: took nothing for %.1f s, closed", self.peer, seconds, extra=self._caused)
+            self._reset()
+        elif 0 < limits.inactivity_timeout_seconds < now - self.active_at:
+            seconds = now - self.active_at
+            _logger.info("client %s: inactive for %.1f s, closed", self.peer, seconds, extra=self._caused)
+            self.close()
+
+    def lag_bytes(self, total_length: int) -> int:
+        """Return how far a streaming client is from the committed length, in bytes of the file, else 0."""
+        return max(0, total_length - self._position) if self._streaming else 0
+
+    def close_if_past(self, offset: int) -> None:
+        """Reset the connection when the client has, or is being sent, something at or after `offset`.
+
+        Also when it was sent long ago: a socket holds pages of the file, not copies, and within one machine
+        those that the client's host has acknowledged, too, until the client reads them. What is written into
+        the pages then changes what was sent.
+
+        One that has closed its sending side, and has not come so far, gets what is left: up to `offset`.
+        """
+        if max(self._position, self._reached) > offset and self._socket.fileno() >= 0:
+            _logger.warning(
+                "client %s: reset: the stream was truncated to %d", self.peer, offset, extra=self._caused
+            )
+            self._reset()
+        self._end_at = min(self._end_at, offset)
+
+    def close(self) -> None:
+        """Close the connection now; a second time does nothing."""
+        if self._socket.fileno() < 0:
+            return
+        if self._linger is not None:
+            self._linger.cancel()
+        self._context.waiting.discard(self)
+        self._closing = True
+        self._watch(want_read=False, want_write=False)
+        self._socket.close()
+        self._context.forget(self)
+
+    def _reset(self) -> None:
+        """Close, and drop what the kernel still holds: megabytes, for a client that does not read."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.close()
+
+    def _guarded(self, action: Callable[..., None], *args: object) -> None:
+        """Run one reaction; whatever goes wrong ends this client only."""
+        if self._socket.fileno() < 0:
+            return
+        this_thread.waits = False
+        try:
+            action(*args)
+        except PageUnchecked as unchecked:
+            self._await_check(unchecked.page_number)
+        except PageDamaged as error:
+            _logger.info("client %s: ended where the stream is damaged: %s", self.peer, error)
+            self._queue.clear()
+            self._closing = True
+            self._guarded(self._end)  # what went out before is whole
+        except (ConnectionError, TimeoutError) as error:
+            _logger.debug("client %s: %s", self.peer, error)
+            self.close()
+        except StreamChanged as error:
+            _logger.warning("client %s: reset: %s", self.peer, error, extra=self._caused)
+            self._reset()
+        except (DatastreamError, OSError) as error:
+            _logger.error("client %s: closed: %s", self.peer, error, extra=self._caused)
+            self.close()
+        except Exception:  # a bug of ours: without this the loop would call us again and again
+            _logger.exception("client %s: closed", self.peer, extra=self._caused)
+            self.close()
+        finally:
+            this_thread.waits = True
+
+    def _await_check(self, page_number: int) -> None:
+        """Go on when it is known whether a page is good; until then, this client has all that it may have."""
+        self._context.waiting.discard(self)
+        self._watch(want_read=False, want_write=False)
+        self._context.first_touch.check(page_number, self._on_checked)
+
+    def _on_checked(self, failure: Exception | None) -> None:
+        if failure is None:
+            self._guarded(self._pump)
+        elif self._socket.fileno() >= 0:
+            _logger.error("client %s: closed: a page cannot be checked: %s", self.peer, failure)
+            self.close()
+
+    def _on_readable(self) -> None:
+        self._guarded(self._receive if self._linger is None else self._drop_input)
+
+    def _on_writable(self) -> None:
+        self._guarded(self._pump)
+
+    def _on_linger_timer(self, delay: float, until: float) -> None:
+        self._guarded(self._look_at_linger, delay, until)
+
+    # --- receiving ---------------------------------------------------------------------------------------
+
+    def _receive(self) -> None:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        if data:
+            # uvloop stops polling a socket once it has an error, and tells of that once: when the reset came
+            # behind these bytes, nobody would ever hear of it.
+            if error := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise ConnectionResetError(error, os.strerror(error))
+            self.active_at = self._context.loop.time()
+            self._core.receive(data)
+        else:
+            self._ended = True
+            self._core.receive_end()
+        self._pump()
+
+    def _run_command(self) -> bool:
+        """Perform the effects of the next complete command; return whether there was one."""
+        if self._end_at != _NONE:
+            return False
+        if not self._streaming:
+            self._sender.begin()
+        effects = self._core.next_effects()
+        if effects is None:
+            return False
+        self._turn_commands += 1
+        for effect in effects:
+            self._perform(effect)
+        return True
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(data):
+                self._finish_entry()
+                self._queue.append(data)
+            case SendRange(offset, size):
+                self._queue.append(effect)
+                self._reached = max(self._reached, offset + size)
+            case StartStream(offset):
+                self._position = offset
+                self._streaming = True
+            case StopStream():
+                self._finish_entry()
+                self._reached = max(self._reached, self._position)
+                self._position = _NONE
+                self._streaming = False
+            case EndAfterCatchUp():
+                self._end_at = self._context.streamer.committed.total_length
+            case Close(reason):
+                _logger.debug("client %s: %s", self.peer, reason)
+                self._closing = True
+
+    def _finish_entry(self) -> None:
+        """Queue the rest of the entry that is under way.
+
+        Raises:
+            StreamChanged: the stream was truncated before it; the answer that follows would cut it.
+        """
+        if not self._streaming:
+            return
+        try:
+            boundary = self._context.streamer.boundary_from(self._position)
+        finally:  # behind it: also what it found, or failed at, may be of what came instead
+            self._check_place()
+        if boundary > self._position:
+            self._queue.append(SendRange(self._position, boundary - self._position))
+            self._position = boundary
+
+    def _check_place(self) -> None:
+        """Find out whether a change took away the place in the stream where the client stands.
+
+        Raises:
+            StreamChanged: one did.
+        """
+        context, position = self._context, self._position
+        self._sender.check(position)
+        # A truncation that came while live bytes were sent is not remembered there.
+        if position > min(context.cut_offset, context.streamer.committed.total_length):
+            raise StreamChanged(context.streamer.path, position)
+
+    # --- sending -----------------------------------------------------------------------------------------
+
+    def _send_tail(self, tail: LiveTail) -> None:
+        """Send what was committed since, out of the bytes that all waiting clients share."""
+        found = tail.after(self._position)
+        if (
+            self._position > self._context.cut_offset
+        ):  # looked at after the tail, see `StreamServer._on_commit`
+            self._reset()
+            return
+        if found is None:
+            self._pump()
+            return
+        offset, data = found
+        try:
+            count = self._socket.send(data)
+        except (BlockingIOError, InterruptedError):
+            self._pump()
+            return
+        self._position = offset + count
+        self._sent(count)
+        if count < len(data):
+            self._pump()
+        else:
+            self._sender.begin()  # at the end of an entry, earlier updates do not concern it
+
+    def _pump(self) -> None:
+        """Send as much as the kernel takes and this turn allows; then wait for the right thing."""
+        self._turn_bytes = self._context.turn_bytes()
+        self._turn_commands = 0
+        progress = self._send_all()
+        if progress is _Progress.DONE and self._closing:
+            self._end()
+            return
+        if progress is _Progress.DONE and self._streaming:
+            self._context.waiting.add(self)
+        else:
+            self._context.waiting.discard(self)
+        # Nothing more is taken in while an answer or a command waits, so neither can pile up.
+        want_read = not (self._queue or self._ended or progress is _Progress.COMMANDS_LEFT)
+        self._watch(want_read, want_write=progress is not _Progress.DONE)
+
+    def _send_all(self) -> _Progress:
+        while True:
+            if not self._send_queue():
+                return _Progress.BLOCKED
+            if self._closing:
+                return _Progress.DONE
+            if self._turn_commands >= COMMANDS_PER_TURN or self._turn_bytes <= 0:
+                return _Progress.COMMANDS_LEFT
+            if self._run_command():
+                continue
+            if not self._streaming:
+                return _Progress.DONE
+            limit = self._end_at if self._end_at != _NONE else self._context.streamer.committed.total_length
+            progress = self._send_range(limit)
+            if progress is _Progress.DONE and self._end_at != _NONE:
+                self._closing = True
+            return progress
+
+    def _send_queue(self) -> bool:
+        """Send what waits in the queue; return whether all of it went."""
+        queue = self._queue
+        while queue:
+            piece = queue[0]
+            try:
+                if isinstance(piece, bytes):
+                    count = self._socket.send(piece)
+                    rest: bytes | SendRange | None = piece[count:] or None
+                else:
+                    count = self._send_file(piece.offset, piece.size)
+                    left = piece.size - count
+                    rest = SendRange(piece.offset + count, left) if left else None
+            except (BlockingIOError, InterruptedError):
+                return False
+            self._sent(count)
+            if rest is None:
+                del queue[0]
+            else:
+                queue[0] = rest
+        return True
+
+    def _send_range(self, limit: int) -> _Progress:
+        """Send the entries between the client's offset and `limit`, an offset at which an entry ends."""
+        streamer = self._context.streamer
+        while True:
+            position = self._position
+            page_number = page_number_of(position)
+            end = streamer.data_end(page_number, limit) if position < limit else position
+            if position >= end:
+                if position > limit:
+                    self._check_place()  # or a client would be told that it has everything
+                if page_end(page_number) >= limit or position >= limit:
+                    return _Progress.DONE
+                self._position = page_end(page_number)  # what is between is padding
+                continue
+            if self._turn_bytes <= 0:
+                return _Progress.TURN_OVER
+            try:
+                count = self._send_file(position, min(end - position, self._turn_bytes))
+            except (BlockingIOError, InterruptedError):
+                return _Progress.BLOCKED
+            self._position = position + count
+            self._sent(count)
+
+    def _send_file(self, offset: int, size: int) -> int:
+        """Send up to `size` bytes of the file; return how many the kernel took."""
+        self._context.streamer.sums.require(page_number_of(offset))
+        count = self._sender.send(self._socket.fileno(), offset, size)
+        if count == 0:
+            raise OSError(errno.EIO, f"the stream file ends before offset {offset + size}")
+        return count
+
+    def _sent(self, count: int) -> None:
+        self._turn_bytes -= count
+        self._context.bytes_sent += count
+        # What the kernel has is no sign of the client: that is looked for later.
+        if not self._unacknowledged:
+            self._progress_at = self._context.loop.time()
+        self._unacknowledged += count
+
+    # --- ending ------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Everything is with the kernel: close our side, and wait until the client has it and closed its own.
+
+        Closing at once while bytes of the client are unread would send a reset, which can destroy the last
+        answer before the client reads it. And what the kernel still has to deliver stays a connection here: a
+        client that never reads cannot leave any number of them behind.
+        """
+        if self._ended and not self._count_unacknowledged():
+            self.close()
+            return
+        self._watch(want_read=False, want_write=False)
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:  # the client was quicker
+            self.close()
+            return
+        if not self._ended:
+            self._watch(want_read=True, want_write=False)
+        self._wait_for_linger(LINGER_FIRST_SECONDS, self._context.loop.time() + LINGER_SECONDS)
+
+    def _drop_input(self) -> None:
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        self._lingered_bytes += len(data)
+        if self._lingered_bytes > LINGER_BYTES_MAX:
+            self.close()
+        elif not data:
+            self._ended = True
+            if self._has_all():
+                self.close()
+            else:
+                self._watch(want_read=False, want_write=False)
+
+    def _wait_for_linger(self, delay: float, until: float) -> None:
+        self._linger = self._context.loop.call_later(delay, self._on_linger_timer, delay, until)
+
+    def _look_at_linger(self, delay: float, until: float) -> None:
+        """Look whether a closing connection is over; else look again later."""
+        now = self._context.loop.time()
+        if self._has_all():
+            if self._ended or now >= until:
+                self.close()
+                return
+        else:
+            self._look_for_progress(now)
+            if now - self._progress_at > (self._context.limits.write_timeout_seconds or LINGER_STALL_SECONDS):
+                text = "client %s: did not take the end of its answer, closed"
+                _logger.info(text, self.peer, extra=self._caused)
+                self._reset()
+                return
+        self._wait_for_linger(min(2 * delay, LINGER_SECONDS), until)
+
+    def _has_all(self) -> bool:
+        """Whether the client's host has everything; our FIN, which comes after it, counts as one byte."""
+        return self._count_unacknowledged() <= 1
+
+    def _look_for_progress(self, now: float) -> None:
+        """Take in whether the client's host took bytes since the last look.
+
+        The kernel says that there is room only when a third of its buffer is free: seconds after a client
+        behind a slow line took its first bytes.
+        """
+        count = self._count_unacknowledged()
+        if count < self._unacknowledged:
+            self._progress_at = self.active_at = now
+        self._unacknowledged = count
+
+    def _count_unacknowledged(self) -> int:
+        """Return how many bytes the kernel holds because the client's host has not taken them."""
+        count: int
+        (count,) = _INT.unpack(fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
+        return count
+
+    def _watch(self, want_read: bool, want_write: bool) -> None:
+        """Ask the event loop for what we wait for: commands, room to send."""
+        loop, fd = self._context.loop, self._socket.fileno()
+        if want_read and not self._reading:
+            loop.add_reader(fd, self._on_readable)
+        elif self._reading and not want_read:
+            loop.remove_reader(fd)
+        self._reading = want_read
+        if want_write and not self._writing:
+            loop.add_writer(fd, self._on_writable)
+            self._context.writing_count += 1
+        elif self._writing and not want_write:
+            loop.remove_writer(fd)
+            self._context.writing_count -= 1
+        self._writing = want_write

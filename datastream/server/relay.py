@@ -1,0 +1,254 @@
+"""A relay: follows a master, keeps its stream in a file of its own, and serves that to clients of its own.
+
+    relay = Relay([("10.0.0.1", 6900)], "datarelay.bin", "0.0.0.0", 7900)
+    await relay.run()              # until it is cancelled, or the master turns out to have another stream
+
+Invariants
+  - The relay's entries are the master's, with the same numbers, in the same order; so its data pages are the
+    master's, byte by byte, as far as it has come. Version, system id and stream type are the master's too.
+  - On every connection, the last entries that both have are compared before anything is taken. A master with
+    another stream is refused, and nothing is changed.
+  - Killed at any moment, it goes on with the entry after its last committed one.
+
+Where it commits. The TCP stream has no marks of atomic operations, so the relay cannot know where one ends.
+It commits what has arrived, whole entries, as one operation, flushed before its clients see it. The master
+sends committed entries only, and so does the relay; but a Header, Entry or Bookmark command to a relay may
+see the first entries of a master's operation before the others have come. A client that streams sees no
+difference: on its connection to the master, entries arrive one after the other too.
+
+Not noticed: an entry that the master changes later (`update_entry_data`), unless it is one of the last. A
+master that was truncated is behind until it has grown again, and refused when it has other entries then.
+
+A thin shell around `follower.py`, `streamer.py` and `server.py`.
+
+Source: zkevm-data-streamer README, "STREAM RELAY"; datastream/README.md, "Following, and the relay".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from datastream.client.client import StreamClient
+from datastream.client.follower import StreamFollower
+from datastream.errors import CommitFailed, DatastreamError, EntryNotRelayed, MisuseError
+from datastream.file.operation import OperationGroup
+from datastream.file.page_sums import PageSums
+from datastream.file.streamer import DataStreamer
+from datastream.layout import PAGE_SIZE, Committed, Entry, StreamHeader, page_start
+from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits, ServerLimits
+from datastream.protocol.commands import OnCommandError
+from datastream.protocol.follow_core import Address
+from datastream.server.in_thread import finish, open_in_thread
+from datastream.server.server import StreamServer
+
+__all__ = ["Relay"]
+
+_logger = logging.getLogger(__name__)
+
+HEAL_PAUSE_SECONDS = 60.0
+"""Pause after no master could heal a page that is damaged here."""
+HEAL_SECONDS_MAX = 30.0
+"""How long a master may take for the entries of one page."""
+
+
+class _FileEntries:
+    """The entries of the relay's file, to compare with a master's."""
+
+    def __init__(self, streamer: DataStreamer) -> None:
+        self._streamer = streamer
+
+    def before(self, number: int) -> Sequence[Entry]:
+        """Return the last committed entries below `number`."""
+        end = min(number, self._streamer.committed.total_entries)
+        return list(self._streamer.read_entries(max(0, end - COMPARED_ENTRIES_COUNT), end))
+
+    def remember(self, entries: Sequence[Entry]) -> None:
+        """Do nothing: they are remembered when they are committed."""
+
+
+class Relay:
+    """Relays a stream; see the module.
+
+    Args:
+        masters: (host, port) of each server that has the stream, in the order of preference; relays too.
+        path: the relay's stream file; made, with the master's version and system id, when it is not there.
+        host, port: where it serves its clients; port 0 takes a free one, see `address`.
+        stream_type: of the stream.
+        follow_limits, server_limits, on_command_error: as in `StreamFollower` and `StreamServer`.
+        sleep: pauses in seconds (tests).
+    """
+
+    def __init__(
+        self,
+        masters: Sequence[Address],
+        path: Path | str,
+        host: str = "127.0.0.1",
+        port: int = 7900,
+        *,
+        stream_type: int = 1,
+        follow_limits: FollowLimits | None = None,
+        server_limits: ServerLimits | None = None,
+        on_command_error: OnCommandError = "close",
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._masters = masters
+        self._path = Path(path)
+        self._listen_at = (host, port)
+        self._stream_type = stream_type
+        self._follow_limits = follow_limits
+        self._server_limits = server_limits
+        self._on_command_error = on_command_error
+        self._sleep = sleep
+        self._streamer: DataStreamer | None = None
+        self._server: StreamServer | None = None
+        self._healing: asyncio.Task[None] | None = None
+        self.started = asyncio.Event()
+        """Set when the relay serves clients: at once with a file, else when a master has been reached."""
+
+    @property
+    def address(self) -> Address:
+        """Where it serves its clients."""
+        return self._listen_at if self._server is None else self._server.address
+
+    @property
+    def committed(self) -> Committed | None:
+        """What it has, None before there is a file."""
+        return None if self._streamer is None else self._streamer.committed
+
+    async def run(self) -> None:
+        """Follow and serve until cancelled.
+
+        Raises:
+            StreamContradicts, ServerSpokeWrongly: no master has the stream that the file holds.
+            EntryNotRelayed: the master has an entry that the data streamer cannot hold.
+            StreamFileRefused, EnvironmentFault: the file cannot be opened, the address is taken.
+        """
+        follower: StreamFollower | None = None
+        try:
+            if await asyncio.to_thread(os.path.lexists, self._path):  # a link to nowhere is refused at once
+                streamer = await self._open(None)
+                follower = self._follow(streamer)
+            else:
+                # Not before a master is there: the file's version and system id are the master's.
+                follower = self._follow(None)
+                header = await follower.reach()
+                streamer = await self._open(header)
+            await self._serve(streamer)
+            while True:
+                await self._keep(streamer, follower, await follower.receive())
+        finally:
+            if self._healing is not None:
+                self._healing.cancel()
+                await asyncio.wait({self._healing})
+            try:
+                if follower is not None:
+                    await follower.close()
+            finally:  # also when cancelled once more
+                if self._server is not None:
+                    await self._server.close()
+                if self._streamer is not None:
+                    self._streamer.close()
+
+    async def _open(self, header: StreamHeader | None) -> DataStreamer:
+        """Open the file; a new one gets the version and system id of the master's header."""
+        version, system_id = (1, 137) if header is None else (header.version, header.system_id)
+        self._streamer = await open_in_thread(
+            self._path, stream_type=self._stream_type, version=version, system_id=system_id
+        )
+        return self._streamer
+
+    def _follow(self, streamer: DataStreamer | None) -> StreamFollower:
+        return StreamFollower(
+            self._masters,
+            from_entry=0 if streamer is None else streamer.committed.total_entries,
+            stream_type=self._stream_type,
+            limits=self._follow_limits,
+            known=None if streamer is None else _FileEntries(streamer),
+            identity=None if streamer is None else streamer.header,
+            sleep=self._sleep,
+        )
+
+    async def _serve(self, streamer: DataStreamer) -> None:
+        host, port = self._listen_at
+        server = StreamServer(streamer, host, port, self._server_limits, self._on_command_error)
+        await server.start()
+        self._server = server
+        self._healing = asyncio.ensure_future(self._heal(streamer))
+        self.started.set()
+
+    async def _heal(self, streamer: DataStreamer) -> None:
+        """Get pages that are damaged here from a master, until cancelled."""
+        sums, changed, loop = streamer.sums, asyncio.Event(), asyncio.get_running_loop()
+
+        def on_change() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(changed.set)
+
+        sums.on_change = on_change
+        while True:
+            changed.clear()
+            for page_number in sorted(sums.bad):
+                for master in self._masters:
+                    if await self._heal_from(master, sums, page_number):
+                        break
+            # One that no master has now may be had later; a page that becomes bad is seen to at once.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEAL_PAUSE_SECONDS if sums.bad else None):
+                    await changed.wait()
+
+    async def _heal_from(self, master: Address, sums: PageSums, page_number: int) -> bool:
+        """Make a page from a master's entries, and write it if it fits the sum; return whether it is good."""
+        first, end = sums.entry_range(page_number)
+        group = OperationGroup((page_start(page_number), first), PAGE_SIZE)
+        group.begin()
+        try:
+            async with (
+                asyncio.timeout(HEAL_SECONDS_MAX),
+                StreamClient.connect(*master, self._stream_type) as client,
+            ):
+                await client.start(first)
+                async for entry in client.entries():
+                    if entry.is_bookmark:
+                        group.add_bookmark(entry.data)
+                    else:
+                        group.add_entry(entry.type, entry.data)
+                    if entry.number >= end - 1:
+                        break
+            page = bytes(group.buffer).ljust(PAGE_SIZE, b"\0")
+            await asyncio.to_thread(sums.heal, page_number, page)
+        except (DatastreamError, OSError, TimeoutError) as error:
+            _logger.warning("data page %d is not healed by %s:%d: %s", page_number, *master, error)
+            return False
+        _logger.warning("data page %d was healed with the entries of %s:%d", page_number, *master)
+        return True
+
+    async def _keep(self, streamer: DataStreamer, follower: StreamFollower, entries: Sequence[Entry]) -> None:
+        """Commit entries; when the disk refuses them, get them again later."""
+        try:
+            await finish(lambda: _commit(streamer, entries))
+        except CommitFailed as error:
+            await follower.give_back(streamer.committed.total_entries, error)
+            return
+        _logger.debug("%d entries committed, up to %d", len(entries), entries[-1].number)
+
+
+def _commit(streamer: DataStreamer, entries: Sequence[Entry]) -> None:
+    """Commit entries that follow the last committed one."""
+    assert entries[0].number == streamer.committed.total_entries
+    streamer.start_atomic_op()
+    for entry in entries:
+        try:
+            if entry.is_bookmark:
+                streamer.add_stream_bookmark(entry.data)
+            else:
+                streamer.add_stream_entry(entry.type, entry.data)
+        except MisuseError as error:
+            streamer.rollback_atomic_op()
+            raise EntryNotRelayed(entry.number, str(error)) from error
+    streamer.commit_atomic_op()
+    assert streamer.committed.total_entries == entries[-1].number + 1

@@ -1,0 +1,369 @@
+"""The TCP server of a stream: accepts clients, wakes them after commits, closes those whose time is up.
+
+    commit, any thread -> _on_commit -> (one call into the loop, however many commits) -> _wake
+    _wake: WAKES_PER_TURN waiting clients at a time get what was committed, then other events have their turn
+
+Runs in one event loop, asyncio's or uvloop's, on raw non-blocking sockets. Commits may come from any thread.
+Each client is a `Connection`; the protocol is in `commands.py`.
+
+Source: docs/spec/stream-file.md section 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+from collections import deque
+
+from datastream.errors import AddressUnavailable
+from datastream.file.places import Places, party_of
+from datastream.file.streamer import DataStreamer
+from datastream.layout import Committed
+from datastream.limits import (
+    ACCEPT_BATCH_COUNT,
+    ACCEPT_PAUSE_SECONDS,
+    KEEPALIVE_PROBES,
+    KEEPALIVE_SECONDS,
+    LISTEN_BACKLOG_COUNT,
+    SPARE_DESCRIPTORS,
+    SWEPT_PER_TURN,
+    WAKES_PER_TURN,
+    ServerLimits,
+)
+from datastream.protocol.commands import OnCommandError
+from datastream.server.connection import NO_CUT, Connection, ServerContext
+from datastream.server.descriptors import client_descriptors_end, descriptors_max
+from datastream.server.live_tail import LiveTail
+
+__all__ = ["StreamServer"]
+
+_logger = logging.getLogger(__name__)
+_CLIENT_IS_GONE = frozenset(
+    {
+        *(errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH),
+    }
+)
+"""Errors of accept(2) that are about one client; after any other, trying again at once would only spin."""
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+_REFUSED_LOG_SECONDS = 5.0
+
+
+class StreamServer:
+    """Serves a stream to any number of TCP clients.
+
+    Args:
+        streamer: an open stream; it stays open when the server closes.
+        host: address to listen on, or a name: all of its addresses; "" for all of this machine.
+        port: 0 takes a free one, see `address`.
+        limits: connections and timeouts.
+        on_command_error: whether a command in the wrong state closes the connection.
+    """
+
+    def __init__(
+        self,
+        streamer: DataStreamer,
+        host: str = "127.0.0.1",
+        port: int = 6900,
+        limits: ServerLimits | None = None,
+        on_command_error: OnCommandError = "close",
+    ) -> None:
+        if on_command_error not in ("close", "keep"):
+            raise ValueError(f"on_command_error: got {on_command_error!r}, expected 'close' or 'keep'")
+        self._streamer = streamer
+        self._host = host
+        self._port = port
+        self._limits = ServerLimits() if limits is None else limits
+        self._on_command_error = on_command_error
+        self._connections: set[Connection] = set()
+        self._places: Places[Connection] = Places(self._limits.connections_max, spares="old")
+        self._listeners: list[socket.socket] = []
+        self._context: ServerContext | None = None
+        self._timers: dict[object, asyncio.Handle] = {}
+        self._wake_due = False
+        self._to_wake: deque[Connection] = deque()
+        self._length_seen = 0
+        self._cut_lock = threading.Lock()
+        self._descriptors_end: int | None = None
+        self._refused_count = 0
+        self._refused_logged_at = float("-inf")
+
+    async def start(self) -> None:
+        """Listen, and serve from now on.
+
+        Raises:
+            AddressUnavailable: the address is taken, unknown or not allowed.
+        """
+        loop = asyncio.get_running_loop()
+        self._listeners = await self._listen(loop)
+        self._descriptors_end = client_descriptors_end()
+        self._context = ServerContext(
+            self._streamer, loop, self._limits, self._on_command_error, self._forget
+        )
+        self._unsubscribe = self._streamer.on_commit(self._on_commit)
+        # After it: a commit before must not make a later truncation look like growth.
+        self._length_seen = max(self._length_seen, self._streamer.committed.total_length)
+        for listener in self._listeners:
+            loop.add_reader(listener.fileno(), self._accept, listener)
+        self._sweep()
+        descriptors, wanted = descriptors_max(), self._limits.connections_max
+        if descriptors is not None and descriptors < wanted + SPARE_DESCRIPTORS:
+            _logger.warning(
+                "this process may open %d files (ulimit -n); %d clients need %d",
+                *(descriptors, wanted, wanted + SPARE_DESCRIPTORS),
+            )
+        for listener in self._listeners:
+            _logger.info("data streamer: listening on %s", format_address(listener.getsockname()))
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> list[socket.socket]:
+        listeners: list[socket.socket] = []
+        port, missing = self._port, None
+        try:
+            found = await loop.getaddrinfo(
+                self._host or None, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
+            for family, address in addresses:
+                try:
+                    # A free port that the first address got is meant for all of them.
+                    listener = _listen_at(family, (address[0], port, *address[2:]), len(addresses) > 1)
+                except OSError as error:
+                    if error.errno not in _NO_SUCH_ADDRESS:
+                        raise
+                    missing = error  # a name of ::1 where there is no IPv6, say: the others will do
+                    continue
+                listeners.append(listener)
+                port = listener.getsockname()[1]
+            if missing is not None and not listeners:
+                raise missing
+        except (OSError, OverflowError, UnicodeError) as error:
+            for listener in listeners:
+                listener.close()
+            raise AddressUnavailable(self._host, self._port, _as_os_error(error)) from error
+        return listeners
+
+    async def close(self) -> None:
+        """Stop listening and close every connection; a second time does nothing.
+
+        What is with the kernel already is still delivered, unless the client sent what nobody read.
+        """
+        if not self._listeners or self._context is None:
+            return
+        self._unsubscribe()
+        for timer in self._timers.values():
+            timer.cancel()
+        for listener in self._listeners:
+            self._context.loop.remove_reader(listener.fileno())
+            listener.close()
+        self._listeners = []
+        self._to_wake.clear()
+        for connection in list(self._connections):
+            connection.close()
+        await self._context.first_touch.close()
+
+    async def __aenter__(self) -> StreamServer:
+        """Start and return self."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Close."""
+        await self.close()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that the server listens on, the first of several."""
+        if not self._listeners:
+            return self._host, self._port
+        host, port = self._listeners[0].getsockname()[:2]
+        return host, port
+
+    @property
+    def client_count(self) -> int:
+        """Number of connected clients."""
+        return len(self._connections)
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes handed to the kernel for clients since the start."""
+        return self._context.bytes_sent if self._context else 0
+
+    @property
+    def lag_bytes(self) -> int:
+        """How far the slowest streaming client is from the committed length, in bytes of the file."""
+        total_length = self._streamer.committed.total_length
+        return max((one.lag_bytes(total_length) for one in self._connections), default=0)
+
+    # --- events ------------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        assert self._context is not None
+        for _ in range(ACCEPT_BATCH_COUNT):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _CLIENT_IS_GONE:
+                    _logger.debug("a client was gone before it was accepted: %s", error)
+                    continue
+                _logger.error("cannot accept clients for %.1f s: %s", ACCEPT_PAUSE_SECONDS, error)
+                self._pause_accepting(listener)
+                return
+            party = party_of(address[0].partition("%")[0])
+            if self._places.are_taken and not self._make_room(party):
+                self._refuse(sock, address, f"{len(self._connections)} are connected already")
+                continue
+            if self._descriptors_end is not None and sock.fileno() >= self._descriptors_end:
+                self._refuse(sock, address, "the last files that this process may open are not for clients")
+                continue
+            try:
+                sock.setblocking(False)
+                connection = Connection(self._context, sock, format_address(address), party)
+                self._connections.add(connection)
+                self._places.add(connection, party)
+            except OSError as error:  # no memory for one more in the kernel's poll set
+                _logger.error("client %s: cannot be served: %s", format_address(address), error)
+                sock.close()
+
+    def _make_room(self, party: str) -> bool:
+        """Close a client of the address that has most of them for one of another; False: there is none."""
+        gives_way = self._places.who_gives_way(party)
+        if gives_way is None:
+            return False
+        self._note_refused(gives_way.peer, "its address has most of the clients, and others come")
+        gives_way.close()
+        return True
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._places.remove(connection)
+
+    def _pause_accepting(self, listener: socket.socket) -> None:
+        """Let the clients wait in the kernel for a while: without descriptors, trying on would only spin."""
+        assert self._context is not None
+        loop, fd = self._context.loop, listener.fileno()
+        loop.remove_reader(fd)
+        self._timers[listener] = loop.call_later(
+            ACCEPT_PAUSE_SECONDS, loop.add_reader, fd, self._accept, listener
+        )
+
+    def _refuse(self, sock: socket.socket, address: tuple[str, int], reason: str) -> None:
+        """Close a client at once."""
+        sock.close()
+        self._note_refused(format_address(address), reason)
+
+    def _note_refused(self, peer: str, reason: str) -> None:
+        """Say that a client was closed, and why, but not once for each of thousands."""
+        assert self._context is not None
+        self._refused_count += 1
+        now = self._context.loop.time()
+        if now - self._refused_logged_at >= _REFUSED_LOG_SECONDS:
+            _logger.warning(
+                "client %s: closed, %s; %d refused so far",
+                *(peer, reason, self._refused_count),
+            )
+            self._refused_logged_at = now
+
+    def _on_commit(self, committed: Committed) -> None:
+        """Wake the clients; called in the committing thread, after the view was swapped.
+
+        The flag is set after the swap and cleared before the view is read, so no commit is missed. A stream
+        that became shorter was truncated: that is noted here, before any later commit can be seen.
+        """
+        assert self._context is not None
+        if committed.total_length < self._length_seen:
+            with self._cut_lock:
+                self._context.cut_offset = min(self._context.cut_offset, committed.total_length)
+        self._length_seen = committed.total_length
+        if self._wake_due:
+            return
+        self._wake_due = True
+        try:
+            self._context.loop.call_soon_threadsafe(self._wake)
+        except RuntimeError:
+            _logger.debug("a commit after the event loop has ended")
+
+    def _wake(self) -> None:
+        """Begin a round of wake-ups, or add to the one under way."""
+        assert self._context is not None
+        self._wake_due = False
+        if self._context.cut_offset != NO_CUT:
+            self._close_the_cut_off()
+        if self._to_wake:
+            # The clients of the round under way that were served already are woken in another one after it.
+            self._to_wake.extend(self._context.waiting.difference(self._to_wake))
+            return
+        self._to_wake.extend(self._context.waiting)
+        self._wake_some()
+
+    def _wake_some(self) -> None:
+        assert self._context is not None
+        waiting, to_wake = self._context.waiting, self._to_wake
+        tail = LiveTail(self._streamer)
+        for _ in range(min(WAKES_PER_TURN, len(to_wake))):
+            connection = to_wake.popleft()
+            if connection in waiting:
+                connection.wake(tail)
+        if to_wake:
+            self._context.loop.call_soon(self._wake_some)
+
+    def _close_the_cut_off(self) -> None:
+        """Reset the clients that have entries which a truncation took away; they cannot know otherwise."""
+        assert self._context is not None
+        cut_offset = self._context.cut_offset
+        for connection in list(self._connections):
+            connection.close_if_past(cut_offset)
+        with self._cut_lock:
+            if self._context.cut_offset == cut_offset:
+                self._context.cut_offset = NO_CUT
+
+    def _sweep(self) -> None:
+        self._sweep_some(list(self._connections))
+
+    def _sweep_some(self, connections: list[Connection]) -> None:
+        assert self._context is not None
+        loop, limits = self._context.loop, self._limits
+        now = loop.time()
+        for connection in connections[:SWEPT_PER_TURN]:
+            connection.sweep(now)
+        if rest := connections[SWEPT_PER_TURN:]:
+            self._timers["sweep"] = loop.call_soon(self._sweep_some, rest)
+            return
+        timeouts = [limits.write_timeout_seconds, limits.inactivity_timeout_seconds]
+        interval = min([limits.sweep_interval_seconds, *(timeout / 4 for timeout in timeouts if timeout)])
+        self._timers["sweep"] = loop.call_later(interval, self._sweep)
+
+
+def _as_os_error(error: Exception) -> OSError:
+    return error if isinstance(error, OSError) else OSError(errno.EINVAL, str(error))
+
+
+def _listen_at(family: int, address: tuple[object, ...], is_one_of_several: bool) -> socket.socket:
+    """Listen at one address. Connections inherit: small sends leave at once, dead hosts are noticed."""
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        if family == socket.AF_INET6 and is_one_of_several:  # IPv4 has a listener of its own
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(LISTEN_BACKLOG_COUNT)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def format_address(address: tuple[str, int]) -> str:
+    """Return `host:port`, with brackets around an IPv6 address."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

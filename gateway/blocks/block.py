@@ -1,0 +1,73 @@
+"""A block: its number and its serialized items, exactly as they came.
+
+Pure. The message `Block` on the wire and in block files is `repeated bytes items = 1`; reading it and writing
+it again gives the same bytes, or it is refused.
+Source: docs/spec/wire.md section 3.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from google.protobuf.message import DecodeError
+
+from gateway.api import block_pb2
+from gateway.blocks.errors import ItemError
+from gateway.blocks.frame import cannot_parse, refused
+from gateway.blocks.items import block_number_of
+from gateway.blocks.refusal import RefusalKind
+
+__all__ = ["Block"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block. Only its header was looked at; whether it holds is for `BlockHasher` and proofs to say."""
+
+    number: int
+    """Block number, as in the header."""
+    items: tuple[bytes, ...]
+    """Serialized `BlockItem`s, in order, the header first."""
+
+    @classmethod
+    def from_items(cls, items: Iterable[bytes]) -> Self:
+        """Return the block of these items, its number taken from the header.
+
+        Raises:
+            BlockRefused: there is no item, or the first is not a header.
+        """
+        all_items = tuple(items)
+        if not all_items:
+            raise refused(RefusalKind.MISSING_ITEM, "block", "no items", "a block header first")
+        try:
+            return cls(block_number_of(all_items[0]), all_items)
+        except ItemError as error:
+            raise cannot_parse(error) from error
+
+    @classmethod
+    def from_bytes(cls, serialized: bytes) -> Self:
+        """Parse a serialized `Block` message.
+
+        Raises:
+            BlockRefused: it does not parse, holds anything beside its items, or does not begin with a header.
+        """
+        size = len(serialized)
+        try:
+            message = block_pb2.Block.FromString(serialized)
+        except DecodeError:
+            got = f"{size} bytes that do not parse"
+            raise refused(RefusalKind.CANNOT_PARSE, "block", got, "a Block message") from None
+        block = cls.from_items(message.items)
+        if block.to_bytes() != serialized:
+            got = f"{size} bytes with something beside its items"
+            raise refused(RefusalKind.CANNOT_PARSE, "block", got, "items alone, in their shortest encoding")
+        return block
+
+    def to_bytes(self) -> bytes:
+        """Return the serialized `Block` message."""
+        return block_pb2.Block(items=self.items).SerializeToString(deterministic=True)
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of the items' sizes, which is somewhat less than the size of `to_bytes()`."""
+        return sum(map(len, self.items))

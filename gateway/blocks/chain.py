@@ -1,0 +1,301 @@
+"""The chain of blocks as this node has it: the two links that the next block's footer must hold.
+
+Pure. Block N's footer names the root of block N-1 and the root of the streaming tree over the roots of blocks
+0 to N-1, each fed as it is. For block 0 both are the hash of the empty tree.
+
+    chain begins at     previous_block_root_hash        root_hash_of_all_block_hashes_tree
+    block 0             checked for every block         checked for every block
+    block A > 0         block A: believed, the anchor   block A: believed; later: not checked, since a tree
+                        later: checked                  cannot be continued from its root alone
+
+A root has one of two layouts, and the header does not say surely which. Where both could be, a block's root
+is the first of these that there is:
+
+    the root that its proofs sign
+    the root that the links of the block after it name
+    the root in the layout of the block before it, if both headers have the same HAPI version
+    the root in the layout that the header's version suggests
+
+So the root of the last block is settled by the next one, where no proof has settled it. It depends on the
+blocks up to that one alone: nodes that have the same blocks have the same roots.
+
+Source: docs/spec/block-hash.md sections 3.3 and 4; docs/verification.md.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple, Self
+
+from gateway.blocks.errors import ChainMisuse, ChainStateError
+from gateway.blocks.merkle import EMPTY_HASH, HASH_SIZE, StreamingTree
+from gateway.blocks.refusal import Refusal, RefusalKind
+from gateway.blocks.root_hash import BlockSummary
+
+__all__ = ["Chain", "LastLayout"]
+
+_STATE_KEYS: Final = {"first_number", "last_number", "last_root_hash", "tree_stack"}
+_LATER_STATE_KEY: Final = "tree_stack_before"
+"""Absent in states that earlier versions have written."""
+
+
+class LastLayout(NamedTuple):
+    """Which layout the root of the last block has, and what its root is in the other one."""
+
+    hapi_minor: int
+    """The HAPI version of its header, minor number."""
+    root_layout: Literal[8, 16]
+    """The layout that its root is taken for."""
+    other_root_hash: bytes | None
+    """48 bytes; None: a proof signs its root, a setting says the layout, or there is no other root."""
+
+    @classmethod
+    def of(cls, summary: BlockSummary) -> Self:
+        """Give the layout of a block, as its summary has it."""
+        return cls(summary.hapi_minor, summary.root_layout, summary.root_hash_other_layout)
+
+
+class Chain:
+    """The roots of the blocks that were committed, from the first that this node has.
+
+    `check_links` changes nothing; `advance` takes a block in once it is committed.
+    """
+
+    __slots__ = ("_first_number", "_last_layout", "_last_number", "_last_root_hash", "_tree", "_tree_before")
+
+    def __init__(self, first_number: int = 0) -> None:
+        """Begin an empty chain.
+
+        Args:
+            first_number: the block it begins with (setting `first block`); above 0 that block is the anchor.
+        """
+        self._first_number = first_number
+        self._last_number: int | None = None
+        self._last_root_hash: bytes | None = None
+        self._tree: StreamingTree | None = StreamingTree() if first_number == 0 else None
+        self._tree_before: StreamingTree | None = None  # without the last root; not known of an earlier state
+        self._last_layout: LastLayout | None = None
+
+    @property
+    def first_number(self) -> int:
+        """The block that the chain begins with."""
+        return self._first_number
+
+    @property
+    def last_number(self) -> int | None:
+        """The last block taken in, None before the first."""
+        return self._last_number
+
+    @property
+    def last_root_hash(self) -> bytes | None:
+        """Root of the last block taken in, 48 bytes, None before the first."""
+        return self._last_root_hash
+
+    @property
+    def next_number(self) -> int:
+        """The block that comes next."""
+        return self._first_number if self._last_number is None else self._last_number + 1
+
+    @property
+    def anchor_note(self) -> str | None:
+        """What is believed and not checked because the chain begins after block 0; None if all is checked."""
+        if self._tree is not None:
+            return None
+        return (
+            f"the chain begins here with block {self._first_number}: its footer's links are believed as they "
+            "are, and root_hash_of_all_block_hashes_tree is not checked in the blocks after it"
+        )
+
+    def links_of_next(self) -> tuple[bytes | None, bytes | None]:
+        """Return what the next footer's fields 1 and 2 must be, None for what cannot be known here."""
+        previous = self._last_root_hash
+        if previous is None and self._first_number == 0:
+            previous = EMPTY_HASH
+        return previous, None if self._tree is None else self._tree.root()
+
+    @property
+    def all_blocks_root_of_last(self) -> bytes | None:
+        """What the last block's footer field 2 has to be; None where that is not known here."""
+        return None if self._tree_before is None else self._tree_before.root()
+
+    def check_links(self, summary: BlockSummary) -> Refusal | None:
+        """Return why the block cannot be the next one, or None if it continues the chain."""
+        if summary.number != self.next_number:
+            return Refusal(
+                RefusalKind.BAD_ROOT_HASH,
+                "block number",
+                str(summary.number),
+                f"{self.next_number}, the next",
+            )
+        previous, all_blocks = self.links_of_next()
+        if previous is not None and summary.previous_root_hash != previous:
+            return Refusal(
+                RefusalKind.BAD_ROOT_HASH,
+                "block footer field 1 (previous_block_root_hash)",
+                summary.previous_root_hash.hex(),
+                previous.hex(),
+            )
+        if all_blocks is not None and summary.all_blocks_root_hash != all_blocks:
+            return Refusal(
+                RefusalKind.BAD_ROOT_HASH,
+                "block footer field 2 (root_hash_of_all_block_hashes_tree)",
+                summary.all_blocks_root_hash.hex(),
+                all_blocks.hex(),
+            )
+        return None
+
+    def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:
+        """Return the chain that a block continues, and why it does not, None if it does.
+
+        That is this chain; or the same with the last block's root in the other layout, if that may be and is
+        what the block's links name.
+        """
+        refusal = self.check_links(summary)
+        if refusal is not None:
+            other = self.in_other_layout()
+            if other is not None and other.check_links(summary) is None:
+                return other, None
+        return self, refusal
+
+    def in_other_layout(self) -> Self | None:
+        """Return the chain with the last block's root in the other layout; None if that cannot be."""
+        layout = self._last_layout
+        if layout is None or layout.other_root_hash is None or self._last_root_hash is None:
+            return None
+        chain = self.copy()
+        if self._tree is not None:
+            if self._tree_before is None:
+                return None
+            chain._tree = self._tree_before.copy()
+            chain._tree.push(layout.other_root_hash)
+        chain._last_root_hash = layout.other_root_hash
+        chain._last_layout = LastLayout(
+            layout.hapi_minor, 8 if layout.root_layout == 16 else 16, self._last_root_hash
+        )
+        return chain
+
+    def in_its_layout(self, summary: BlockSummary) -> BlockSummary:
+        """Return the next block's summary, in the layout of the last block where that goes before."""
+        last, other = self._last_layout, summary.in_other_layout()
+        if last is None or other is None or last.hapi_minor != summary.hapi_minor:
+            return summary
+        return summary if summary.root_layout == last.root_layout else other
+
+    @property
+    def lacks_tree_before(self) -> bool:
+        """Whether the last root cannot be replaced: an earlier version has written the state."""
+        return self._last_number is not None and self._tree is not None and self._tree_before is None
+
+    def learn(self, layout: LastLayout) -> None:
+        """Take note of the layout of the last block, which was taken in without it."""
+        self._last_layout = layout
+
+    def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:
+        """Take in the next block: it is committed.
+
+        Args:
+            number: of the block.
+            root_hash: its root.
+            layout: of that root; None: it is not known, and `learn` may tell it.
+
+        Raises:
+            ChainMisuse: it is not the next one; the chain is unchanged.
+        """
+        if number != self.next_number:
+            raise ChainMisuse(number, self.next_number)
+        assert len(root_hash) == HASH_SIZE
+        if self._tree is not None:
+            self._tree_before = self._tree.copy()
+            self._tree.push(root_hash)
+        self._last_number = number
+        self._last_root_hash = root_hash
+        self._last_layout = layout
+
+    def copy(self) -> Self:
+        """Return a chain that goes on from here on its own, to check blocks ahead of their commit."""
+        chain = type(self)(self._first_number)
+        chain._last_number = self._last_number
+        chain._last_root_hash = self._last_root_hash
+        chain._tree = None if self._tree is None else self._tree.copy()
+        chain._tree_before = self._tree_before  # which nobody changes
+        chain._last_layout = self._last_layout
+        return chain
+
+    def state(self) -> dict[str, object]:
+        """Return it as plain values for JSON, hashes in hex; all but the last block's layout."""
+        return {
+            "first_number": self._first_number,
+            "last_number": self._last_number,
+            "last_root_hash": None if self._last_root_hash is None else self._last_root_hash.hex(),
+            "tree_stack": _stack(self._tree),
+            _LATER_STATE_KEY: _stack(self._tree_before),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, object]) -> Self:
+        """Return the chain that `state()` described.
+
+        Raises:
+            ChainStateError: the values do not describe a chain.
+        """
+        if set(state) - {_LATER_STATE_KEY} != _STATE_KEYS:
+            expected = f"keys {sorted(_STATE_KEYS | {_LATER_STATE_KEY})}"
+            raise ChainStateError("chain state", f"keys {sorted(state)}", expected)
+        first = _number(state, "first_number")
+        chain = cls(first)
+        if state["last_number"] is not None:
+            last = _number(state, "last_number")
+            if last < first:
+                raise ChainStateError(
+                    "chain state: last_number", str(last), f"at least {first}, first_number"
+                )
+            chain._last_number = last
+            chain._last_root_hash = _hash(state["last_root_hash"], "last_root_hash")
+        elif state["last_root_hash"] is not None:
+            raise ChainStateError(
+                "chain state: last_root_hash", "a value", "none, as there is no last_number"
+            )
+        chain._tree = _tree(state["tree_stack"], first, chain.next_number)
+        before = state.get(_LATER_STATE_KEY)
+        if before is not None and chain._last_number is not None:
+            chain._tree_before = _tree(before, first, chain._last_number)
+        return chain
+
+
+def _stack(tree: StreamingTree | None) -> list[str] | None:
+    return None if tree is None else [root.hex() for root in tree.state()[1]]
+
+
+def _number(state: Mapping[str, object], key: str) -> int:
+    value = state[key]
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+        raise ChainStateError(f"chain state: {key}", repr(value), "a block number")
+    return value
+
+
+def _hash(value: object, key: str) -> bytes:
+    expected = f"{HASH_SIZE} bytes in hex"
+    if not isinstance(value, str):
+        raise ChainStateError(f"chain state: {key}", repr(value), expected)
+    try:
+        decoded = bytes.fromhex(value)
+    except ValueError:
+        raise ChainStateError(f"chain state: {key}", repr(value), expected) from None
+    if len(decoded) != HASH_SIZE:
+        raise ChainStateError(f"chain state: {key}", f"{len(decoded)} bytes", expected)
+    return decoded
+
+
+def _tree(value: object, first_number: int, leaf_count: int) -> StreamingTree | None:
+    """Return the tree over all roots; a chain that begins with block 0 has one leaf for each block."""
+    if first_number > 0:
+        if value is not None:
+            raise ChainStateError(
+                "chain state: tree_stack", "a value", "none, as the chain begins after block 0"
+            )
+        return None
+    if not isinstance(value, list):
+        raise ChainStateError("chain state: tree_stack", repr(value), "a list of hashes in hex")
+    stack = [_hash(root, f"tree_stack[{index}]") for index, root in enumerate(value)]
+    if len(stack) != leaf_count.bit_count():
+        expected = f"{leaf_count.bit_count()} for {leaf_count} blocks"
+        raise ChainStateError("chain state: tree_stack", f"{len(stack)} hashes", expected)
+    return StreamingTree.from_state(leaf_count, stack)

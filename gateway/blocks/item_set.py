@@ -1,0 +1,65 @@
+"""One item set of a publisher, looked at before the arbiter sees it: what it is, and whether it has the form.
+
+Pure. The rules of form (everything else is the arbiter's):
+  - an item set has at least one item, and each item is exactly one field of `BlockItem`;
+  - a header stands first, once, and its block number can be read;
+  - behind a proof come only proofs.
+Source: docs/spec/wire.md section 2.1; docs/protocol.md, "What you send".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gateway.blocks.errors import ItemError
+from gateway.blocks.items import ItemKind, block_number_of, kinds_of
+
+__all__ = ["ItemSet", "inspect"]
+
+_HEADER = int(ItemKind.BLOCK_HEADER)
+_PROOF = int(ItemKind.BLOCK_PROOF)
+
+
+class ItemSet(NamedTuple):
+    """An item set that has the form."""
+
+    items: Sequence[bytes]
+    """The items, as received."""
+    kinds: Sequence[int]
+    """The field number of each."""
+    block_number: int | None
+    """The number in the header, where the set begins with one."""
+    proven: bool
+    """It ends with a proof."""
+    only_proofs: bool
+    """It has nothing but proofs."""
+
+
+def inspect(items: Sequence[bytes]) -> ItemSet:
+    """Check the form of an item set.
+
+    Raises:
+        ItemError: the set breaks one of the rules at the top of this module.
+    """
+    if not items:
+        raise ItemError("item set", "no items", "at least one")
+    kinds = kinds_of(items)
+    number: int | None = None
+    header_count = kinds.count(_HEADER)
+    if header_count:
+        if kinds[0] != _HEADER:
+            raise ItemError("item set", f"a header as item {kinds.index(_HEADER)}", "a header only as item 0")
+        if header_count > 1:
+            second = kinds.index(_HEADER, 1)
+            raise ItemError("item set", f"a second header as item {second}", "one header at most")
+        number = block_number_of(items[0])
+    proven = kinds[-1] == _PROOF
+    first_proof = len(kinds)
+    if proven or _PROOF in kinds:
+        first_proof = kinds.index(_PROOF)
+        for index in range(first_proof, len(kinds)):
+            if kinds[index] != _PROOF:
+                got = f"item {index} of kind {kinds[index]} after a proof"
+                raise ItemError("item set", got, "only proofs after a proof")
+    return ItemSet(items, kinds, number, proven, only_proofs=first_proof == 0)

@@ -1,0 +1,326 @@
+"""Block items as bytes: what kind one is, and the few that are looked into.
+
+Pure. An item is one serialized `BlockItem`, a oneof of messages and bytes, so its bytes are exactly one
+length-delimited field: tag, length, payload, nothing else.
+
+    0a 2b <43 bytes>      tag 0x0a = field 1 (block header) << 3 | wire type 2, length 43
+    22 f0 01 <240 bytes>  field 4 (signed transaction), length 240 in two bytes
+    ba 01 00              field 23, which needs a tag of two bytes, empty
+
+Tag and length must be in their shortest form: items are hashed and stored as they are, so two encodings
+of the same item would be two different blocks (docs/spec/block-hash.md section 2).
+Source: docs/spec/wire.md section 3.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from gateway.api import block_pb2
+from gateway.blocks.errors import ItemError
+from gateway.limits import HEADER_SIZE_MAX
+
+__all__ = [
+    "VARINT_SIZE_MAX",
+    "Field",
+    "ItemKind",
+    "WireType",
+    "block_number_of",
+    "field_item",
+    "fields_of",
+    "footer_of",
+    "header_of",
+    "kind_of",
+    "kinds_of",
+    "payload_of",
+    "proof_of",
+    "varint",
+]
+
+FIELD_NUMBER_MAX: Final = (1 << 29) - 1
+VARINT_SIZE_MAX: Final = 10
+"""Bytes of the longest varint, for numbers below 2^64."""
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+class ItemKind(IntEnum):
+    """The members of `BlockItem`: their field numbers."""
+
+    BLOCK_HEADER = 1
+    EVENT_HEADER = 2
+    ROUND_HEADER = 3
+    SIGNED_TRANSACTION = 4
+    TRANSACTION_RESULT = 5
+    TRANSACTION_OUTPUT = 6
+    STATE_CHANGES = 7
+    FILTERED_SINGLE_ITEM = 8
+    BLOCK_PROOF = 9
+    RECORD_FILE = 10
+    TRACE_DATA = 11
+    BLOCK_FOOTER = 12
+    REDACTED_ITEM = 19
+
+
+class WireType(IntEnum):
+    """How a protobuf field's value is framed; groups (3, 4) are refused everywhere."""
+
+    VARINT = 0
+    FIXED64 = 1
+    LEN = 2
+    FIXED32 = 5
+
+
+class Field(NamedTuple):
+    """One field of a message, undecoded."""
+
+    number: int
+    """Field number, 1 to 536,870,911."""
+    wire_type: WireType
+    """How `value` is to be read."""
+    value: int | bytes
+    """An unsigned integer for VARINT; the bytes for LEN (without the length), FIXED64 and FIXED32."""
+
+
+# Plain numbers for the loops below; a member of an enum takes longer to look up and to compare.
+_VARINT, _FIXED64, _LEN, _FIXED32 = (
+    wire_type.value for wire_type in (WireType.VARINT, WireType.FIXED64, WireType.LEN, WireType.FIXED32)
+)
+_WIRE_TYPES: Final = {wire_type.value: wire_type for wire_type in WireType}
+# First byte of an item -> field number, 0 where that byte does not say (two-byte tag, other wire type).
+_KIND_OF_TAG: Final = tuple(tag >> 3 if tag < 0x80 and tag & 7 == WireType.LEN else 0 for tag in range(256))
+# The sizes of an item that has a tag of one byte, and a length of one byte or of two. No item has 130 bytes
+# and a tag of one: 127 after the length need a length of one byte, 128 would need two.
+_SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
+_SIZE_MIN_LENGTH_2: Final = 1 + 2 + 0x80
+_SIZE_MAX_LENGTH_2: Final = 1 + 2 + 0x3FFF
+assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131, 16_386)  # as in kinds_of
+
+
+def kind_of(item: bytes) -> int:
+    """Return the field number of the item's one member, an `ItemKind` or a number from a later version.
+
+    The hottest function of the gateway. The length that an item must state follows from its size, so the
+    usual item costs two comparisons and one lookup; whatever does not match goes to `_kind_slowly`.
+
+    Raises:
+        ItemError: the bytes are not exactly one length-delimited field with the shortest tag and length.
+    """
+    size = len(item)
+    if size <= _SIZE_MAX_LENGTH_1:
+        if size > 1 and item[1] == size - 2 and (kind := _KIND_OF_TAG[item[0]]):
+            return kind
+    elif _SIZE_MIN_LENGTH_2 <= size <= _SIZE_MAX_LENGTH_2:
+        length = size - 3
+        if item[1] == length & 0x7F | 0x80 and item[2] == length >> 7 and (kind := _KIND_OF_TAG[item[0]]):
+            return kind
+    return _kind_slowly(item)
+
+
+def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
+    """Return the field number of each item; the same as `kind_of` on each, without the calls.
+
+    Args:
+        items: serialized items, in order.
+        first_index: what an error calls the first of them; 0-based.
+
+    Raises:
+        ItemError: as `kind_of`; `where` names the first item that is refused.
+    """
+    kinds: list[int] = []
+    append = kinds.append
+    kind_of_tag = _KIND_OF_TAG
+    for item in items:
+        size = len(item)
+        if (
+            size <= 129
+        ):  # with a length of one byte; the names of these numbers would cost more than comparing
+            if size > 1 and item[1] == size - 2 and (kind := kind_of_tag[item[0]]):
+                append(kind)
+                continue
+        elif 131 <= size <= 16_386:  # with a length of two bytes
+            length = size - 3
+            if item[1] == length & 0x7F | 0x80 and item[2] == length >> 7 and (kind := kind_of_tag[item[0]]):
+                append(kind)
+                continue
+        try:
+            append(_kind_slowly(item))
+        except ItemError as error:
+            raise ItemError(
+                error.what, error.got, error.expected, where=f"item {first_index + len(kinds)}"
+            ) from None
+    return kinds
+
+
+def _kind_slowly(item: bytes) -> int:
+    """`kind_of` for every item, and the reason for every refusal."""
+    if not item:
+        raise ItemError("item", "no bytes", "one length-delimited field")
+    number, wire_type, offset = _read_tag(item, 0, "item tag")
+    if wire_type != WireType.LEN:
+        raise ItemError(f"wire type of item field {number}", str(wire_type), "2 (length-delimited)")
+    length, offset = _read_varint(item, offset, f"length of item field {number}")
+    after_count = len(item) - offset
+    if length > after_count:
+        raise ItemError(
+            f"length of item field {number}", f"{length} bytes", f"{after_count}, all that follow"
+        )
+    if length < after_count:
+        raise ItemError(
+            f"item field {number}",
+            f"{after_count - length} bytes after its end",
+            "nothing after the only field",
+        )
+    return number
+
+
+def payload_of(item: bytes) -> bytes:
+    """Return the item without its tag and length.
+
+    Raises:
+        ItemError: as `kind_of`.
+    """
+    kind_of(item)
+    if item[0] < 0x80 and item[1] < 0x80:  # the usual tag, and a length below 128
+        return item[2:]
+    _, _, offset = _read_tag(item, 0, "item tag")
+    _, offset = _read_varint(item, offset, "item length")
+    return item[offset:]
+
+
+def header_of(item: bytes) -> block_pb2.BlockHeader:
+    """Parse a block header item. Raises ItemError if it is another item or cannot be parsed."""
+    return _message_of(item, ItemKind.BLOCK_HEADER, block_pb2.BlockHeader)
+
+
+def footer_of(item: bytes) -> block_pb2.BlockFooter:
+    """Parse a block footer item. Raises ItemError if it is another item or cannot be parsed."""
+    return _message_of(item, ItemKind.BLOCK_FOOTER, block_pb2.BlockFooter)
+
+
+def proof_of(item: bytes) -> block_pb2.BlockProof:
+    """Parse a block proof item. Raises ItemError if it is another item or cannot be parsed."""
+    return _message_of(item, ItemKind.BLOCK_PROOF, block_pb2.BlockProof)
+
+
+def block_number_of(header_item: bytes) -> int:
+    """Return the block number in a header item; absent it is 0, as in all of proto3.
+
+    Raises:
+        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for a field it does not know.
+            Not where the header is longer than any that is taken: there could be millions of such fields.
+    """
+    header = header_of(header_item)
+    is_looked_into = not header.number and len(header_item) <= HEADER_SIZE_MAX
+    unknown = UnknownFieldSet(header) if is_looked_into else ()
+    if any(unknown[index].field_number == 3 for index in range(len(unknown))):
+        raise ItemError("block header field 3 (number)", "a value that is no varint", "a block number")
+    return header.number
+
+
+def _message_of(item: bytes, kind: ItemKind, message_class: type[MessageT]) -> MessageT:
+    got = kind_of(item)
+    if got != kind:
+        raise ItemError("item", f"field {got}", f"field {kind.value} ({_name_of(kind)})")
+    try:
+        return message_class.FromString(payload_of(item))
+    except DecodeError:
+        got_bytes = f"{len(item)} bytes that do not parse"
+        raise ItemError(_name_of(kind), got_bytes, f"a {message_class.__name__} message") from None
+
+
+def _name_of(kind: ItemKind) -> str:
+    return kind.name.lower().replace("_", " ")
+
+
+# --- fields of a message, undecoded -------------------------------------------------------------------------
+
+
+def fields_of(message: bytes) -> Iterator[Field]:
+    """Yield a message's fields in the order of their bytes, repeated ones each time.
+
+    For what a parser hides: the very bytes of a field, and whether it is there twice. Varints in a longer
+    form than needed are refused.
+
+    Raises:
+        ItemError: when the iteration comes to bytes that are no field.
+    """
+    offset, size = 0, len(message)
+    while offset < size:
+        at = offset
+        number, wire_type, offset = _read_tag(message, offset, "tag", at)
+        value: int | bytes
+        if wire_type == _VARINT:
+            value, offset = _read_varint(message, offset, "value", at)
+        else:
+            if wire_type == _LEN:
+                length, offset = _read_varint(message, offset, "length", at)
+            elif wire_type == _FIXED64:
+                length = 8
+            elif wire_type == _FIXED32:
+                length = 4
+            else:
+                raise ItemError(_named("wire type", at), str(wire_type), "0, 1, 2 or 5")
+            if length > size - offset:
+                expected = f"at most {size - offset}, all that follow"
+                raise ItemError(_named("length", at), f"{length} bytes", expected)
+            value = message[offset : offset + length]
+            offset += length
+        yield Field(number, _WIRE_TYPES[wire_type], value)
+
+
+def varint(value: int) -> bytes:
+    """Encode an unsigned integer below 2^64 in its shortest form."""
+    assert 0 <= value < 1 << 64
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def field_item(kind: int, payload: bytes) -> bytes:
+    """Build an item: one length-delimited field of number `kind` with `payload`."""
+    assert 1 <= kind <= FIELD_NUMBER_MAX
+    return varint(kind << 3 | WireType.LEN) + varint(len(payload)) + payload
+
+
+def _read_tag(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int, int]:
+    """Return (field number, wire type, offset after the tag)."""
+    tag, offset = _read_varint(data, offset, what, at)
+    number = tag >> 3
+    if not 1 <= number <= FIELD_NUMBER_MAX:
+        raise ItemError(_named(what, at), f"field number {number}", f"1 to {FIELD_NUMBER_MAX}")
+    return number, tag & 7, offset
+
+
+def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int]:
+    """Return (value, offset after it) of the varint at `offset`, which must be in its shortest form."""
+    if offset < len(data) and data[offset] < 0x80:
+        return data[offset], offset + 1
+    value = 0
+    for size in range(1, VARINT_SIZE_MAX + 1):
+        if offset + size > len(data):
+            raise ItemError(_named(what, at), f"a varint cut off after {size - 1} bytes", "a whole varint")
+        byte = data[offset + size - 1]
+        value |= (byte & 0x7F) << 7 * (size - 1)
+        if byte >= 0x80:
+            continue
+        if value >= 1 << 64:
+            raise ItemError(_named(what, at), f"{value}", "less than 2^64")
+        if byte == 0:
+            expected = f"{varint(value).hex()}, the shortest form"
+            raise ItemError(_named(what, at), data[offset : offset + size].hex(), expected)
+        return value, offset + size
+    raise ItemError(
+        _named(what, at), f"a varint of more than {VARINT_SIZE_MAX} bytes", f"at most {VARINT_SIZE_MAX}"
+    )
+
+
+def _named(what: str, at: int | None) -> str:
+    """Name a part of a field for an error; put together only then, since most fields are well."""
+    return what if at is None else f"{what} of field at byte {at}"

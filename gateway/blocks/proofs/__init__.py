@@ -1,0 +1,253 @@
+"""Block proofs: which kind a proof is, and whether the proofs of a block hold.
+
+Pure. The content of a `BlockProof` decides who checks it:
+
+    BlockProof field            size of the signature     kind                         module
+    2 signed_block_proof        64                        Ed25519 over the root hash   ed25519
+    2 signed_block_proof        2,920 or 3,432            TSS over the root hash       tss
+    3 block_state_proof                                   state proof, ends in TSS     state_proof
+    4 signed_record_file_proof                            RSA over the record file     record_file
+    any other field                                       unknown, passed over
+
+Rules
+  - Every proof of a known kind must hold. A proof whose key is not configured is not called bad: the node
+    cannot check it (`gateway.blocks.refusal.FAULTS`). One that is bad goes before one that cannot be checked.
+  - A block without a proof of a known kind cannot be checked either.
+  - In mode `hash` a proof is there (`BlockHasher` sees to that) and nothing of it is checked.
+Source: docs/verification.md, "What is checked"; docs/spec/wire.md section 3; docs/spec/proofs.md sections 1
+and 2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final
+
+from gateway.api import block_pb2
+from gateway.blocks.errors import ItemError
+from gateway.blocks.items import proof_of
+from gateway.blocks.proofs.address_book import read_address_book
+from gateway.blocks.proofs.ed25519 import SIGNATURE_SIZE, Ed25519Check
+from gateway.blocks.proofs.ledger_data import LedgerData
+from gateway.blocks.proofs.record_file import DEFAULT_THRESHOLD, RecordFileCheck
+from gateway.blocks.proofs.state_proof import SiblingCount, StateProofCheck
+from gateway.blocks.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
+from gateway.blocks.refusal import Fault, Refusal, RefusalKind
+from gateway.blocks.root_hash import BlockSummary
+from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.limits import QUICK_PROOFS_BYTES_MAX, QUICK_SIGNATURES_MAX
+
+__all__ = [
+    "SIGN_THE_ROOT",
+    "TSS_SIGNATURE_SIZES",
+    "ProofKind",
+    "ProofVerifier",
+    "RsaBook",
+    "kind_of_proof",
+    "signs_root",
+]
+
+
+class ProofKind(StrEnum):
+    """What a block proof is; the value is its name for people."""
+
+    ED25519 = "Ed25519 block proof"
+    TSS = "TSS block proof"
+    STATE = "state proof"
+    RECORD_FILE = "RSA record-file proof"
+    UNKNOWN_SIGNATURE = "signed block proof"
+    UNKNOWN = "block proof of an unknown kind"
+
+
+SIGN_THE_ROOT: Final = frozenset((ProofKind.ED25519, ProofKind.TSS, ProofKind.STATE))
+"""Kinds of proofs that hold for one root hash only, and so for all items that it covers."""
+_NEED_NO_PROCESS: Final = frozenset((ProofKind.ED25519, ProofKind.UNKNOWN_SIGNATURE, ProofKind.UNKNOWN))
+
+
+def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
+    """Return what a parsed proof is; nothing of it is checked."""
+    field = proof.WhichOneof("proof")
+    if field == "block_state_proof":
+        return ProofKind.STATE
+    if field == "signed_record_file_proof":
+        return ProofKind.RECORD_FILE
+    if field != "signed_block_proof":
+        return ProofKind.UNKNOWN
+    signature_size = len(proof.signed_block_proof.block_signature)
+    if signature_size == SIGNATURE_SIZE:
+        return ProofKind.ED25519
+    return ProofKind.TSS if signature_size in TSS_SIGNATURE_SIZES else ProofKind.UNKNOWN_SIGNATURE
+
+
+def signs_root(summary: BlockSummary) -> bool:
+    """Tell whether proofs of a block that hold cover all of it, and not the record file in it alone."""
+    return any(kind_of_proof(proof_of(item)) in SIGN_THE_ROOT for item in summary.proofs)
+
+
+@dataclass(frozen=True, slots=True)
+class RsaBook:
+    """The address book that record files are checked with, as an operator gave it."""
+
+    serialized: bytes
+    """The book, JSON; it has been read once, so it can be."""
+    needed_count: int = 0
+    """Nodes that must have signed; 0: more than a third of the book's."""
+
+    def check(self) -> RecordFileCheck:
+        """Make the check of record-file proofs.
+
+        Raises:
+            ProofDataError: the book cannot be read.
+        """
+        book = read_address_book(self.serialized)
+        if not self.needed_count:
+            return RecordFileCheck(book, DEFAULT_THRESHOLD)
+        return RecordFileCheck(book, Fraction(self.needed_count - 1, book.node_count))
+
+
+class ProofVerifier:
+    """Checks the proofs of blocks with the keys of this node. Several threads may call it at once.
+
+    Args:
+        keys: what the operator configured.
+        mode: `full` or `hash`.
+        ledger: the ledger data of the TSS network, checked; None while they are not known.
+        rsa_book: the address book that the keys name; None: none.
+    """
+
+    def __init__(
+        self,
+        keys: LedgerKeys,
+        mode: VerificationMode = "full",
+        ledger: LedgerData | None = None,
+        rsa_book: RsaBook | None = None,
+    ) -> None:
+        self.keys = keys
+        """What the operator configured."""
+        self.ledger = ledger
+        """The ledger data of the TSS network, None while they are not known."""
+        self._mode: VerificationMode = mode
+        self._ed25519 = Ed25519Check(keys.ed25519)
+        self._tss = None if ledger is None else TssCheck(ledger)
+        self._state_proofs = StateProofCheck(self._check_tss)
+        self._rsa_book = rsa_book
+        self._record_files = None if rsa_book is None else rsa_book.check()
+
+    def __reduce__(self) -> tuple[type["ProofVerifier"], tuple[object, ...]]:
+        """Pickle what it was made from; what it remembers stays behind."""
+        return ProofVerifier, (self.keys, self._mode, self.ledger, self._rsa_book)
+
+    @property
+    def mode(self) -> VerificationMode:
+        """`full` or `hash`."""
+        return self._mode
+
+    @property
+    def needs_process(self) -> bool:
+        """Whether there are keys for proofs that are not quick."""
+        return self.ledger is not None or self._rsa_book is not None
+
+    def with_ledger(self, ledger: LedgerData) -> "ProofVerifier":
+        """Return the same with these ledger data."""
+        return ProofVerifier(self.keys, self._mode, ledger, self._rsa_book)
+
+    def is_quick(self, summary: BlockSummary) -> bool:
+        """Tell whether `verify` takes a millisecond at most, so that it may run in an event loop."""
+        if self._mode == "hash":
+            return True
+        proofs = summary.proofs
+        if len(proofs) * len(self.keys.ed25519) > QUICK_SIGNATURES_MAX:
+            return False
+        if sum(map(len, proofs)) > QUICK_PROOFS_BYTES_MAX:
+            return False
+        try:
+            kinds = [kind_of_proof(proof_of(item)) for item in proofs]
+        except ItemError:
+            return True
+        return _NEED_NO_PROCESS.issuperset(kinds)
+
+    def check_ahead(self, summaries: Sequence[BlockSummary]) -> None:
+        """Check what is cheaper for several blocks at once; `verify` of each of them, next, says what holds.
+
+        Those are TSS signatures of the blocks' own roots. For a single block there is nothing to do.
+        """
+        if self._tss is None or self._mode == "hash" or len(summaries) < 2:
+            return
+        claims = []
+        for summary in summaries:
+            for item in summary.proofs:
+                try:
+                    proof = proof_of(item)
+                except ItemError:
+                    continue
+                if kind_of_proof(proof) is ProofKind.TSS:
+                    claims.append((proof.signed_block_proof.block_signature, summary.root_hash))
+        self._tss.check_ahead(claims)
+
+    def verify(self, summary: BlockSummary) -> Refusal | None:
+        """Return why the proofs do not hold for the summary's root hash, or None if they do.
+
+        Where the root layout is not certain, the caller may try `summary.in_other_layout()` too.
+        """
+        if self._mode == "hash":
+            return None
+        held_count = 0
+        unchecked: Refusal | None = None
+        siblings = SiblingCount()
+        for item in summary.proofs:
+            try:
+                proof = proof_of(item)
+            except ItemError as error:
+                return Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)
+            kind = kind_of_proof(proof)
+            if kind is ProofKind.UNKNOWN:
+                continue
+            refusal = self._verify_one(kind, proof, summary, siblings)
+            if refusal is None:
+                held_count += 1
+            elif refusal.kind.fault is Fault.SENDER:
+                return refusal
+            else:
+                unchecked = unchecked or refusal
+        if unchecked is None and held_count == 0:
+            return Refusal(
+                RefusalKind.UNSUPPORTED,
+                "block proofs",
+                "only unknown kinds",
+                "at least one of a known kind",
+            )
+        return unchecked
+
+    def _verify_one(
+        self, kind: ProofKind, proof: block_pb2.BlockProof, summary: BlockSummary, siblings: SiblingCount
+    ) -> Refusal | None:
+        signature = proof.signed_block_proof.block_signature
+        if kind is ProofKind.ED25519:
+            return self._ed25519.check(signature, summary.root_hash)
+        if kind is ProofKind.TSS:
+            return self._check_tss(signature, summary.root_hash)
+        if kind is ProofKind.UNKNOWN_SIGNATURE:
+            sizes = f"{SIGNATURE_SIZE} (Ed25519), {' or '.join(map(str, TSS_SIGNATURE_SIZES))} (TSS)"
+            refused = RefusalKind.UNSUPPORTED if signature else RefusalKind.MISSING_FIELD
+            return Refusal(refused, kind.value, f"a signature of {len(signature)} bytes", sizes)
+        if kind is ProofKind.STATE:
+            return self._state_proofs.check(proof.block_state_proof, summary, siblings)
+        if self._record_files is not None:
+            return self._record_files.check(proof.signed_record_file_proof, summary)
+        return Refusal(
+            RefusalKind.MISSING_VERIFICATION_DATA,
+            kind.value,
+            "no address book",
+            "a --ledger-key rsa:ADDRESS_BOOK.json",
+        )
+
+    def _check_tss(self, signature: bytes, root_hash: bytes) -> Refusal | None:
+        if self._tss is not None:
+            return self._tss.check(signature, root_hash)
+        return Refusal(
+            RefusalKind.MISSING_VERIFICATION_DATA,
+            ProofKind.TSS.value,
+            "no ledger data",
+            "a --ledger-key tss:FILE, or a publication in block 0 and --ledger-key tss:block0 or tss:id=HEX",
+        )

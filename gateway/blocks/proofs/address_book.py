@@ -1,0 +1,124 @@
+"""Address books: the RSA keys of a network's nodes, as JSON.
+
+Pure. The network's address book in the JSON form of its protobuf message:
+
+    { "nodeAddress": [ { "RSAPubKey": "308201a2…", "nodeId": "3", … }, … ] }
+
+    RSAPubKey   hex without 0x of a DER SubjectPublicKeyInfo
+    nodeId      a decimal number, as a string or not; left out for node 0
+
+An entry without a usable key is passed over, as in the reference, but its node counts when it is asked which
+share of the nodes has signed. A number that is there twice, each time with such a key, refuses the book.
+Source: docs/spec/proofs.md section 4.1.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key
+
+from gateway.blocks.errors import ProofDataError
+from gateway.limits import ADDRESS_BOOK_NODES_MAX, ADDRESS_BOOK_SIZE_MAX
+
+__all__ = ["AddressBook", "key_of_entry", "read_address_book", "rsa_key"]
+
+_WHAT: Final = "address book"
+_NODE_ID_MAX: Final = (1 << 31) - 1
+"""The largest int32, the type of `RecordFileSignature.node_id` (docs/spec/proofs.md section 1)."""
+_KEY_BITS_MIN, _KEY_BITS_MAX = 2048, 4096
+"""Public networks have keys of 3,072 bits. Shorter ones than these are no longer taken for safe (NIST SP
+800-57 part 1, table 2); with longer ones a signature takes several times as long to verify, with the longest
+that OpenSSL takes, 16,384 bits, 1 ms."""
+_KEY_DIGITS_MAX: Final = 2 * (_KEY_BITS_MAX // 8 + 1024)
+"""Two hex digits for each byte of the longest modulus, with room for exponent and DER around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressBook:
+    """The keys of a network's nodes, as bytes: it can be sent to other processes."""
+
+    keys: tuple[tuple[int, bytes], ...]
+    """(node id, DER SubjectPublicKeyInfo) of the nodes whose key can be used."""
+    node_count: int
+    """All nodes of the book, those without a usable key too."""
+
+
+def read_address_book(serialized: bytes) -> AddressBook:
+    """Read an address book.
+
+    Args:
+        serialized: JSON in UTF-8.
+
+    Raises:
+        ProofDataError: it is no address book, has no usable key, or a node twice.
+    """
+    if len(serialized) > ADDRESS_BOOK_SIZE_MAX:
+        raise ProofDataError(_WHAT, f"{len(serialized)} bytes", f"at most {ADDRESS_BOOK_SIZE_MAX}")
+    try:
+        book = json.loads(serialized)
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, an absurd number, or too deep
+        raise ProofDataError(_WHAT, f"what is not JSON ({error})", "JSON") from None
+    entries = book.get("nodeAddress") if isinstance(book, dict) else None
+    if not isinstance(entries, list):
+        raise ProofDataError(_WHAT, "no array `nodeAddress`", "the JSON form of a network's address book")
+    if len(entries) > ADDRESS_BOOK_NODES_MAX:
+        raise ProofDataError(_WHAT, f"{len(entries)} nodes", f"at most {ADDRESS_BOOK_NODES_MAX}")
+    keys: dict[int, bytes] = {}
+    for entry in entries:
+        found = key_of_entry(entry)
+        if found is None:
+            continue
+        node_id, key = found
+        if node_id in keys:
+            raise ProofDataError(f"{_WHAT}: node {node_id}", "it twice", "at most once")
+        keys[node_id] = key
+    if not keys:
+        raise ProofDataError(_WHAT, f"{len(entries)} nodes without a usable RSA key", "at least one key")
+    return AddressBook(tuple(keys.items()), len(entries))
+
+
+def key_of_entry(entry: object) -> tuple[int, bytes] | None:
+    """Return (node id, DER SubjectPublicKeyInfo) of an entry, None if it has no key that can be used."""
+    node_id = _node_id(entry)
+    if node_id is None or not isinstance(entry, dict):
+        return None
+    key = _key(entry)
+    return None if key is None else (node_id, key)
+
+
+def _node_id(entry: object) -> int | None:
+    """Return the node id of an entry, or None if it has none that can be."""
+    if not isinstance(entry, dict):
+        return None
+    value = entry.get("nodeId", 0)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        value = int(value)
+    is_id = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NODE_ID_MAX
+    return value if is_id else None
+
+
+def rsa_key(der: bytes) -> RSAPublicKey | None:
+    """Decode a SubjectPublicKeyInfo; None if it is none of an RSA key that can be used."""
+    try:
+        key = load_der_public_key(der)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+    if isinstance(key, RSAPublicKey) and _KEY_BITS_MIN <= key.key_size <= _KEY_BITS_MAX:
+        return key
+    return None
+
+
+def _key(entry: Mapping[str, object]) -> bytes | None:
+    """Return the key of an entry, or None if it has none that can be used."""
+    digits = entry.get("RSAPubKey")
+    if not isinstance(digits, str) or len(digits) > _KEY_DIGITS_MAX:
+        return None
+    try:
+        der = bytes.fromhex(digits)
+    except ValueError:
+        return None
+    return None if rsa_key(der) is None else der

@@ -1,0 +1,211 @@
+"""Baby Jubjub, the twisted Edwards curve over the scalar field of BN254, in plain integers.
+
+Pure. The form with a = 1 (arkworks ed-on-bn254), not circom's a = 168700, whose x differs by a factor:
+
+    x^2 + y^2 = 1 + d x^2 y^2 over Fq        d = 168696/168700        order 8 * l        identity (0, 1)
+
+    point         64 bytes   x LE32 || y LE32, both below q, on the curve, in the subgroup of order l
+    compressed    32 bytes   y LE32; bit 7 of the last byte is set iff x > (-x mod q)
+    scalar        32 bytes   LE, below l
+
+Points are affine (x, y) outside of this module; inside, extended coordinates (X, Y, Z, T) with x = X/Z,
+y = Y/Z, x*y = T/Z, of Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008), sections 3.1
+and 3.3. Since 1 is a square in Fq and d is none, their addition has no exceptions, and needs no case for
+equal points or for the identity. Nothing here is secret, so nothing runs in constant time.
+Source: docs/spec/tss.md section 2.4.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from gateway.blocks.errors import ProofDataError
+from gateway.blocks.proofs.bn254_fields import ORDER
+from gateway.blocks.proofs.encoding import SCALAR_SIZE, integer_below, scalar_bytes
+
+__all__ = [
+    "BASE",
+    "FIELD_PRIME",
+    "IDENTITY",
+    "POINT_SIZE",
+    "SUBGROUP_ORDER",
+    "Point",
+    "add",
+    "compressed",
+    "is_on_curve",
+    "multiply",
+    "point_bytes",
+    "read_curve_point",
+    "read_point",
+    "weighted_sum",
+]
+
+Point = tuple[int, int]
+"""Affine x and y, each below q."""
+
+FIELD_PRIME: Final = ORDER
+"""q, the scalar prime of BN254 (2.4)."""
+q: Final = FIELD_PRIME
+
+SUBGROUP_ORDER: Final = 2736030358979909402780800718157159386076813972158567259200215660948447373041
+"""l, the prime order of the subgroup (tss.md 2.4)."""
+
+D: Final = 168696 * pow(168700, -1, q) % q
+"""The curve's coefficient d (tss.md 2.4)."""
+assert D == 9706598848417545097372247223557719406784115219466060233080913168975159366771  # 2.4
+assert pow(D, (q - 1) // 2, q) == q - 1  # no square: the addition is complete
+
+BASE: Final[Point] = (
+    19698561148652590122159747500897617769866003486955115824547446575314762165298,
+    19298250018296453272277890825869354524455968081175474282777126169995084727839,
+)
+"""G, the generator of the subgroup (tss.md 2.4)."""
+
+IDENTITY: Final[Point] = (0, 1)
+"""The neutral point."""
+
+POINT_SIZE: Final = 64
+"""Bytes of an encoded point (2.4)."""
+
+_Extended = tuple[int, int, int, int]
+_IDENTITY: Final[_Extended] = (0, 1, 1, 0)
+_WINDOW_BITS: Final = 4
+"""Bits of a scalar that one addition takes: a table of 15 multiples for each point."""
+
+
+def read_point(encoded: bytes, what: str) -> Point:
+    """2.4: decode a point of the subgroup; the identity is one.
+
+    Args:
+        encoded: 64 bytes.
+        what: its name for errors.
+
+    Raises:
+        ProofDataError: it is not the encoding of a point of the subgroup.
+    """
+    point = read_curve_point(encoded, what)
+    if multiply(SUBGROUP_ORDER, point) != IDENTITY:
+        raise ProofDataError(what, f"{encoded[:8].hex()}…, of another order", "a point of order l")
+    return point
+
+
+def read_curve_point(encoded: bytes, what: str) -> Point:
+    """2.4: decode a point of the curve; whether it is in the subgroup is for the caller to find out.
+
+    Args:
+        encoded: 64 bytes.
+        what: its name for errors.
+
+    Raises:
+        ProofDataError: it is not the encoding of a point of the curve.
+    """
+    if len(encoded) != POINT_SIZE:
+        raise ProofDataError(what, f"{len(encoded)} bytes", f"{POINT_SIZE}")
+    point = (
+        integer_below(q, encoded[:SCALAR_SIZE], f"{what} x"),
+        integer_below(q, encoded[SCALAR_SIZE:], f"{what} y"),
+    )
+    if not is_on_curve(point):
+        raise ProofDataError(what, f"{encoded[:8].hex()}…, which is not on Baby Jubjub", "a point of it")
+    return point
+
+
+def point_bytes(point: Point) -> bytes:
+    """Encode a point: what `read_point` reads."""
+    return scalar_bytes(point[0]) + scalar_bytes(point[1])
+
+
+def compressed(point: Point) -> bytes:
+    """2.4: encode a point in 32 bytes: y, and in the top bit which of the two x it has."""
+    x, y = point
+    return scalar_bytes(y | (1 << 255 if x > -x % q else 0))
+
+
+def is_on_curve(point: Point) -> bool:
+    """2.4: tell whether x^2 + y^2 = 1 + d x^2 y^2."""
+    xx, yy = point[0] * point[0] % q, point[1] * point[1] % q
+    return (xx + yy - 1 - D * xx * yy) % q == 0
+
+
+def add(points: Iterable[Point]) -> Point:
+    """Return the sum of points; of none, the identity."""
+    total = _IDENTITY
+    for point in points:
+        total = _add(total, _extended(point))
+    return _affine(total)
+
+
+def multiply(scalar: int, point: Point) -> Point:
+    """Return scalar * point, for a scalar of 0 or more."""
+    return weighted_sum([(scalar, point)])
+
+
+def weighted_sum(terms: Iterable[tuple[int, Point]]) -> Point:
+    """Return the sum of scalar * point over all terms; scalars are 0 or more.
+
+    Straus' method: the doublings are shared, and each four bits of a scalar cost one addition.
+    """
+    digits_of, tables = [], []
+    for scalar, point in terms:
+        digits_of.append(_digits(scalar))
+        tables.append(_multiples(point))
+    total = _IDENTITY
+    for position in range(max(map(len, digits_of), default=0) - 1, -1, -1):
+        if total != _IDENTITY:
+            for _ in range(_WINDOW_BITS):
+                total = _double(total)
+        for digits, table in zip(digits_of, tables, strict=True):
+            if position < len(digits) and digits[position]:
+                total = _add(total, table[digits[position]])
+    return _affine(total)
+
+
+def _digits(scalar: int) -> list[int]:
+    """Return the scalar's digits to the base 16, the lowest first."""
+    digits = []
+    while scalar:
+        digits.append(scalar & (1 << _WINDOW_BITS) - 1)
+        scalar >>= _WINDOW_BITS
+    return digits
+
+
+def _multiples(point: Point) -> list[_Extended]:
+    """Return 0 to 15 times the point."""
+    one = _extended(point)
+    table = [_IDENTITY, one]
+    while len(table) < 1 << _WINDOW_BITS:
+        table.append(_add(table[-1], one))
+    return table
+
+
+def _extended(point: Point) -> _Extended:
+    x, y = point
+    return x, y, 1, x * y % q
+
+
+def _affine(point: _Extended) -> Point:
+    inverse = pow(point[2], -1, q)  # never 0: the addition is complete
+    return point[0] * inverse % q, point[1] * inverse % q
+
+
+def _add(left: _Extended, right: _Extended) -> _Extended:
+    """Section 3.1 of the paper, for a = 1: 9 multiplications."""
+    x1, y1, z1, t1 = left
+    x2, y2, z2, t2 = right
+    a = x1 * x2
+    b = y1 * y2
+    c = D * (t1 * t2 % q)
+    d = z1 * z2
+    e = ((x1 + y1) * (x2 + y2) - a - b) % q
+    f, g, h = (d - c) % q, (d + c) % q, (b - a) % q
+    return e * f % q, g * h % q, f * g % q, e * h % q
+
+
+def _double(point: _Extended) -> _Extended:
+    """Section 3.3 of the paper, for a = 1: 4 squarings and 4 multiplications."""
+    x, y, z, _ = point
+    a = x * x
+    b = y * y
+    e = ((x + y) * (x + y) - a - b) % q
+    g, h = (a + b) % q, (a - b) % q
+    f = (g - 2 * z * z) % q
+    return e * f % q, g * h % q, f * g % q, e * h % q

@@ -1,0 +1,60 @@
+"""Block proofs of networks that run with Sluice's own keys: an Ed25519 signature over the block root hash.
+
+Pure. `BlockProof.signed_block_proof.block_signature` is 64 bytes, the signature of the 48 bytes of the root
+hash as they are, by one of the ledger's keys. It proves that a holder of such a key signed this root, and so
+every item, the time and both links; it does not prove that more than one did.
+Source: docs/verification.md, "What is checked"; RFC 8032 section 5.1.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from nacl.bindings import crypto_sign_open
+from nacl.exceptions import BadSignatureError
+
+from gateway.blocks.refusal import Refusal, RefusalKind
+
+__all__ = ["SIGNATURE_SIZE", "Ed25519Check"]
+
+SIGNATURE_SIZE: Final = 64
+"""Bytes of an Ed25519 signature; what tells this proof from the TSS ones."""
+
+
+class Ed25519Check:
+    """Checks signatures with a set of keys.
+
+    Args:
+        public_keys: 32 bytes each.
+    """
+
+    def __init__(self, public_keys: Iterable[bytes]) -> None:
+        self._keys = list(public_keys)
+
+    def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
+        """Return why the signature is no proof of a block with this root, or None if it is one.
+
+        Args:
+            signature: 64 bytes.
+            root_hash: 48 bytes.
+        """
+        if not self._keys:
+            return Refusal(
+                RefusalKind.MISSING_VERIFICATION_DATA,
+                "Ed25519 block proof",
+                "no Ed25519 ledger key",
+                "at least one --ledger-key ed25519:HEX",
+            )
+        signed = signature + root_hash
+        # Of another size, its rest would be taken for the beginning of what was signed.
+        for key in self._keys if len(signature) == SIGNATURE_SIZE else ():
+            try:
+                crypto_sign_open(signed, key)
+            except BadSignatureError:
+                continue
+            return None
+        return Refusal(
+            RefusalKind.BAD_PROOF,
+            "Ed25519 block proof",
+            f"signature {signature[:8].hex()}…, which no ledger key verifies",
+            f"a signature of block root {root_hash.hex()}",
+        )

@@ -1,0 +1,108 @@
+"""How numbers stand in the bytes of proofs and keys: fixed layouts, read strictly.
+
+Pure. Every layout is a sequence of fields of known size, so it is read in order, each field by its name, and
+nothing may be left. Integers are little-endian unless a name says `be`:
+
+    scalar of a prime field    32 bytes LE (48 BE for coordinates of BLS12-381), below the modulus
+    count of a vector          u64 LE, then so many elements
+Source: docs/spec/tss.md sections 2.1 (Fr), 2.4 (scalar), 3, 5 and 6 (Fr, Vec).
+"""
+
+from typing import Final
+
+from gateway.blocks.errors import ProofDataError
+
+__all__ = ["SCALAR_SIZE", "LayoutReader", "integer_below", "scalar_bytes"]
+
+SCALAR_SIZE: Final = 32
+"""Bytes of an encoded scalar, of every field that is smaller than 2^256."""
+
+
+def integer_below(modulus: int, encoded: bytes, what: str, *, big_endian: bool = False) -> int:
+    """Decode an integer of a field, which has one encoding: the integer itself, below the modulus.
+
+    Args:
+        modulus: one above the largest value.
+        encoded: all its bytes.
+        what: its name for errors.
+        big_endian: whether the first byte is the highest.
+
+    Raises:
+        ProofDataError: it is not below the modulus.
+    """
+    value = int.from_bytes(encoded, "big" if big_endian else "little")
+    if value >= modulus:
+        raise ProofDataError(what, f"{value:#x}", f"less than {modulus:#x}")
+    return value
+
+
+def scalar_bytes(value: int) -> bytes:
+    """Encode a scalar: 32 bytes, little-endian."""
+    return value.to_bytes(SCALAR_SIZE, "little")
+
+
+class LayoutReader:
+    """Reads the fields of one fixed layout in order.
+
+    Args:
+        data: all bytes of the layout.
+        what: its name for errors, `hinTS verification key`.
+    """
+
+    __slots__ = ("_data", "_offset", "_what")
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._data = data
+        self._what = what
+        self._offset = 0
+
+    @property
+    def offset(self) -> int:
+        """Bytes read so far."""
+        return self._offset
+
+    def take(self, size: int, name: str) -> bytes:
+        """Return the next `size` bytes, the field called `name`.
+
+        Raises:
+            ProofDataError: fewer are left.
+        """
+        end = self._offset + size
+        if end > len(self._data):
+            left = len(self._data) - self._offset
+            raise ProofDataError(self.named(name), f"{left} bytes at offset {self._offset}", f"{size}")
+        taken = self._data[self._offset : end]
+        self._offset = end
+        return taken
+
+    def scalar(self, modulus: int, name: str) -> int:
+        """Return the next 32 bytes as an integer below the modulus.
+
+        Raises:
+            ProofDataError: they are not there, or the integer is not below it.
+        """
+        return integer_below(modulus, self.take(SCALAR_SIZE, name), self.named(name))
+
+    def u64(self, name: str) -> int:
+        """Return the next 8 bytes as an integer. Raises ProofDataError if they are not there."""
+        return int.from_bytes(self.take(8, name), "little")
+
+    def expect_count(self, count: int, name: str) -> None:
+        """Read the count of a vector, which must be this one: the size of a layout never hangs on its bytes.
+
+        Raises:
+            ProofDataError: it is another.
+        """
+        got = self.u64(name)
+        if got != count:
+            raise ProofDataError(self.named(name), f"{got} elements", f"{count}")
+
+    def finish(self) -> None:
+        """Check that all was read. Raises ProofDataError if bytes are left."""
+        left = len(self._data) - self._offset
+        if left:
+            raise ProofDataError(self._what, f"{left} bytes after offset {self._offset}", "none")
+
+    def named(self, name: str) -> str:
+        """Return the name of a field for errors: the layout's and its own."""
+        return f"{self._what}: {name}"

@@ -1,0 +1,123 @@
+"""Groth16 over BN254: does a proof (A, B, C) show that public inputs satisfy the circuit of a key.
+
+Pure. With the key's alpha, beta, gamma, delta and IC, and the inputs in_1 to in_n:
+
+    public input point    I = IC[0] + sum of in_k IC[k]
+    equation              e(A, B) = e(alpha, beta) e(I, gamma) e(C, delta)
+
+What stays is computed once: e(alpha, beta), the lines of gamma and delta, and the multiples of IC. So a
+check is three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. The loops are handed
+out as pairs (`groth16_pairs`), so that a caller can add further equations to the same product.
+A proof is not unique: (s A, B/s, C) holds where (A, B, C) does. It is knowledge that is proven, no author.
+Source: docs/spec/tss.md sections 6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based
+non-interactive arguments", section 3.2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.blocks.errors import ProofDataError
+from gateway.blocks.proofs.bn254_curve import (
+    G1_SIZE,
+    G2_SIZE,
+    G1Point,
+    G1Table,
+    G2Point,
+    g1_from_bytes,
+    g1_negative,
+    g2_from_bytes,
+)
+from gateway.blocks.proofs.bn254_fields import Fp12
+from gateway.blocks.proofs.bn254_pairing import PreparedG2, pairing_product, prepare
+from gateway.blocks.proofs.encoding import LayoutReader
+
+__all__ = ["Groth16Key", "Groth16Proof", "groth16_pairs", "read_g1", "read_g2", "read_groth16_key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Groth16Key:
+    """A verification key, with all that does not depend on a proof."""
+
+    alpha_beta: Fp12
+    """e(alpha, beta)."""
+    gamma: PreparedG2
+    """Lines of gamma."""
+    delta: PreparedG2
+    """Lines of delta."""
+    ic: G1Table
+    """Multiples of IC[0] to IC[n]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groth16Proof:
+    """A proof; B is in the group."""
+
+    a: G1Point
+    """A."""
+    b: PreparedG2
+    """Lines of B."""
+    c: G1Point
+    """C."""
+
+
+def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
+    """Read alpha, beta, gamma, delta and IC, compressed, and prepare them.
+
+    Args:
+        reader: stands at alpha.
+        input_count: n, the number of public inputs; IC has one point more.
+
+    Raises:
+        ProofDataError: a point is malformed or outside its group, one but those of IC is infinity, or IC has
+            another count.
+    """
+    alpha = read_g1(reader, "alpha", may_be_infinity=False)
+    beta, gamma, delta = (
+        prepare(read_g2(reader, name, may_be_infinity=False), reader.named(name))
+        for name in ("beta", "gamma", "delta")
+    )
+    reader.expect_count(input_count + 1, "IC")
+    ic = G1Table([read_g1(reader, f"IC[{index}]") for index in range(input_count + 1)])
+    return Groth16Key(pairing_product([(alpha, beta)]), gamma, delta, ic)
+
+
+def groth16_pairs(
+    key: Groth16Key, proof: Groth16Proof, inputs: Sequence[int]
+) -> list[tuple[G1Point, PreparedG2]]:
+    """6.3, 5: the pairs whose product of pairings is `key.alpha_beta` if and only if the proof holds.
+
+    Args:
+        key: with as many inputs as `inputs`.
+        proof: the proof.
+        inputs: the public inputs, each in [0, q).
+    """
+    public_input_point = key.ic.sum_of_multiples([1, *inputs])
+    return [
+        (proof.a, proof.b),
+        (g1_negative(public_input_point), key.gamma),
+        (g1_negative(proof.c), key.delta),
+    ]
+
+
+def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G1Point:
+    """Read a compressed point of G1.
+
+    Raises:
+        ProofDataError: it is malformed, or infinity where that may not be.
+    """
+    point = g1_from_bytes(reader.take(G1_SIZE, name), reader.named(name))
+    if point is None and not may_be_infinity:
+        raise ProofDataError(reader.named(name), "infinity", "another point of G1")
+    return point
+
+
+def read_g2(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G2Point:
+    """Read a compressed point of the curve of G2; `prepare` says whether it is in the group.
+
+    Raises:
+        ProofDataError: it is malformed, or infinity where that may not be.
+    """
+    point = g2_from_bytes(reader.take(G2_SIZE, name), reader.named(name))
+    if point is None and not may_be_infinity:
+        raise ProofDataError(reader.named(name), "infinity", "another point of G2")
+    return point

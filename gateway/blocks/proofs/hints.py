@@ -1,0 +1,505 @@
+"""hinTS: one short signature of a message by enough weight of a committee, under one verification key.
+
+Pure. The key `VK` commits to the members' public keys and weights; the signature `PI` carries the aggregate
+of the keys that signed, its weight, and a proof that the two belong together. What is signed is 48 bytes, a
+block's root hash. A signature of less than or exactly half of the weight is none.
+
+    VK, 1,096 bytes                            PI, 1,632 bytes
+    0    n             u64, power of two       0     apk       G1   aggregate of the keys that signed
+    8    total_weight  Fr                      96    weight    Fr   their weight
+    40   g0            G1                      128   asig      G2   aggregate of their signatures
+    136  h0            G2                      320   Bc Qx Qxt Qz Pc Q1c Q3c Q2c Q4c O_r O_rw
+    328  h1            G2, tau * h0                  11 x G1; note 1, 3, 2, 4
+    520  Lc            G1, of L_(n-1)          1376  p_r p_rw w_r b_r q1_r q3_r q2_r q4_r
+    616  Wc            G1, of the weights            8 x Fr; note 1, 3, 2, 4
+    712  SKc           G2, of the keys
+    904  Zc            G2, of X^n - 1
+
+Checks, each a function of its own below: `threshold` (4.1), `challenge` (4.2), `evaluation_points` (4.3),
+`scalar_identities` (4.4), and the five relations of 4.5, `_message_relation` and `pairing_relations`, which
+are verified as one product of six pairings (4.6).
+
+Only asig depends on the message. All else of PI is a statement about who signed, and the same whenever the
+same members sign: `split` and `check_message` are for who remembers statements that hold. Signatures that
+wait together are cheaper together: `hold_together` takes one product for all of them, in which pairings with
+the points of a common key are shared.
+Source: docs/spec/tss.md sections 3 and 4.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from gateway.blocks.errors import ProofDataError
+from gateway.blocks.proofs.bls12_381 import (
+    G1_SIZE,
+    G2_SIZE,
+    GROUP_ORDER,
+    G1Point,
+    G2Point,
+    hash_to_g2,
+    pairing_product_is_one,
+    read_g1,
+    read_g2,
+    weighted_sum,
+    weighted_sum_g2,
+)
+from gateway.blocks.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
+from gateway.blocks.proofs.hash_to_field import hash_to_field
+from gateway.blocks.refusal import Refusal, RefusalKind
+
+__all__ = [
+    "PI_SIZE",
+    "VK_SIZE",
+    "Challenge",
+    "Claim",
+    "HintsKey",
+    "HintsSignature",
+    "challenge",
+    "check",
+    "check_message",
+    "evaluation_points",
+    "hold_together",
+    "pairing_relations",
+    "read_asig",
+    "read_key",
+    "read_signature",
+    "root_of_unity",
+    "scalar_identities",
+    "split",
+    "threshold",
+]
+
+r: Final = GROUP_ORDER
+
+VK_SIZE: Final = 8 + SCALAR_SIZE + 3 * G1_SIZE + 4 * G2_SIZE
+"""Bytes of a verification key: 1,096 (3)."""
+PI_SIZE: Final = 12 * G1_SIZE + G2_SIZE + 9 * SCALAR_SIZE
+"""Bytes of an aggregate signature: 1,632 (3)."""
+ASIG_OFFSET: Final = G1_SIZE + SCALAR_SIZE
+"""Where asig begins in a signature: 128 (3)."""
+assert (VK_SIZE, PI_SIZE, ASIG_OFFSET) == (1096, 1632, 128)
+
+CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
+"""Domain separation tag of the challenge (4.2)."""
+
+DOMAIN_SIZE_MAX: Final = 1 << 32
+"""The largest power of two that divides r - 1, so the most points an evaluation domain can have."""
+assert (r - 1) % DOMAIN_SIZE_MAX == 0 != (r - 1) % (2 * DOMAIN_SIZE_MAX)
+
+MULTIPLICATIVE_GENERATOR: Final = 7
+"""Generates the multiplicative group of Fr, as in every implementation of this field (tss.md 4.3); its power
+(r - 1) / n is the root of unity that the domain of size n is made of. That it is no square, which is what
+powers of two need, is asserted here."""
+assert pow(MULTIPLICATIVE_GENERATOR, (r - 1) // 2, r) == r - 1
+
+_OF_ONE_SIGNATURE: Final = ("H(m)", "asig")
+"""Points of G2 that no two signatures have in common."""
+
+_SUMMED_IN_G2_MIN: Final = 3
+"""Multiples of points of G2 from which on their sum costs less than a pairing and a multiple in G1 each."""
+
+BATCH_BITS: Final = 128
+"""Bits of each random factor that merges the pairing relations (4.6): a false one passes with 2^-128."""
+
+_WHAT: Final = "hinTS signature"
+
+
+@dataclass(frozen=True, slots=True)
+class HintsKey:
+    """A verification key `VK`. Points are checked to be in their groups."""
+
+    n: int
+    """Points of the evaluation domain, a power of two from 2 to 2^32."""
+    total_weight: int
+    """Weight of all members, below r."""
+    g0: G1Point
+    h0: G2Point
+    h1: G2Point
+    Lc: G1Point
+    Wc: G1Point
+    SKc: G2Point
+    Zc: G2Point
+    w: int
+    """The domain's root of unity (4.3), below r."""
+
+
+@dataclass(frozen=True, slots=True)
+class HintsSignature:
+    """An aggregate signature `PI`. Points are checked to be in their groups, scalars are below r."""
+
+    apk: G1Point
+    weight: int
+    asig: G2Point
+    Bc: G1Point
+    Qx: G1Point
+    Qxt: G1Point
+    Qz: G1Point
+    Pc: G1Point
+    Q1c: G1Point
+    Q3c: G1Point
+    Q2c: G1Point
+    Q4c: G1Point
+    O_r: G1Point
+    O_rw: G1Point
+    p_r: int
+    p_rw: int
+    w_r: int
+    b_r: int
+    q1_r: int
+    q3_r: int
+    q2_r: int
+    q4_r: int
+
+
+def read_key(vk: bytes) -> HintsKey:
+    """3: decode a verification key VK, 1,096 bytes.
+
+    Raises:
+        ProofDataError: a point or scalar is none, or n is no size of a domain.
+    """
+    reader = LayoutReader(vk, "hinTS verification key")
+    n = reader.u64("n")
+    # Strict: the reference has no such check here, but for no other n is there a root of unity (4.3).
+    if not 2 <= n <= DOMAIN_SIZE_MAX or n & (n - 1):
+        raise ProofDataError(reader.named("n"), str(n), "a power of two from 2 to 2^32")
+    key = HintsKey(
+        n=n,
+        total_weight=reader.scalar(r, "total_weight"),
+        g0=_g1(reader, "g0"),
+        h0=_g2(reader, "h0"),
+        h1=_g2(reader, "h1"),
+        Lc=_g1(reader, "Lc"),
+        Wc=_g1(reader, "Wc"),
+        SKc=_g2(reader, "SKc"),
+        Zc=_g2(reader, "Zc"),
+        w=root_of_unity(n),
+    )
+    reader.finish()
+    return key
+
+
+def read_signature(pi: bytes) -> HintsSignature:
+    """3: decode an aggregate signature PI, 1,632 bytes.
+
+    Raises:
+        ProofDataError: a point or scalar is none.
+    """
+    reader = LayoutReader(pi, "hinTS signature")
+    signature = HintsSignature(
+        apk=_g1(reader, "apk"),
+        weight=reader.scalar(r, "weight"),
+        asig=_g2(reader, "asig"),
+        Bc=_g1(reader, "Bc"),
+        Qx=_g1(reader, "Qx"),
+        Qxt=_g1(reader, "Qxt"),
+        Qz=_g1(reader, "Qz"),
+        Pc=_g1(reader, "Pc"),
+        Q1c=_g1(reader, "Q1c"),
+        Q3c=_g1(reader, "Q3c"),
+        Q2c=_g1(reader, "Q2c"),
+        Q4c=_g1(reader, "Q4c"),
+        O_r=_g1(reader, "O_r"),
+        O_rw=_g1(reader, "O_rw"),
+        p_r=reader.scalar(r, "p_r"),
+        p_rw=reader.scalar(r, "p_rw"),
+        w_r=reader.scalar(r, "w_r"),
+        b_r=reader.scalar(r, "b_r"),
+        q1_r=reader.scalar(r, "q1_r"),
+        q3_r=reader.scalar(r, "q3_r"),
+        q2_r=reader.scalar(r, "q2_r"),
+        q4_r=reader.scalar(r, "q4_r"),
+    )
+    reader.finish()
+    return signature
+
+
+def split(pi: bytes) -> tuple[bytes, bytes]:
+    """Return the statement of a PI, all of it but asig, and asig: 1,440 and 192 bytes."""
+    assert len(pi) == PI_SIZE
+    end = ASIG_OFFSET + G2_SIZE
+    return pi[:ASIG_OFFSET] + pi[end:], pi[ASIG_OFFSET:end]
+
+
+def read_asig(encoded: bytes) -> G2Point:
+    """Decode asig, 192 bytes. Raises ProofDataError if it is no point."""
+    return read_g2(encoded, f"{_WHAT}: asig")
+
+
+def check(
+    key: HintsKey, signature: HintsSignature, message: bytes, random_bits: Callable[[int], int]
+) -> Refusal | None:
+    """Return why this is no signature of the message under the key by more than half of its weight, or None.
+
+    Args:
+        key: that somebody vouches for.
+        signature: of the sender.
+        message: 48 bytes, a block's root hash.
+        random_bits: returns as many random bits as asked for, as an integer, which the sender cannot foresee:
+            `secrets.randbits`.
+    """
+    relations = _relations(key, signature)
+    if isinstance(relations, Refusal):
+        return relations
+    g2_points = _g2_points(key, signature.asig, message)
+    if _batched_hold([(relations, g2_points)], random_bits):
+        return None
+    for relation in relations:
+        if not _holds(relation, g2_points):
+            return _refusal(f"pairings {relation.name} (tss.md 4.5)", "a product other than 1", "1")
+    # Each holds, so their batch does too, whatever the random factors.
+    raise AssertionError("pairing relations hold one by one and not together")
+
+
+def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) -> Refusal | None:
+    """Return why `asig` is no signature of the message by the aggregate key `apk`, or None if it is one.
+
+    This is all of `check` that depends on the message. It is enough where all else of the same signature,
+    every part of PI but asig, has been found to hold under the same key.
+    """
+    relation = _message_relation(key, apk)
+    if _holds(relation, {"H(m)": hash_to_g2(message), "asig": asig}):
+        return None
+    return _refusal(f"pairings {relation.name} (tss.md 4.5)", "a product other than 1", "1")
+
+
+class Claim(NamedTuple):
+    """That a message was signed: what `check` or `check_message` is asked."""
+
+    key: HintsKey
+    """That somebody vouches for."""
+    message: bytes
+    """48 bytes."""
+    apk: G1Point
+    """Aggregate key of the signature."""
+    asig: G2Point
+    """Its only part that depends on the message."""
+    statement: HintsSignature | None
+    """The signature; None if all of it but asig has been found to hold under the key."""
+
+
+def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) -> bool:
+    """4.6: tell whether all claims hold; which one does not is for `check` and `check_message` to say.
+
+    Args:
+        claims: those of one key are cheapest together.
+        random_bits: as for `check`.
+    """
+    batch = []
+    for key, message, apk, asig, statement in claims:
+        relations = (_message_relation(key, apk),) if statement is None else _relations(key, statement)
+        if isinstance(relations, Refusal):
+            return False
+        batch.append((relations, _g2_points(key, asig, message)))
+    return _batched_hold(batch, random_bits)
+
+
+def _relations(key: HintsKey, signature: HintsSignature) -> tuple["_Relation", ...] | Refusal:
+    """Return the relations of 4.5, which are left to be checked, or the refusal if 4.1 to 4.4 do not hold."""
+    if not threshold(key, signature):
+        got = f"weight {signature.weight} of {key.total_weight}"
+        return _refusal("weight that signed (tss.md 4.1)", got, "more than half of the total weight")
+    points = evaluation_points(key, challenge(key, signature))
+    if points is None:
+        return _refusal("challenge (tss.md 4.3)", "the point w' of the domain", "any other")
+    for name, holds in scalar_identities(signature, points):
+        if not holds:
+            return _refusal(f"identity {name} (tss.md 4.4)", "two sides that differ", "equal ones")
+    return (_message_relation(key, signature.apk), *pairing_relations(key, signature, points))
+
+
+def _g2_points(key: HintsKey, asig: G2Point, message: bytes) -> dict[str, G2Point]:
+    """Return the six points of G2 that the relations of one signature name."""
+    return {
+        "H(m)": hash_to_g2(message),
+        "asig": asig,
+        "h0": key.h0,
+        "h1": key.h1,
+        "SKc": key.SKc,
+        "Zc": key.Zc,
+    }
+
+
+# --- the equations, in the order and with the names of tss.md section 4 -------------------------------------
+
+
+def threshold(key: HintsKey, signature: HintsSignature) -> bool:
+    """4.1: (2 * weight mod r) > (1 * total_weight mod r), as integers; exactly half is not enough."""
+    return 2 * signature.weight % r > key.total_weight
+
+
+def challenge(key: HintsKey, signature: HintsSignature) -> int:
+    """4.2: rho, the point that the committed polynomials are evaluated at, from the hash of all of them.
+
+    The order here is Qx, Qz, Qxt and Q1c, Q2c, Q3c, Q4c, unlike that of PI.
+    """
+    pi = signature
+    transcript = b"".join(
+        (
+            key.SKc.to_compressed_bytes(),
+            key.h1.to_compressed_bytes(),
+            pi.apk.to_compressed_bytes(),
+            scalar_bytes(pi.weight),
+            *(
+                point.to_compressed_bytes()
+                for point in (key.Wc, pi.Bc, pi.Pc, pi.Qx, pi.Qz, pi.Qxt, pi.Q1c, pi.Q2c, pi.Q3c, pi.Q4c)
+            ),
+        )
+    )
+    assert len(transcript) == 752
+    return hash_to_field(transcript, CHALLENGE_DST, r)[0]
+
+
+def root_of_unity(n: int) -> int:
+    """4.3: w = 7^((r-1)/n) mod r, whose powers are the domain of size n."""
+    return pow(MULTIPLICATIVE_GENERATOR, (r - 1) // n, r)
+
+
+class Challenge(NamedTuple):
+    """4.3: the challenge and what follows from it, all below r."""
+
+    rho: int
+    """Where the polynomials are evaluated."""
+    z: int
+    """rho^n - 1: the vanishing polynomial of the domain there."""
+    L: int
+    """The Lagrange polynomial of the domain's last point there."""
+    s: int
+    """rho / w: one point of the domain before."""
+
+
+def evaluation_points(key: HintsKey, rho: int) -> Challenge | None:
+    """4.3: z = rho^n - 1; w' = w^(n-1); L = (w'/n) * z/(rho - w'); s = rho/w.
+
+    None if rho is w', where L cannot be computed so.
+    """
+    w_inverse = pow(key.w, -1, r)  # = w^(n-1) = w', since w^n = 1
+    if rho == w_inverse:
+        return None
+    z = (pow(rho, key.n, r) - 1) % r
+    L = w_inverse * z * pow(key.n * (rho - w_inverse), -1, r) % r
+    return Challenge(rho, z, L, rho * w_inverse % r)
+
+
+def scalar_identities(signature: HintsSignature, points: Challenge) -> Iterator[tuple[str, bool]]:
+    """4.4: yield each identity of the claimed evaluations and whether it holds."""
+    pi, z, L = signature, points.z, points.L
+    yield "p_r - p_rw - w_r*b_r = q1_r*z", (pi.p_r - pi.p_rw - pi.w_r * pi.b_r - pi.q1_r * z) % r == 0
+    yield "L*p_r = z*q3_r", (L * pi.p_r - z * pi.q3_r) % r == 0
+    yield "b_r^2 - b_r = q2_r*z", (pi.b_r * pi.b_r - pi.b_r - pi.q2_r * z) % r == 0
+    yield "L*(b_r - 1) = z*q4_r", (L * (pi.b_r - 1) - z * pi.q4_r) % r == 0
+
+
+class _Relation(NamedTuple):
+    """A product of pairings that has to be 1, by the point of G2: the sum of scalar * point of G1 there."""
+
+    name: str
+    factors: dict[str, list[tuple[int, G1Point]]]
+
+
+def _message_relation(key: HintsKey, apk: G1Point) -> _Relation:
+    """4.5, identity 1: the one that the message is in."""
+    return _Relation("1: e(apk, H(m)) = e(g0, asig)", {"H(m)": [(1, apk)], "asig": [(-1, key.g0)]})
+
+
+def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challenge) -> tuple[_Relation, ...]:
+    """4.5: the identities 2 to 5, each as a product that has to be 1.
+
+    A right side e(O, h1 - c*h0) is moved to the left as e(-O, h1) e(c*O, h0), so that every pairing is with
+    one of the six points H(m), asig, h0, h1, SKc, Zc.
+    """
+    pi, g0, rho = signature, key.g0, points.rho
+    opened = [  # commitment, what it is claimed to be at rho; 3 before 2, as in tss.md
+        (pi.Pc, pi.p_r),
+        (key.Wc, pi.w_r),
+        (pi.Bc, pi.b_r),
+        (pi.Q1c, pi.q1_r),
+        (pi.Q3c, pi.q3_r),
+        (pi.Q2c, pi.q2_r),
+        (pi.Q4c, pi.q4_r),
+    ]
+    powers = [pow(rho, exponent, r) for exponent in range(len(opened))]
+    M = [(power, commitment) for power, (commitment, _) in zip(powers, opened, strict=True)]
+    M.append((-rho * pi.weight, key.Lc))  # the weights with the aggregate's weight taken off: Wc - weight*Lc
+    M.append((-sum(power * value for power, (_, value) in zip(powers, opened, strict=True)), g0))
+    return (
+        _Relation(
+            "2: e(M, h0) = e(O_r, h1 - rho*h0)",
+            {"h0": [*M, (rho, pi.O_r)], "h1": [(-1, pi.O_r)]},
+        ),
+        _Relation(
+            "3: e(Pc - p_rw g0, h0) = e(O_rw, h1 - s*h0)",
+            {"h0": [(1, pi.Pc), (-pi.p_rw, g0), (points.s, pi.O_rw)], "h1": [(-1, pi.O_rw)]},
+        ),
+        _Relation(
+            "4: e(Bc, SKc) = e(Qz, Zc) * e(Qx, h1) * e(apk, h0)",
+            {"SKc": [(1, pi.Bc)], "Zc": [(-1, pi.Qz)], "h1": [(-1, pi.Qx)], "h0": [(-1, pi.apk)]},
+        ),
+        _Relation("5: e(Qx, h1) = e(Qxt, h0)", {"h1": [(1, pi.Qx)], "h0": [(-1, pi.Qxt)]}),
+    )
+
+
+# --- pairings -----------------------------------------------------------------------------------------------
+
+
+def _batched_hold(
+    batch: Sequence[tuple[tuple[_Relation, ...], dict[str, G2Point]]], random_bits: Callable[[int], int]
+) -> bool:
+    """4.6: raise the relations to 1 and fresh random powers, and check the product of all at once.
+
+    Sound because every point is in its group of prime order: were one relation false, one power at most of
+    2^128 would make the product 1. Pairings with one and the same point are one. Of G2, these are the points
+    of a key; and where the point of G2 is a signature's own, those of G1: g0 of a key, and an apk whose nodes
+    have signed several messages. So several signatures under a key cost little more than one pairing each.
+    """
+    terms: dict[int, dict[int, tuple[int, G1Point]]] = {}  # by the points' identity: of G2, then of G1
+    points: dict[int, G2Point] = {}
+    own: dict[int, tuple[G1Point, list[tuple[int, G2Point]]]] = {}  # by the identity of the point of G1
+    for relations, g2_points in batch:
+        for relation in relations:
+            power = random_bits(BATCH_BITS) if points or own else 1
+            for g2_name, factors in relation.factors.items():
+                g2_point = g2_points[g2_name]
+                if g2_name in _OF_ONE_SIGNATURE:
+                    [(scalar, point)] = factors
+                    own.setdefault(id(point), (point, []))[1].append((power * scalar, g2_point))
+                    continue
+                points[id(g2_point)] = g2_point
+                sums = terms.setdefault(id(g2_point), {})
+                for scalar, point in factors:
+                    before = sums.get(id(point), (0, point))[0]
+                    sums[id(point)] = (before + power * scalar, point)
+    pairs = [(_sum(list(sums.values())), points[g2_id]) for g2_id, sums in terms.items()]
+    for point, multiples in own.values():
+        pairs += _own_pairs(point, multiples)
+    return pairing_product_is_one([g1 for g1, _ in pairs], [g2 for _, g2 in pairs])
+
+
+def _own_pairs(point: G1Point, multiples: Sequence[tuple[int, G2Point]]) -> list[tuple[G1Point, G2Point]]:
+    """Return pairs whose pairings are the product of e(point, other)^scalar over all (scalar, other)."""
+    if len(multiples) < _SUMMED_IN_G2_MIN:
+        return [(_sum([(scalar, point)]), other) for scalar, other in multiples]
+    sign = -1 if multiples[0][0] < 0 else 1  # short scalars are cheaper, and -1 would be long
+    others = weighted_sum_g2([other for _, other in multiples], [sign * scalar for scalar, _ in multiples])
+    return [(_sum([(sign, point)]), others)]
+
+
+def _holds(relation: _Relation, g2_points: dict[str, G2Point]) -> bool:
+    g1 = [_sum(terms) for terms in relation.factors.values()]
+    return pairing_product_is_one(g1, [g2_points[g2_name] for g2_name in relation.factors])
+
+
+def _sum(terms: Sequence[tuple[int, G1Point]]) -> G1Point:
+    return weighted_sum([point for _, point in terms], [scalar for scalar, _ in terms])
+
+
+def _g1(reader: LayoutReader, name: str) -> G1Point:
+    return read_g1(reader.take(G1_SIZE, name), reader.named(name))
+
+
+def _g2(reader: LayoutReader, name: str) -> G2Point:
+    return read_g2(reader.take(G2_SIZE, name), reader.named(name))
+
+
+def _refusal(part: str, got: str, expected: str) -> Refusal:
+    return Refusal(RefusalKind.BAD_PROOF, f"{_WHAT}: {part}", got, expected)

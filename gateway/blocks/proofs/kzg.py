@@ -1,0 +1,71 @@
+"""KZG over BN254: does a commitment C open to the value v at the point c, as a witness w says.
+
+Pure. With the key's g of G1, and h and bh = tau h of G2:
+
+    equation    e(C - v g + c w, h) = e(w, bh)
+
+Several openings share h and bh, so with a weight r for each they are one equation in two pairings,
+
+    e( sum of r (C - v g + c w), h ) e( -sum of r w, bh ) = 1
+
+which holds for wrong openings with a chance of 2^-128 if the weights are 128 random bits that nobody knew
+when the openings were made.
+Source: docs/spec/tss.md section 6.3 (step 6); Kate, Zaverucha and Goldberg 2010, "Constant-size commitments
+to polynomials and their applications", section 3.3.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gateway.blocks.proofs.bn254_curve import G1Point, g1_sum_of_multiples
+from gateway.blocks.proofs.bn254_pairing import PreparedG2
+
+__all__ = ["KzgKey", "Opening", "kzg_pairs"]
+
+
+@dataclass(frozen=True, slots=True)
+class KzgKey:
+    """A verification key; the lines of its points of G2 are prepared."""
+
+    g: G1Point
+    """g."""
+    h: PreparedG2
+    """Lines of h."""
+    bh: PreparedG2
+    """Lines of bh = tau h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The claim that a committed polynomial has a value at a point."""
+
+    commitment: G1Point
+    """C."""
+    point: int
+    """c, in [0, q)."""
+    value: int
+    """v, in [0, q)."""
+    witness: G1Point
+    """w."""
+
+
+def kzg_pairs(
+    key: KzgKey, openings: Sequence[Opening], weights: Sequence[int]
+) -> list[tuple[G1Point, PreparedG2]]:
+    """6.3, 6: the pairs whose product of pairings is 1 if the openings hold.
+
+    Args:
+        key: what all openings are checked with.
+        openings: the claims.
+        weights: r for each of them, 128 random bits.
+    """
+    at_h: list[tuple[int, G1Point]] = []
+    at_bh: list[tuple[int, G1Point]] = []
+    value_sum = 0
+    for opening, weight in zip(openings, weights, strict=True):
+        at_h.append((weight, opening.commitment))
+        at_h.append((weight * opening.point, opening.witness))
+        value_sum += weight * opening.value
+        at_bh.append((-weight, opening.witness))
+    at_h.append((-value_sum, key.g))
+    return [(g1_sum_of_multiples(at_h), key.h), (g1_sum_of_multiples(at_bh), key.bh)]

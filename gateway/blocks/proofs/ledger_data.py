@@ -1,0 +1,384 @@
+"""Ledger data: what a network publishes once, and what every TSS signature is checked against.
+
+Pure. Block 0 of a TSS network holds a transaction with the publication of its ledger id:
+
+    BlockItem.signed_transaction (4)  ->  SignedTransaction.bodyBytes (1)  ->  TransactionBody field 77:
+        1 ledger_id               bytes, 32
+        2 WRAPS verification key  bytes, 1,768; absent where there are no WRAPS proofs
+        3 contribution, repeated  { 1 node_id varint | 2 weight varint | 3 Schnorr attested key, 192 bytes }
+
+The order of the contributions is the order of the address book: an index in it is a bit of the Schnorr proof.
+A publication is believed only after two checks, in `refusal_of`:
+
+    ledger id (7.2)             it is the Poseidon hash of the address book; so the id names the nodes, their
+                                weights and their keys, and who knows the id can tell a false publication
+    proofs of knowledge (5.1)   each node knows the secret of its key; one bad entry rejects everything
+
+The hash does not cover the WRAPS key: a node that must not believe that of anybody takes the publication from
+a file. Keys of nodes that have none are the sentinel key, whose secret nobody knows.
+Source: docs/spec/tss.md sections 1.1, 5.1 and 7.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
+from gateway.blocks.items import Field, ItemKind, WireType, fields_of, kind_of, payload_of, varint
+from gateway.blocks.proofs.baby_jubjub import FIELD_PRIME, POINT_SIZE, Point, read_point
+from gateway.blocks.proofs.encoding import scalar_bytes
+from gateway.blocks.proofs.poseidon import poseidon
+from gateway.blocks.proofs.schnorr import (
+    ATTESTED_KEY_SIZE,
+    MEMBERS_MAX,
+    AttestedKey,
+    knows_secret,
+    read_attested_key,
+)
+from gateway.blocks.proofs.wraps import WRAPS_KEY_SIZE
+from gateway.blocks.refusal import Refusal, RefusalKind
+from gateway.blocks.trusted_keys import LEDGER_ID_SIZE
+
+__all__ = [
+    "PADDING_KEY",
+    "PUBLICATION_FIELD",
+    "PUBLICATION_SIZE_MAX",
+    "SENTINEL_KEY",
+    "LedgerData",
+    "LedgerNode",
+    "address_book_hash",
+    "may_publish",
+    "publications_in",
+    "published_ledger",
+    "publishing_items",
+    "read_publication",
+    "refusal_of",
+]
+
+PUBLICATION_FIELD: Final = 77
+"""Field of `TransactionBody` that is a publication of a ledger id (1.1)."""
+PUBLICATION_SIZE_MAX: Final = 64 * 1024
+"""Bytes of a publication; one of 128 nodes has 29,000."""
+
+FIELDS_MAX: Final = 50_000
+"""Fields that are walked through in search of publications, in all of block 0, some 0.04 s. A transaction has
+some fifteen, and no other is walked through than one that holds the two bytes of the tag of field 77: of
+random bytes, as signatures are, one transaction in 65 kB. So it is enough for 100 MB of them."""
+FIELDS_TO_BEGIN: Final = 6
+"""What it costs to begin a message, in fields: a block may have two million short ones."""
+
+PUBLISHING_BYTES_MAX: Final = 2 << 20
+"""Bytes of the transactions of a block 0 that are walked through; the node sends them to another process. It
+is enough for all that the fields are enough for, and for 20 MB of the longest transactions, of 6 kB."""
+
+SENTINEL_KEY: Final[Point] = (
+    6920711939553923913704084943758410605317685431754228119541520748680721639445,
+    15864855719970161306208030973550124391814615182611152827202991785986622293039,
+)
+"""Stands for a node without a key of its own; its proof of knowledge is not checked. It is the hash to the
+curve of `HieroTSS` (tss.md 7.1; the test of this module derives it)."""
+
+PADDING_KEY: Final[Point] = (
+    12242143994000228932794072931472805933014698661472621875120544547182037447307,
+    18632581597336484007639911068407412014942769995951822776505801470647807372989,
+)
+"""P0, with which the address book is filled up to 128 entries for its hash: the public key of the secret that
+the reference draws from a generator with a fixed seed (tss.md 7.2; the test of this module derives it). It
+signs nothing: it has no bit in a signature."""
+PADDING_WEIGHT: Final = 0
+"""Weight of a padding entry (7.2)."""
+PADDING_NODE_ID: Final = FIELD_PRIME - 1
+"""Node id of a padding entry (7.2)."""
+
+_WHAT: Final = "ledger id publication"
+_WEIGHT_MAX: Final = (1 << 63) - 1  # tss.md 5.1
+_PUBLICATION_TAG: Final = varint(PUBLICATION_FIELD << 3 | WireType.LEN)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerNode:
+    """One node of the first address book."""
+
+    node_id: int
+    """Its number, below 2^64."""
+    weight: int
+    """Its weight, 0 to 2^63 - 1."""
+    key: AttestedKey
+    """Its Schnorr key and the proof that it knows the secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerData:
+    """A publication, decoded. Whether to believe it is for `refusal_of` to say."""
+
+    ledger_id: bytes
+    """32 bytes."""
+    wraps_vk: bytes
+    """The WRAPS verification key, 1,768 bytes, or none."""
+    nodes: tuple[LedgerNode, ...]
+    """The address book in its order, 1 to 128 nodes."""
+    publication: bytes = field(compare=False, repr=False)
+    """The message as it was published."""
+
+    @property
+    def total_weight(self) -> int:
+        """Weight of all nodes."""
+        return sum(node.weight for node in self.nodes)
+
+
+def may_publish(item: bytes) -> bool:
+    """Tell whether an item can hold a publication; nearly none does, and the others need no second look.
+
+    One that is no item, in a file that nobody has looked at, holds none.
+    """
+    try:
+        return _PUBLICATION_TAG in item and kind_of(item) == ItemKind.SIGNED_TRANSACTION
+    except ItemError:
+        return False
+
+
+def publishing_items(items: Iterable[bytes]) -> list[bytes]:
+    """Return the items that `may_publish`; of too many, so many that they are refused for that.
+
+    Args:
+        items: serialized items, of block 0; there may be two million.
+    """
+    found: list[bytes] = []
+    size_bytes = 0
+    for item in filter(may_publish, items):
+        found.append(item)
+        size_bytes += len(item)
+        if len(found) * FIELDS_TO_BEGIN > FIELDS_MAX or size_bytes > PUBLISHING_BYTES_MAX:
+            break
+    return found
+
+
+def publications_in(items: Iterable[bytes]) -> list[bytes]:
+    """Return the publications in the transactions of a block, each once, in order, unchecked.
+
+    A transaction that cannot be read is passed over: it is none of these.
+
+    Args:
+        items: serialized items, of block 0.
+
+    Raises:
+        BlockRefused: to read them all would take too long.
+    """
+    return _publications(items, _Walk())
+
+
+class _Walk:
+    """Counts what is walked through in a block 0."""
+
+    def __init__(self) -> None:
+        self._left_count = FIELDS_MAX
+        self._left_bytes = PUBLISHING_BYTES_MAX
+
+    def enter(self, transaction: bytes) -> None:
+        """Count its bytes. Raises BlockRefused if they are more than PUBLISHING_BYTES_MAX in all."""
+        self._left_bytes -= len(transaction)
+        if self._left_bytes < 0:
+            raise self._refused("bytes", PUBLISHING_BYTES_MAX)
+
+    def take(self, field_count: int) -> None:
+        """Count so many fields. Raises BlockRefused if they are more than FIELDS_MAX in all."""
+        self._left_count -= field_count
+        if self._left_count < 0:
+            raise self._refused("fields", FIELDS_MAX)
+
+    @staticmethod
+    def _refused(unit: str, most: int) -> BlockRefused:
+        what = "transactions of block 0 that may publish a ledger id"
+        return BlockRefused(Refusal(RefusalKind.UNSUPPORTED, what, f"more {unit}", f"at most {most} in all"))
+
+
+def _publications(items: Iterable[bytes], walk: _Walk) -> list[bytes]:
+    found: dict[bytes, None] = {}
+    for item in items:
+        if not may_publish(item):
+            continue
+        walk.enter(item)
+        try:
+            for body in _messages(payload_of(item), 1, walk):
+                found.update(dict.fromkeys(_messages(body, PUBLICATION_FIELD, walk)))
+        except ItemError:
+            continue
+    return list(found)
+
+
+def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> LedgerData | None:
+    """Return the ledger data that a block 0 publishes, checked, or None if it publishes none.
+
+    Args:
+        items: serialized items of block 0, or those that `may_publish`.
+        ledger_id: the id that it has to have, 32 bytes; None: any. Of several publications those of another
+            id are passed over: they are of no concern to who knows the id.
+
+    Raises:
+        BlockRefused: what is published is malformed, not to be believed, or of another id; or there are two.
+    """
+    walk = _Walk()
+    found = _publications(items, walk)
+    if not found:
+        return None
+    if len(found) > 1 and ledger_id is not None:
+        # Those of other ids are not decoded: each would cost up to half a second.
+        claiming = [publication for publication in found if _claimed_id(publication, walk) == ledger_id]
+        found = claiming or found[:1]
+    if len(found) > 1:
+        what = f"{_WHAT} in block 0"
+        raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, what, f"{len(found)} that differ", "one"))
+    try:
+        ledger = read_publication(found[0])
+    except ProofDataError as error:
+        refusal = Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)
+        raise BlockRefused(refusal) from error
+    if ledger_id is not None and ledger.ledger_id != ledger_id:
+        got, expected = ledger.ledger_id.hex(), f"{ledger_id.hex()}, the ledger key"
+        raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, f"{_WHAT}: ledger id", got, expected))
+    refused = refusal_of(ledger)
+    if refused is not None:
+        raise BlockRefused(refused)
+    return ledger
+
+
+def read_publication(publication: bytes) -> LedgerData:
+    """1.1: decode a publication, the message of field 77 of a transaction's body.
+
+    Fields of later versions are passed over.
+
+    Raises:
+        ProofDataError: it does not parse, a value is there twice or missing, a point or scalar is none, or
+            two nodes have one number.
+    """
+    if len(publication) > PUBLICATION_SIZE_MAX:
+        raise ProofDataError(_WHAT, f"{len(publication)} bytes", f"at most {PUBLICATION_SIZE_MAX}")
+    ledger_id, wraps_vk = b"", b""
+    contributions: list[bytes] = []
+    seen: set[int] = set()
+    for number, wire_type, value in _fields(publication, _WHAT):
+        if number not in (1, 2, 3):
+            continue
+        if wire_type != WireType.LEN or not isinstance(value, bytes):
+            raise ProofDataError(f"{_WHAT}: field {number}", f"wire type {wire_type.value}", "2")
+        if number == 3:
+            contributions.append(value)
+            continue
+        if number in seen:
+            raise ProofDataError(f"{_WHAT}: field {number}", "it twice", "at most once")
+        seen.add(number)
+        if number == 1:
+            ledger_id = value
+        else:
+            wraps_vk = value
+    if len(ledger_id) != LEDGER_ID_SIZE:
+        raise ProofDataError(f"{_WHAT}: ledger id", f"{len(ledger_id)} bytes", f"{LEDGER_ID_SIZE}")
+    if len(wraps_vk) not in (0, WRAPS_KEY_SIZE):
+        raise ProofDataError(f"{_WHAT}: WRAPS key", f"{len(wraps_vk)} bytes", f"{WRAPS_KEY_SIZE}, or none")
+    if not 1 <= len(contributions) <= MEMBERS_MAX:
+        raise ProofDataError(f"{_WHAT}: nodes", f"{len(contributions)}", f"1 to {MEMBERS_MAX}")
+    nodes = tuple(_read_node(encoded, index) for index, encoded in enumerate(contributions))
+    node_ids = [node.node_id for node in nodes]
+    if len(set(node_ids)) < len(node_ids):
+        twice = next(node_id for node_id in node_ids if node_ids.count(node_id) > 1)
+        raise ProofDataError(f"{_WHAT}: node {twice}", "it twice", "at most once")
+    return LedgerData(ledger_id, wraps_vk, nodes, publication)
+
+
+def refusal_of(ledger: LedgerData) -> Refusal | None:
+    """7.2, 5.1: why the ledger data are not to be believed, or None: its id and proofs of knowledge hold."""
+    book_hash = address_book_hash(ledger.nodes)
+    if book_hash != ledger.ledger_id:
+        return Refusal(
+            RefusalKind.BAD_PROOF,
+            f"{_WHAT}: ledger id (tss.md 7.2)",
+            ledger.ledger_id.hex(),
+            f"{book_hash.hex()}, the address book's hash",
+        )
+    for node in ledger.nodes:
+        if node.key.Y != SENTINEL_KEY and not knows_secret(node.key):
+            return Refusal(
+                RefusalKind.BAD_PROOF,
+                f"{_WHAT}: node {node.node_id}",
+                "a proof of knowledge that does not hold (tss.md 5.1)",
+                "one that does",
+            )
+    return None
+
+
+def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
+    """7.2: the Poseidon hash of 128 x, 128 y, 128 weights and 128 node ids; 32 bytes."""
+    padding_count = MEMBERS_MAX - len(nodes)
+    keys = [node.key.Y for node in nodes] + [PADDING_KEY] * padding_count
+    weights = [node.weight for node in nodes] + [PADDING_WEIGHT] * padding_count
+    node_ids = [node.node_id for node in nodes] + [PADDING_NODE_ID] * padding_count
+    elements = [*(x for x, _ in keys), *(y for _, y in keys), *weights, *node_ids]
+    return scalar_bytes(poseidon(elements))
+
+
+def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
+    """Return the ledger id that a publication names; None if that cannot be read.
+
+    Raises:
+        BlockRefused: the fields of all publications are too many.
+    """
+    if len(publication) > PUBLICATION_SIZE_MAX:
+        return None
+    try:
+        named = _messages(publication, 1, walk)
+    except ItemError:
+        return None
+    return named[0] if len(named) == 1 else None
+
+
+def _messages(message: bytes, number: int, walk: _Walk) -> list[bytes]:
+    """Return the length-delimited fields of that number.
+
+    Raises:
+        ItemError: the message does not parse.
+        BlockRefused: it is too long a walk.
+    """
+    walk.take(FIELDS_TO_BEGIN)
+    found = []
+    for one in fields_of(message):
+        walk.take(1)
+        if one.number == number and isinstance(one.value, bytes) and one.wire_type == WireType.LEN:
+            found.append(one.value)
+    return found
+
+
+def _fields(message: bytes, what: str) -> list[Field]:
+    try:
+        return list(fields_of(message))
+    except ItemError as error:
+        raise ProofDataError(f"{what}: {error.what}", error.got, error.expected) from None
+
+
+def _read_node(encoded: bytes, index: int) -> LedgerNode:
+    what = f"{_WHAT}: entry {index}"
+    values: dict[int, int | bytes] = {1: 0, 2: 0, 3: b""}
+    seen: set[int] = set()
+    for number, wire_type, value in _fields(encoded, what):
+        if number not in values:
+            continue
+        expected = WireType.LEN if number == 3 else WireType.VARINT
+        if wire_type != expected:
+            raise ProofDataError(
+                f"{what} field {number}", f"wire type {wire_type.value}", f"{expected.value}"
+            )
+        if number in seen:
+            raise ProofDataError(f"{what} field {number}", "it twice", "at most once")
+        seen.add(number)
+        values[number] = value
+    node_id, weight, key = values[1], values[2], values[3]
+    assert isinstance(node_id, int)
+    assert isinstance(weight, int)
+    assert isinstance(key, bytes)
+    if weight > _WEIGHT_MAX:
+        raise ProofDataError(f"{what} weight", str(weight), f"at most {_WEIGHT_MAX}")
+    if len(key) != ATTESTED_KEY_SIZE:
+        raise ProofDataError(f"{what} key", f"{len(key)} bytes", f"{ATTESTED_KEY_SIZE}")
+    attested = read_attested_key(key, f"{what} key")
+    if attested.Y == SENTINEL_KEY:  # its proof, which would show it for R, is not checked
+        read_point(key[POINT_SIZE : 2 * POINT_SIZE], f"{what} key: R")
+    return LedgerNode(node_id, weight, attested)

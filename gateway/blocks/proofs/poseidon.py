@@ -1,0 +1,154 @@
+"""Poseidon: a hash of field elements, over the scalar field of BN254, as TSS signatures use it.
+
+Pure. A permutation of 5 lanes, lane 0 the capacity, lanes 1 to 4 the rate; the same as circom's Poseidon(4):
+
+    68 rounds           4 full, 60 partial, 4 full
+    round i             add ARK[i] to the lanes; x^5 of all lanes (full) or of lane 0 (partial);
+                        multiply by MDS: new[a] = sum over b of MDS[a][b] * old[b]
+
+The constants ARK and MDS are not in this file: they are drawn from a shift register, Grain, that is started
+with the parameters above, as the authors of Poseidon define it, once, when they are first needed (0.1 s).
+
+The sponge takes up to 4 elements at a time and gives lane 1. It has no padding: what is hashed has a fixed
+length, or a prefix that says it.
+Source: docs/spec/tss.md section 2.5; Grassi et al.: "Poseidon: A New Hash Function for Zero-Knowledge Proof
+Systems" (2021), section 2.3 and appendices E and F.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import islice
+from typing import Final, NamedTuple
+
+from gateway.blocks.proofs.baby_jubjub import FIELD_PRIME
+from gateway.blocks.proofs.encoding import SCALAR_SIZE, scalar_bytes
+
+__all__ = ["LANES", "hash_array", "hash_array_number", "permute", "poseidon", "round_constants"]
+
+q: Final = FIELD_PRIME
+
+LANES: Final = 5
+"""t, the elements of the state (2.5)."""
+RATE: Final = LANES - 1
+"""Elements that one permutation takes in."""
+FULL_ROUNDS: Final = 8
+"""R_F: half before the partial rounds, half after them (2.5)."""
+PARTIAL_ROUNDS: Final = 60
+"""R_P (2.5)."""
+ROUNDS: Final = FULL_ROUNDS + PARTIAL_ROUNDS
+"""All rounds, each with its row of ARK."""
+
+DISCARDED_BITS: Final = 160
+"""What the register gives before its output counts (2.5; appendix E of the paper)."""
+
+_FIELD_BITS: Final = 254
+assert q.bit_length() == _FIELD_BITS
+
+
+class Constants(NamedTuple):
+    """What the permutation is made of besides its shape."""
+
+    ark: tuple[tuple[int, ...], ...]
+    """ARK: 68 rows of 5, what each round adds."""
+    mds: tuple[tuple[int, ...], ...]
+    """MDS: 5 rows of 5, a matrix whose square submatrices are all invertible (Cauchy)."""
+
+
+def poseidon(elements: Sequence[int]) -> int:
+    """2.5: the hash of field elements, each below q; of none, 0.
+
+    No length, padding or domain tag goes in: a last short block is simply shorter, and after a full last
+    block there is no further permutation. So [1] and [1, 0] have one hash.
+    """
+    state = [0] * LANES
+    for start in range(0, len(elements), RATE):
+        for lane, element in enumerate(elements[start : start + RATE], 1):
+            state[lane] += element
+        state = permute(state)
+    return state[1]
+
+
+def hash_array_number(data: bytes) -> int:
+    """2.5, hashArray, as a field element: 32-byte pieces, the last may be short, each LE and reduced mod q.
+
+    Two pieces that differ by q have one hash, so equal hashes do not mean equal bytes.
+    """
+    pieces = range(0, len(data), SCALAR_SIZE)
+    return poseidon([int.from_bytes(data[start : start + SCALAR_SIZE], "little") % q for start in pieces])
+
+
+def hash_array(data: bytes) -> bytes:
+    """2.5, hashArray: as `hash_array_number`, 32 bytes, little-endian."""
+    return scalar_bytes(hash_array_number(data))
+
+
+def permute(state: Sequence[int]) -> list[int]:
+    """2.5: the permutation of five lanes."""
+    ark, mds = round_constants()
+    full_before, full_after = FULL_ROUNDS // 2, ROUNDS - FULL_ROUNDS // 2
+    lanes = list(state)
+    for index, (k0, k1, k2, k3, k4) in enumerate(ark):
+        a, b, c, d, e = lanes[0] + k0, lanes[1] + k1, lanes[2] + k2, lanes[3] + k3, lanes[4] + k4
+        a = pow(a, 5, q)
+        if index < full_before or index >= full_after:
+            b, c, d, e = pow(b, 5, q), pow(c, 5, q), pow(d, 5, q), pow(e, 5, q)
+        lanes = [(m0 * a + m1 * b + m2 * c + m3 * d + m4 * e) % q for m0, m1, m2, m3, m4 in mds]
+    return lanes
+
+
+# --- the constants ------------------------------------------------------------------------------------------
+
+
+@cache
+def round_constants() -> Constants:
+    """2.5: draw ARK and MDS from the Grain register: the same in every process, computed once in each."""
+    bits = _grain_bits()
+    ark = []
+    for _ in range(ROUNDS):
+        row: list[int] = []
+        while len(row) < LANES:
+            drawn = _drawn_integer(bits)
+            if drawn < q:
+                row.append(drawn)
+        ark.append(tuple(row))
+    xs = [_drawn_integer(bits) % q for _ in range(LANES)]
+    ys = [_drawn_integer(bits) % q for _ in range(LANES)]
+    mds = tuple(tuple(pow(x + y, -1, q) for y in ys) for x in xs)
+    return Constants(tuple(ark), mds)
+
+
+def _drawn_integer(bits: Iterator[int]) -> int:
+    """Draw an integer of 254 bits, the highest first."""
+    value = 0
+    for bit in islice(bits, _FIELD_BITS):
+        value = value << 1 | bit
+    return value
+
+
+def _grain_bits() -> Iterator[int]:
+    """Yield the register's bits in self-shrinking mode: the second of each pair whose first is 1."""
+    raw = _grain_register()
+    for _ in islice(raw, DISCARDED_BITS):
+        pass
+    for chosen in raw:
+        bit = next(raw)
+        if chosen:
+            yield bit
+
+
+def _grain_register() -> Iterator[int]:
+    """Yield every new bit of the 80-bit register, started with what the permutation is."""
+    started = (
+        f"{1:02b}"  # a prime field
+        f"{0:04b}"  # the S-box is x^alpha
+        f"{_FIELD_BITS:012b}{LANES:012b}{FULL_ROUNDS:010b}{PARTIAL_ROUNDS:010b}"
+        f"{'1' * 30}"
+    )
+    assert len(started) == 80
+    state = [int(bit) for bit in started]
+    while True:
+        # The taps of the 80-bit Grain of Hell, Johansson and Meier (2.5; appendix E of the paper).
+        bit = state[62] ^ state[51] ^ state[38] ^ state[23] ^ state[13] ^ state[0]
+        del state[0]
+        state.append(bit)
+        yield bit

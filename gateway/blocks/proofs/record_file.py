@@ -1,0 +1,298 @@
+"""RSA record-file proofs: nodes have signed the record file that a block wraps.
+
+Pure. Networks that wrote record files before they had block streams wrap each file as a block: header, record
+file, footer, proof. The proof carries signatures of single nodes, made for the file itself:
+
+    contents   field 2 of the RecordFileItem, its bytes as they are on the wire
+    payload    SHA-384( 00 00 00 06 ‖ contents ), 48 bytes
+    signature  RSASSA-PKCS1-v1_5 with SHA-384, the message is `payload` (so payload is hashed once more)
+
+    for each signature in order    empty, or zeros                                  passed over
+                                   no key of this node                              passed over, and noted
+                                   the node has counted                             passed over
+                                   verifies                                         the node counts
+                                   does not verify                                  the proof is refused
+
+It holds if more nodes count than `threshold` of the address book: by default strictly more than 1/3. Where it
+would hold with the nodes whose keys are not here, it is the address book that lacks them.
+It signs the contents, not the block root: header, footer, creation time, sidecars and amendments are fixed
+only by the next block's link. So what both the file and the block say must agree (`_check_agreement`).
+Source: docs/spec/proofs.md section 4; RFC 8017 section 8.2.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, NamedTuple
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.hashes import SHA384
+
+from gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
+from gateway.blocks.items import WireType, fields_of, payload_of
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.blocks.proofs.address_book import AddressBook, rsa_key
+from gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
+from gateway.blocks.refusal import Refusal, RefusalKind
+from gateway.blocks.root_hash import BlockSummary
+from gateway.limits import RECORD_FILE_FIELDS_MAX, RECORD_FILE_SIGNATURES_MAX
+
+__all__ = [
+    "DEFAULT_THRESHOLD",
+    "RecordFile",
+    "RecordFileCheck",
+    "read_record_file",
+    "read_record_file_proof",
+]
+
+DEFAULT_THRESHOLD: Final = Fraction(1, 3)
+"""Share of the address book's nodes that is not enough (docs/spec/proofs.md section 4.3)."""
+
+VERSION: Final = 6
+"""The version of record files whose signatures are known (docs/spec/proofs.md sections 4.2 and 4.3)."""
+
+_WHAT: Final = "record-file proof"
+_INT32_MAX: Final = (1 << 31) - 1  # node_id is an int32 (docs/spec/proofs.md section 1)
+_PADDING: Final = PKCS1v15()
+_HASH: Final = SHA384()
+_HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
+"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes (docs/spec/proofs.md)."""
+_FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
+"""Running hash before the first block (docs/spec/proofs.md section 4.4)."""
+
+_SHOWN_NODES_MAX: Final = 8
+"""Node ids that an error shows; a network has some 30."""
+_SHOWN_SIZE_MAX: Final = 32
+"""Bytes of a field that an error shows; a time has some 12."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """What a record file item says that matters to its block."""
+
+    contents: bytes
+    """The serialized RecordStreamFile, as it is in the item."""
+    creation_time: bytes
+    """The serialized Timestamp of the item."""
+    hapi_proto_version: bytes
+    """The serialized SemanticVersion in the contents."""
+    block_number: int
+    """Block number in the contents."""
+    start_running_hash: bytes
+    """48 bytes: the running hash of the records before; block 0 begins with zeros."""
+    end_running_hash: bytes
+    """48 bytes: the running hash after this file; the next block's begins with it."""
+
+
+class _Read(NamedTuple):
+    """A record file that was read, which takes 0.1 s for the longest."""
+
+    item: bytes
+    record_file: RecordFile
+    payload: bytes
+    """What nodes sign for it."""
+    held: set[tuple[int, bytes]]
+    """Signatures of it that were verified: (node id, signature). There is one that holds for each node."""
+
+
+class RecordFileCheck:
+    """Checks record-file proofs against one address book. Several threads may call it at once."""
+
+    def __init__(self, book: AddressBook, threshold: Fraction = DEFAULT_THRESHOLD) -> None:
+        """Take the keys, and which share of the nodes is not enough: at least 0, below 1."""
+        assert 0 <= threshold < 1
+        decoded = {node_id: rsa_key(der) for node_id, der in book.keys}
+        self._keys = {node_id: key for node_id, key in decoded.items() if key is not None}
+        self.needed_count = int(threshold * book.node_count) + 1
+        """Nodes that must have signed."""
+        self._read: _Read | None = None  # the last one: a block may have several proofs of one file
+
+    def check(self, record_file_proof: bytes, summary: BlockSummary) -> Refusal | None:
+        """Return why a proof does not prove the block's record file, or None if it does.
+
+        Args:
+            record_file_proof: the serialized SignedRecordFileProof message.
+            summary: of the block that carries it.
+        """
+        if not self._keys:
+            expected = "--ledger-key rsa:ADDRESS_BOOK.json"
+            return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, _WHAT, "no RSA keys", expected)
+        if summary.record_file is None:
+            return Refusal(RefusalKind.MISSING_ITEM, _WHAT, "no record file", "one in the block")
+        try:
+            version, signatures = read_record_file_proof(record_file_proof)
+            if version != VERSION:
+                return Refusal(RefusalKind.UNSUPPORTED, f"{_WHAT}: version", str(version), str(VERSION))
+            read = self._read
+            if read is None or read.item is not summary.record_file:
+                record_file = read_record_file(summary.record_file)
+                read = _Read(summary.record_file, record_file, signed_payload(record_file.contents), set())
+                self._read = read
+            _check_agreement(read.record_file, summary)
+            self._check_signatures(signatures, read)
+        except ProofDataError as error:
+            return Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)
+        except BlockRefused as error:
+            return error.refusal
+        return None
+
+    def _check_signatures(self, signatures: list[tuple[int, bytes]], read: _Read) -> None:
+        """Count the nodes that have signed. Raises BlockRefused if one has not, or too few have."""
+        counted: set[int] = set()
+        keyless: set[int] = set()
+        for node_id, signature in signatures:
+            key = self._keys.get(node_id)
+            if node_id in counted or signature.count(0) == len(signature):
+                continue
+            if key is None:
+                keyless.add(node_id)
+                continue
+            if (node_id, signature) in read.held:  # in another proof of the block, or for its other root
+                counted.add(node_id)
+                continue
+            try:
+                key.verify(signature, read.payload, _PADDING, _HASH)
+            except InvalidSignature:
+                got = f"signature {signature[:8].hex()}…, which its key does not verify"
+                raise _refused(f"{_WHAT}: node {node_id}", got, "a signature of the record file") from None
+            counted.add(node_id)
+            read.held.add((node_id, signature))
+        if len(counted) >= self.needed_count:
+            return
+        got, expected = f"{len(counted)} nodes that signed", f"at least {self.needed_count}"
+        if len(counted) + len(keyless) < self.needed_count:
+            raise _refused(_WHAT, got, expected)
+        nodes = ", ".join(map(str, sorted(keyless)[:_SHOWN_NODES_MAX]))
+        nodes += ", …" if len(keyless) > _SHOWN_NODES_MAX else ""
+        got += f", and signatures of nodes without a key in the address book: {nodes}"
+        raise BlockRefused(Refusal(RefusalKind.MISSING_VERIFICATION_DATA, _WHAT, got, expected))
+
+
+def signed_payload(contents: bytes) -> bytes:
+    """4.2: what nodes sign for a record file, 48 bytes."""
+    digest = hashlib.sha384(VERSION.to_bytes(4, "big"))
+    digest.update(contents)
+    return digest.digest()
+
+
+def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, bytes]]]:
+    """Read a SignedRecordFileProof: `1` version, `2` repeated { `1` signatures_bytes, `2` node_id }.
+
+    Returns:
+        The version, 0 if it is left out, and (node id, signature) of each signature, in order. A negative
+        node id, which no node has, is 2^64 more.
+
+    Raises:
+        ProofDataError: it is malformed, or longer than a proof may be.
+    """
+    version = 0
+    signatures: list[tuple[int, bytes]] = []
+    for number, value in strict_fields(
+        serialized, _WHAT, {1: WireType.VARINT, 2: WireType.LEN}, repeated=(2,)
+    ):
+        if number == 1:
+            version = integer_of(value)
+            continue
+        if len(signatures) == RECORD_FILE_SIGNATURES_MAX:
+            raise ProofDataError(_WHAT, "more signatures", f"at most {RECORD_FILE_SIGNATURES_MAX}")
+        what = f"{_WHAT}: signature {len(signatures)}"
+        parts = dict(strict_fields(bytes_of(value), what, {1: WireType.LEN, 2: WireType.VARINT}))
+        if parts.get(2) == 0:
+            raise ProofDataError(f"{what}: node id", "0 in two bytes", "0 left out")
+        node_id = integer_of(parts.get(2, 0))
+        if _INT32_MAX < node_id < (1 << 64) - _INT32_MAX - 1:  # a parser would take its low 32 bits
+            raise ProofDataError(f"{what}: node id", str(node_id), "an int32")
+        signatures.append((node_id, bytes_of(parts.get(1, b""))))
+    return version, signatures
+
+
+def read_record_file(item: bytes) -> RecordFile:
+    """Read a record file item as far as its block needs it.
+
+    Raises:
+        ProofDataError: it does not parse, or a needed field is missing or there twice.
+    """
+    wire_types = {1: WireType.LEN, 2: WireType.LEN}
+    outer, left_count = _single_fields(item, "record file", wire_types, RECORD_FILE_FIELDS_MAX, is_item=True)
+    contents = bytes_of(outer.get(2, b""))
+    if not contents:
+        raise ProofDataError("record file: contents", "nothing", "a record stream file")
+    what = "record stream file"
+    wire_types = {1: WireType.LEN, 2: WireType.LEN, 4: WireType.LEN, 5: WireType.VARINT}
+    inner, _ = _single_fields(contents, what, wire_types, left_count)
+    return RecordFile(
+        contents,
+        bytes_of(outer.get(1, b"")),
+        bytes_of(inner.get(1, b"")),
+        integer_of(inner.get(5, 0)),
+        _running_hash(bytes_of(inner.get(2, b"")), f"{what}: start running hash"),
+        _running_hash(bytes_of(inner.get(4, b"")), f"{what}: end running hash"),
+    )
+
+
+def _check_agreement(record_file: RecordFile, summary: BlockSummary) -> None:
+    """Refuse a block whose header says something else than the signed contents (docs/spec/proofs.md)."""
+    version = next(
+        bytes_of(field.value) for field in fields_of(payload_of(summary.header)) if field.number == 1
+    )
+    for what, got, expected in (
+        ("creation time", record_file.creation_time, summary.timestamp),
+        ("HAPI version", record_file.hapi_proto_version, version),
+    ):
+        if got != expected:
+            raise _refused(f"record file: {what}", _shown(got), f"{_shown(expected)}, as in the header")
+    if record_file.block_number != summary.number:
+        got_number, expected_number = str(record_file.block_number), f"{summary.number}, as in the header"
+        raise _refused("record file: block number", got_number, expected_number)
+    if summary.number == 0 and record_file.start_running_hash != _FIRST_RUNNING_HASH:
+        what = "record file: start running hash of block 0"
+        raise _refused(what, record_file.start_running_hash.hex(), "zeros")
+
+
+def _shown(value: bytes) -> str:
+    """Return a field for an error; one of a peer may have megabytes."""
+    return value.hex() if len(value) <= _SHOWN_SIZE_MAX else f"{value[:_SHOWN_SIZE_MAX].hex()}…"
+
+
+def _refused(what: str, got: str, expected: str) -> BlockRefused:
+    return BlockRefused(Refusal(RefusalKind.BAD_PROOF, what, got, expected))
+
+
+def _single_fields(
+    message: bytes, what: str, wire_types: dict[int, WireType], left_count: int, *, is_item: bool = False
+) -> tuple[dict[int, int | bytes], int]:
+    """Read the fields that may be there once; others, which a hash covers, are passed over.
+
+    Returns:
+        Their values, and how many fields may still be read of `left_count`.
+
+    Raises:
+        ProofDataError: the message does not parse, has too many fields, or one of these twice.
+    """
+    values: dict[int, int | bytes] = {}
+    try:
+        fields = fields_of(payload_of(message) if is_item else message)
+        for number, wire_type, value in fields:
+            left_count -= 1
+            if left_count < 0:
+                raise ProofDataError(what, "more fields", f"at most {RECORD_FILE_FIELDS_MAX} in all")
+            if number not in wire_types:
+                continue
+            if number in values:
+                raise ProofDataError(f"{what}: field {number}", "it twice", "at most once")
+            if wire_type is not wire_types[number]:
+                expected = f"wire type {wire_types[number].value}"
+                raise ProofDataError(f"{what}: field {number}", f"wire type {wire_type.value}", expected)
+            values[number] = value
+    except ItemError as error:
+        raise ProofDataError(f"{what}: {error.what}", error.got, error.expected) from None
+    return values, left_count
+
+
+def _running_hash(hash_object: bytes, what: str) -> bytes:
+    """Return the hash in a HashObject."""
+    head, value = hash_object[: len(_HASH_OBJECT_HEAD)], hash_object[len(_HASH_OBJECT_HEAD) :]
+    if head != _HASH_OBJECT_HEAD or len(value) != HASH_SIZE:
+        raise ProofDataError(what, f"{hash_object[:60].hex()}", "a SHA-384 hash object")
+    return value

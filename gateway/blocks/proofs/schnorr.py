@@ -1,0 +1,201 @@
+"""The Schnorr address-book proof: members of a ledger's first address book vouch for a hinTS key.
+
+Pure. The members that signed are a bitmap over the address book, in its order; their keys are added to one
+key A, under which there is one signature. At least half of the book's weight has to be among them.
+
+    attested key, 192 bytes     Y point (64) | R point (64) | c LE32 | z LE32
+    signature, 192 bytes        bitmap 128 bytes, each 00 or 01 | z LE32, the response | c LE32, the challenge
+
+    proof of knowledge (5.1)    c = hash-to-field( comp(G) || comp(Y) || comp(R) ), DST empty, mod l
+                                z*G = R + c*Y
+    message (5.2)               msg' = ledger_id || hashArray(VK)
+    aggregate (5.3)             A = sum of Y_i with bitmap[i] = 1, W = sum of their weights
+                                refused iff TOT > 2W
+    signature (5.4)             K = z*G + c*A; valid iff c = the first 31 bytes of
+                                BLAKE2s-256( A || K || msg' ), LE
+
+The proofs of knowledge, checked once for an address book, keep a member from choosing a key that cancels the
+keys of others. Stricter than the reference: a bit for no member, and a book without weight, are refused.
+Source: docs/spec/tss.md section 5.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2s
+from typing import Final, NamedTuple
+
+from gateway.blocks.errors import ProofDataError
+from gateway.blocks.proofs.baby_jubjub import (
+    BASE,
+    POINT_SIZE,
+    SUBGROUP_ORDER,
+    Point,
+    add,
+    compressed,
+    point_bytes,
+    read_curve_point,
+    read_point,
+    weighted_sum,
+)
+from gateway.blocks.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
+from gateway.blocks.proofs.hash_to_field import hash_to_field
+from gateway.blocks.refusal import Refusal, RefusalKind
+
+__all__ = [
+    "ATTESTED_KEY_SIZE",
+    "MEMBERS_MAX",
+    "SIGNATURE_SIZE",
+    "AttestedKey",
+    "Member",
+    "Signature",
+    "attested_key_bytes",
+    "challenge",
+    "check",
+    "knowledge_challenge",
+    "knows_secret",
+    "read_attested_key",
+    "read_signature",
+    "signed_message",
+]
+
+l: Final = SUBGROUP_ORDER  # noqa: E741 - its name in tss.md
+
+MEMBERS_MAX: Final = 128
+"""Entries of the longest address book (5.1): bytes of the bitmap (5)."""
+ATTESTED_KEY_SIZE: Final = 2 * POINT_SIZE + 2 * SCALAR_SIZE
+"""Bytes of a public key with its proof of knowledge: 192 (5.1)."""
+SIGNATURE_SIZE: Final = MEMBERS_MAX + 2 * SCALAR_SIZE
+"""Bytes of a signature: 192 (5)."""
+
+_CHALLENGE_SIZE: Final = 31  # 5.4; so that every challenge is below l
+_WHAT: Final = "Schnorr address-book proof"
+
+
+class AttestedKey(NamedTuple):
+    """A public key and the proof that its owner knows the secret."""
+
+    Y: Point
+    """The public key."""
+    R: Point
+    """The proof's commitment."""
+    c: int
+    """The proof's challenge, below l."""
+    z: int
+    """The proof's response, below l."""
+
+
+class Member(NamedTuple):
+    """One entry of the address book."""
+
+    Y: Point
+    """Its public key."""
+    weight: int
+    """Its weight, 0 or more."""
+
+
+class Signature(NamedTuple):
+    """A signature, decoded."""
+
+    bitmap: bytes
+    """128 bytes, 1 for a member that signed."""
+    z: int
+    """The response, below l."""
+    c: int
+    """The challenge, below l."""
+
+
+def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
+    """5.1: decode an attested key, 192 bytes; its proof is for `knows_secret` to check.
+
+    Where the proof holds, R = z*G - c*Y is a sum of points of the subgroup. So R is only seen to be on the
+    curve here: to compute its order, too, would make a third of what a publication costs.
+
+    Raises:
+        ProofDataError: a point or scalar is none.
+    """
+    reader = LayoutReader(encoded, what)
+    key = AttestedKey(
+        read_point(reader.take(POINT_SIZE, "Y"), reader.named("Y")),
+        read_curve_point(reader.take(POINT_SIZE, "R"), reader.named("R")),
+        reader.scalar(l, "c"),
+        reader.scalar(l, "z"),
+    )
+    reader.finish()
+    return key
+
+
+def attested_key_bytes(key: AttestedKey) -> bytes:
+    """5.1: encode an attested key: what `read_attested_key` reads."""
+    return point_bytes(key.Y) + point_bytes(key.R) + scalar_bytes(key.c) + scalar_bytes(key.z)
+
+
+def knowledge_challenge(Y: Point, R: Point) -> int:
+    """5.1: the challenge of a proof of knowledge."""
+    return hash_to_field(compressed(BASE) + compressed(Y) + compressed(R), b"", l)[0]
+
+
+def knows_secret(key: AttestedKey) -> bool:
+    """5.1: tell whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y."""
+    if key.c != knowledge_challenge(key.Y, key.R):
+        return False
+    # z*G - c*Y, since Y is of order l, and each point has one affine form.
+    return weighted_sum([(key.z, BASE), ((l - key.c) % l, key.Y)]) == key.R
+
+
+def read_signature(encoded: bytes) -> Signature:
+    """5: decode a signature, 192 bytes.
+
+    Raises:
+        ProofDataError: a byte of the bitmap is neither 0 nor 1, or a scalar is none.
+    """
+    reader = LayoutReader(encoded, _WHAT)
+    bitmap = reader.take(MEMBERS_MAX, "bitmap")
+    if max(bitmap) > 1:
+        raise ProofDataError(reader.named("bitmap"), f"a byte {max(bitmap)}", "0 or 1 in every byte")
+    signature = Signature(bitmap, reader.scalar(l, "z"), reader.scalar(l, "c"))
+    reader.finish()
+    return signature
+
+
+def signed_message(ledger_id: bytes, vk_hash: bytes) -> bytes:
+    """5.2: msg', 64 bytes, from the ledger id and hashArray(VK), 32 bytes each."""
+    assert len(ledger_id) == len(vk_hash) == SCALAR_SIZE
+    return ledger_id + vk_hash
+
+
+def challenge(A: Point, K: Point, message: bytes) -> int:
+    """5.4: e, from 31 bytes of BLAKE2s-256( A || K || msg' )."""
+    digest = blake2s(point_bytes(A) + point_bytes(K) + message).digest()
+    return int.from_bytes(digest[:_CHALLENGE_SIZE], "little")
+
+
+def check(members: Sequence[Member], encoded: bytes, message: bytes) -> Refusal | None:
+    """5.3 and 5.4: why this is no signature of the message by at least half of the members' weight, or None.
+
+    Args:
+        members: the address book, 1 to 128 entries, their proofs of knowledge checked before.
+        encoded: the signature, 192 bytes.
+        message: msg', from `signed_message`.
+
+    Raises:
+        ProofDataError: the signature cannot be decoded.
+    """
+    signature = read_signature(encoded)
+    beyond = signature.bitmap[len(members) :]
+    if any(beyond):
+        got = f"a bit for entry {len(members) + beyond.index(1)}"
+        return _refusal("bitmap (tss.md 5.3)", got, f"bits for {len(members)} entries")
+    signers = [member for member, bit in zip(members, signature.bitmap, strict=False) if bit]
+    W, TOT = sum(member.weight for member in signers), sum(member.weight for member in members)
+    if TOT == 0:
+        return _refusal("weight that signed (tss.md 5.3)", "a book of weight 0", "some weight")
+    if TOT > 2 * W:
+        return _refusal("weight that signed (tss.md 5.3)", f"{W} of {TOT}", "at least half")
+    A = add(member.Y for member in signers)
+    K = weighted_sum([(signature.z, BASE), (signature.c, A)])
+    if challenge(A, K, message) != signature.c:
+        return _refusal("challenge (tss.md 5.4)", "another hash", "the challenge of the signature")
+    return None
+
+
+def _refusal(part: str, got: str, expected: str) -> Refusal:
+    return Refusal(RefusalKind.BAD_PROOF, f"{_WHAT}: {part}", got, expected)

@@ -1,0 +1,359 @@
+"""State proofs: hash paths from an unsigned block to the root hash of a later, signed one.
+
+Pure. The network signs not every block. Block k without a signature of its own carries paths that lead from
+its root hash to the root hash of block s > k, and the signature of that:
+
+    paths[0]  timestamp_leaf (of s)    ──────────────────────────┐
+    paths[1]  hash ── sibling ── sibling ── … ── M(s) ───────────┴─ paths[2] ── root(s), signed
+
+For each block j = k+1 … s on the way, with R for a sibling on the right, L for one on the left and u for a
+node with a single child (a sibling without a hash):
+
+    form C  hash = root(k)       R allPrev(j)  R state, headers  R inputs to trace  R extension  L time of j
+    form B  hash = root(k)       R             R                 R                  u            L
+    form A  hash = root(k-1)     R             R                 R                               L
+
+(the last L is left out: the time of s is paths[0]). C is layout 16, B and A layout 8. In form A the hops
+begin with block k itself and the u is implied. `_general_walk` takes C, B, changes of layout on the way,
+paths by way of the tree of all block hashes, and any number of paths with joins anywhere; `_form_a_walk`
+takes A.
+
+Strict, where the reference is not (docs/spec/proofs.md section 5.3): one encoding for each message, without
+fields that are unknown or there twice; hashes of 48 bytes; the end of a path is -1; a time that is a
+canonical Timestamp; and a proof of three paths has one of each kind.
+Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.api import block_pb2
+from gateway.blocks.errors import BlockRefused, ProofDataError
+from gateway.blocks.items import WireType
+from gateway.blocks.merkle import HASH_SIZE, inner_hash, leaf_hash, unary_hash
+from gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
+from gateway.blocks.refusal import Refusal, RefusalKind
+from gateway.blocks.root_hash import BlockSummary
+from gateway.limits import STATE_PROOF_PATHS_MAX, STATE_PROOF_SIBLINGS_MAX
+
+__all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
+
+PATHS_MIN: Final = 3
+"""Paths that a proof has at least (docs/spec/proofs.md section 5.2)."""
+END_OF_PATHS: Final = 0xFFFF_FFFF
+"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits (docs/spec/proofs.md)."""
+HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF = 3, 4, 5, 6
+"""Field numbers of a path's content (docs/spec/proofs.md section 1)."""
+
+_PATH_NAMES: Final = {
+    1: "siblings",
+    2: "next_path_index",
+    HASH: "hash",
+    STATE_ITEM_LEAF: "state_item_leaf",
+    BLOCK_ITEM_LEAF: "block_item_leaf",
+    TIMESTAMP_LEAF: "timestamp_leaf",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """The other child at one step up the tree."""
+
+    is_left: bool
+    """Whether it is the left child."""
+    hash: bytes
+    """48 bytes, or none: the node has a single child."""
+
+
+_SINGLE_CHILD: Final = Sibling(False, b"")
+
+
+class SiblingCount:
+    """Counts the siblings of the state proofs of one block."""
+
+    def __init__(self) -> None:
+        self.left_count = STATE_PROOF_SIBLINGS_MAX
+        """How many there may still be."""
+
+    def take(self, what: str) -> None:
+        """Count one more. Raises ProofDataError, of `what`, if there are too many."""
+        self.left_count -= 1
+        if self.left_count < 0:
+            raise ProofDataError(what, "more siblings", f"at most {STATE_PROOF_SIBLINGS_MAX} in all")
+
+
+@dataclass(frozen=True, slots=True)
+class MerklePath:
+    """One path: from its content, or from where two other paths join, up to another path or the end."""
+
+    content_kind: int
+    """HASH (3) or a leaf's field number (4, 5, 6); 0 for a join."""
+    content: bytes
+    """The hash, or the bytes of the leaf."""
+    siblings: tuple[Sibling, ...]
+    """From the bottom up."""
+    next_index: int
+    """The path that this one leads to, or END_OF_PATHS."""
+
+    @property
+    def start(self) -> bytes:
+        """Hash that a path with content begins with: 48 bytes."""
+        return self.content if self.content_kind == HASH else leaf_hash(self.content)
+
+
+@dataclass(frozen=True, slots=True)
+class StateProof:
+    """A state proof, read."""
+
+    paths: tuple[MerklePath, ...]
+    """At least three."""
+    signature: bytes
+    """Signature of the root hash that the paths lead to; empty if there is none."""
+
+
+class StateProofCheck:
+    """Checks state proofs; what their signatures are worth is for somebody else to say."""
+
+    def __init__(self, tss_check: Callable[[bytes, bytes], Refusal | None]) -> None:
+        """Take the check of a signature: called with (signature, 48-byte root hash)."""
+        self._tss_check = tss_check
+
+    def check(
+        self, state_proof: bytes, summary: BlockSummary, siblings: SiblingCount | None = None
+    ) -> Refusal | None:
+        """Return why a state proof does not prove the block, or None if it does.
+
+        Args:
+            state_proof: the serialized StateProof message.
+            summary: of the block that carries it, with its root hash in one layout.
+            siblings: counts those of all state proofs of the block; None: it has this one.
+        """
+        try:
+            proof = read_state_proof(state_proof, siblings)
+            if not proof.signature:
+                return Refusal(
+                    RefusalKind.MISSING_FIELD, "state proof: signed_block_proof", "no signature", "one"
+                )
+            root_hash = _signed_root(proof, summary)
+        except ProofDataError as error:
+            return Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)
+        except BlockRefused as error:
+            return error.refusal
+        refusal = self._tss_check(proof.signature, root_hash)
+        if refusal is None:
+            return None
+        return Refusal(refusal.kind, f"state proof: {refusal.what}", refusal.got, refusal.expected)
+
+
+def _unproven(what: str, got: str, expected: str) -> BlockRefused:
+    """Return the error for paths that do not lead from the block to one root, to be raised."""
+    return BlockRefused(Refusal(RefusalKind.BAD_PROOF, f"state proof: {what}", got, expected))
+
+
+# --- the walks ----------------------------------------------------------------------------------------------
+
+
+def _signed_root(proof: StateProof, summary: BlockSummary) -> bytes:
+    """Return the root hash that the paths lead to, having passed the block's own root hash.
+
+    Raises:
+        BlockRefused: they do not.
+    """
+    paths = proof.paths
+    if not any(path.content_kind == TIMESTAMP_LEAF for path in paths):
+        raise _unproven("paths", "no timestamp leaf", "the time of the signed block")
+    if len(paths) == PATHS_MIN:
+        kinds = sorted(path.content_kind for path in paths)
+        if kinds != [0, HASH, TIMESTAMP_LEAF]:
+            names = ", ".join(_PATH_NAMES.get(kind, "no content") for kind in kinds)
+            raise _unproven("three paths", names, "no content, hash, timestamp_leaf")
+    if _is_form_a(paths, summary):
+        return _form_a_walk(paths, summary.root_hash)
+    return _general_walk(paths, summary.root_hash)
+
+
+def _is_form_a(paths: Sequence[MerklePath], summary: BlockSummary) -> bool:
+    """Whether the paths begin one block early, with footer field 1, and the fourth sibling is on the left."""
+    if len(paths) != PATHS_MIN or paths[1].content_kind != HASH:
+        return False
+    siblings = paths[1].siblings
+    return paths[1].content == summary.previous_root_hash and len(siblings) > 3 and siblings[3].is_left
+
+
+def _form_a_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
+    """Return the root of form A: a left sibling is a time, below which there is a node with a single child.
+
+    The value after the first left sibling is the block's own root hash.
+    """
+    time, hops, end = paths
+    shape = (time.content_kind, time.next_index, len(time.siblings), hops.next_index)
+    if shape != (TIMESTAMP_LEAF, 2, 0, 2):
+        raise _unproven("paths of form A", "another shape", "a time and a hash that lead to path 2")
+    if (end.content_kind, end.next_index, len(end.siblings)) != (0, END_OF_PATHS, 0):
+        raise _unproven("path 2 of form A", "another shape", "the end, without siblings")
+    if len(hops.siblings) % 4 != 3:
+        raise _unproven("form A", f"{len(hops.siblings)} siblings", "four a block, three for the last")
+    value = hops.content
+    for index, sibling in enumerate(hops.siblings):
+        if not sibling.hash or sibling.is_left != (index % 4 == 3):
+            expected = "a hash on the left" if index % 4 == 3 else "a hash on the right"
+            raise _unproven(f"form A sibling {index}", "another", expected)
+        if not sibling.is_left:
+            value = inner_hash(value, sibling.hash)
+            continue
+        value = inner_hash(sibling.hash, unary_hash(value))
+        if index == 3 and value != root_hash:
+            raise _unproven("root hash after the first time", value.hex(), f"{root_hash.hex()}, of the block")
+    return inner_hash(time.start, unary_hash(value))
+
+
+def _climb(path: MerklePath, value: bytes) -> bytes:
+    """Return the hash at the upper end of a path."""
+    for sibling in path.siblings:
+        if not sibling.hash:
+            value = unary_hash(value)
+        elif sibling.is_left:
+            value = inner_hash(sibling.hash, value)
+        else:
+            value = inner_hash(value, sibling.hash)
+    return value
+
+
+def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
+    """Return the root that all paths lead to; one of them must begin with the block's root hash.
+
+    Where two paths join, the one that contains the path of lowest index is the left child. Each step of the
+    inner loop takes one waiting value away and each path adds at most one, so there are at most as many steps
+    as paths.
+    """
+    waiting: dict[int, tuple[int, bytes]] = {}  # join -> (lowest path index, hash) of the one that came first
+    visited: set[int] = set()
+    final: bytes | None = None
+    matched = False
+    for index, path in enumerate(paths):
+        if not path.content_kind:
+            continue
+        if final is not None:
+            raise _unproven(f"path {index}", "it after the end was reached", "all paths below the end")
+        visited.add(index)
+        matched |= path.content_kind == HASH and path.content == root_hash
+        value, low, at = _climb(path, path.start), index, path.next_index
+        while at != END_OF_PATHS:
+            if at >= len(paths) or paths[at].content_kind:
+                raise _unproven(f"path {index}", f"next path {at}", "a path without content")
+            visited.add(at)
+            if at not in waiting:
+                waiting[at] = (low, value)
+                break
+            other_low, other = waiting.pop(at)
+            assert other_low != low  # values on their way have no path in common
+            value = inner_hash(other, value) if other_low < low else inner_hash(value, other)
+            low = min(low, other_low)
+            value, at = _climb(paths[at], value), paths[at].next_index
+        else:
+            final = value
+    if final is None or waiting:
+        raise _unproven("paths", "an end that is not reached", "paths that join into one")
+    if len(visited) != len(paths):
+        raise _unproven("paths", f"{len(paths) - len(visited)} that lead nowhere", "none")
+    if not matched:
+        raise _unproven("paths", "no hash that is the block's root hash", root_hash.hex())
+    return final
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) -> StateProof:
+    """Read a StateProof message: `1` repeated paths, `2` signed_block_proof { `1` block_signature }.
+
+    Args:
+        serialized: the message.
+        siblings: counts those of all state proofs of the block; None: it has this one.
+
+    Raises:
+        ProofDataError: it is malformed, holds anything else, or is longer than a proof may be.
+    """
+    siblings = siblings or SiblingCount()
+    paths: list[MerklePath] = []
+    signature = b""
+    for number, value in strict_fields(
+        serialized, "state proof", {1: WireType.LEN, 2: WireType.LEN}, repeated=(1,)
+    ):
+        if number == 2:
+            parts = dict(strict_fields(bytes_of(value), "state proof: signed_block_proof", {1: WireType.LEN}))
+            signature = bytes_of(parts.get(1, b""))
+            continue
+        if len(paths) == STATE_PROOF_PATHS_MAX:
+            raise ProofDataError("state proof", "more paths", f"at most {STATE_PROOF_PATHS_MAX}")
+        paths.append(_read_path(bytes_of(value), len(paths), siblings))
+    if len(paths) < PATHS_MIN:
+        raise ProofDataError("state proof", f"{len(paths)} paths", f"at least {PATHS_MIN}")
+    return StateProof(tuple(paths), signature)
+
+
+def _read_path(serialized: bytes, index: int, sibling_count: SiblingCount) -> MerklePath:
+    """Read a MerklePath, and count its siblings."""
+    what = f"state proof path {index}"
+    wire_types = {1: WireType.LEN, 2: WireType.VARINT}
+    wire_types |= dict.fromkeys((HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF), WireType.LEN)
+    siblings: list[Sibling] = []
+    next_index = content_kind = 0
+    content = b""
+    for number, value in strict_fields(serialized, what, wire_types, repeated=(1,)):
+        if number == 1:
+            sibling_count.take(what)
+            siblings.append(_read_sibling(bytes_of(value), what))
+        elif number == 2:
+            next_index = integer_of(value)
+            if not 0 < next_index < STATE_PROOF_PATHS_MAX and next_index != END_OF_PATHS:
+                expected = f"1 to {STATE_PROOF_PATHS_MAX - 1} or {END_OF_PATHS} (-1); 0 is left out"
+                raise ProofDataError(f"{what}: next_path_index", str(next_index), expected)
+        else:
+            if content_kind:
+                names = f"{_PATH_NAMES[content_kind]} and {_PATH_NAMES[number]}"
+                raise ProofDataError(what, names, "one content")
+            content_kind, content = number, bytes_of(value)
+            _check_content(content_kind, content, what)
+    return MerklePath(content_kind, content, tuple(siblings), next_index)
+
+
+def _check_content(kind: int, content: bytes, what: str) -> None:
+    name = f"{what}: {_PATH_NAMES[kind]}"
+    if kind == HASH:
+        if len(content) != HASH_SIZE:
+            raise ProofDataError(name, f"{len(content)} bytes", f"{HASH_SIZE}")
+    elif not content:
+        raise ProofDataError(name, "no bytes", "a leaf")
+    elif kind == TIMESTAMP_LEAF:
+        parts = dict(strict_fields(content, name, {1: WireType.VARINT, 2: WireType.VARINT}))
+        time = block_pb2.Timestamp()
+        if len(content) <= _TIMESTAMP_SIZE_MAX:
+            time.MergeFromString(content)
+        if not parts or time.SerializeToString(deterministic=True) != content:
+            raise ProofDataError(name, content[:_TIMESTAMP_SIZE_MAX].hex(), "a canonical Timestamp")
+
+
+_TIMESTAMP_SIZE_MAX: Final = 2 * (1 + 10)
+"""Bytes of the longest Timestamp: two tags, two varints."""
+
+
+def _read_sibling(serialized: bytes, what: str) -> Sibling:
+    """Read a SiblingNode: `1` is_left, `2` hash; without anything it marks a node with a single child."""
+    # The three that are valid; the long way is for the others, and says what is wrong.
+    if serialized[:2] == b"\x12\x30" and len(serialized) == 2 + HASH_SIZE:
+        return Sibling(False, serialized[2:])
+    if serialized[:4] == b"\x08\x01\x12\x30" and len(serialized) == 4 + HASH_SIZE:
+        return Sibling(True, serialized[4:])
+    if not serialized:
+        return _SINGLE_CHILD
+    parts = dict(strict_fields(serialized, f"{what}: sibling", {1: WireType.VARINT, 2: WireType.LEN}))
+    if parts.get(1, 1) != 1:
+        raise ProofDataError(f"{what}: sibling is_left", str(parts[1]), "1, or left out")
+    value = bytes_of(parts.get(2, b""))
+    if 2 in parts and len(value) != HASH_SIZE:
+        raise ProofDataError(f"{what}: sibling hash", f"{len(value)} bytes", f"{HASH_SIZE}, or left out")
+    if 1 in parts and not value:
+        raise ProofDataError(f"{what}: sibling", "is_left without a hash", "both, or neither")
+    return Sibling(1 in parts, value)

@@ -1,0 +1,55 @@
+"""Messages of proofs, read strictly: one encoding each, nothing that a parser would merge or pass over.
+
+Pure. No hash covers the bytes of a proof, so whatever a tolerant parser takes for the same message would be
+another block with the same root. Accepted are the fields that are known, in rising numbers, each once unless
+it is repeated, with varints in their shortest form.
+Source: docs/spec/proofs.md sections 1 and 5.3.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+
+from gateway.blocks.errors import ItemError, ProofDataError
+from gateway.blocks.items import WireType, fields_of
+
+__all__ = ["bytes_of", "integer_of", "strict_fields"]
+
+
+def strict_fields(
+    message: bytes, what: str, wire_types: Mapping[int, WireType], *, repeated: Collection[int] = ()
+) -> Iterator[tuple[int, int | bytes]]:
+    """Yield (number, value) of a message's fields in their order.
+
+    Args:
+        message: serialized.
+        what: its name for errors.
+        wire_types: the known fields.
+        repeated: those of them that may be there more than once.
+
+    Raises:
+        ProofDataError: the iteration comes to another field, one that is not in order, or what is no field.
+    """
+    number_before = 0
+    try:
+        for number, wire_type, value in fields_of(message):
+            if wire_types.get(number) is not wire_type:
+                known = ", ".join(f"{number} (type {wire.value})" for number, wire in wire_types.items())
+                got = f"field {number} of wire type {wire_type.value}"
+                raise ProofDataError(what, got, f"fields {known}")
+            if number < number_before or (number == number_before and number not in repeated):
+                raise ProofDataError(what, f"field {number} after field {number_before}", "rising numbers")
+            number_before = number
+            yield number, value
+    except ItemError as error:
+        raise ProofDataError(f"{what}: {error.what}", error.got, error.expected) from None
+
+
+def bytes_of(value: int | bytes) -> bytes:
+    """Return the value of a field that was read as length-delimited."""
+    assert isinstance(value, bytes)
+    return value
+
+
+def integer_of(value: int | bytes) -> int:
+    """Return the value of a field that was read as a varint."""
+    assert isinstance(value, int)
+    return value

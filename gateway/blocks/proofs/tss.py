@@ -1,0 +1,203 @@
+"""TSS block signatures: a network's ledger id vouches for a hinTS key, and the key has signed the block.
+
+Pure. A signature is three parts after one another, without framing; its size alone says which proof is last:
+
+    0      1,096 bytes   VK      hinTS verification key
+    1096   1,632 bytes   PI      hinTS aggregate signature of the block's root hash under VK
+    2728   192 bytes     address-book proof, Schnorr    2,920 in all
+           704 bytes     address-book proof, WRAPS      3,432 in all
+
+It holds if both do:
+  1. the address-book proof shows that the ledger vouches for VK (`gateway.blocks.proofs.schnorr`, `.wraps`);
+  2. PI is a signature of the root hash under VK by more than half of its weight (`blocks.proofs.hints`).
+
+The first does not depend on the block, so a key that was vouched for is remembered, and a steady chain pays
+for the second alone. Of the second, all but asig depends on who signed and not on what, so it is remembered
+too: a network of four has five sets of nodes with enough weight. What is remembered is compared byte by byte,
+or by SHA-384, never by hashArray, which two keys may share.
+Source: docs/spec/tss.md section 1.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from hashlib import sha384
+from typing import Final
+
+from gateway.blocks.errors import BlockRefused, ProofDataError
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.blocks.proofs import hints, schnorr, wraps
+from gateway.blocks.proofs.bls12_381 import G1Point
+from gateway.blocks.proofs.ledger_data import LedgerData
+from gateway.blocks.proofs.poseidon import hash_array, hash_array_number
+from gateway.blocks.refusal import Refusal, RefusalKind
+
+__all__ = ["TSS_SIGNATURE_SIZES", "TssCheck"]
+
+_PROOF_OFFSET: Final = hints.VK_SIZE + hints.PI_SIZE
+TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFFSET + wraps.WRAPS_PROOF_SIZE)
+"""Bytes of a signature with a Schnorr and with a WRAPS address-book proof (1)."""
+assert TSS_SIGNATURE_SIZES == (2920, 3432)
+
+VOUCHED_KEYS_MAX: Final = 64
+"""Keys that are remembered, each some 10 kB. A network has one at a time, and changes it with its address
+book; only what the ledger vouches for gets here."""
+STATEMENTS_MAX: Final = 4096
+"""Statements of signatures that are remembered, each some 500 bytes: all sets of more than half of 13 equal
+nodes. Larger networks have more; those that were forgotten are checked again, in some 5 ms more."""
+ALONE_AFTER_BAD: Final = 64
+"""Signatures that are not checked together with others after one that did not hold: it has cost all of its
+batch a second check."""
+
+_WHAT: Final = "TSS block proof"
+
+
+class TssCheck:
+    """Checks signatures against one ledger. Several threads may call it at once.
+
+    Args:
+        ledger: believed; who made this has checked it with `ledger_data.refusal_of`.
+        random_bits: see `hints.check`; another one only in tests.
+    """
+
+    def __init__(self, ledger: LedgerData, random_bits: Callable[[int], int] = secrets.randbits) -> None:
+        self.ledger = ledger
+        """What signatures are checked against."""
+        self._members = [schnorr.Member(node.key.Y, node.weight) for node in ledger.nodes]
+        self._random_bits = random_bits
+        # Errors are not remembered: nobody fills these with what does not hold.
+        self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)
+        self._held: dict[bytes, G1Point] = {}  # by `_digest`
+        self._ahead: set[tuple[bytes, bytes]] = set()
+        self._alone_count = 0
+        self._wraps_key = lru_cache(1)(wraps.prepare)
+
+    def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
+        """1, 1.2: why the signature is no proof of a block with this root, or None if it is one.
+
+        Args:
+            signature: `SignedBlockProof.block_signature`.
+            root_hash: 48 bytes.
+        """
+        assert len(root_hash) == HASH_SIZE
+        if len(signature) not in TSS_SIGNATURE_SIZES:
+            expected = " or ".join(map(str, TSS_SIGNATURE_SIZES))
+            return Refusal(RefusalKind.CANNOT_PARSE, _WHAT, f"{len(signature)} bytes", expected)
+        if (signature, root_hash) in self._ahead:
+            return None
+        vk, pi, proof = _parts(signature)
+        try:
+            key = self._vouched_key(vk, proof)
+            return self._check_pi(key, vk, pi, root_hash)
+        except ProofDataError as error:
+            return Refusal(RefusalKind.CANNOT_PARSE, f"{_WHAT}: {error.what}", error.got, error.expected)
+        except BlockRefused as error:
+            return error.refusal
+
+    def check_ahead(self, claims: Iterable[tuple[bytes, bytes]]) -> None:
+        """Check signatures that wait together, which is cheaper; `check` knows those that hold then.
+
+        It says nothing of the others: each is for `check`. After one that does not hold, signatures are
+        checked alone for a while, so that bad ones make good ones little dearer.
+
+        Args:
+            claims: (signature, root hash), as for `check`; they replace those of the call before.
+        """
+        self._ahead = set()
+        opened: dict[tuple[bytes, bytes], hints.Claim] = {}
+        for signature, root_hash in claims:
+            if self._alone_count:
+                self._alone_count -= 1
+            elif len(signature) in TSS_SIGNATURE_SIZES:
+                try:
+                    opened[signature, root_hash] = self._open(signature, root_hash)
+                except (ProofDataError, BlockRefused):
+                    self._alone_count = ALONE_AFTER_BAD
+        if len(opened) < 2:
+            return
+        if not hints.hold_together(list(opened.values()), self._random_bits):
+            self._alone_count = ALONE_AFTER_BAD
+            return
+        self._ahead = set(opened)
+        for (signature, _), claim in opened.items():
+            if claim.statement is not None:
+                vk, pi, _ = _parts(signature)
+                self._remember(_digest(vk, hints.split(pi)[0]), claim.apk)
+
+    def _open(self, signature: bytes, root_hash: bytes) -> hints.Claim:
+        """Decode a signature whose key the ledger vouches for.
+
+        Raises:
+            ProofDataError: it cannot be decoded.
+            BlockRefused: the ledger does not vouch for the key.
+        """
+        vk, pi, proof = _parts(signature)
+        key = self._vouched_key(vk, proof)
+        statement, asig = hints.split(pi)
+        apk = self._held.get(_digest(vk, statement))
+        if apk is not None:
+            return hints.Claim(key, root_hash, apk, hints.read_asig(asig), None)
+        opened = hints.read_signature(pi)
+        return hints.Claim(key, root_hash, opened.apk, opened.asig, opened)
+
+    def _check_pi(self, key: hints.HintsKey, vk: bytes, pi: bytes, root_hash: bytes) -> Refusal | None:
+        """Check the aggregate signature; of a known statement, only that it is of this root.
+
+        Raises:
+            ProofDataError: it cannot be decoded.
+        """
+        statement, asig = hints.split(pi)
+        apk = self._held.get(_digest(vk, statement))
+        if apk is not None:
+            return hints.check_message(key, apk, hints.read_asig(asig), root_hash)
+        signature = hints.read_signature(pi)
+        refusal = hints.check(key, signature, root_hash, self._random_bits)
+        if refusal is None:
+            self._remember(_digest(vk, statement), signature.apk)
+        return refusal
+
+    def _remember(self, statement: bytes, apk: G1Point) -> None:
+        """Remember that the statement with this digest holds; the oldest go first."""
+        # Each step is whole by itself, so that threads need no lock.
+        self._held[statement] = apk
+        if len(self._held) > STATEMENTS_MAX:
+            for oldest in list(self._held)[: len(self._held) - STATEMENTS_MAX]:
+                self._held.pop(oldest, None)
+
+    def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:
+        """Return the hinTS key that the proof vouches for.
+
+        Raises:
+            ProofDataError: key or proof cannot be decoded.
+            BlockRefused: the proof does not hold.
+        """
+        if len(proof) == wraps.WRAPS_PROOF_SIZE:
+            refusal = self._check_wraps(vk, proof)
+        else:
+            message = schnorr.signed_message(self.ledger.ledger_id, hash_array(vk))
+            refusal = schnorr.check(self._members, proof, message)
+        if refusal is not None:
+            raise BlockRefused(refusal)
+        return hints.read_key(vk)
+
+    def _check_wraps(self, vk: bytes, proof: bytes) -> Refusal | None:
+        if not self.ledger.wraps_vk:
+            return Refusal(
+                RefusalKind.MISSING_VERIFICATION_DATA,
+                f"{_WHAT}: WRAPS address-book proof",
+                "no WRAPS key that is believed",
+                "one, of tss:FILE or of a block 0 that has a Schnorr address-book proof",
+            )
+        key = self._wraps_key(self.ledger.wraps_vk)
+        ledger_id, vk_hash = self.ledger.ledger_id, hash_array_number(vk)
+        return wraps.check(key, proof, ledger_id, vk_hash, random_bits=self._random_bits)
+
+
+def _parts(signature: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return VK, PI and the address-book proof of a signature."""
+    return signature[: hints.VK_SIZE], signature[hints.VK_SIZE : _PROOF_OFFSET], signature[_PROOF_OFFSET:]
+
+
+def _digest(vk: bytes, statement: bytes) -> bytes:
+    """Return what a statement under a key is remembered by: SHA-384 of both, which have fixed sizes."""
+    return sha384(vk + statement).digest()

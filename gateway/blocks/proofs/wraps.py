@@ -1,0 +1,241 @@
+"""WRAPS: the succinct form of the address book proof, a folded Groth16 proof with two KZG openings.
+
+Pure. It shows that the network with this ledger id vouches, through any number of address books, for a hinTS
+verification key. No key of a node, no weight and no bitmap is needed, only the network's WRAPS key:
+
+    WRAPS key (1768)   pp_hash Fr | alpha G1 | beta G2 | gamma G2 | delta G2 | IC Vec<G1> (41)
+                       | g G1 | gamma_g G1 (not used) | h G2 | bh G2
+    proof (704)        i Fr | z0 Vec<Fr> (2) | zi Vec<Fr> (2) | U Vec<G1> (2): U_W, U_E
+                       | u Vec<G1> (2): u_W, u_E | A G1 | B G2 | C G1 | v0 Fr, w0 G1 | v1 Fr, w1 G1
+                       | cmT G1 | rho Fr | c0 Fr, c1 Fr
+
+    checks             z0[0] = ledger id;  zi[1] = hash of the hinTS key;  i > 1;  u_E = infinity
+                       CW = U_W + rho u_W;  CE = U_E + rho cmT
+                       Groth16 with pp_hash, i, z0, zi, limbs(CW), limbs(CE), c0, c1, v0, v1, limbs(cmT)
+                       KZG: CW opens to v0 at c0 (w0);  CE opens to v1 at c1 (w1)
+
+The three equations are one product of six pairings. The one that never changes, e(alpha, beta), is computed
+with the key; the Groth16 equation has weight 1, the openings random weights.
+
+Strict, where the reference is not: counts of vectors are 2; infinity has one encoding; no point of the key
+that takes part, but IC, is infinity. No honest signer is refused by that.
+Source: docs/spec/tss.md sections 6.1, 6.2 and 6.3.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.blocks.errors import ProofDataError
+from gateway.blocks.proofs.bn254_curve import G1Point, g1_sum_of_multiples
+from gateway.blocks.proofs.bn254_fields import ORDER
+from gateway.blocks.proofs.bn254_pairing import pairing_product
+from gateway.blocks.proofs.bn254_pairing import prepare as prepare_g2
+from gateway.blocks.proofs.encoding import LayoutReader
+from gateway.blocks.proofs.groth16 import (
+    Groth16Key,
+    Groth16Proof,
+    groth16_pairs,
+    read_g1,
+    read_g2,
+    read_groth16_key,
+)
+from gateway.blocks.proofs.kzg import KzgKey, Opening, kzg_pairs
+from gateway.blocks.refusal import Refusal, RefusalKind
+
+__all__ = ["WRAPS_KEY_SIZE", "WRAPS_PROOF_SIZE", "PreparedWrapsKey", "check", "prepare"]
+
+WRAPS_KEY_SIZE: Final = 1768
+"""Bytes of a network's WRAPS verification key (6.1)."""
+WRAPS_PROOF_SIZE: Final = 704
+"""Bytes of a compressed WRAPS proof (6.2)."""
+
+LIMB_BITS: Final = 55
+"""Bits of a coordinate that one public input holds (tss.md 6.3, step 4)."""
+LIMB_COUNT: Final = 5
+"""Public inputs of one coordinate: as many as its 254 bits need."""
+POINT_LIMB_COUNT: Final = 2 * LIMB_COUNT
+INPUT_COUNT: Final = 2 + 2 + 2 + 3 * POINT_LIMB_COUNT + 4
+"""Public inputs (6.3, step 4): pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
+assert INPUT_COUNT == 40
+assert (LIMB_COUNT - 1) * LIMB_BITS < 254 <= LIMB_COUNT * LIMB_BITS
+assert 32 + 32 + 3 * 64 + 8 + (INPUT_COUNT + 1) * 32 + 2 * 32 + 2 * 64 == WRAPS_KEY_SIZE
+assert WRAPS_PROOF_SIZE == 32 + 2 * (8 + 64) + 2 * (8 + 64) + (32 + 64 + 32) + 2 * 64 + 32 + 32 + 64
+
+WEIGHT_BITS: Final = 128
+"""Bits of the random weight of an equation: a wrong proof passes with a chance of 2^-128."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWrapsKey:
+    """A network's WRAPS key with all that does not depend on a proof; threads may share it."""
+
+    pp_hash: int
+    """Hash of the folding scheme's public parameters, in [0, q)."""
+    groth16: Groth16Key
+    """Key of the Groth16 proof."""
+    kzg: KzgKey
+    """Key of the two openings."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WrapsProof:
+    """A proof, read (6.2); the names are those of the section."""
+
+    i: int
+    z0: tuple[int, int]
+    zi: tuple[int, int]
+    U_W: G1Point
+    U_E: G1Point
+    u_W: G1Point
+    u_E: G1Point
+    groth16: Groth16Proof
+    v0: int
+    w0: G1Point
+    v1: int
+    w1: G1Point
+    cmT: G1Point
+    rho: int
+    c0: int
+    c1: int
+
+
+def prepare(wraps_vk: bytes) -> PreparedWrapsKey:
+    """6.1: read a network's WRAPS key and compute what stays, some 25 ms of work.
+
+    Args:
+        wraps_vk: 1768 bytes, from the ledger id publication.
+
+    Raises:
+        ProofDataError: it is malformed.
+    """
+    reader = LayoutReader(wraps_vk, "WRAPS verification key")
+    pp_hash = reader.scalar(ORDER, "pp_hash")
+    groth16 = read_groth16_key(reader, INPUT_COUNT)
+    g = read_g1(reader, "g", may_be_infinity=False)
+    read_g1(reader, "gamma_g")
+    h, bh = (
+        prepare_g2(read_g2(reader, name, may_be_infinity=False), reader.named(name)) for name in ("h", "bh")
+    )
+    reader.finish()
+    return PreparedWrapsKey(pp_hash, groth16, KzgKey(g, h, bh))
+
+
+def check(
+    key: PreparedWrapsKey,
+    proof: bytes,
+    ledger_id: bytes,
+    vk_hash: int,
+    *,
+    random_bits: Callable[[int], int] = secrets.randbits,
+) -> Refusal | None:
+    """Return why a proof does not show that the network vouches for a hinTS key, or None if it does.
+
+    Args:
+        key: the network's.
+        proof: 704 bytes.
+        ledger_id: the network's, 32 bytes.
+        vk_hash: hashArray of the hinTS verification key (tss.md section 2.5), in [0, q).
+        random_bits: gives so many bits that the sender of the proof cannot know.
+    """
+    try:
+        read = _read_proof(proof)
+    except ProofDataError as error:
+        return Refusal(RefusalKind.CANNOT_PARSE, error.what, error.got, error.expected)
+    refusal = _check_claim(read, int.from_bytes(ledger_id, "little"), vk_hash)
+    if refusal is not None:
+        return refusal
+    CW, CE = folded_commitments(read)
+    # 6.3, 5 and 6, in one product.
+    openings = [Opening(CW, read.c0, read.v0, read.w0), Opening(CE, read.c1, read.v1, read.w1)]
+    product = pairing_product(
+        [
+            *groth16_pairs(key.groth16, read.groth16, public_inputs(key.pp_hash, read, CW, CE)),
+            *kzg_pairs(key.kzg, openings, [random_bits(WEIGHT_BITS) for _ in openings]),
+        ]
+    )
+    if product != key.groth16.alpha_beta:
+        return _bad("pairing equations of Groth16 and KZG", "sides that differ", "equal sides")
+    return None
+
+
+def folded_commitments(proof: _WrapsProof) -> tuple[G1Point, G1Point]:
+    """6.3, 3: CW = U_W + rho*u_W; CE = U_E + rho*cmT: what the folded instance commits to."""
+    CW = g1_sum_of_multiples([(1, proof.U_W), (proof.rho, proof.u_W)])
+    CE = g1_sum_of_multiples([(1, proof.U_E), (proof.rho, proof.cmT)])
+    return CW, CE
+
+
+def public_inputs(pp_hash: int, proof: _WrapsProof, CW: G1Point, CE: G1Point) -> list[int]:
+    """6.3, 4: the 40 public inputs of the Groth16 proof, in their order."""
+    return [
+        pp_hash,
+        proof.i,
+        *proof.z0,
+        *proof.zi,
+        *limbs(CW),
+        *limbs(CE),
+        proof.c0,
+        proof.c1,
+        proof.v0,
+        proof.v1,
+        *limbs(proof.cmT),
+    ]
+
+
+def limbs(point: G1Point) -> list[int]:
+    """6.3, 4: a point as ten public inputs: x, then y, each in five limbs of 55 bits, lowest first.
+
+    Infinity is ten zeros, which are no point of the curve.
+    """
+    if point is None:
+        return [0] * POINT_LIMB_COUNT
+    mask = (1 << LIMB_BITS) - 1
+    return [coordinate >> LIMB_BITS * index & mask for coordinate in point for index in range(LIMB_COUNT)]
+
+
+def _check_claim(proof: _WrapsProof, ledger_id: int, vk_hash: int) -> Refusal | None:
+    """6.3, 1 and 2: z0[0] = ledger id; zi[1] = hashArray(VK); i > 1; u_E = infinity."""
+    if proof.z0[0] != ledger_id:
+        return _bad("z0[0]", f"{proof.z0[0]:#x}", f"{ledger_id:#x}, the ledger id")
+    if proof.zi[1] != vk_hash:
+        return _bad("zi[1]", f"{proof.zi[1]:#x}", f"{vk_hash:#x}, the hash of the hinTS verification key")
+    if proof.i <= 1:
+        return _bad("i", str(proof.i), "more than 1")
+    if proof.u_E is not None:
+        return _bad("u_E", "a point other than infinity", "infinity")
+    return None
+
+
+def _bad(what: str, got: str, expected: str) -> Refusal:
+    return Refusal(RefusalKind.BAD_PROOF, f"WRAPS proof: {what}", got, expected)
+
+
+def _read_proof(proof: bytes) -> _WrapsProof:
+    """6.2: read a proof. Raises ProofDataError if any part is malformed."""
+    reader = LayoutReader(proof, "WRAPS proof")
+
+    def scalar(name: str) -> int:
+        return reader.scalar(ORDER, name)
+
+    def point(name: str) -> G1Point:
+        return read_g1(reader, name)
+
+    i = scalar("i")
+    reader.expect_count(2, "z0")
+    z0 = scalar("z0[0]"), scalar("z0[1]")
+    reader.expect_count(2, "zi")
+    zi = scalar("zi[0]"), scalar("zi[1]")
+    reader.expect_count(2, "U")
+    U_W, U_E = point("U_W"), point("U_E")
+    reader.expect_count(2, "u")
+    u_W, u_E = point("u_W"), point("u_E")
+    A = point("A")
+    B = prepare_g2(read_g2(reader, "B"), reader.named("B"))
+    groth16 = Groth16Proof(A, B, point("C"))
+    v0, w0 = scalar("v0"), point("w0")
+    v1, w1 = scalar("v1"), point("w1")
+    cmT, rho, c0, c1 = point("cmT"), scalar("rho"), scalar("c0"), scalar("c1")
+    reader.finish()
+    return _WrapsProof(i, z0, zi, U_W, U_E, u_W, u_E, groth16, v0, w0, v1, w1, cmT, rho, c0, c1)

@@ -1,0 +1,456 @@
+"""The root hash of a block, computed while its items come in.
+
+Pure. Each item's leaf goes to one of the subtrees below as soon as it is here, so that at the end of a block
+only the top is left to hash:
+
+    layout 16 (HAPI 0.78)                              layout 8 (HAPI 0.73 to 0.77)
+
+    root = node( leaf(timestamp), M )               root = node( leaf(timestamp), unary(M8) )
+    M    = T( previous, all blocks, state,             M8   = T( previous, all blocks, state,
+              T(consensus headers), T(inputs),                   T(consensus headers), T(inputs),
+              T(outputs), T(state changes),                      T(outputs), T(state changes),
+              T(trace data), T(E0) … T(E7) )                     T(trace data) )
+
+    subtree             items by field number          from 20 on: number modulo 20
+    consensus headers   2 event, 3 round header        3
+    inputs              4 signed transaction           4
+    outputs             1 header, 5 result, 6 output,  5
+                        10 record file
+    state changes       7                              6
+    trace data          11                             7
+    extension 0 … 7                                    8 … 15
+    none                9 proof, 12 footer             0, 19
+    refused             8, 13 … 19                     1, 2, 16, 17, 18
+
+Invariants
+  - A block is header, other items, footer, proofs. Exactly one header, one footer; at least one proof, each
+    once.
+  - A call of `add` that raises leaves the hasher as it was.
+  - `root_hash` depends on the items alone, never on how they were cut into calls of `add`.
+  - No state is tied to a thread: calls may come from different threads, one after the other.
+Source: docs/spec/block-hash.md sections 2 and 3.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, NamedTuple
+
+from gateway.blocks.errors import ItemError
+from gateway.blocks.frame import (
+    Footer,
+    Header,
+    cannot_parse,
+    check_proof,
+    item_name,
+    read_footer,
+    read_header,
+    refused,
+)
+from gateway.blocks.items import ItemKind, kinds_of
+from gateway.blocks.merkle import (
+    EMPTY_HASH,
+    HASH_SIZE,
+    StreamingTree,
+    hand_out_leaf_hashes,
+    inner_hash,
+    leaf_hash,
+    tree_root,
+    unary_hash,
+)
+from gateway.blocks.refusal import RefusalKind
+from gateway.limits import PROOFS_BYTES_MAX, PROOFS_PER_BLOCK_MAX
+
+__all__ = [
+    "NOT_HASHED",
+    "BlockHasher",
+    "BlockSummary",
+    "Leaves",
+    "Looked",
+    "RootLayout",
+    "hash_into",
+    "subtree_of",
+]
+
+RootLayout = Literal["auto", 8, 16]
+"""Setting `verification.root_layout`: the layout that blocks have; `auto` goes by the header's version."""
+
+HAPI_MINOR_LAYOUT_16: Final = 78
+"""The first minor HAPI version whose blocks are taken for layout 16 by `auto` (docs/spec/block-hash.md)."""
+
+CONSENSUS_HEADERS, INPUTS, OUTPUTS, STATE_CHANGES, TRACE_DATA, EXTENSION_0 = range(6)
+SUBTREE_COUNT: Final = EXTENSION_0 + 8
+NOT_HASHED: Final = -1
+
+_SUBTREE_OF_KIND: Final[Mapping[int, int]] = {
+    ItemKind.BLOCK_HEADER: OUTPUTS,
+    ItemKind.EVENT_HEADER: CONSENSUS_HEADERS,
+    ItemKind.ROUND_HEADER: CONSENSUS_HEADERS,
+    ItemKind.SIGNED_TRANSACTION: INPUTS,
+    ItemKind.TRANSACTION_RESULT: OUTPUTS,
+    ItemKind.TRANSACTION_OUTPUT: OUTPUTS,
+    ItemKind.STATE_CHANGES: STATE_CHANGES,
+    ItemKind.RECORD_FILE: OUTPUTS,
+    ItemKind.TRACE_DATA: TRACE_DATA,
+}
+_SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
+    0: NOT_HASHED,
+    3: CONSENSUS_HEADERS,
+    4: INPUTS,
+    5: OUTPUTS,
+    6: STATE_CHANGES,
+    7: TRACE_DATA,
+    **{8 + number: EXTENSION_0 + number for number in range(8)},
+    19: NOT_HASHED,
+}
+# To find a member in its class takes longer than to find a name.
+_FOOTER: Final = ItemKind.BLOCK_FOOTER
+_PROOF: Final = ItemKind.BLOCK_PROOF
+# Kinds that may stand between header and footer, again and again; the usual case needs no other question.
+_BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
+# Below this count of items in one call, pushing leaves one by one is faster than gathering them by subtree.
+_FEW_ITEMS: Final = 16
+# The root of eight empty subtrees: the right half of layout 16 in every block so far, cf7e7647f57807….
+_EMPTY_EXTENSION_HALF: Final = tree_root([EMPTY_HASH] * 8)
+# What an absent state root counts as in layout 8 (docs/spec/block-hash.md section 3.2); 16 takes EMPTY_HASH.
+_ABSENT_STATE_LAYOUT_8: Final = bytes(HASH_SIZE)
+
+
+def subtree_of(kind: int) -> int | None:
+    """Return the subtree of a body item, NOT_HASHED (-1) if it goes to none, None if it is refused."""
+    if kind < 20:
+        return _SUBTREE_OF_KIND.get(kind)
+    return _SUBTREE_OF_REMAINDER.get(kind % 20)
+
+
+class BlockSummary(NamedTuple):
+    """What a whole block comes to: all that links, proofs, acknowledgements and status need of it."""
+
+    number: int
+    """Block number, from the header."""
+    timestamp_seconds: int
+    """Consensus time of the block, seconds since 1970."""
+    timestamp: bytes
+    """The serialized Timestamp, as it is in the header and in the root hash."""
+    hapi_minor: int
+    """Minor number of the header's `hapi_proto_version`."""
+    root_layout: Literal[8, 16]
+    """The layout that `root_hash` was computed with."""
+    root_hash: bytes
+    """48 bytes."""
+    root_hash_other_layout: bytes | None
+    """48 bytes: the root in the other layout, where that is possible and the setting does not say which."""
+    previous_root_hash: bytes
+    """Footer field 1, 48 bytes."""
+    all_blocks_root_hash: bytes
+    """Footer field 2, 48 bytes."""
+    proofs: tuple[bytes, ...]
+    """The block proof items, in order; at least one."""
+    record_file: bytes | None
+    """The record file item, which the proof of such a block signs."""
+    header: bytes
+    """The header item."""
+    footer: bytes
+    """The footer item."""
+    item_count: int
+    """Items of the block, header, footer and proofs included."""
+    size_bytes: int
+    """Sum of the items' sizes."""
+
+    def in_other_layout(self) -> "BlockSummary | None":
+        """Return the same block with the root of the other layout, or None where there is no other root."""
+        if self.root_hash_other_layout is None:
+            return None
+        return self._replace(
+            root_layout=8 if self.root_layout == 16 else 16,
+            root_hash=self.root_hash_other_layout,
+            root_hash_other_layout=self.root_hash,
+        )
+
+
+class Leaves(NamedTuple):
+    """Items whose leaves belong to the subtrees, and the subtree of each."""
+
+    subtree_of_kind: Mapping[int, int]
+    """By field number; NOT_HASHED where there is none."""
+    items: Sequence[bytes]
+    """Serialized items, in order."""
+    kinds: Sequence[int]
+    """The field number of each."""
+
+
+class Looked(NamedTuple):
+    """The next items of a block, which may be taken: what the hasher knows when they are."""
+
+    leaves: Leaves
+    header: Header
+    footer: Footer | None
+    proofs: tuple[bytes, ...]
+    record_file: bytes | None
+    item_count: int
+    """Of these items alone."""
+    size_bytes: int
+
+
+class BlockHasher:
+    """Takes the items of one block as they come, and gives its summary at the end.
+
+    Every item goes through `add` once, in order; then `finish` is called once. A block that cannot be
+    accepted is refused as soon as that is known, by `BlockRefused`. Who has the items hashed elsewhere calls
+    `look` and `take` in place of `add`.
+    """
+
+    def __init__(self, root_layout: RootLayout = "auto") -> None:
+        self._root_layout: RootLayout = root_layout
+        self._trees = [StreamingTree() for _ in range(SUBTREE_COUNT)]
+        self._header: Header | None = None
+        self._footer: Footer | None = None
+        self._record_file: bytes | None = None
+        self._proofs: tuple[bytes, ...] = ()
+        self._item_count = 0
+        self._size_bytes = 0
+
+    @property
+    def number(self) -> int | None:
+        """The block's number, once its header is here."""
+        return None if self._header is None else self._header.number
+
+    @property
+    def item_count(self) -> int:
+        """Items taken so far."""
+        return self._item_count
+
+    @property
+    def size_bytes(self) -> int:
+        """Sum of the sizes of the items taken so far."""
+        return self._size_bytes
+
+    def add(
+        self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
+    ) -> None:
+        """Take the next items of the block, as many as there are at hand; arguments as for `look`.
+
+        Raises:
+            BlockRefused: as `look`. Nothing of `items` was taken then.
+        """
+        looked = self.look(items, kinds, size_bytes)
+        if looked is not None:
+            self.take(looked)
+
+    def look(
+        self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
+    ) -> Looked | None:
+        """Look at the next items, and change nothing; None when there are none.
+
+        Args:
+            items: serialized items, in order.
+            kinds: `kinds_of(items)`, from a caller that has them already.
+            size_bytes: the sum of their sizes, from a caller that has it already.
+
+        Raises:
+            BlockRefused: an item is malformed, cannot be processed or stands where it must not.
+        """
+        if kinds is None:
+            try:
+                kinds = kinds_of(items, self._item_count)
+            except ItemError as error:
+                raise cannot_parse(error) from error
+        if not kinds:
+            return None
+        header, footer, proofs = self._header, self._footer, self._proofs
+        present = set(kinds)
+        body_start, body_end = 0, len(kinds)
+        if header is None:
+            header = read_header(items[0], kinds[0])
+            body_start = 1
+        if footer is not None:
+            body_end = 0
+            proofs = self._with_proofs(items, kinds, 0, header.number)
+        elif _FOOTER in present:
+            body_end = kinds.index(_FOOTER)
+            footer = read_footer(items[body_end])
+            proofs = self._with_proofs(items, kinds, body_end + 1, header.number)
+        record_file, subtree_of_kind = self._record_file, _SUBTREE_OF_KIND
+        body_kinds = present if body_end - body_start == len(kinds) else kinds[body_start:body_end]
+        if not _BODY_KINDS.issuperset(body_kinds):
+            record_file, subtree_of_kind = self._look_at_body(items, kinds, body_start, body_end)
+        # The header is hashed with the body.
+        item_count = len(items)
+        if size_bytes is None:
+            size_bytes = sum(map(len, items))
+        if body_end < item_count:
+            items, kinds = items[:body_end], kinds[:body_end]
+        leaves = Leaves(subtree_of_kind, items, kinds)
+        return Looked(leaves, header, footer, proofs, record_file, item_count, size_bytes)
+
+    def take(self, looked: Looked, grown: Mapping[int, StreamingTree] | None = None) -> None:
+        """Take the items that were looked at last; nothing here can fail.
+
+        Args:
+            looked: what `look` returned, with no other call of `take` since.
+            grown: the trees with the leaves, by the number of the subtree, if they were hashed elsewhere.
+        """
+        if grown is None:
+            hash_into(self._trees, looked.leaves)
+        else:
+            for subtree, tree in grown.items():
+                self._trees[subtree] = tree
+        self._header, self._footer, self._proofs = looked.header, looked.footer, looked.proofs
+        self._record_file = looked.record_file
+        self._item_count += looked.item_count
+        self._size_bytes += looked.size_bytes
+
+    @property
+    def trees(self) -> Sequence[StreamingTree]:
+        """The tree of each subtree, in the order of the layouts."""
+        return self._trees
+
+    def subtree_roots(self) -> list[bytes]:
+        """Return the root of each subtree over the items so far, 48 bytes each, in the order of the layouts.
+
+        Five that every layout has (consensus headers, inputs, outputs, state changes, trace data), then
+        extensions 0 to 7: for who computes the root before the footer's links are known.
+        """
+        return [tree.root() for tree in self._trees]
+
+    def finish(self) -> BlockSummary:
+        """Return the summary of the block, whose items were all given.
+
+        Raises:
+            BlockRefused: header, footer or proof is missing.
+        """
+        header, footer = self._header, self._footer
+        if header is None:
+            raise refused(RefusalKind.MISSING_ITEM, "block", "no items", "a block header first")
+        if footer is None:
+            raise refused(RefusalKind.MISSING_ITEM, "block", "no block footer", "one after the other items")
+        if not self._proofs:
+            raise refused(
+                RefusalKind.MISSING_ITEM, "block", "no block proof", "at least one after the footer"
+            )
+        layout, root_hash, other = self._roots(header, footer)
+        return BlockSummary(
+            number=header.number,
+            timestamp_seconds=header.timestamp_seconds,
+            timestamp=header.timestamp,
+            hapi_minor=header.hapi_minor,
+            root_layout=layout,
+            root_hash=root_hash,
+            root_hash_other_layout=other,
+            previous_root_hash=footer.previous_root_hash,
+            all_blocks_root_hash=footer.all_blocks_root_hash,
+            proofs=self._proofs,
+            record_file=self._record_file,
+            header=header.item,
+            footer=footer.item,
+            item_count=self._item_count,
+            size_bytes=self._size_bytes,
+        )
+
+    def _roots(self, header: Header, footer: Footer) -> tuple[Literal[8, 16], bytes, bytes | None]:
+        """Return (layout, root in it, root in the other one)."""
+        links = (footer.previous_root_hash, footer.all_blocks_root_hash)
+        subtrees = [tree.root() for tree in self._trees[:EXTENSION_0]]
+        time_leaf = leaf_hash(header.timestamp)
+        has_extension = any(tree.leaf_count for tree in self._trees[EXTENSION_0:])
+
+        state = footer.state_root_hash or EMPTY_HASH
+        core = tree_root([*links, state, *subtrees])
+        extension = _EMPTY_EXTENSION_HALF
+        if has_extension:
+            extension = tree_root([tree.root() for tree in self._trees[EXTENSION_0:]])
+        root_16 = inner_hash(time_leaf, inner_hash(core, extension))
+
+        if not footer.state_root_hash:
+            core = tree_root([*links, _ABSENT_STATE_LAYOUT_8, *subtrees])
+        root_8 = inner_hash(time_leaf, unary_hash(core))
+
+        if self._root_layout == 16:
+            return 16, root_16, None
+        if self._root_layout == 8:
+            assert not has_extension  # `_look_at_body` has refused them
+            return 8, root_8, None
+        if has_extension:  # only one of the layouts has a place for them
+            return 16, root_16, None
+        if (header.hapi_major, header.hapi_minor) >= (0, HAPI_MINOR_LAYOUT_16):
+            return 16, root_16, root_8
+        return 8, root_8, root_16
+
+    def _with_proofs(
+        self, items: Sequence[bytes], kinds: Sequence[int], start: int, block_number: int
+    ) -> tuple[bytes, ...]:
+        """Return the proofs so far and those in `items[start:]`, where nothing else may be."""
+        proofs = self._proofs
+        for index in range(start, len(items)):
+            what = f"item {self._item_count + index}"
+            if kinds[index] != _PROOF:
+                raise refused(
+                    RefusalKind.CANNOT_PARSE,
+                    what,
+                    f"{item_name(kinds[index])} after the footer",
+                    "only block proofs",
+                )
+            if len(proofs) == PROOFS_PER_BLOCK_MAX:
+                more = f"more than {PROOFS_PER_BLOCK_MAX} proofs"
+                raise refused(RefusalKind.UNSUPPORTED, what, more, f"at most {PROOFS_PER_BLOCK_MAX}")
+            size_bytes = sum(map(len, proofs)) + len(items[index])
+            if size_bytes > PROOFS_BYTES_MAX:
+                got = f"{size_bytes} bytes of proofs"
+                raise refused(RefusalKind.UNSUPPORTED, what, got, f"at most {PROOFS_BYTES_MAX}")
+            if items[index] in proofs:
+                # Proofs are not part of the root hash: a copy would hold, and make other bytes of the block.
+                raise refused(
+                    RefusalKind.CANNOT_PARSE, what, "a proof that was there before", "each proof once"
+                )
+            check_proof(items[index], block_number)
+            proofs = (*proofs, items[index])
+        return proofs
+
+    def _look_at_body(
+        self, items: Sequence[bytes], kinds: Sequence[int], start: int, end: int
+    ) -> tuple[bytes | None, Mapping[int, int]]:
+        """Check body items of unusual kinds; return the record file and the subtrees of all kinds in it."""
+        record_file = self._record_file
+        subtrees = dict(_SUBTREE_OF_KIND)
+        for index in range(start, end):
+            kind = kinds[index]
+            if kind in _BODY_KINDS:
+                continue
+            what = f"item {self._item_count + index}"
+            if kind == ItemKind.BLOCK_HEADER:
+                raise refused(RefusalKind.CANNOT_PARSE, what, "a second block header", "one, the first item")
+            if kind == ItemKind.BLOCK_PROOF:
+                raise refused(RefusalKind.MISSING_ITEM, what, "a block proof", "the block footer before it")
+            if kind == ItemKind.RECORD_FILE:
+                if record_file is not None:
+                    raise refused(RefusalKind.CANNOT_PARSE, what, "a second record file", "at most one")
+                record_file = items[index]
+                continue
+            subtree = subtree_of(kind)
+            if subtree is None:
+                raise refused(RefusalKind.UNSUPPORTED, what, item_name(kind), "an item that can be hashed")
+            if subtree >= EXTENSION_0 and self._root_layout == 8:
+                expected = "an item that root layout 8 has a subtree for"
+                raise refused(RefusalKind.UNSUPPORTED, what, item_name(kind), expected)
+            subtrees[kind] = subtree
+        return record_file, subtrees
+
+
+def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:
+    """Append the leaf of each item to its kind's tree.
+
+    Args:
+        trees: by the number of the subtree, those that have a leaf among the items at least.
+        leaves: the items.
+    """
+    subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds
+    if len(items) < _FEW_ITEMS:
+        for kind, item in zip(kinds, items, strict=True):
+            subtree = subtree_of_kind[kind]
+            if subtree != NOT_HASHED:
+                trees[subtree].push(leaf_hash(item))
+        return
+    hashes: list[list[bytes]] = [[] for _ in range(SUBTREE_COUNT + 1)]  # NOT_HASHED, -1, is the last
+    append_of_kind = {kind: hashes[subtree].append for kind, subtree in subtree_of_kind.items()}
+    hand_out_leaf_hashes(items, map(append_of_kind.__getitem__, kinds))
+    for subtree, new_hashes in enumerate(hashes[:SUBTREE_COUNT]):
+        if new_hashes:
+            trees[subtree].extend(new_hashes)

@@ -1,0 +1,332 @@
+"""How a block lies in the stream: which entries it becomes, and the way back.
+
+Pure. One block is one atomic operation:
+
+    order  entry type                   data
+    1      0xb0 bookmark                protobuf BookMark {type = 1: 2 (L2 block), value = 2: N}
+    2      0xb0 bookmark                0x00, N as u64 big-endian (what the original demo client asks for)
+    3 …    field number of the item     the serialized item, unchanged
+    last   0xb1 block end               N as u64 big-endian, then the block root hash, 48 bytes
+
+An entry cannot cross a data page, so its data has at most DATA_SIZE_MAX bytes (1,048,559). A longer item is
+cut into pieces of exactly that size, and a last one of what is left:
+
+    0x80000000 | field number           each piece but the last
+    field number                        the last piece, 1 to DATA_SIZE_MAX bytes
+
+Invariants
+  - The entries depend on number, items and root hash alone; there is one way to lay a block out, and the
+    decoder refuses every other.
+  - No item's type is taken for a mark: the field numbers 0xb0 and 0xb1 are refused. No block has them, since
+    176 and 177 modulo 20 are 16 and 17, which the root hash refuses.
+Source: docs/spec/block-layout.md; docs/spec/stream-file.md section 5.
+"""
+
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
+from gateway.blocks.errors import ItemError, LayoutError
+from gateway.blocks.items import VARINT_SIZE_MAX, kind_of, kinds_of, varint
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
+
+__all__ = [
+    "BLOCK_END_TYPE",
+    "BOOKMARK_COUNT",
+    "CONTINUED",
+    "BlockDecoder",
+    "Run",
+    "StoredBlock",
+    "block_number_of",
+    "bookmark_of",
+    "encode",
+    "encode_runs",
+    "legacy_bookmark_of",
+]
+
+BLOCK_END_TYPE: Final = 0xB1
+"""Entry type of the mark that ends a block."""
+BOOKMARK_COUNT: Final = 2
+"""Entries at the beginning of a block that are bookmarks; no other is."""
+CONTINUED: Final = 0x8000_0000
+"""Set in the entry type of each piece of an item but its last."""
+
+# BookMark {type: 2}; the value's tag follows, and for block 0 proto3 sends no value at all.
+_BOOKMARK_HEAD: Final = b"\x08\x02"
+_BOOKMARK_VALUE_TAG: Final = b"\x10"
+_LEGACY_BOOKMARK_HEAD: Final = b"\x00"
+_NUMBER_SIZE: Final = 8
+_BLOCK_END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
+_MARK_TYPES: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
+
+
+def bookmark_of(block_number: int) -> bytes:
+    """Return the bookmark that current clients ask for: 2 to 13 bytes."""
+    if block_number == 0:
+        return _BOOKMARK_HEAD
+    return _BOOKMARK_HEAD + _BOOKMARK_VALUE_TAG + varint(block_number)
+
+
+def legacy_bookmark_of(block_number: int) -> bytes:
+    """Return the bookmark that the original demo client asks for: 9 bytes."""
+    return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
+
+
+def block_number_of(bookmark: bytes) -> int | None:
+    """Return N where a bookmark is `bookmark_of(N)`, else None."""
+    try:
+        return _number_in_bookmark(bookmark)
+    except LayoutError:
+        return None
+
+
+class Run(NamedTuple):
+    """Entries of a block that follow one another."""
+
+    entry_types: list[int]
+    """One for each of `data`."""
+    data: list[bytes]
+    """Of each entry."""
+    size_bytes: int
+    """Of the items in it."""
+
+
+def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
+    """Return the entries of a block as (entry type, data), bookmarks included, in order.
+
+    Raises:
+        ItemError, LayoutError: as `encode_runs`.
+    """
+    bookmarks = [(BOOKMARK_TYPE, mark(block_number)) for mark in (bookmark_of, legacy_bookmark_of)]
+    runs = encode_runs(block_number, items, root_hash)
+    return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
+
+
+def encode_runs(
+    block_number: int,
+    items: Sequence[bytes],
+    root_hash: bytes,
+    kinds: Sequence[int] | None = None,
+    *,
+    items_max: int = RUN_ITEMS_MAX,
+    bytes_max: int = sys.maxsize,
+) -> Iterator[Run]:
+    """Give the entries of a block behind its bookmarks, in order, some at a time.
+
+    A run has `items_max` entries at most, and `bytes_max` bytes of items or a single entry; the block end is
+    not counted.
+
+    Args:
+        block_number: 0 to 2^64 - 1.
+        items: serialized items, in block order; at least one.
+        root_hash: the block's root, 48 bytes.
+        kinds: `kinds_of(items)`, from a caller that has them already.
+        items_max: 1 or more.
+        bytes_max: 1 or more.
+
+    Raises:
+        ItemError: an item is not exactly one length-delimited field.
+        LayoutError: there is no item, or one whose field number is a mark's entry type.
+    """
+    assert len(root_hash) == HASH_SIZE
+    if not items:
+        raise LayoutError(f"block {block_number}", "no items", "at least one")
+    start = 0
+    while start < len(items):
+        data = list(items[start : start + items_max])
+        size_bytes = sum(map(len, data))
+        if size_bytes > bytes_max or (size_bytes > DATA_SIZE_MAX < max(map(len, data))):
+            fitting = bisect_right(list(accumulate(map(len, data))), min(bytes_max, DATA_SIZE_MAX))
+            del data[max(1, fitting) :]  # so that an item that has to be cut is alone
+            size_bytes = sum(map(len, data))
+        stop = start + len(data)
+        entry_types = kinds_of(data, start) if kinds is None else list(kinds[start:stop])
+        if not _MARK_TYPES.isdisjoint(entry_types):
+            got = f"item field {next(kind for kind in entry_types if kind in _MARK_TYPES)}"
+            expected = "no field number that is the entry type of a mark"
+            raise LayoutError(f"block {block_number}", got, expected)
+        if len(data) == 1 and size_bytes > DATA_SIZE_MAX:
+            yield from _pieces_before_last(entry_types[0], data[0])
+            data = [data[0][_last_piece_at(data[0]) :]]
+            size_bytes = len(data[0])
+        if stop == len(items):
+            entry_types.append(BLOCK_END_TYPE)
+            data.append(block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash)
+        yield Run(entry_types, data, size_bytes)
+        start = stop
+
+
+def _last_piece_at(item: bytes) -> int:
+    """Return where the last piece of an item begins that is too long for one entry."""
+    return (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
+
+
+def _pieces_before_last(kind: int, item: bytes) -> Iterator[Run]:
+    """Cut off all pieces of an item but the last, each when it is asked for: to copy it takes a while."""
+    for offset in range(0, _last_piece_at(item), DATA_SIZE_MAX):
+        yield Run([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlock:
+    """A block as it was read back from its entries. Nothing in it was verified but the layout."""
+
+    number: int
+    """Block number, from the bookmarks and the block end."""
+    items: tuple[bytes, ...]
+    """Serialized items, in order."""
+    root_hash: bytes
+    """48 bytes, from the block end."""
+
+
+class _Expecting(Enum):
+    """What the next entry must be."""
+
+    BOOKMARK = "a bookmark"
+    LEGACY_BOOKMARK = "the block's second bookmark"
+    ITEM = "an item"
+    ITEM_OR_END = "an item or the block end"
+    PIECE = "the next piece of the item"
+
+
+class BlockDecoder:
+    """Takes the entries of a stream in order, from the first bookmark of a block on, and gives whole blocks.
+
+    A call that raises leaves the decoder as it was.
+    """
+
+    def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX) -> None:
+        """Begin before a block.
+
+        Args:
+            block_bytes_max: the most bytes of items that one block may have.
+        """
+        self._block_bytes_max = block_bytes_max
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the block that is being read; the next entry must be the first of a block."""
+        self._expecting = _Expecting.BOOKMARK
+        self._number = 0
+        self._items: list[bytes] = []
+        self._size_bytes = 0
+        self._pieces: list[bytes] = []
+        self._pieces_kind = 0
+
+    @property
+    def block_number(self) -> int | None:
+        """The block that is being read, None between blocks."""
+        return None if self._expecting is _Expecting.BOOKMARK else self._number
+
+    def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
+        """Take one entry; return the block that it ends, if it ends one.
+
+        Raises:
+            LayoutError: the entry cannot be the next one of a block.
+        """
+        if self._expecting in (_Expecting.ITEM_OR_END, _Expecting.ITEM, _Expecting.PIECE):
+            if entry_type == BLOCK_END_TYPE:
+                return self._end_block(data)
+            self._take_item(entry_type, data)
+        elif self._expecting is _Expecting.LEGACY_BOOKMARK:
+            self._take_legacy_bookmark(entry_type, data)
+        else:
+            self._take_bookmark(entry_type, data)
+        return None
+
+    def _take_bookmark(self, entry_type: int, data: bytes) -> None:
+        if entry_type != BOOKMARK_TYPE:
+            raise LayoutError("stream between blocks", f"entry type {entry_type:#x}", "a bookmark (0xb0)")
+        self._number = _number_in_bookmark(data)
+        self._expecting = _Expecting.LEGACY_BOOKMARK
+
+    def _take_legacy_bookmark(self, entry_type: int, data: bytes) -> None:
+        what = f"second bookmark of block {self._number}"
+        if entry_type != BOOKMARK_TYPE:
+            raise LayoutError(what, f"entry type {entry_type:#x}", "a bookmark (0xb0)")
+        expected = legacy_bookmark_of(self._number)
+        if data != expected:
+            raise LayoutError(what, _short(data), expected.hex())
+        self._expecting = _Expecting.ITEM
+
+    def _take_item(self, entry_type: int, data: bytes) -> None:
+        if entry_type == BOOKMARK_TYPE:
+            raise LayoutError(f"block {self._number}", "a bookmark (0xb0)", self._expecting.value)
+        size_bytes = self._size_bytes + len(data)
+        if size_bytes > self._block_bytes_max:
+            raise LayoutError(
+                f"block {self._number}", f"{size_bytes} bytes of items", f"at most {self._block_bytes_max}"
+            )
+        if entry_type >= CONTINUED or self._expecting is _Expecting.PIECE:
+            self._take_piece(entry_type, data)
+        else:
+            self._check_kind(entry_type, data)
+            self._items.append(data)
+            self._expecting = _Expecting.ITEM_OR_END
+        self._size_bytes = size_bytes
+
+    def _take_piece(self, entry_type: int, data: bytes) -> None:
+        kind = entry_type & ~CONTINUED
+        what = f"block {self._number}: piece {len(self._pieces)} of item {len(self._items)}"
+        if self._pieces and kind != self._pieces_kind:
+            raise LayoutError(what, f"entry type {entry_type:#x}", f"field number {self._pieces_kind}")
+        if entry_type >= CONTINUED:
+            if len(data) != DATA_SIZE_MAX:
+                raise LayoutError(what, f"{len(data)} bytes", f"{DATA_SIZE_MAX}, as it is not the last piece")
+            self._pieces.append(data)
+            self._pieces_kind = kind
+            self._expecting = _Expecting.PIECE
+            return
+        if not data:
+            raise LayoutError(what, "0 bytes", "at least 1 in the last piece")
+        item = b"".join((*self._pieces, data))
+        self._check_kind(kind, item)
+        self._items.append(item)
+        self._pieces.clear()
+        self._expecting = _Expecting.ITEM_OR_END
+
+    def _check_kind(self, entry_type: int, item: bytes) -> None:
+        try:
+            kind = kind_of(item)
+        except ItemError as error:
+            what = f"block {self._number}: item {len(self._items)}: {error.what}"
+            raise LayoutError(what, error.got, error.expected) from error
+        if kind != entry_type:
+            what = f"block {self._number}: item {len(self._items)}"
+            raise LayoutError(what, f"entry type {entry_type:#x}", f"{kind:#x}, its field number")
+
+    def _end_block(self, data: bytes) -> StoredBlock:
+        what = f"end of block {self._number}"
+        if self._expecting is not _Expecting.ITEM_OR_END:
+            raise LayoutError(f"block {self._number}", "the block end (0xb1)", self._expecting.value)
+        if len(data) != _BLOCK_END_SIZE:
+            raise LayoutError(what, f"{len(data)} bytes", f"{_BLOCK_END_SIZE}")
+        number = int.from_bytes(data[:_NUMBER_SIZE], "big")
+        if number != self._number:
+            raise LayoutError(what, f"block number {number}", f"{self._number}, as in its bookmarks")
+        block = StoredBlock(number, tuple(self._items), data[_NUMBER_SIZE:])
+        self.reset()
+        return block
+
+
+def _number_in_bookmark(data: bytes) -> int:
+    """Return N of a bookmark in protobuf form; only the bytes that `bookmark_of(N)` gives are one."""
+    value = data[len(_BOOKMARK_HEAD) + len(_BOOKMARK_VALUE_TAG) :]
+    number = 0
+    if len(value) <= VARINT_SIZE_MAX:
+        for index, byte in enumerate(value):
+            number |= (byte & 0x7F) << 7 * index
+    if number >= 1 << 64 or data != bookmark_of(number):
+        raise LayoutError("first bookmark of a block", _short(data), "BookMark {type: 2, value: N}")
+    return number
+
+
+def _short(data: bytes) -> str:
+    """Return data in hex, as much of it as a bookmark could have."""
+    return f"{data[:16].hex()}… ({len(data)} bytes)" if len(data) > 16 else data.hex() or "no bytes"

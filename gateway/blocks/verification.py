@@ -1,0 +1,162 @@
+"""Verification of one block: structure, root hash and proofs. Links come later, in order (`blocks.chain`).
+
+Pure. The root hash is what a proof signs, and an older block does not say surely which layout its root has.
+Where the proofs refuse the root of the layout that the header suggests, the other layout's root is tried.
+
+Block 0 of a TSS network brings the ledger data that its own proof, and every later one, is checked with:
+
+    ledger data known     block 0 publishes     then
+    yes                   the same, or none     its proof is checked with what is known
+    yes                   others alone          refused: block 0 of another network
+    no                    any, and keys allow   checked in themselves, then its proof is checked with them;
+                                                a proof has to cover the whole block, not a record file alone
+    no                    none                  its proof is checked with the other keys
+
+The ledger data of an accepted block 0 are in the verdict; to believe them from then on is up to the caller.
+Source: docs/spec/block-hash.md section 3.3; docs/spec/proofs.md section 2; docs/spec/tss.md section 1.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.proofs import ProofVerifier, signs_root
+from gateway.blocks.proofs.ledger_data import LedgerData, publications_in, published_ledger
+from gateway.blocks.refusal import Fault, Refusal, RefusalKind
+from gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
+
+__all__ = ["BlockVerifier", "Verdict"]
+
+_WHAT: Final = "ledger id publication in block 0"
+
+
+class Verdict(NamedTuple):
+    """An accepted block."""
+
+    summary: BlockSummary
+    """Its summary, with the root that the proofs fit; without another root if a proof signs that one."""
+    published: LedgerData | None
+    """The ledger data that it publishes and that its proof was checked with; of a block 0 alone."""
+    is_root_signed: bool
+    """Whether a proof that was checked signs the root hash."""
+
+
+class BlockVerifier:
+    """Checks blocks one at a time.
+
+    Args:
+        proofs: checks the proofs.
+        root_layout: setting `verification.root_layout`.
+    """
+
+    def __init__(self, proofs: ProofVerifier, root_layout: RootLayout = "auto") -> None:
+        self.proofs = proofs
+        """Checks the proofs; another one once the ledger data are known, see `believe`."""
+        self._root_layout: RootLayout = root_layout
+
+    @property
+    def awaits_block_0(self) -> bool:
+        """Whether the ledger data are still to come, from block 0."""
+        proofs = self.proofs
+        return proofs.mode == "full" and proofs.ledger is None and proofs.keys.takes_tss_from_block_0
+
+    def believe(self, ledger: LedgerData) -> None:
+        """Check proofs with these ledger data from now on."""
+        self.proofs = self.proofs.with_ledger(ledger)
+
+    def hasher(self) -> BlockHasher:
+        """Make the hasher that a block's items are added to as they come."""
+        return BlockHasher(self._root_layout)
+
+    def verify(self, hasher: BlockHasher, items: Iterable[bytes] = ()) -> BlockSummary:
+        """Finish the block and check its proofs; return its summary, with the root that the proofs fit.
+
+        Args:
+            hasher: has taken all items.
+            items: of a block 0, its items; of others they are not needed.
+
+        Raises:
+            BlockRefused: something is missing or wrong.
+        """
+        return self.check(hasher.finish(), items).summary
+
+    def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
+        """Check the proofs of a block.
+
+        Args:
+            summary: what the block comes to.
+            items: of a block 0, its items, or those that `ledger_data.may_publish`.
+
+        Raises:
+            BlockRefused: they do not hold.
+        """
+        proofs, published = self.proofs, None
+        if summary.number == 0 and proofs.mode == "full":
+            published = self._published(items)
+            if published is not None and proofs.ledger is None:
+                proofs = proofs.with_ledger(self._vouching(published))
+        summary = _proven(proofs, summary)
+        is_root_signed = proofs.mode == "full" and signs_root(summary)
+        if is_root_signed:
+            summary = summary._replace(root_hash_other_layout=None)
+        if published is not None and self.proofs.ledger is None and not is_root_signed:
+            # Whoever delivers the block can put one beside its record file, with a WRAPS key of his own.
+            got, expected = "proofs of the record file alone", "one that covers the whole block"
+            raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, _WHAT, got, expected))
+        return Verdict(summary, published, is_root_signed)
+
+    def _vouching(self, published: LedgerData) -> LedgerData:
+        """Return what of the ledger data that block 0 brings may vouch for block 0 itself.
+
+        A ledger id that is pinned does not cover the WRAPS key: with a key of his own a stranger could prove
+        whatever he liked. So who has signed block 0 must be shown by a Schnorr proof, as all networks begin;
+        it covers the block, and with it the key for later ones.
+        """
+        return published if self.proofs.keys.tss_id is None else replace(published, wraps_vk=b"")
+
+    def _published(self, items: Iterable[bytes]) -> LedgerData | None:
+        """Return the ledger data that block 0 publishes, if they matter here.
+
+        Raises:
+            BlockRefused: they are not to be believed, or are not those that are known.
+        """
+        known, keys = self.proofs.ledger, self.proofs.keys
+        if known is None and not keys.takes_tss_from_block_0:
+            return None
+        items = list(items)
+        if known is not None and publications_in(items) == [known.publication]:
+            return known  # the very bytes that were believed: to check them takes up to half a second
+        published = published_ledger(items, keys.tss_id if known is None else known.ledger_id)
+        if known is None or published is None or published == known:
+            return published
+        raise BlockRefused(
+            Refusal(
+                RefusalKind.BAD_PROOF,
+                f"{_WHAT}: WRAPS key",
+                f"one other than that of ledger {known.ledger_id.hex()}",
+                "the ledger data that this node has",
+            )
+        )
+
+
+def _proven(proofs: ProofVerifier, summary: BlockSummary) -> BlockSummary:
+    """Return the summary with the root that the proofs fit.
+
+    Raises:
+        BlockRefused: they fit neither. A proof that fits one root goes before what this node lacks to check a
+            further one: that is said then.
+    """
+    refusal = proofs.verify(summary)
+    if refusal is None:
+        return summary
+    other = summary.in_other_layout()
+    other_refusal = None if other is None else proofs.verify(other)
+    if other is not None and other_refusal is None:
+        return other
+    blames = refusal.kind.fault is Fault.SENDER
+    if blames and other_refusal is not None and other_refusal.kind.fault is not Fault.SENDER:
+        refusal = other_refusal
+    raise BlockRefused(refusal)

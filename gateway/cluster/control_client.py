@@ -1,0 +1,130 @@
+"""Calls a node at its control address: the client of `gateway.cluster.control_service`.
+
+A shell. Every call has a time limit, and everything that goes wrong is one `NodeCallFailed` with what the
+node said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from types import TracebackType
+from typing import Self
+
+import grpc
+from grpc import aio
+
+from gateway.addresses import parse_address
+from gateway.api import control_pb2, control_pb2_grpc
+from gateway.blocks.block_numbers import from_wire
+from gateway.cluster.failover import NodeStatus
+from gateway.cluster.roles import Phase
+from gateway.errors import AddressError, NodeCallFailed
+from gateway.limits import CONTROL_CALL_SECONDS
+from gateway.transport.channels import ClientTls, open_channel
+
+__all__ = ["ControlClient"]
+
+# gRPC says UNAVAILABLE for these, too, which differ from a dead node by its words alone. One that ends the
+# connection at once, as a TLS server does with what is not TLS, is like the proxy of a dead node.
+_SOMEBODY_IS_THERE = ("handshake failed", "Verification Check failed", "Failed parsing HTTP/2")
+
+
+class ControlClient:
+    """One node's control address; `async with` closes the connection."""
+
+    def __init__(self, address: str, tls: ClientTls | None = None) -> None:
+        self.address = address
+        """Where the node is called, `host:port`."""
+        self._channel = open_channel(address, tls)
+        self._stub = control_pb2_grpc.NodeControlStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._channel.close()
+
+    async def state(self) -> NodeStatus:
+        """Ask what the node is."""
+        call = self._stub.getState(control_pb2.StateRequest(), timeout=CONTROL_CALL_SECONDS)
+        return await self._answer(call)
+
+    async def drain(self, hold_seconds: float, successor: str, drain_id: str) -> NodeStatus:
+        """Have it finish its blocks and send publishers elsewhere."""
+        request = control_pb2.DrainRequest(hold_seconds=hold_seconds, successor=successor, drain_id=drain_id)
+        return await self._answer(self._stub.drain(request, timeout=hold_seconds))
+
+    async def resume(self, drain_id: str) -> NodeStatus:
+        """Have it take publishers again where this drain is the last; an older node does so after any."""
+        request = control_pb2.ResumeRequest(drain_id=drain_id)
+        return await self._answer(self._stub.resume(request, timeout=CONTROL_CALL_SECONDS))
+
+    async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
+        """Wait until it holds a block with a root hash of 48 bytes."""
+        request = control_pb2.AwaitBlockRequest(
+            block_number=number, root_hash=root_hash, timeout_seconds=timeout_seconds
+        )
+        call = self._stub.awaitBlock(request, timeout=timeout_seconds + CONTROL_CALL_SECONDS)
+        return await self._answer(call)
+
+    async def activate(self, timeout_seconds: float) -> NodeStatus:
+        """Make it active in this time; an older node may become so later."""
+        call = self._stub.activate(control_pb2.ActivateRequest(), timeout=timeout_seconds)
+        return await self._answer(call)
+
+    async def stand_by(self, followed: str) -> NodeStatus:
+        """Make it a standby of the node at a gRPC address."""
+        call = self._stub.standBy(control_pb2.StandByRequest(followed=followed), timeout=CONTROL_CALL_SECONDS)
+        return await self._answer(call)
+
+    async def _answer(self, call: Awaitable[control_pb2.NodeState]) -> NodeStatus:
+        try:
+            state = await call
+        except aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details() or 'no details'}"
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                reason = "something else answers there, expected the control address of a node"
+            refused = error.code() is grpc.StatusCode.FAILED_PRECONDITION
+            unanswered = _is_unanswered(error)
+            raise NodeCallFailed(
+                self.address, reason, is_refused=refused, is_unanswered=unanswered
+            ) from error
+        return status_of(state, self.address)
+
+
+def _is_unanswered(error: aio.AioRpcError) -> bool:
+    if error.code() is grpc.StatusCode.UNAVAILABLE:
+        return not any(words in (error.details() or "") for words in _SOMEBODY_IS_THERE)
+    return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
+    """Read a NodeState; a phase of a newer version counts as draining, which nothing is done to.
+
+    `asked`: the address where it was asked, `host:port`.
+    """
+    try:
+        phase = Phase[control_pb2.Phase.Name(state.phase)]
+    except (KeyError, ValueError):
+        phase = Phase.DRAINING
+    return NodeStatus(
+        phase=phase,
+        last_number=from_wire(state.last_block_number),
+        last_root_hash=state.last_root_hash,
+        grpc_address=_reached(state.grpc_address, asked),
+        subscriber_address=_reached(state.subscriber_address or state.grpc_address, asked),
+        publisher_count=state.publisher_count,
+        followed=state.followed,
+        problems=tuple(state.problems),
+        instance=state.instance,
+    )
+
+
+def _reached(text: str, asked: str) -> str:
+    """Where to connect to what a node listens at; if it says everywhere, it is where it was asked."""
+    try:
+        return str(parse_address(text).reached_by(parse_address(asked).host))
+    except AddressError:  # of a newer version, or a Unix socket that it was asked at
+        return text

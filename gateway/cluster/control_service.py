@@ -1,0 +1,233 @@
+"""How operators ask a node for another role: the gRPC service `sluice.control.NodeControl`.
+
+A shell around `cluster.role_keeper`. It has an address of its own (`control.address`, loopback unless set
+otherwise), because whoever can call it can take a node out of service.
+
+    refused by the role table, or another chain      FAILED_PRECONDITION
+    not in time                                      DEADLINE_EXCEEDED
+    the disk refused or is damaged, blocks were
+    not finished                                     INTERNAL
+    an argument that is not what it must be          INVALID_ARGUMENT
+    the caller's certificate proves no name in
+    `control.allowed_subjects`, where that is set    PERMISSION_DENIED
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from datastream.errors import DatastreamError
+from gateway.addresses import parse_address
+from gateway.api import control_pb2, control_pb2_grpc
+from gateway.blocks.block_numbers import to_wire
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.cluster.role_keeper import RoleKeeper
+from gateway.cluster.roles import Phase
+from gateway.errors import AddressError, GatewayError, RoleRefused
+from gateway.limits import CONTROL_SECONDS_MAX
+from gateway.logs import caused_by, fields
+from gateway.store.block_store import Ledger
+from gateway.transport.callers import caller_of
+
+__all__ = ["ControlService", "IsItself", "NodeFacts"]
+
+log = logging.getLogger(__name__)
+
+_Context = aio.ServicerContext[Any, Any]
+
+_PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
+
+NodeFacts = Callable[[], tuple[str, str, int, str, list[str]]]
+"""Gives the node's gRPC address, that for subscribers if it is another, its publishers, its verification mode
+and its problems, now."""
+
+IsItself = Callable[[str], Awaitable[bool]]
+"""Finds out whether a gRPC address leads to the node itself."""
+
+
+class ControlService(control_pb2_grpc.NodeControlServicer):
+    """Serves `sluice failover`.
+
+    Args:
+        keeper: changes the role.
+        ledger: whose last block is told.
+        facts: what the node says of itself.
+        is_itself: finds out whether an address is this node's.
+        instance: what this process calls itself.
+        allowed_subjects: names in certificates; a caller must prove one. Empty: who connects may call.
+    """
+
+    def __init__(
+        self,
+        keeper: RoleKeeper,
+        ledger: Ledger,
+        facts: NodeFacts,
+        is_itself: IsItself,
+        instance: str,
+        allowed_subjects: frozenset[str] = frozenset(),
+    ) -> None:
+        self._keeper = keeper
+        self._ledger = ledger
+        self._facts = facts
+        self._is_itself = is_itself
+        self._instance = instance
+        self._allowed_subjects = allowed_subjects
+
+    async def getState(self, request: control_pb2.StateRequest, context: _Context) -> control_pb2.NodeState:
+        """What the node is and holds."""
+        del request
+        await self._admit(context)
+        return self._state()
+
+    async def drain(self, request: control_pb2.DrainRequest, context: _Context) -> control_pb2.NodeState:
+        """Finish the blocks that are complete, send publishers elsewhere, and answer when that is done."""
+        await self._admit(context)
+        hold_seconds = await _seconds(request.hold_seconds, "hold_seconds", context)
+        successor = None
+        if request.successor:
+            successor = await self._other_node(request.successor, "successor", context)
+        caller = _Caller()
+        draining = self._keeper.drain(hold_seconds, successor, request.drain_id, caller.waits)
+        return await self._change("drain", draining, context, caller)
+
+    async def resume(self, request: control_pb2.ResumeRequest, context: _Context) -> control_pb2.NodeState:
+        """A drained node takes publishers again."""
+        await self._admit(context)
+        return await self._change("resume", self._keeper.resume(request.drain_id), context)
+
+    async def awaitBlock(
+        self, request: control_pb2.AwaitBlockRequest, context: _Context
+    ) -> control_pb2.NodeState:
+        """Wait until this node holds a block with a root hash."""
+        await self._admit(context)
+        timeout_seconds = await _seconds(request.timeout_seconds, "timeout_seconds", context)
+        if len(request.root_hash) != HASH_SIZE:
+            reason = f"root_hash: got {len(request.root_hash)} bytes, expected {HASH_SIZE}"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        waiting = self._keeper.await_block(request.block_number, request.root_hash, timeout_seconds)
+        what = f"await block {request.block_number}"
+        return await self._change(what, waiting, context, is_only_asked=True)
+
+    async def activate(
+        self, request: control_pb2.ActivateRequest, context: _Context
+    ) -> control_pb2.NodeState:
+        """A standby becomes active."""
+        del request
+        await self._admit(context)
+        remaining = context.time_remaining()
+        activating = self._keeper.activate(math.inf if remaining is None else remaining)
+        return await self._change("activate", activating, context)
+
+    async def standBy(self, request: control_pb2.StandByRequest, context: _Context) -> control_pb2.NodeState:
+        """A drained node becomes the standby of another, or a standby follows another."""
+        await self._admit(context)
+        followed = await self._other_node(request.followed, "followed", context)
+        return await self._change("stand by", self._keeper.stand_by(followed), context)
+
+    async def _admit(self, context: _Context) -> None:
+        """End a call whose caller is not on the list."""
+        caller = caller_of(context)
+        if not self._allowed_subjects or not self._allowed_subjects.isdisjoint(caller.subjects):
+            return
+        got = max(caller.subjects, key=len, default="no client certificate")
+        reason = f"caller: got {got}, expected a certificate that proves a name in control.allowed_subjects"
+        log.warning("control call refused", extra=caused_by(caller.address, peer=caller.peer, reason=reason))
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+
+    async def _other_node(self, text: str, name: str, context: _Context) -> str:
+        """Read an address of another node; this one is refused, under whatever name."""
+        address = await _address(text, name, context)
+        if await self._is_itself(address):
+            reason = f"{name}: got {address}, which leads to this node itself, expected another node"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        return address
+
+    async def _change(
+        self,
+        what: str,
+        change: Awaitable[None],
+        context: _Context,
+        caller: _Caller | None = None,
+        *,
+        is_only_asked: bool = False,
+    ) -> control_pb2.NodeState:
+        """Make a change that goes on when its caller is gone, and answer with what the node is then.
+
+        `caller`: is told when it is gone. `is_only_asked`: it changes nothing, and ends with its caller.
+        """
+        asker = caller_of(context)
+        extra = fields(change=what, peer=asker.peer, subject=asker.subjects[0] if asker.subjects else None)
+        log.info("asked to change", extra=extra)
+        changing = asyncio.ensure_future(change)
+        changing.add_done_callback(lambda done: _note(what, done))
+        try:
+            await (changing if is_only_asked else asyncio.shield(changing))
+        except RoleRefused as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        except TimeoutError:
+            last = self._ledger.last_number
+            reason = f"{what}: got block {'none' if last is None else last} in the time given"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
+        except (GatewayError, DatastreamError, OSError) as error:
+            await context.abort(grpc.StatusCode.INTERNAL, f"{what}: {error}")
+        except asyncio.CancelledError:
+            if caller is not None:
+                caller.is_gone = True
+            raise
+        return self._state()
+
+    def _state(self) -> control_pb2.NodeState:
+        grpc_address, subscriber_address, publisher_count, verification_mode, problems = self._facts()
+        chain = self._ledger.chain
+        return control_pb2.NodeState(
+            phase=_PHASE[self._keeper.phase],
+            last_block_number=to_wire(chain.last_number),
+            last_root_hash=chain.last_root_hash or b"",
+            grpc_address=grpc_address,
+            publisher_count=publisher_count,
+            followed=self._keeper.followed or "",
+            verification_mode=verification_mode,
+            problems=problems,
+            instance=self._instance,
+            subscriber_address=subscriber_address,
+        )
+
+
+class _Caller:
+    """Who asks for a change."""
+
+    def __init__(self) -> None:
+        self.is_gone = False
+        """It has ended the call, or its time is over."""
+
+    def waits(self) -> bool:
+        """Tell whether it waits for the answer."""
+        return not self.is_gone
+
+
+def _note(what: str, changing: asyncio.Future[None]) -> None:
+    """Log what was not done: who asked may be gone by now."""
+    if not changing.cancelled() and (error := changing.exception()) is not None:
+        log.warning("not changed", extra=fields(change=what, reason=str(error) or type(error).__name__))
+
+
+async def _seconds(value: float, name: str, context: _Context) -> float:
+    if not 0 < value <= CONTROL_SECONDS_MAX:
+        reason = f"{name}: got {value:g}, expected above 0 and at most {CONTROL_SECONDS_MAX}"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+    return value
+
+
+async def _address(text: str, name: str, context: _Context) -> str:
+    try:
+        return str(parse_address(text, port_min=1))
+    except AddressError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{name}: {error}")
+        raise  # abort has raised; this is for the type checker

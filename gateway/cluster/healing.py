@@ -1,0 +1,266 @@
+"""Healing: a damaged page of the stream file is made anew from the blocks that a peer has.
+
+    a page is bad ──► look at it again: perhaps the disk has it after all
+                  ──► each peer in turn: subscribeBlockStream of the blocks on the page ──► PageBuilder
+                      ──► PageSums.heal: it must fit the page's CRC32C; then it is written past the page
+                          cache, read back, and served again
+
+The entries of a page follow from its blocks, so the page is the same bytes on every node. What a peer says
+is not believed: the sum decides. Where a page has none (it was never proven, and its entries are broken),
+each block must come to the root hash that the block after it names, or that the chain here has, and the
+first must name that of the block before it; proofs, which no root hash covers, are then the peer's. A peer
+whose blocks have other proofs than ours had makes another page, which does not fit the sum: then another
+peer may have it, or a backup.
+
+A shell: gRPC, threads, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any, Final
+
+from grpc import aio
+
+from datastream.errors import DatastreamError, PageDamaged
+from gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from gateway.blocks.block import Block
+from gateway.blocks.errors import LayoutError
+from gateway.errors import GatewayError, PeerError
+from gateway.limits import MESSAGE_BYTES_DEFAULT
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.services.subscription_client import BlockAssembler, status_name
+from gateway.store.block_store import Ledger
+from gateway.store.page_blocks import BlocksOfPage, PageBlocks, PageBuilder, root_of
+from gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
+
+__all__ = ["Healer"]
+
+log = logging.getLogger(__name__)
+
+PAUSE_SECONDS: Final = 5.0
+"""Pause after all peers were asked in vain; doubled each further time."""
+PAUSE_SECONDS_MAX: Final = 600.0
+"""The longest pause: a peer that was away is found within ten minutes."""
+ATTEMPT_SECONDS_MAX: Final = 600.0
+"""The longest attempt with one peer, which may send a little again and again: a page has few blocks."""
+SHOWN_PAGES_MAX: Final = 3
+"""Bad pages that are named in the finding; further ones are counted."""
+
+
+class Healer:
+    """Heals the bad pages of one ledger.
+
+    Args:
+        ledger: whose pages they are.
+        blocks: knows the blocks of its pages.
+        peers: where they are asked for.
+        metrics: is told of everything.
+        message_bytes_max: the longest message of a peer that is taken.
+        stall_seconds: a peer that sends nothing for so long is left.
+        tls: how peers are connected to.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        blocks: PageBlocks,
+        peers: Sequence[str],
+        metrics: Metrics,
+        *,
+        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
+        stall_seconds: float = 10.0,
+        tls: ClientTls | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._sums = ledger.streamer.sums
+        self._blocks = blocks
+        self._peers = peers
+        self._metrics = metrics
+        self._options = (
+            ("grpc.max_receive_message_length", message_bytes_max),
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        self._stall_seconds = stall_seconds
+        self._tls = tls
+        self._changed = asyncio.Event()
+        self._on_page: dict[int, BlocksOfPage | None] = {}
+        self._reasons: dict[int, str] = {}
+        """Why a page is not healed yet."""
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
+                loop.call_soon_threadsafe(self._changed.set)
+
+        self._sums.on_change = changed
+        metrics.bad_pages.set_function(lambda: len(self._sums.bad))
+
+    def close(self) -> None:
+        """Let go of the stream."""
+        self._sums.on_change = lambda: None
+
+    def words(self) -> tuple[str, ...]:
+        """Name the pages that are bad: file, page, entries, blocks, and why they are not healed."""
+        bad = sorted(self._sums.bad.items())
+        words = [
+            f"{one.error(self._ledger.streamer.path)}{self._blocks_in_words(page)}; it is not served, "
+            + self._reasons.get(page, "and will be healed from a peer")
+            for page, one in bad[:SHOWN_PAGES_MAX]
+        ]
+        return (
+            (*words, f"and {len(bad) - SHOWN_PAGES_MAX} pages more") if len(bad) > len(words) else (*words,)
+        )
+
+    def _blocks_in_words(self, page_number: int) -> str:
+        blocks = self._on_page.get(page_number)
+        return "" if blocks is None else f" (blocks {blocks.first} to {blocks.last})"
+
+    async def run(self) -> None:
+        """Heal what is bad, and what becomes bad, until cancelled."""
+        pause_seconds = PAUSE_SECONDS
+        while True:
+            self._changed.clear()
+            for page_number in sorted(self._sums.bad):
+                await self._heal(page_number)
+            if not self._sums.bad:
+                pause_seconds = PAUSE_SECONDS
+                await self._changed.wait()
+                continue
+            try:
+                async with asyncio.timeout(pause_seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
+
+    async def _heal(self, page_number: int) -> None:
+        """Try every source of a page once."""
+        if await asyncio.to_thread(self._sums.recheck, page_number):
+            log.warning("page can be read again", extra=fields(page=page_number))
+            return
+        try:
+            blocks = self._on_page[page_number] = await asyncio.to_thread(self._blocks.of_page, page_number)
+            if blocks is None:
+                return
+        except (DatastreamError, OSError) as error:
+            self._note(page_number, f"and cannot be healed: the pages around it cannot be read: {error}")
+            return
+        reasons = []
+        for peer in self._peers:
+            try:
+                async with asyncio.timeout(ATTEMPT_SECONDS_MAX):
+                    await relayed_if_refused(peer, partial(self._heal_from, peer, page_number, blocks))
+            except aio.AioRpcError as error:
+                reasons.append(f"{peer}: {error.code().name}: {error.details()}")
+            except TimeoutError:
+                reasons.append(f"{peer} takes too long")
+            except PageDamaged as error:
+                reasons.append(f"the page made from the blocks of {peer} does not fit ({error.found})")
+            except (GatewayError, DatastreamError, OSError) as error:
+                reasons.append(f"{peer}: {error}")
+            else:
+                self._reasons.pop(page_number, None)
+                self._metrics.pages_healed.inc()
+                extra = fields(page=page_number, first_block=blocks.first, last_block=blocks.last, peer=peer)
+                log.warning("page healed", extra=extra)
+                return
+        why = "; ".join(reasons) or "no peer is configured"
+        self._note(page_number, f"and is not healed: {why}")
+
+    def _note(self, page_number: int, reason: str) -> None:
+        """Remember why a page is not healed, and log it where that is news."""
+        if self._reasons.get(page_number) != reason:
+            log.error("page is not healed", extra=fields(page=page_number, reason=reason))
+        self._reasons[page_number] = reason
+
+    async def _heal_from(self, peer: str, page_number: int, blocks: BlocksOfPage) -> None:
+        """Make the page from a peer's blocks and write it.
+
+        Raises:
+            PageDamaged: they make another page.
+            grpc.aio.AioRpcError, GatewayError, TimeoutError: the peer does not bring them.
+            DatastreamError, OSError: the stream cannot be read or written.
+        """
+        builder = PageBuilder(page_number, blocks.origin)
+        has_sum = self._sums.has_sum(page_number)
+        # One block more: it names the root hash of the last one.
+        end = min(blocks.last + 1, self._ledger.last_number or 0)
+        previous = await self._root_at(blocks.first - 1) if blocks.first else None
+        held: Block | None = None
+        async for block in self._fetch(peer, blocks.first, end):
+            if held is not None:
+                previous = await asyncio.to_thread(_add, builder, held, block, previous, has_sum)
+            held = block
+        if held is not None and held.number == blocks.last:
+            known = await self._root_at(held.number)
+            await asyncio.to_thread(_add_last, builder, held, known, previous, has_sum)
+        await asyncio.to_thread(self._sums.heal, page_number, builder.page())
+
+    async def _root_at(self, number: int) -> bytes | None:
+        """Return the root hash that the chain here has for a block; None where its end cannot be read."""
+        if number == self._ledger.last_number:
+            return self._ledger.chain.last_root_hash
+        try:
+            return await asyncio.to_thread(self._ledger.root_hash_at, number)
+        except (DatastreamError, GatewayError):
+            return None
+
+    async def _fetch(self, peer: str, first: int, last: int) -> AsyncIterator[Block]:
+        """Subscribe to blocks of a peer, and yield all of them.
+
+        Raises:
+            PeerError: it does not bring them.
+            grpc.aio.AioRpcError, TimeoutError: the same.
+        """
+        channel = open_channel(peer, self._tls, self._options)
+        try:
+            assembler, count = BlockAssembler(first, last), 0
+            stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
+            call: Any = stub.subscribeBlockStream(
+                subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
+            )
+            while not assembler.complete:
+                async with asyncio.timeout(self._stall_seconds):
+                    response = await call.read()
+                if response is aio.EOF or response is None:
+                    raise PeerError(f"blocks {first} to {last}", f"{count} of them", "all", where=peer)
+                block = await asyncio.to_thread(assembler.feed, response)
+                if block is not None:
+                    count += 1
+                    yield block
+                elif assembler.status is not None:
+                    got = f"{count} of them, and the status {status_name(assembler.status)}"
+                    raise PeerError(f"blocks {first} to {last}", got, "all", where=peer)
+        finally:
+            await channel.close()
+
+
+def _add(
+    builder: PageBuilder, block: Block, following: Block, previous: bytes | None, has_sum: bool
+) -> bytes:
+    """Lay a block out, whose root hash the next one names; return that."""
+    _, summary = root_of(following.number, following.items, None)
+    return _add_last(builder, block, summary.previous_root_hash, previous, has_sum)
+
+
+def _add_last(
+    builder: PageBuilder, block: Block, known: bytes | None, previous: bytes | None, has_sum: bool
+) -> bytes:
+    """Lay a block out.
+
+    Raises:
+        LayoutError: it is not the block that the chain here has.
+    """
+    root_hash, summary = root_of(block.number, block.items, known)
+    if not has_sum and known is None:
+        raise LayoutError(f"block {block.number}", "nobody who knows its root hash", "a block behind it")
+    if previous is not None and summary.previous_root_hash != previous:
+        got = f"previous root hash {summary.previous_root_hash.hex()[:16]}…"
+        raise LayoutError(f"block {block.number}", got, f"{previous.hex()[:16]}…, that of the block before")
+    builder.add(block.number, block.items, root_hash)
+    return root_hash

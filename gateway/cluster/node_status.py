@@ -1,0 +1,248 @@
+"""What several nodes say of themselves, side by side: asked over gRPC, compared, and laid out as a table.
+
+`NodeReport` and what is made of it are plain values; `collect` asks the nodes.
+
+    node             role    ready  first  last  root hash     publishers  tcp  subscribers  behind  missing
+    127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
+
+Any block node can be asked; what only Sluice tells (`services.node_service`) is left blank for others, and
+their root hash is computed from the block, in both layouts where either may be its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from grpc import aio
+
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.root_hash import BlockHasher
+from gateway.errors import PeerError, TlsError
+from gateway.limits import PEER_STATUS_SECONDS_MAX
+from gateway.logs import one_line
+from gateway.services.node_service import INSTANCE_KEY, ask_status, held_of
+from gateway.services.status_detail import as_json as detail_as_json
+from gateway.services.status_detail import lines as detail_lines
+from gateway.table_lines import table_lines
+from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
+
+__all__ = ["NodeReport", "NodesView", "collect"]
+
+_ROOT_CHARACTERS = 12
+
+
+@dataclass(slots=True)
+class NodeReport:
+    """One node."""
+
+    address: str
+    first: int | None = None
+    """Its first block; None: it holds none, or did not answer."""
+    last: int | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What a Sluice node says beside the protocol; empty for others."""
+    root_hash: str | None = None
+    """Hex, of the last block that all nodes have."""
+    other_root_hash: str | None = None
+    """The same in the other layout, where it was computed from the block and could be either."""
+    error: str | None = None
+    """Why it did not answer."""
+    detail: dict[str, Any] | None = None
+    """Its report at length (`services.status_detail.as_json`); None: it was not asked, or does not say."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints for it."""
+        return {
+            **self.facts,
+            "node": self.address,
+            "first_block": self.first,
+            "last_block": self.last,
+            "root_hash": self.root_hash,
+            "error": self.error,
+            "detail": self.detail,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodesView:
+    """Several nodes, compared."""
+
+    reports: Sequence[NodeReport]
+    common: int | None
+    """The last block that every node which answered and holds blocks has; None where there is none."""
+
+    @property
+    def agree(self) -> bool | None:
+        """Whether the nodes have the same root hash for that block; None if there are not two to compare."""
+        hashes = [
+            {report.root_hash, report.other_root_hash or report.root_hash}
+            for report in self.reports
+            if report.root_hash is not None
+        ]
+        return None if len(hashes) < 2 else bool(set.intersection(*hashes))
+
+    @property
+    def healthy(self) -> bool:
+        """Whether every node answered, and no two differ."""
+        return self.agree is not False and all(report.error is None for report in self.reports)
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        return {
+            "nodes": [report.as_json() for report in self.reports],
+            "common_block": self.common,
+            "agree": self.agree,
+        }
+
+    def lines(self, width: int | None = None) -> list[str]:
+        """The table, and what it comes to in words.
+
+        Args:
+            width: characters of a line of the terminal; None: there is none.
+        """
+        head = ("node", "role", "ready", "first", "last", "root hash", "publishers", "tcp", "subscribers")
+        rows: list[tuple[str, ...]] = [(*head, "behind", "missing", "verify")]
+        highest = max((report.last for report in self.reports if report.last is not None), default=None)
+        rows += [self._row(report, highest) for report in self.reports]
+        lines = table_lines(rows, width)
+        failed = [report for report in self.reports if report.error is not None]
+        lines += [f"{report.address}: {one_line(report.error or '')}" for report in failed]
+        if self.agree is not None:
+            verdict = "agree" if self.agree else "DO NOT AGREE"
+            lines.append(f"the nodes {verdict} on block {self.common}")
+        for report in self.reports:
+            if report.detail is not None:
+                lines += ["", report.address, *(f"  {line}" for line in detail_lines(report.detail))]
+        return lines
+
+    def _row(self, report: NodeReport, highest: int | None) -> tuple[str, ...]:
+        facts = report.facts
+        if report.error is not None:
+            return (report.address, "no answer", *("",) * 10)
+        ready = "yes" if facts.get("ready") is True else "no" if facts.get("ready") is False else ""
+        behind = "" if highest is None or report.last is None else str(highest - report.last)
+        return (
+            report.address,
+            str(facts.get("role", "")),
+            ready,
+            "none" if report.first is None else str(report.first),
+            "none" if report.last is None else str(report.last),
+            (report.root_hash or "")[:_ROOT_CHARACTERS],
+            *(str(facts.get(name, "")) for name in ("publishers", "tcp_clients", "subscribers")),
+            behind,
+            str(facts.get("missing_blocks", "")),
+            str(facts.get("verification_mode", "")),
+        )
+
+
+async def collect(
+    addresses: Sequence[str], tls: ClientTls | None = None, *, detail: bool = False
+) -> NodesView:
+    """Ask the nodes, all at once; one that does not answer has its reason in its report.
+
+    Args:
+        addresses: of the nodes.
+        tls: how they are connected to; None: without.
+        detail: ask what each says of itself at length, too.
+
+    Raises:
+        TlsError: a file of `tls` cannot be read.
+    """
+    reports = [NodeReport(address) for address in addresses]
+    channels: dict[int, aio.Channel] = {}  # by the report's place: an address may be named twice
+
+    async def ask(place: int) -> None:
+        if (failed := channels.pop(place, None)) is not None:
+            await failed.close()
+        channels[place] = open_channel(addresses[place], tls, _OPTIONS)
+        await _ask(reports[place], channels[place], detail=detail)
+
+    try:
+        await asyncio.gather(*(_reached(report, partial(ask, place)) for place, report in enumerate(reports)))
+        lasts = [report.last for report in reports if report.last is not None]
+        common = min(lasts, default=None)
+        firsts = [report.first for report in reports if report.first is not None]
+        if common is None or max(firsts) > common:
+            return NodesView(reports, None)
+        held = [place for place, report in enumerate(reports) if report.last is not None]
+        await asyncio.gather(*(_ask_root(reports[place], channels[place], common) for place in held))
+        return NodesView(reports, common)
+    finally:
+        for channel in channels.values():
+            await channel.close()
+
+
+_OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
+
+
+async def _reached(report: NodeReport, ask: Callable[[], Awaitable[None]]) -> None:
+    """Ask one node, and note why it does not answer."""
+    try:
+        await relayed_if_refused(report.address, ask)
+    except (aio.AioRpcError, PeerError, TlsError) as error:
+        report.error = _reason(error)
+
+
+async def _ask(report: NodeReport, channel: aio.Channel, *, detail: bool) -> None:
+    """Ask one node what it holds."""
+    status = await _status(report, channel, "")
+    report.first, report.last = held_of(status)
+    if detail:
+        await _ask_detail(report, channel)
+
+
+async def _ask_detail(report: NodeReport, channel: aio.Channel) -> None:
+    """Ask one node that has answered what it says of itself; what it does not say is no error."""
+    call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
+        node_pb2.ServerStatusRequest(), timeout=PEER_STATUS_SECONDS_MAX
+    )
+    with suppress(aio.AioRpcError):  # a node of an older version
+        answer: node_pb2.ServerStatusDetailResponse | None = await call
+        report.detail = None if answer is None else detail_as_json(answer)
+
+
+async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> None:
+    """Ask one node for the root hash of a block, or compute it from the block."""
+    try:
+        if report.facts:
+            await _status(report, channel, str(number))
+            report.root_hash = report.facts.pop("root_hash", None)
+            return
+        call: Any = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
+            node_pb2.BlockRequest(block_number=number), timeout=PEER_STATUS_SECONDS_MAX
+        )
+        response: node_pb2.BlockResponse | None = await call
+        if response is None:  # what gRPC gives for bytes that do not parse
+            raise PeerError(f"block {number}", "a message that does not parse", "a BlockResponse")
+        hasher = BlockHasher()
+        hasher.add(list(response.block.items))
+        summary = hasher.finish()
+        report.root_hash = summary.root_hash.hex()
+        if summary.root_hash_other_layout is not None:
+            report.other_root_hash = summary.root_hash_other_layout.hex()
+    except aio.AioRpcError as error:
+        report.error = _reason(error)
+    except BlockRefused as refused:
+        report.error = f"block {number}: {refused}"
+    except PeerError as error:
+        report.error = _reason(error)
+
+
+async def _status(report: NodeReport, channel: aio.Channel, asked: str) -> node_pb2.ServerStatusResponse:
+    stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+    status, facts = await ask_status(stub, asked, PEER_STATUS_SECONDS_MAX)
+    facts.pop(INSTANCE_KEY, None)  # says nothing to people
+    report.facts = facts or report.facts
+    return status
+
+
+def _reason(error: aio.AioRpcError | PeerError | TlsError) -> str:
+    if isinstance(error, aio.AioRpcError):
+        return f"{error.code().name}: {error.details() or 'no details'}"
+    return str(error)

@@ -1,0 +1,487 @@
+"""Following peers: a node subscribes to another one and takes its blocks as if they were published.
+
+A shell around `cluster.catch_up`. What a peer sends goes into the publish race like a publisher's stream, so
+that it is verified and committed in the same way, and races with live publishers come out right.
+
+    serverStatus ──► told ──► subscribeBlockStream ──► SubscriptionOrder ──► Conductor.offer ──► the race
+                                                                                  │
+                              ended(outcome) ◄── what the race answers ◄──────────┘
+
+    catch_up(addresses)    come to the highest block that publishers have told of, whenever there is one
+    follow(addresses)      keep level with a peer, for ever
+    stop()                 neither; nothing of it is in flight any more
+
+Source: docs/subscribing.md, "Nodes that read from each other"; gateway/README.md, "The role of a node".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from grpc import aio
+
+from gateway.api import node_pb2_grpc
+from gateway.cluster.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
+from gateway.cluster.peer_stream import PeerStream
+from gateway.errors import GatewayError, PeerError
+from gateway.limits import (
+    FOLLOW_SETTLE_SECONDS,
+    KEEPALIVE_PEER_SECONDS,
+    MESSAGE_BYTES_DEFAULT,
+    PEER_BLOCK_DOUBLINGS_MAX,
+    PEER_BLOCK_STALLS,
+    PEER_POLL_SECONDS,
+    PEER_STATUS_SECONDS_MAX,
+)
+from gateway.logs import caused_by, fields
+from gateway.metrics import Metrics
+from gateway.pipeline.conductor import Conductor
+from gateway.services.node_service import INSTANCE_KEY, ask_status, held_of
+from gateway.transport.channels import ClientTls, keepalive, open_channel, relayed_if_refused, why_failed
+from gateway.transport.message_size import why_too_long
+
+__all__ = ["Following"]
+
+log = logging.getLogger(__name__)
+
+PEER_PACE_SHARE_MIN: Final = 0.5
+"""The share of the network's pace below which a peer is left that has further blocks, if another peer has
+them: the node would never come to the end of the chain. Half, since a live one is as fast as the network."""
+
+_QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING, Outcome.STANDBY, Outcome.CLOSED})
+
+
+class Following:
+    """Takes blocks from peers, for one node. It does nothing until told to.
+
+    Args:
+        conductor: takes the blocks.
+        metrics: is told of everything.
+        rules: of the attempts.
+        stall_seconds: a peer that has more and sends nothing for this long is given up.
+        block_time_seconds: the network's time between blocks.
+        message_bytes_max: the longest message of a peer that is taken.
+        tls: how peers are connected to.
+        instance: what this node calls itself in its facts; a peer that has the same is itself.
+    """
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        metrics: Metrics,
+        *,
+        rules: CatchUpRules | None = None,
+        stall_seconds: float = 10.0,
+        block_time_seconds: float = 2.0,
+        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
+        tls: ClientTls | None = None,
+        instance: str = "",
+    ) -> None:
+        self.followed: str | None = None
+        """The peer in use."""
+        self._conductor = conductor
+        self._metrics = metrics
+        self._rules = rules or CatchUpRules()
+        self._stall_seconds = stall_seconds
+        self._pace_min = PEER_PACE_SHARE_MIN / block_time_seconds
+        self._message_bytes_max = message_bytes_max
+        self._tls = tls
+        self._instance = instance
+        self._look_seconds = stall_seconds
+        self._machine: CatchUp | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._was_problem = False
+        self._said_of_node: tuple[str, int] | None = None
+        """Why this node could not take blocks when that was said last, and the block that it needed then."""
+        self._given_up: tuple[int | None, int] = None, 0
+        """The target that was given up last, and the block that was needed then."""
+        self._said_implausible = False
+        """The last block that a publisher has told of was implausibly far ahead."""
+        self._failure: str | None = None
+        """Why the loop has ended, which would be our bug."""
+        self._stream: PeerStream | None = None
+        """The subscription to the peer in use."""
+        self._offered_next = 0
+        """One above the last block that peers have sent whole."""
+        conductor.on_catch_up_target(self._on_target)
+        metrics.catch_up_distance_blocks.set_function(lambda: self.distance or 0)
+        metrics.catch_up_stalled.set_function(lambda: int(self.problem is not None))
+
+    # --- what the node tells it ----------------------------------------------------------------------------
+
+    def catch_up(self, addresses: Sequence[str]) -> None:
+        """Catch up from these peers whenever publishers are ahead; an empty node asks them first."""
+        empty = self._conductor.arbiter.last_number is None
+        self._start(CatchUp(addresses, self._rules, curious=empty))
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        """Keep level with the first of these peers that works, for ever."""
+        self._start(CatchUp(addresses, self._rules, live=True))
+
+    async def stop(self) -> None:
+        """Stop following; return when nothing of it is in flight any more. Stopping twice does nothing, but
+        waits as long."""
+        task, self._task, self._machine = self._task, None, None
+        if task is not None:
+            task.cancel()
+            self._stopping = asyncio.ensure_future(self._end(task))
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)  # who gives up does not take it from the others
+
+    async def _end(self, task: asyncio.Task[None]) -> None:
+        await asyncio.wait({task})
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Wait until the blocks that a peer has sent whole are on disk, or cannot be."""
+        conductor = self._conductor
+
+        def is_under_way() -> bool:
+            if conductor.next_to_store >= self._offered_next:
+                return False
+            return conductor.is_storing and not conductor.broken.done()
+
+        while is_under_way():  # noqa: ASYNC110 - commits wake many others, and this is rare
+            await asyncio.sleep(FOLLOW_SETTLE_SECONDS)
+
+    # --- what others may know ------------------------------------------------------------------------------
+
+    @property
+    def distance(self) -> int | None:
+        """How many blocks the node knows of and does not have; None while it does not follow anybody."""
+        machine = self._machine
+        return None if machine is None else machine.distance(self._conductor.next_to_store)
+
+    @property
+    def given_up_target(self) -> int | None:
+        """The target that was given up when the node needed the block that it still needs; None: none was."""
+        target, needed = self._given_up
+        return target if needed == self._conductor.next_to_store else None
+
+    @property
+    def problem(self) -> str | None:
+        """Why the node does not come closer, for /readyz; None while it does."""
+        machine = self._machine
+        if self._failure is not None or machine is None:
+            return self._failure
+        machine.came_to(self._conductor.next_to_store)  # a stream that goes well is no attempt's end
+        if not machine.live and not self.distance:
+            return None
+        if machine.problem is None and self._stream is not None and (slowness := self._stream.slowness):
+            return f"the node does not come closer to its peers: {self.followed}: {slowness}"
+        return machine.problem
+
+    # --- the loop ------------------------------------------------------------------------------------------
+
+    def _start(self, machine: CatchUp) -> None:
+        assert self._task is None, "stop first"
+        self._machine, self._failure = machine, None
+        if not machine.live and self._conductor.catch_up_target is not None:
+            self._aim(machine, self._conductor.catch_up_target)
+        self._task = asyncio.get_running_loop().create_task(self._run(machine))
+        self._task.add_done_callback(self._on_done)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        """An error in our own code ends the loop, and is to be seen."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("following peers stopped on an internal error", exc_info=error)
+            self._failure = "following peers stopped on an internal error, see the log"
+
+    def _on_target(self, target_number: int) -> None:
+        if self._machine is not None and not self._machine.live:
+            self._aim(self._machine, target_number)
+            self._changed.set()
+
+    def _aim(self, machine: CatchUp, told_number: int) -> None:
+        """Aim at a block that a publisher has told of, unless there can hardly be such a block."""
+        if machine.is_plausible(told_number, self._conductor.next_to_store):
+            machine.aim(told_number)
+            self._said_implausible = False
+            return
+        self._conductor.arbiter.forget_catch_up_target()  # or lower ones would not be told
+        level = logging.DEBUG if self._said_implausible else logging.WARNING
+        self._said_implausible = True
+        log.log(
+            level,
+            "a publisher told of a block that is implausibly far ahead; it is not looked for",
+            extra=caused_by("publishers", target=told_number, next=self._conductor.next_to_store),
+        )
+
+    async def _run(self, machine: CatchUp) -> None:
+        """Try peers as the machine says, until cancelled."""
+        conductor = self._conductor
+        catching_up = False
+        while True:
+            self._changed.clear()
+            step = machine.step(conductor.next_to_store, conductor.now_ns())
+            self._note_given_up(machine)
+            if isinstance(step, Try):
+                if not catching_up and not machine.live:
+                    catching_up = True
+                    extra = caused_by("publishers", next=conductor.next_to_store, target=machine.target)
+                    log.info("catching up", extra=extra)
+                await self._try(machine, step.address)
+                continue
+            if step is DONE:
+                if catching_up:
+                    extra = caused_by("publishers", last_block=conductor.arbiter.last_number)
+                    log.info("caught up", extra=extra)
+                catching_up = False
+                self._report(machine)
+                before = conductor.next_to_store
+                try:
+                    async with asyncio.timeout(self._look_seconds):
+                        await self._changed.wait()
+                except TimeoutError:
+                    await self._look_around(machine, before)
+                continue
+            seconds = None if step.until_ns is None else max(0, step.until_ns - conductor.now_ns()) / 1e9
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    def _note_given_up(self, machine: CatchUp) -> None:
+        """Say that a target was given up, and have the race tell the next one whatever it is."""
+        target = machine.take_given_up()
+        if target is None:
+            return
+        arbiter = self._conductor.arbiter
+        arbiter.forget_catch_up_target()
+        self._given_up = target, self._conductor.next_to_store
+        self._metrics.catch_up_targets_given_up.inc()
+        log.warning(
+            "a block that publishers told of is not looked for any more: no peer has it, or one before it",
+            extra=caused_by("publishers", target=target, next=self._conductor.next_to_store),
+        )
+
+    async def _try(self, machine: CatchUp, address: str) -> None:
+        """Make one attempt with a peer, and report it."""
+        conductor = self._conductor
+        self.followed = address
+        try:
+            outcome, reason = await relayed_if_refused(address, lambda: self._attempt(machine, address))
+        except aio.AioRpcError as error:
+            outcome, reason = Outcome.UNREACHABLE, why_failed(error)
+            if why := why_too_long(reason, "grpc.max_message_bytes of this node"):
+                outcome, reason = Outcome.NODE, f"a block of {address}: {why}"
+        except PeerError as error:
+            outcome, reason = Outcome.LIED, str(error)
+        except GatewayError as error:  # a certificate that cannot be read
+            outcome, reason = Outcome.UNREACHABLE, str(error)
+        except Exception as error:  # the edge of a shell: the next attempt may go better
+            log.exception("an attempt failed", extra=fields(peer=address))
+            outcome, reason = Outcome.NODE, f"{type(error).__name__}: {error}"
+        finally:
+            self.followed = None
+        machine.ended(address, outcome, reason, conductor.next_to_store, conductor.now_ns())
+        self._metrics.catch_up_attempts.labels(outcome=outcome.name.lower()).inc()
+        level = logging.INFO if outcome in _QUIET else logging.WARNING
+        if outcome is Outcome.NODE:  # as every peer would have it, for as long as it lasts
+            said = reason, conductor.next_to_store
+            level = logging.DEBUG if said == self._said_of_node else level
+            self._said_of_node = said
+        log.log(
+            level,
+            "peer ended" if outcome in _QUIET else "peer dropped",
+            extra=fields(
+                peer=address,
+                outcome=outcome.value,
+                reason=reason,
+                last_block=conductor.arbiter.last_number,
+                target=machine.target,
+            ),
+        )
+        self._report(machine)
+
+    def _report(self, machine: CatchUp) -> None:
+        """Say when the node begins to stand still, and when it gets on again."""
+        problem = machine.problem
+        if problem is not None and not self._was_problem:
+            log.error("catch-up stands still", extra=fields(reason=problem))
+        elif problem is None and self._was_problem:
+            log.info("catch-up gets on again", extra=fields(last_block=self._conductor.arbiter.last_number))
+        self._was_problem = problem is not None
+
+    async def _attempt(self, machine: CatchUp, address: str) -> tuple[Outcome, str]:
+        """Ask a peer what it has, and take what is wanted."""
+        conductor = self._conductor
+        channel = open_channel(address, self._tls, self._channel_options())
+        try:
+            status = node_pb2_grpc.BlockNodeServiceStub(channel)
+            said = await ask(status, self._status_seconds())
+            if self._is_own(said):
+                return Outcome.ITSELF, "its address leads to this node itself"
+            next_number = None if conductor.arbiter.is_unbegun() else conductor.next_to_store
+            plan = machine.told(address, said.first, said.last, next_number, said.role)
+            if not isinstance(plan, Range):
+                return Outcome.NOTHING, plan
+            log.info(
+                "subscribing to a peer",
+                extra=fields(peer=address, start=plan.start_number, end=plan.end_number),
+            )
+            stream = PeerStream(
+                self._conductor,
+                address,
+                plan,
+                self._stall_seconds,
+                block_seconds=_block_seconds(
+                    self._stall_seconds, machine.stalled_at(address, conductor.next_to_store)
+                ),
+                blocks_per_second_min=self._pace_min,
+                ask_others=lambda: self._highest_of(machine.others(address, conductor.now_ns())),
+            )
+            stream.known_last = said.last
+            self._stream = stream
+            try:
+                ending = await stream.run(
+                    channel, (lambda: self._poll(machine, stream, status, address)) if machine.live else None
+                )
+            finally:
+                self._stream, self._offered_next = None, stream.offered_next
+            await self._settle()  # so that the next attempt begins behind them
+            return ending
+        finally:
+            await channel.close()
+
+    async def _poll(
+        self,
+        machine: CatchUp,
+        stream: PeerStream,
+        status: node_pb2_grpc.BlockNodeServiceAsyncStub,
+        address: str,
+    ) -> None:
+        """Ask the peer again, so that its silence can be told from its having nothing.
+
+        Where it has nothing, does not answer, or is a standby, the others are asked, too. The question that
+        it does not answer is not waited for, or a process that hangs would be followed for long.
+        """
+        asking = asyncio.ensure_future(ask(status, self._status_seconds()))
+        try:
+            await asyncio.wait({asking}, timeout=PEER_POLL_SECONDS)
+            stream.is_mute = not asking.done() or asking.exception() is not None
+            if stream.is_mute:
+                await self._look_beside(machine, stream, address)
+            said = await asking
+        finally:
+            asking.cancel()
+        stream.is_mute, stream.known_active, stream.known_last = False, None, said.last
+        machine.heard(address, said.last, self._conductor.next_to_store)
+        machine.noted(address, said.first, said.last, said.role)
+        if stream.is_quiet or machine.is_standby(address) or stream.is_unlooked:
+            await self._look_beside(machine, stream, address)
+
+    async def _look_beside(self, machine: CatchUp, stream: PeerStream, address: str) -> None:
+        """Ask the other peers what they have and are; one that does not answer does not hold up the rest."""
+        conductor = self._conductor
+
+        async def look(other: str) -> None:
+            said = await self.said_by(other)
+            machine.noted(other, said.first, said.last, said.role)
+            if stream.is_mute or machine.is_standby(address):
+                stream.known_active = machine.active_beside(
+                    address, conductor.next_to_store, conductor.now_ns()
+                )
+            if said.last is not None and not machine.is_shunned(other, conductor.now_ns()):
+                stream.known_elsewhere = max(said.last, stream.known_elsewhere or 0)
+
+        stream.looks_beside()
+        others = machine.others(address, conductor.now_ns())
+        for other in others:
+            machine.noted(other, None, None, "")
+        await asyncio.gather(*(look(other) for other in others))
+
+    async def _highest_of(self, addresses: Sequence[str]) -> int | None:
+        """Ask peers for their last blocks; None where nobody has one, or answers."""
+        answers = await asyncio.gather(*(self.said_by(address) for address in addresses))
+        return max((said.last for said in answers if said.last is not None), default=None)
+
+    async def said_by(self, address: str) -> Said:
+        """Ask a node in passing; nothing where it does not answer, or is this node itself."""
+        try:
+            said = await self._ask_at(address)
+        except (aio.AioRpcError, GatewayError) as error:
+            log.debug("a peer does not answer", extra=fields(peer=address, reason=str(error)))
+            return Said()
+        return Said() if self._is_own(said) else said
+
+    async def is_itself(self, address: str) -> bool:
+        """Ask at an address whether this node is there; one that does not answer is another."""
+        try:
+            return self._is_own(await self._ask_at(address))
+        except (aio.AioRpcError, GatewayError):
+            return False
+
+    async def _ask_at(self, address: str) -> Said:
+        return await relayed_if_refused(address, lambda: self._ask_directly(address))
+
+    async def _ask_directly(self, address: str) -> Said:
+        async with open_channel(address, self._tls, self._channel_options()) as channel:
+            return await ask(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
+
+    def _is_own(self, said: Said) -> bool:
+        return bool(said.instance) and said.instance == self._instance
+
+    async def _look_around(self, machine: CatchUp, before: int) -> None:
+        """Ask peers whether they have more, when nobody has brought a block since `before` was needed.
+
+        Publishers tell a node what it has missed; a node that they have all left is told by nobody.
+        """
+        if machine.live or self._conductor.next_to_store != before:
+            return
+        highest = await self._highest_of(machine.addresses)
+        if highest is not None and highest >= self._conductor.next_to_store:
+            log.info("a peer has later blocks", extra=fields(last_block=highest))
+            machine.aim(highest)
+
+    def _status_seconds(self) -> float:
+        return min(self._stall_seconds, PEER_STATUS_SECONDS_MAX)
+
+    def _channel_options(self) -> list[tuple[str, str | int]]:
+        return [
+            ("grpc.max_receive_message_length", self._message_bytes_max),
+            *keepalive(KEEPALIVE_PEER_SECONDS, self._stall_seconds),
+            # A connection of its own for each attempt: one that hangs is not to be used again.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+
+
+def _block_seconds(stall_seconds: float, stalled_count: int) -> float:
+    """How long one block of a peer is waited for, if another has it, after it stalled so often at that block.
+
+    Longer each time: a block that is large, by a line that is slow, is to come in the end.
+    """
+    return stall_seconds * PEER_BLOCK_STALLS * 2.0 ** min(stalled_count, PEER_BLOCK_DOUBLINGS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a node says of itself."""
+
+    first: int | None = None
+    """Its first block; None: it is empty."""
+    last: int | None = None
+    """Its last block."""
+    instance: str = ""
+    """What it calls itself; empty for what is no Sluice node."""
+    role: str = ""
+    """What it is, as `gateway.cluster.roles.Phase` has it; the same."""
+
+
+async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float) -> Said:
+    """Ask a node what it has, what it calls itself, and what it is.
+
+    Raises:
+        grpc.aio.AioRpcError: it does not answer.
+        PeerError: its answer does not parse.
+    """
+    status, facts = await ask_status(stub, "", timeout_seconds)
+    instance, role = str(facts.get(INSTANCE_KEY, "")), str(facts.get("role", ""))
+    return Said(*held_of(status), instance, role)

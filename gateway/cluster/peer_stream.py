@@ -1,0 +1,380 @@
+"""One subscription to a peer, fed into the publish race as a publisher's stream.
+
+A shell: `services.subscription_client` says what the peer may send, the race what becomes of it. Four things
+run side by side, and the first that comes to an end says how the attempt ended:
+
+    read     the peer's messages, checked and offered to the race
+    hear     what the race answers
+    watch    whether the peer is silent though it has more, or takes too long for a block that others have
+    poll     (when followed live) the peer's status, which says whether it has more; and that of others, where
+             it is silent, does not answer, or is a standby
+
+Source: docs/subscribing.md, "Nodes that read from each other"; docs/spec/wire.md section 2.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from grpc import aio
+
+from gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from gateway.blocks.block_numbers import to_wire
+from gateway.blocks.errors import ItemError
+from gateway.blocks.item_set import ItemSet
+from gateway.cluster.catch_up import Outcome, Range
+from gateway.errors import SubscriptionError
+from gateway.identity import name_of_peer
+from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
+from gateway.logs import fields
+from gateway.pipeline.conductor import Conductor
+from gateway.pipeline.outbox import Outbox
+from gateway.race.actions import Behind, EndOfStream, Resend, Response, Skip
+from gateway.race.tables import EndStatus
+from gateway.services.subscription_client import SubscriptionOrder, status_name
+from gateway.transport.channels import why_failed
+from gateway.workers.looking import Looking
+
+__all__ = ["ENDINGS", "PeerStream"]
+
+log = logging.getLogger(__name__)
+
+Ending = tuple[Outcome, str]
+
+ENDINGS: Final[dict[EndStatus, Outcome]] = {
+    EndStatus.SUCCESS: Outcome.NODE,
+    EndStatus.INVALID_REQUEST: Outcome.LIED,
+    EndStatus.ERROR: Outcome.NODE,
+    EndStatus.TIMEOUT: Outcome.STALLED,
+    EndStatus.DUPLICATE_BLOCK: Outcome.RACED,
+    EndStatus.BAD_BLOCK_PROOF: Outcome.LIED,
+    EndStatus.PERSISTENCE_FAILED: Outcome.NODE,
+}
+"""What it means for a peer when the race ends its stream."""
+
+_Code = subscribe_pb2.SubscribeStreamResponse.Code
+
+_ORDERLY: Final = frozenset({_Code.SUCCESS, _Code.ERROR})
+"""What a node that works ends a stream with that it has begun."""
+
+
+class PeerStream:
+    """One attempt with one peer.
+
+    Args:
+        conductor: takes the blocks.
+        address: the peer.
+        plan: what to subscribe to.
+        stall_seconds: how long the peer may be silent when it has more.
+        block_seconds: how long the node may wait for the messages of one block, if another peer has it.
+        blocks_per_second_min: a peer that has further blocks, and brings fewer in `block_seconds` of waiting
+            for it, is left behind a whole block for one that has them.
+        ask_others: the highest last block of other peers that may be tried; None where no other has any.
+    """
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        address: str,
+        plan: Range,
+        stall_seconds: float,
+        *,
+        block_seconds: float = math.inf,
+        blocks_per_second_min: float = 0.0,
+        ask_others: Callable[[], Awaitable[int | None]] | None = None,
+    ) -> None:
+        self.known_last: int | None = None
+        """The peer's last block, as it said."""
+        self.known_elsewhere: int | None = None
+        """The highest last block of other peers, as they said."""
+        self.known_active: str | None = None
+        """The active peer that is to be followed in the place of this one, which is a standby or mute."""
+        self.is_mute = False
+        """Whether it does not answer the question for its status."""
+        self._conductor = conductor
+        self._address = address
+        self._plan = plan
+        self._stall_seconds = stall_seconds
+        self._block_seconds = block_seconds
+        self._pace_min = blocks_per_second_min
+        self._ask_others = ask_others
+        self._looking = Looking(conductor.turns)
+        self._order = SubscriptionOrder(plan.start_number, plan.end_number)
+        self._heard_at: float | None = None
+        """Since when a message is waited for; None while none is."""
+        self._waited_seconds = 0.0
+        """What the block that is being received was waited for until its last message."""
+        self._total_waited_seconds = 0.0
+        """What all messages so far were waited for."""
+        self._owing_since: tuple[float, int] | None = None
+        """`_total_waited_seconds` and the next block when the peer began to have further blocks; None: it has
+        none, or is judged anew."""
+        self._is_crawling: str | None = None
+        """That it brings too few blocks while another peer has them, in words."""
+        self._looked_at = asyncio.get_running_loop().time()
+        """When other peers were asked last."""
+        self._settled = asyncio.Event()
+
+    def looks_beside(self) -> None:
+        """Take note that other peers are asked now."""
+        self.known_active = self.known_elsewhere = None
+        self._looked_at = asyncio.get_running_loop().time()
+
+    @property
+    def is_unlooked(self) -> bool:
+        """Whether no other peer was asked for long: this one may say that it is level, and is not."""
+        return asyncio.get_running_loop().time() - self._looked_at >= self._stall_seconds
+
+    @property
+    def offered_next(self) -> int:
+        """One above the last block that the peer has sent whole."""
+        return self._order.next_number or 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the peer has sent nothing for long, and nothing is missing of what it has."""
+        return not self._order.in_block and not self._has(self.known_last) and self._is_silent(1 / 4)
+
+    @property
+    def slowness(self) -> str | None:
+        """That the block that is being received takes too long, in words; None: it does not.
+
+        Only what the peer was waited for counts: the time of the node's own disk is not the peer's.
+        """
+        waited_seconds = self._waited_seconds + self._silent_seconds()
+        if not self._order.in_block or waited_seconds < self._block_seconds:
+            return None
+        return f"block {self._order.next_number} was waited for {waited_seconds:.0f} s and has not ended"
+
+    def _silent_seconds(self) -> float:
+        """How long a message has been waited for; 0 while none is."""
+        return 0.0 if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
+
+    def _is_silent(self, share: float) -> bool:
+        """Whether it has sent nothing for this share of `stall_seconds`."""
+        return self._heard_at is not None and self._silent_seconds() >= share * self._stall_seconds
+
+    def _has(self, last: int | None) -> bool:
+        """Whether somebody with this last block has the one that comes next."""
+        return last is not None and (self._order.next_number or 0) <= last
+
+    async def run(self, channel: aio.Channel, poll: Callable[[], Awaitable[None]] | None) -> Ending:
+        """Take blocks until there is a reason to end; return it.
+
+        Args:
+            channel: to the peer.
+            poll: brings `known_last` up to date; None where that is not needed.
+
+        Raises:
+            grpc.aio.AioRpcError: the stream broke.
+        """
+        plan = self._plan
+        stub = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel)
+        call = stub.subscribeBlockStream(
+            subscribe_pb2.SubscribeStreamRequest(
+                start_block_number=plan.start_number,
+                end_block_number=to_wire(plan.end_number),
+            )
+        )
+        outbox = self._conductor.connect(name_of_peer(self._address), is_peer=True)
+        unlisten = self._conductor.on_stored(self._settled.set)
+        works: list[Coroutine[Any, Any, Ending]] = [
+            self._read(call, outbox),
+            self._hear(outbox),
+            self._watch(),
+        ]
+        if poll is not None:
+            works.append(self._poll(poll))
+        tasks = [asyncio.ensure_future(work) for work in works]
+        reason = "stopped"
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            # The race's answer goes before what follows from it; the order of the list is that of `works`.
+            first = next(task for task in (tasks[1], *tasks) if task in done)
+            outcome, reason = first.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            call.cancel()
+            unlisten()
+            self._conductor.disconnect(outbox, reason)
+        return outcome, reason
+
+    async def _read(self, call: Any, outbox: Outbox) -> Ending:
+        """Take the peer's messages up to its status; then wait until what has come is on disk."""
+        conductor, order, loop = self._conductor, self._order, asyncio.get_running_loop()
+        reading = asyncio.ensure_future(call.read())
+        try:
+            while order.status is None:
+                self._heard_at = loop.time()
+                response = await reading
+                # A header may be long in coming: the block before it was the last one.
+                silent_seconds = self._silent_seconds()
+                self._waited_seconds = self._waited_seconds + silent_seconds if order.in_block else 0.0
+                self._total_waited_seconds += silent_seconds
+                self._heard_at = None
+                if response is aio.EOF:
+                    return Outcome.BROKE_OFF, "the stream ended without a status"
+                if response is None:  # what gRPC gives for bytes that do not parse
+                    return Outcome.LIED, "it sent a message that does not parse"
+                # gRPC receives the next message, in a thread of its own, while this one is hashed.
+                reading = asyncio.ensure_future(call.read())
+                await self._take(response, outbox)
+                ending = self._left_for_an_active_peer() or self._left_as_crawling()
+                if ending is not None:
+                    return ending
+        except SubscriptionError as error:
+            return Outcome.LIED, str(error)
+        finally:
+            reading.cancel()
+        if not order.complete:
+            return self._closed(order.status), f"it ended the stream with {status_name(order.status)}"
+        assert order.next_number is not None
+        self._heard_at = loop.time()  # it may take as long as a silent peer, and no longer
+        while conductor.next_to_store < order.next_number:
+            self._settled.clear()
+            await self._settled.wait()
+            self._heard_at = loop.time()
+        return Outcome.COMPLETE, f"it has sent everything up to block {order.next_number - 1}"
+
+    def _closed(self, status: int) -> Outcome:
+        """What it means that the peer ended a stream that has not brought all that was asked for.
+
+        Every live subscriber of a peer hears ERROR when its last publisher leaves with an error, and SUCCESS
+        when it stops: that says nothing against the peer.
+        """
+        in_order = status in _ORDERLY and not self._order.in_block and not self._has(self.known_last)
+        return Outcome.CLOSED if in_order else Outcome.BROKE_OFF
+
+    async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
+        """Check one message and offer it to the race."""
+        conductor, items = self._conductor, response.block_items.block_items
+        look: ItemSet | ItemError | None = None
+        if not Looking.is_quick(items):
+            self._order.refuse_too_many(len(items))
+            try:
+                look = await self._looking.look(items)
+            except ItemError as error:
+                look = error
+        taken = self._order.take(response, look)
+        if isinstance(taken, ItemSet):
+            await conductor.room_for(outbox)
+            conductor.offer(outbox, taken)
+        elif taken is not None:
+            arbiter, now_ns = conductor.arbiter, conductor.now_ns()
+            conductor.perform(arbiter.block_end(outbox.publisher_id, taken, now_ns))
+
+    async def _hear(self, outbox: Outbox) -> Ending:
+        """Wait for an answer of the race that ends the attempt."""
+        while responses := await outbox.get():
+            for response in responses:
+                ending = self._ending_of(response)
+                if ending is not None:
+                    return ending
+            self._settled.set()
+        return Outcome.NODE, "the node takes no blocks from peers now"
+
+    def _ending_of(self, response: Response) -> Ending | None:
+        """What an answer of the race means; None: go on."""
+        match response:
+            case EndOfStream():
+                return ENDINGS[response.status], response.reason
+            case Resend(number):
+                return Outcome.RACED, f"block {number} is needed again"
+            case Behind():
+                return Outcome.RACED, "a block before it is needed again"
+            case Skip(number):
+                log.debug("a publisher sends it, too", extra=fields(peer=self._address, block=number))
+        return None
+
+    def _left_for_an_active_peer(self) -> Ending | None:
+        """Leave the peer between two blocks, if an active one is known that is as far; None: go on."""
+        if self.known_active is None or self.is_mute or self._order.in_block:
+            return None
+        return Outcome.STANDBY, f"{self.known_active} is active"
+
+    def _left_as_mute(self) -> Ending | None:
+        """Leave the peer wherever it is, if it says nothing at all and another is better; None: go on."""
+        if not self.is_mute or not self._is_silent(1 / 4):
+            return None
+        if self.known_active is not None:
+            return Outcome.UNREACHABLE, f"it does not answer, and {self.known_active} is active"
+        if self._has(self.known_elsewhere):
+            return (
+                Outcome.UNREACHABLE,
+                f"it does not answer, and another peer has block {self.known_elsewhere}",
+            )
+        return None
+
+    async def _left_as_slow(self) -> Ending | None:
+        """Leave the peer in mid-block, if the block takes too long and another peer has it; None: go on.
+
+        A peer that sends a little, again and again, would hold the node for ever.
+        """
+        if self.slowness is None or self._ask_others is None:
+            return None
+        last = await self._ask_others()
+        if (slowness := self.slowness) is None or not self._has(last):
+            return None
+        return Outcome.STALLED, f"{slowness}, and another peer has block {last}"
+
+    def _left_as_crawling(self) -> Ending | None:
+        """Leave the peer between two blocks, if another one brings more; None: go on."""
+        if self._is_crawling is None or self._order.in_block:
+            return None
+        return Outcome.STALLED, self._is_crawling
+
+    async def _look_at_pace(self) -> None:
+        """See whether the peer brings too few of the blocks that it, or another one, has.
+
+        Each block comes in time, but the node would never be level. The time of the node's own disk does not
+        count.
+        """
+        order, waited_seconds = self._order, self._total_waited_seconds + self._silent_seconds()
+        number = order.next_number or 0
+        if not (self._has(self.known_last) or self._has(self.known_elsewhere)):
+            self._owing_since = self._is_crawling = None
+            return
+        if self._owing_since is None:
+            self._owing_since = waited_seconds, number
+        seconds, count = waited_seconds - self._owing_since[0], number - self._owing_since[1]
+        if seconds < self._block_seconds or self._ask_others is None:
+            return
+        self._owing_since = self._is_crawling = None
+        if count < self._pace_min * seconds and self._has(last := await self._ask_others()):
+            words = f"{count} blocks in {seconds:.0f} s in which it was waited for"
+            self._is_crawling = f"{words}, and another peer has block {last}"
+
+    async def _watch(self) -> Ending:
+        """Wait until the peer has been silent for too long, though it, or another one, has more; or slow."""
+        while True:
+            await asyncio.sleep(min(self._stall_seconds / 4, PEER_POLL_SECONDS))
+            order = self._order
+            await self._look_at_pace()
+            ending = self._left_as_mute() or self._left_for_an_active_peer() or await self._left_as_slow()
+            if ending is not None:
+                return ending
+            if self._is_silent(1) and (
+                order.in_block or order.status is not None or self._has(self.known_last)
+            ):
+                return Outcome.STALLED, f"no message in {self._stall_seconds:g} s"
+            if self.is_quiet and self._has(self.known_elsewhere):
+                return Outcome.OUTRUN, f"another peer has block {self.known_elsewhere}"
+
+    async def _poll(self, poll: Callable[[], Awaitable[None]]) -> Ending:
+        """Ask the peer now and then how far it is; one that does not answer again and again is gone."""
+        failures_count = 0
+        while failures_count < PEER_POLL_FAILURES_MAX:
+            await asyncio.sleep(PEER_POLL_SECONDS)
+            try:
+                await poll()
+                failures_count = 0
+            except aio.AioRpcError as error:
+                failures_count += 1
+                reason = why_failed(error)
+        return Outcome.UNREACHABLE, reason

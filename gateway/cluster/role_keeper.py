@@ -1,0 +1,413 @@
+"""Keeps the role of a node: opens and closes its doors, follows another node, and remembers what it is.
+
+A shell around `cluster.roles`. Each change is made in an order in which a crash at any point leaves either
+the old role or the new one on disk, and never two active nodes:
+
+    drain       remember "standby of the successor", then close the doors and finish what is complete
+    resume      remember "active", then open the doors
+    activate    stop following, remember "active", then open the doors; with a caller that waits no longer by
+                then, remember "standby" and follow again
+    stand by    remember whom to follow, then follow
+
+A drained node that is told nothing more asks its successor: is that active, with all that this node has, the
+failover was done but for its last step, and the node stands by; else it resumes. What the disk would not take
+when a node resumed is remembered later.
+
+One change at a time; one that fails is undone before its error is raised. One that the end of the node comes
+upon is given up where it is, and the role stays what is remembered: a node that is stopped in the middle of a
+failover starts as one that is lost there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from gateway.cluster.peer_follower import Said
+from gateway.cluster.role_file import read_role, write_role
+from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
+from gateway.errors import Fatal, RoleRefused
+from gateway.limits import DISK_PROBE_SECONDS, LEVEL_LOOK_SECONDS
+from gateway.logs import fields
+from gateway.pipeline.conductor import Conductor
+from gateway.pipeline.replication_quorum import unconfirmed
+from gateway.store.block_store import Ledger
+
+__all__ = ["Following", "RoleKeeper"]
+
+log = logging.getLogger(__name__)
+
+_RETIRED = "the node is a standby: publish to the active one"
+
+
+class Following(Protocol):
+    """Takes blocks from other nodes."""
+
+    def catch_up(self, addresses: Sequence[str]) -> None:
+        """Take what publishers are ahead by from these, `host:port` each, whenever they are."""
+
+    def follow(self, addresses: Sequence[str]) -> None:
+        """Follow the first of these, `host:port` each, that works, from now on."""
+
+    async def stop(self) -> None:
+        """Follow nobody; return when nothing of it is in flight any more."""
+
+    async def said_by(self, address: str) -> Said:
+        """Ask a node in passing; nothing where it does not answer, or is this node itself."""
+
+
+class RoleKeeper:
+    """The role of one node.
+
+    Args:
+        data_dir: where the role is remembered.
+        role: the setting, for a node that remembers nothing.
+        peers: the nodes that may be followed, `host:port` each.
+        drain_seconds: how long the blocks in flight may take to be finished.
+
+    Raises:
+        Fatal: what is remembered cannot be read.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        role: RoleRecord,
+        conductor: Conductor,
+        ledger: Ledger,
+        following: Following,
+        *,
+        peers: Sequence[str] = (),
+        drain_seconds: float = 10.0,
+    ) -> None:
+        remembered = read_role(data_dir)
+        if remembered is not None and remembered.role != role.role:
+            log.warning(
+                "the role in the data folder goes before the setting",
+                extra=fields(role=remembered.role, setting=role.role),
+            )
+        self._data_dir = data_dir
+        self._state = RoleState(remembered or role)
+        self._conductor = conductor
+        self._ledger = ledger
+        self._following = following
+        self._peers = tuple(peers)
+        self._drain_seconds = drain_seconds
+        self._change = asyncio.Lock()
+        self._drain_id = ""
+        """Of the drain that came last; empty: it has no name."""
+        self._called_back = asyncio.Event()
+        """Set when a node that is draining is to be active again."""
+        self._hold: asyncio.TimerHandle | None = None
+        self._resuming: asyncio.Task[None] | None = None
+        self._remembering: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def phase(self) -> Phase:
+        """Where the node stands."""
+        return self._state.phase
+
+    @property
+    def followed(self) -> str | None:
+        """The node that this one was told to follow."""
+        return self._state.followed
+
+    async def start(self) -> None:
+        """Take up the role: a standby sends publishers elsewhere and follows."""
+        if self.phase is Phase.STANDBY:
+            await self._conductor.retire(_RETIRED)
+        self._follow()
+        log.info("role", extra=fields(role=self.phase.value, followed=self.followed))
+
+    async def close(self) -> None:
+        """Follow nobody any more, and take no change; the role stays. A second time does nothing."""
+        self._closed = True
+        self._release_hold()
+        for task in (self._resuming, self._remembering):
+            if task is not None:
+                task.cancel()
+        await self._following.stop()
+
+    # --- changes -------------------------------------------------------------------------------------------
+
+    async def drain(
+        self,
+        hold_seconds: float,
+        successor: str | None,
+        drain_id: str = "",
+        is_awaited: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Finish the blocks that are complete and send publishers elsewhere.
+
+        Args:
+            hold_seconds: without a further change for so long, the node is active again by itself.
+            successor: the gRPC address of the node that takes over.
+            drain_id: names this drain, for the resume that is to end it.
+            is_awaited: tells whether the caller still waits: nobody else would end the drain before its hold.
+
+        Raises:
+            RoleRefused: the node is not active, or stops, or was told to resume; or the caller is gone.
+            OSError: the disk refused; the node is still active.
+            Fatal: the blocks in flight were not finished in time; the node is active again.
+        """
+        async with self._change:
+            self._refuse_if_closed("drain")
+            _refuse_if_left("drain", is_awaited)
+            self._called_back.clear()
+            self._state.take(RoleEvent.DRAIN, successor)
+            self._drain_id = drain_id
+            self._release_hold()
+            try:
+                await self._remember()
+                self._refuse_if_closed("drain")
+                await self._close_doors()
+                self._refuse_if_closed("drain")
+                _refuse_if_left("drain", is_awaited)
+            except BaseException:
+                if not self._closed:
+                    await self._open_doors(RoleEvent.RESUME)
+                raise
+            self._hold_for(hold_seconds)
+
+    async def resume(self, drain_id: str = "") -> None:
+        """Take publishers again; a drain that waits for blocks in flight waits no longer.
+
+        Args:
+            drain_id: of the drain that is to be ended; empty: whichever it is.
+
+        Raises:
+            RoleRefused: the node is a standby, or stops, or another drain than this has come.
+            OSError: the disk refused; the node takes publishers, and remembers it when the disk lets it.
+        """
+        if drain_id in ("", self._drain_id):
+            self._called_back.set()
+        async with self._change:
+            self._refuse_if_closed("resume")
+            is_drained = self.phase in (Phase.DRAINING, Phase.DRAINED)
+            if is_drained and drain_id not in ("", self._drain_id):
+                raise RoleRefused(
+                    "resume", got="drained by another call", expected="drained by the one named"
+                )
+            self._release_hold()
+            await self._open_doors(RoleEvent.RESUME)
+
+    async def activate(self, timeout_seconds: float = math.inf) -> None:
+        """Turn a standby into the active node.
+
+        Args:
+            timeout_seconds: how long the caller waits: after that the node that was active is so again.
+
+        Raises:
+            RoleRefused: the node is draining, or drained, or stops.
+            OSError: the disk refused; the node is still a standby.
+            Fatal: it was not remembered in time; the node is still a standby.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_seconds
+        async with self._change:
+            self._refuse_if_closed("activate")
+            if self.phase is Phase.ACTIVE:
+                return
+            if self.phase is Phase.STANDBY:
+                await self._following.stop()
+                self._refuse_if_closed("activate")
+                try:
+                    await self._remember_active(deadline, timeout_seconds)
+                except BaseException:
+                    self._follow()
+                    raise
+            # Only now: a failover that asks believes it, and it must be so after a crash, too.
+            self._state.take(RoleEvent.ACTIVATE)
+            if self._closed:
+                return  # it is what it was told to be when it starts again
+            self._conductor.reinstate()
+            self._follow()
+            log.info("the node is active", extra=fields(last_block=self._ledger.last_number))
+
+    async def stand_by(self, followed: str) -> None:
+        """Turn a drained node into a standby, or have a standby follow another node.
+
+        Raises:
+            RoleRefused: the node is active or draining, or stops.
+            OSError: the disk refused; nothing has changed.
+        """
+        async with self._change:
+            self._refuse_if_closed("stand by")
+            await self._stand_by(followed)
+
+    async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> None:
+        """Wait until the node holds a block with this root hash.
+
+        Raises:
+            TimeoutError: it does not hold the block in time.
+            RoleRefused: it holds another block of this number, or stops.
+        """
+        async with asyncio.timeout(timeout_seconds):
+            while self._ledger.last_number is None or self._ledger.last_number < number:
+                self._refuse_if_closed("take over")
+                await asyncio.sleep(LEVEL_LOOK_SECONDS)
+        held = await asyncio.to_thread(self._ledger.root_hash_at, number)
+        if held != root_hash:
+            got = (
+                "without that block" if held is None else f"at root hash {held.hex()[:16]}… of block {number}"
+            )
+            raise RoleRefused("take over", got=got, expected=f"at root hash {root_hash.hex()[:16]}…")
+
+    # --- small steps ---------------------------------------------------------------------------------------
+
+    async def _stand_by(self, followed: str | None) -> None:
+        phase, before = self.phase, self.followed
+        self._state.take(RoleEvent.STAND_BY, followed)
+        try:
+            await self._remember()
+        except BaseException:
+            self._state.phase, self._state.followed = phase, before
+            raise
+        self._release_hold()
+        await self._following.stop()
+        self._follow()
+        log.info("the node is a standby", extra=fields(followed=self.followed))
+
+    async def _close_doors(self) -> None:
+        await self._following.stop()
+        retiring = asyncio.ensure_future(self._conductor.retire(_RETIRED))
+        called_back = asyncio.ensure_future(self._called_back.wait())
+        both: set[asyncio.Future[Any]] = {retiring, called_back}
+        try:
+            await asyncio.wait(both, timeout=self._drain_seconds, return_when=asyncio.FIRST_COMPLETED)
+            if not retiring.done():
+                if self._called_back.is_set():
+                    raise RoleRefused("drain", got="told to resume", expected="left to finish its blocks")
+                raise Fatal(
+                    "blocks in flight",
+                    got=f"some after {self._drain_seconds:g} s",
+                    expected=f"them to be acknowledged{self._why_not()}",
+                )
+            retiring.result()
+        finally:
+            retiring.cancel()
+            called_back.cancel()
+        self._state.take(RoleEvent.IDLE)
+        log.info("the node is drained", extra=fields(last_block=self._ledger.last_number))
+
+    def _why_not(self) -> str:
+        """Say which nodes the blocks in flight wait for; nothing where they wait for none."""
+        facts = self._conductor.acknowledging.standby_facts()
+        return "" if facts is None or facts.awaiting is None else f"; {unconfirmed(facts, facts.awaiting)}"
+
+    async def _open_doors(self, event: RoleEvent) -> None:
+        was_active = self.phase is Phase.ACTIVE
+        self._state.take(event)
+        if was_active:
+            return
+        self._conductor.reinstate()  # first: a network without an active node is worse than a stale file
+        await self._following.stop()  # it goes on where a drain could not even be remembered
+        self._follow()
+        log.info("the node is active again", extra=fields(because=event.value))
+        await self._remember_now_or_later()
+
+    async def _remember_active(self, deadline: float, timeout_seconds: float) -> None:
+        """Write down that the node is active; that it is not, after all, where that took too long."""
+        clock = asyncio.get_running_loop().time
+        is_late = clock() >= deadline
+        if not is_late:
+            await self._remember(RoleRecord("active"))
+            if is_late := clock() >= deadline:
+                await self._remember_now_or_later()
+        if is_late:
+            raise Fatal(
+                "activate",
+                got=f"no role on disk in {timeout_seconds:g} s",
+                expected="it while the caller waits",
+            )
+
+    async def _remember_now_or_later(self) -> None:
+        """Write down what the node is.
+
+        Raises:
+            OSError: the disk refused, and is asked again.
+        """
+        try:
+            await self._remember()
+        except OSError:
+            if self._remembering is None or self._remembering.done():
+                self._remembering = asyncio.get_running_loop().create_task(self._remember_later())
+            raise
+
+    async def _remember_later(self) -> None:
+        """Try the disk until it takes what the node is: started again, it would be what it was before."""
+        while True:
+            await asyncio.sleep(DISK_PROBE_SECONDS)
+            async with self._change:
+                if self._closed:
+                    return
+                with suppress(OSError):
+                    await self._remember()
+                    log.info("the role is remembered", extra=fields(role=self.phase.value))
+                    return
+
+    def _hold_for(self, seconds: float) -> None:
+        self._hold = asyncio.get_running_loop().call_later(seconds, self._on_hold_ended)
+
+    def _on_hold_ended(self) -> None:
+        self._hold = None
+        self._resuming = asyncio.get_running_loop().create_task(self._resume_by_itself())
+
+    async def _resume_by_itself(self) -> None:
+        async with self._change:
+            if self._closed or self._hold is not None or self.phase not in (Phase.DRAINED, Phase.DRAINING):
+                return  # the node stops; or another change came before, and the hold is a new one
+            try:
+                if self.phase is Phase.DRAINED and await self._successor_is_active():
+                    log.warning("nobody finished the failover: the node stands by, its successor is active")
+                    await self._stand_by(self.followed)
+                else:
+                    log.warning("nobody finished the failover: publishers are taken again")
+                    await self._open_doors(RoleEvent.HOLD_ENDED)
+            except OSError as error:
+                log.error("the role cannot be remembered", extra=fields(got=str(error)))
+                if self.phase is Phase.DRAINED:
+                    self._hold_for(DISK_PROBE_SECONDS)
+
+    async def _successor_is_active(self) -> bool:
+        """Ask the node that was to take over whether it has, with all that this one has."""
+        if self.followed is None:
+            return False
+        said, last = await self._following.said_by(self.followed), self._ledger.last_number
+        return said.role == Phase.ACTIVE.value and (
+            last is None or (said.last is not None and said.last >= last)
+        )
+
+    def _refuse_if_closed(self, change: str) -> None:
+        if self._closed:
+            raise RoleRefused(change, got="stopping", expected="running")
+
+    def _release_hold(self) -> None:
+        if self._hold is not None:
+            self._hold.cancel()
+            self._hold = None
+
+    def _follow(self) -> None:
+        """Take blocks from others as the role wants it: all of them, or what publishers are ahead by."""
+        if self._closed:
+            return
+        if self.phase is Phase.ACTIVE:
+            if self._peers:
+                self._following.catch_up(self._peers)
+            return
+        told = () if self.followed is None else (self.followed,)
+        self._following.follow(tuple(dict.fromkeys((*told, *self._peers))))
+
+    async def _remember(self, record: RoleRecord | None = None) -> None:
+        """Write down what the node is; or what it is about to be."""
+        await asyncio.to_thread(write_role, self._data_dir, record or self._state.record())
+
+
+def _refuse_if_left(change: str, is_awaited: Callable[[], bool]) -> None:
+    if not is_awaited():
+        raise RoleRefused(change, got="asked by a caller that is gone", expected="asked by one that waits")

@@ -1,0 +1,296 @@
+"""Watches the nodes that acknowledgements wait for: keeps a stream to each, and the gate up to date.
+
+A shell around `pipeline.replication_quorum`. The nodes are those that the operator has listed (`peers`):
+nobody can make itself a standby by connecting here. They are watched in whatever role this node is, so that
+it knows where it stands when it becomes active.
+
+    watch   one stream for each node: its level, at once and whenever it has risen; anew when it breaks, or
+            where the gate cannot know any more who is at its other end
+    ask     those that are ahead whether they have our last block, while a block or publishers wait for it;
+            and the ledger, for roots of blocks that are no longer in memory
+
+A node that is silent or hangs holds up nothing but what waits for it. Nor does one that lies: its reports are
+taken at a bounded rate, and a stream in which the process changes, or its last block goes back, is ended, as
+no process does that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import grpc
+from grpc import aio
+
+from datastream.errors import DatastreamError
+from gateway.api import standby_pb2, standby_pb2_grpc
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.errors import GatewayError
+from gateway.limits import (
+    KEEPALIVE_ANSWER_SECONDS,
+    KEEPALIVE_PEER_SECONDS,
+    PEER_STATUS_SECONDS_MAX,
+    STANDBY_ASK_SECONDS,
+    STANDBY_RETRY_SECONDS,
+    STANDBY_RETRY_SECONDS_MAX,
+)
+from gateway.logs import fields
+from gateway.pipeline.conductor import Conductor
+from gateway.pipeline.replication_quorum import Level, StandbyGate
+from gateway.store.block_store import Ledger
+from gateway.transport.channels import ClientTls, keepalive, open_channel, why_failed
+
+__all__ = ["StandbyWatch"]
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = (
+    *keepalive(KEEPALIVE_PEER_SECONDS, KEEPALIVE_ANSWER_SECONDS),
+    ("grpc.http2.max_pings_without_data", 0),  # a quiet network is no reason to stop asking
+    # A connection of its own for each attempt: one that hangs is not to be used again.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", 4_096),  # a level has some 80 bytes
+)
+
+REPORTS_MAX: Final = 100
+"""Reports of one node that are taken in `REPORTS_SECONDS`; the rest waits there, and becomes one. A node that
+stores blocks as fast as it can has 80."""
+
+REPORTS_SECONDS: Final = 0.1
+
+STEADY_SECONDS: Final = 10.0
+"""How long a stream lasts whose end is no reason to wait longer before the next one."""
+
+INSTANCE_CHARACTERS_MAX: Final = 64
+"""The longest name of a process; ours have 16."""
+
+
+class StandbyWatch:
+    """Watches nodes, from when it is made until it is closed.
+
+    Args:
+        conductor: acknowledges what the gate confirms.
+        gate: is told.
+        ledger: has the older root hashes.
+        addresses: of the nodes, `host:port` each.
+        tls: how they are connected to.
+    """
+
+    def __init__(
+        self,
+        conductor: Conductor,
+        gate: StandbyGate,
+        ledger: Ledger,
+        addresses: Sequence[str],
+        tls: ClientTls | None = None,
+    ) -> None:
+        self._conductor = conductor
+        self._gate = gate
+        self._ledger = ledger
+        self._tls = tls
+        self._stubs: dict[str, standby_pb2_grpc.NodeLevelAsyncStub] = {}
+        self._calls: dict[str, Any] = {}
+        """The streams that are open, or being opened."""
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        """The questions that are under way, by address."""
+        self._wake = asyncio.Event()
+        self._unlisten = ledger.on_advance(self._on_stored)
+        self._tasks = [asyncio.ensure_future(self._watch(address)) for address in dict.fromkeys(addresses)]
+        self._tasks.append(asyncio.ensure_future(self._ask()))
+        for task in self._tasks:
+            task.add_done_callback(_on_done)
+        self._settle()
+
+    async def close(self) -> None:
+        """Watch nobody any more."""
+        self._unlisten()
+        tasks = [*self._tasks, *self._asking.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- levels --------------------------------------------------------------------------------------------
+
+    async def _watch(self, address: str) -> None:
+        """Keep a stream to one node, until cancelled."""
+        rest_seconds = STANDBY_RETRY_SECONDS
+        while True:
+            reason, began_at = "the stream has ended", time.monotonic()
+            self._gate.opening(address)
+            try:
+                async with open_channel(address, self._tls, _OPTIONS) as channel:
+                    stub: standby_pb2_grpc.NodeLevelAsyncStub = standby_pb2_grpc.NodeLevelStub(channel)
+                    call: Any = stub.watch(standby_pb2.WatchRequest())
+                    self._calls[address] = call
+                    try:
+                        await self._hear(address, stub, call)
+                    finally:  # before the connection is closed: nobody may ask over it any more
+                        self._stubs.pop(address, None)
+                        self._calls.pop(address, None)
+                        call.cancel()
+            except aio.AioRpcError as error:
+                reason = why_failed(error)
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    reason = "it does not serve sluice.standby.NodeLevel, which other nodes wait for"
+            except GatewayError as error:  # a certificate that cannot be read
+                reason = str(error)
+            except ValueError as error:  # what cannot be
+                reason, rest_seconds = str(error), STANDBY_RETRY_SECONDS_MAX
+            except asyncio.CancelledError:
+                if _is_ending():
+                    raise
+                # gRPC says this, too, of a call that `_settle` has cancelled.
+                began_at = -math.inf
+            except Exception as error:  # the edge of a shell: the next attempt may go better
+                log.exception("watching a standby failed", extra=fields(peer=address))
+                reason = f"{type(error).__name__}: {error}"
+            self._gate.lost(address, reason)
+            self._settle()
+            if time.monotonic() - began_at >= STEADY_SECONDS:
+                rest_seconds = STANDBY_RETRY_SECONDS
+            await asyncio.sleep(rest_seconds)
+            rest_seconds = min(2 * rest_seconds, STANDBY_RETRY_SECONDS_MAX)
+
+    async def _hear(self, address: str, stub: standby_pb2_grpc.NodeLevelAsyncStub, call: Any) -> None:
+        """Take the reports of one stream, to its end.
+
+        Raises:
+            ValueError: one cannot be.
+            grpc.aio.AioRpcError: the stream broke.
+        """
+        loop, before, count, since = asyncio.get_running_loop(), None, 0, 0.0
+        # Not by iteration: a call and its iterator keep one another, and so the socket.
+        while (message := await call.read()) is not aio.EOF:
+            level = _level_of(message)
+            if before is not None:
+                _check_follows(before, level)
+            self._stubs[address], before = stub, level
+            self._gate.heard(address, level)
+            self._settle()
+            if loop.time() - since >= REPORTS_SECONDS:
+                count, since = 0, loop.time()
+            count += 1
+            if count >= REPORTS_MAX:
+                await asyncio.sleep(REPORTS_SECONDS)
+
+    def _settle(self) -> None:
+        """Do what follows from what the gate knows now."""
+        self._conductor.acknowledging.release()
+        for address in self._gate.stale():
+            if (call := self._calls.get(address)) is not None:
+                call.cancel()  # its task opens the next one
+        if self._gate.unknown() is not None or self._gate.ahead()[1]:
+            self._wake.set()
+
+    def _on_stored(self) -> None:
+        if self._gate.ahead()[1]:
+            self._wake.set()
+
+    # --- questions -----------------------------------------------------------------------------------------
+
+    async def _ask(self) -> None:
+        """Find out what the reports leave open, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._ask_once()
+            except Exception:  # the edge of a shell: the next report may be another one
+                log.exception("asking standbys failed")
+                await asyncio.sleep(STANDBY_ASK_SECONDS)
+                self._wake.set()  # what was asked is still open, and perhaps nobody reports again
+
+    async def _ask_once(self) -> None:
+        if (number := self._gate.unknown()) is not None:
+            self._gate.recalled(number, await self._own_root(number))
+            self._settle()
+            await asyncio.sleep(STANDBY_ASK_SECONDS if self._gate.unknown() is not None else 0)
+        last, addresses = self._gate.ahead()
+        if addresses and self._is_waited_for():
+            for address in addresses:
+                if address not in self._asking:  # one that does not answer keeps no other from it
+                    self._asking[address] = asyncio.ensure_future(self._ask_one(address, last))
+            await asyncio.sleep(STANDBY_ASK_SECONDS)
+
+    def _is_waited_for(self) -> bool:
+        acknowledging = self._conductor.acknowledging
+        if acknowledging.awaiting is not None:
+            return True
+        return self._conductor.arbiter.retired is None and acknowledging.refusal() is not None
+
+    async def _own_root(self, number: int) -> bytes | None:
+        try:
+            return await asyncio.to_thread(self._ledger.root_hash_at, number)
+        except (OSError, GatewayError, DatastreamError) as error:
+            log.error("a root hash cannot be read", extra=fields(block=number, got=str(error)))
+            return None
+
+    async def _ask_one(self, address: str, number: int) -> None:
+        stub = self._stubs.get(address)
+        try:
+            if stub is not None:
+                request = standby_pb2.LevelAtRequest(block_number=number)
+                answer = await stub.levelAt(request, timeout=PEER_STATUS_SECONDS_MAX)
+                self._gate.holds(address, _level_of(answer))
+        except (aio.AioRpcError, ValueError) as error:
+            log.debug("a standby does not answer", extra=fields(peer=address, reason=str(error)))
+        except asyncio.CancelledError:
+            # gRPC says this, too, when the stream to that node has ended and its connection was closed.
+            if _is_ending():
+                raise
+        except Exception:  # the edge of a shell: the next answer may be another one
+            log.exception("asking a standby failed", extra=fields(peer=address))
+        finally:
+            self._asking.pop(address, None)
+        self._settle()
+
+
+def _is_ending() -> bool:
+    """Whether the task that runs is cancelled, and not only a call of gRPC's that it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _on_done(task: asyncio.Task[None]) -> None:
+    """An error in our own code ends a task, and is to be seen."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("watching standbys stopped on an internal error", exc_info=error)
+
+
+def _level_of(message: standby_pb2.Level | None) -> Level:
+    """Read what a node said.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    if message is None:  # what gRPC gives for bytes that do not parse
+        raise ValueError("level: got a message that does not parse, expected a Level")
+    if message.block_number == U64_MAX:
+        return Level(message.instance, None, b"")
+    if message.block_number > BLOCK_NUMBER_MAX:
+        raise ValueError(f"level: got block {message.block_number}, expected at most {BLOCK_NUMBER_MAX}")
+    if len(message.root_hash) != HASH_SIZE or not 0 < len(message.instance) <= INSTANCE_CHARACTERS_MAX:
+        raise ValueError(
+            f"level: got a root hash of {len(message.root_hash)} bytes and instance "
+            f"{message.instance[: INSTANCE_CHARACTERS_MAX + 1]!r}, expected {HASH_SIZE} bytes and a name of "
+            f"at most {INSTANCE_CHARACTERS_MAX} characters"
+        )
+    return Level(message.instance, message.block_number, message.root_hash)
+
+
+def _check_follows(before: Level, level: Level) -> None:
+    """Refuse a report that cannot follow another one of the same stream.
+
+    Raises:
+        ValueError: it is of another process, or the last block has gone back.
+    """
+    if level.instance != before.instance:
+        raise ValueError(f"level: got process {level.instance!r}, expected {before.instance!r}, as before")
+    if before.number is not None and (level.number is None or level.number < before.number):
+        got = "no block" if level.number is None else f"block {level.number}"
+        raise ValueError(f"level: got {got}, expected block {before.number}, as before, or a later one")

@@ -1,0 +1,506 @@
+"""One node: its ledger, its publish race, and the servers around them, started and stopped in order.
+
+A shell. `gateway.node.run` is the process of `sluice serve` around it; tests and the demo use `Node` itself.
+
+    start   ledger, HTTP, TCP, gRPC, control    nothing is served before the ledger is open; /readyz says
+                                                "starting" until publishers are let in
+    stop    not ready, control, publish race, subscribers, gRPC, TCP, HTTP, ledger
+
+What a node says of itself is in `gateway.status.node_report`, its gRPC servers are in `gateway.node.servers`.
+
+Source: docs/operations.md, "Run a node".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import threading
+from contextlib import AsyncExitStack
+from functools import partial
+
+from datastream import StreamServer
+from datastream.errors import AddressUnavailable, PageDamaged
+from datastream.file.disk import Disk
+from datastream.server.descriptors import descriptors_max
+from gateway.addresses import Address
+from gateway.blocks.proofs import ProofVerifier
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier
+from gateway.cluster.control_service import ControlService
+from gateway.cluster.healing import Healer
+from gateway.cluster.peer_follower import Following
+from gateway.cluster.role_keeper import RoleKeeper
+from gateway.cluster.roles import Phase, RoleRecord
+from gateway.cluster.standby_watch import StandbyWatch
+from gateway.errors import SettingError, StartAbandoned
+from gateway.limits import HASH_PROCESSES, MESSAGE_BYTES_DEFAULT
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.node.loop_watch import LoopWatch
+from gateway.node.rules import (
+    abilities,
+    admission_limits,
+    catch_up_rules,
+    first_number,
+    own_addresses,
+    peer_tls,
+    race_rules,
+    subscribe_limits,
+    tcp_limits,
+)
+from gateway.node.servers import NodeServers
+from gateway.pipeline.conductor import Conductor
+from gateway.pipeline.in_flight import Lack
+from gateway.pipeline.replication_quorum import StandbyGate
+from gateway.race.arbiter import Arbiter
+from gateway.services.level_service import LevelService
+from gateway.services.node_service import BlockAccessService, BlockNodeService
+from gateway.services.publish_service import PublishService
+from gateway.services.status_detail import StatusDetail
+from gateway.services.subscribe_service import SubscribeService
+from gateway.settings.table import Settings
+from gateway.status.http import start_http
+from gateway.status.node_report import NodeAccount
+from gateway.status.processor_watch import ProcessorWatch
+from gateway.store.block_store import Ledger
+from gateway.store.last_block import look_at_last_block
+from gateway.store.page_blocks import PageBlocks
+from gateway.store.scrub import Scrubber
+from gateway.store.trust_store import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
+from gateway.transport.admission import Admission
+from gateway.transport.grpc_server import GrpcServer, not_free
+from gateway.transport.known_nodes import KnownNodes
+from gateway.transport.own_address import other_nodes
+from gateway.transport.refused_messages import RefusedMessages
+from gateway.transport.tls_watch import watch_certificates
+from gateway.workers.hash_process import HashProcess
+from gateway.workers.proof_checks import ProofChecks
+
+__all__ = ["Node"]
+
+log = logging.getLogger(__name__)
+
+
+class Node:
+    """One node. `start` it, `stop` it; `broken` ends if it cannot go on."""
+
+    def __init__(self, settings: Settings, *, disk: Disk | None = None) -> None:
+        """Check what can be checked before anything is opened.
+
+        Args:
+            settings: what the node is to do.
+            disk: the stream file, when it is not an ordinary one (tests).
+
+        Raises:
+            SettingError, LedgerKeyError: the settings ask for what this node cannot do.
+        """
+        self.settings = settings
+        self.metrics = Metrics(verification_mode=settings.verification_mode)
+        self.refused_messages = RefusedMessages(self.metrics)
+        self._keys = LedgerKeys.parse(settings.ledger_keys)
+        mode = settings.verification_mode
+        self._given_ledger = given_ledger(self._keys, mode)
+        self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
+        self._disk = disk
+        # With a single core, to send items to another process only costs.
+        self._hash_processes = [
+            HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
+        ]
+        self._instance = secrets.token_hex(8)
+        self._cut_off_at = 0.0
+        self._is_abandoned = threading.Event()
+        self._cleanup = AsyncExitStack()
+        self._nodes = KnownNodes(settings.peer_networks, settings.peer_subjects)
+        self._servers = NodeServers(
+            *(settings, self.metrics, self.refused_messages, self._nodes, self._cleanup, self._stop_server)
+        )
+        self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
+        self.subscriber_address = settings.subscriber_address or settings.grpc_address
+        self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
+        # What follows is made in this order while the node starts.
+        self.ledger: Ledger
+        self._peers: list[str]  # the nodes of `settings.peers` that are not this one
+        self._page_blocks: PageBlocks
+        self._healer: Healer
+        self._checks: ProofChecks
+        self._lack: str | None = None  # why the last block cannot be checked
+        self.conductor: Conductor
+        self.following: Following
+        self.keeper: RoleKeeper
+        self.subscribe_service: SubscribeService
+        self.publish_service: PublishService
+        self._tcp_server: StreamServer
+        self.account: NodeAccount
+        self.block_access: BlockAccessService
+        self._level_service: LevelService
+
+    @property
+    def broken(self) -> asyncio.Future[None]:
+        """Ends with the error if the node cannot go on."""
+        return self.conductor.broken
+
+    async def start(self) -> None:
+        """Open the ledger and listen.
+
+        Raises:
+            StartAbandoned: `abandon_start` was called meanwhile.
+            GatewayError, DatastreamError: what cannot be opened or listened at; nothing is left open.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self._cleanup.aclose()
+            raise
+        if self.settings.verification_mode == "hash":
+            log.warning("verification mode is hash: the signatures of block proofs are not checked")
+        # The last line of starting: who waits for it finds all the others.
+        log.info(
+            "node started",
+            extra=fields(
+                grpc=str(self.grpc_address),
+                tcp=str(self.tcp_address),
+                http=str(self.http_address),
+                control=str(self.control_address),
+                data_dir=str(self.settings.data_dir),
+                verification=self.settings.verification_mode,
+                last_block=self.ledger.last_number,
+            ),
+        )
+
+    def abandon_start(self) -> None:
+        """Have `start` end before the node listens, if it is not as far yet."""
+        self._is_abandoned.set()
+
+    def _go_on(self) -> None:
+        """Raise StartAbandoned if the node is not to start any more. In any thread."""
+        if self._is_abandoned.is_set():
+            raise StartAbandoned
+
+    def warm_up(self) -> None:
+        """Start what otherwise starts when it is needed first; this waits for nothing."""
+        for process in self._hash_processes:
+            process.start()
+            self._cleanup.callback(process.close)
+
+    async def stop(self) -> None:
+        """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
+        self.account.is_stopping = True
+        self._servers.show_stopping()
+        await self._cleanup.aclose()
+        log.info("node stopped", extra=fields(last_block=self.ledger.last_number))
+
+    # --- starting, in order; each step says how it is undone -----------------------------------------------
+
+    async def _start(self) -> None:
+        settings = self.settings
+        self.ledger = await asyncio.to_thread(
+            Ledger.open,
+            settings.data_dir,
+            stream_type=settings.stream_type,
+            system_id=settings.stream_system_id,
+            version=settings.stream_version,
+            disk=self._disk,
+            go_on=self._go_on,
+            group_blocks_max=settings.commit_max_blocks_per_group,
+            past_damage=settings.stream_serve_damaged,
+        )
+        self._cleanup.callback(self.ledger.close)
+        await self._find_peers()
+        self._go_on()
+        await self._make_checks()
+        self._make_conductor()
+        self._make_following()
+        self._make_healer()
+        self._make_keeper()
+        self._make_subscribe_service()
+        self._make_tcp_server()
+        self._make_account()
+        self.http_address = await self._start_http()
+        self.tcp_address = await self._start_tcp()
+        self._watch_pages()
+        # Once warm, they take no core from the first blocks.
+        await asyncio.gather(*(process.started() for process in self._hash_processes))
+        await self._start_grpc()
+        self.control_address = await self._start_control()
+
+    async def _find_peers(self) -> None:
+        """Leave this node out of its peers: one configuration for all nodes of a cluster may name it."""
+        settings = self.settings
+        self._peers = self._nodes.peers = await other_nodes(settings.peers, own_addresses(settings))
+        if settings.commit_min_standbys > len(self._peers):
+            raise SettingError(
+                "commit.min_standbys",
+                got=f"{settings.commit_min_standbys}",
+                expected=f"at most {len(self._peers)}, the number of peers that are other nodes",
+                where=f"a node that listens at {settings.grpc_address}",
+            )
+
+    def _make_conductor(self) -> None:
+        settings = self.settings
+        first, last = self.ledger.first_number, self.ledger.last_number
+        gate, least = None, settings.commit_min_standbys
+        if least:
+            gate = StandbyGate(least, self._instance, self._peers, self.ledger.chain)
+        self.conductor = Conductor(
+            Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
+            self.ledger,
+            self._checks,
+            self.metrics,
+            responses_max=settings.publish_send_queue_max,
+            group_blocks_max=settings.commit_max_blocks_per_group,
+            hash_processes=self._hash_processes,
+            standbys=gate,
+        )
+        if self._lack is not None:
+            log.error(
+                "the last block cannot be checked with these ledger keys", extra=fields(reason=self._lack)
+            )
+            self.conductor.in_flight.note_lack(Lack(self.ledger.chain.next_number, self._lack))
+        loop = asyncio.get_running_loop()
+        self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
+        self._cleanup.callback(LoopWatch(self._note_lateness).close)
+        self.metrics.last_block.set(-1 if self.ledger.last_number is None else self.ledger.last_number)
+
+    def _note_lateness(self, seconds: float) -> None:
+        """The event loop came round so much too late."""
+        self.metrics.event_loop_lag_seconds.observe(seconds)
+        self.conductor.stood_still(seconds)
+
+    def _make_following(self) -> None:
+        settings = self.settings
+        self.following = Following(
+            self.conductor,
+            self.metrics,
+            rules=catch_up_rules(settings),
+            stall_seconds=settings.catchup_stall_seconds,
+            block_time_seconds=settings.block_time_seconds,
+            # Blocks that peers stored are not to be out of reach because publishers may send less by now.
+            message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
+            tls=peer_tls(settings),
+            instance=self._instance,
+        )
+
+    def _make_healer(self) -> None:
+        """Make what looks after damaged pages; it begins with the servers."""
+        settings = self.settings
+        self._page_blocks = PageBlocks(self.ledger)
+        self._healer = Healer(
+            *(self.ledger, self._page_blocks, self._peers, self.metrics),
+            message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
+            stall_seconds=settings.catchup_stall_seconds,
+            tls=peer_tls(settings),
+        )
+        self._cleanup.callback(self._healer.close)
+
+    def _watch_pages(self) -> None:
+        """Scrub and heal from now on."""
+        works = [self._healer.run()]
+        pace = self.settings.scrub_bytes_per_second
+        if pace:
+            scrubber = Scrubber(self.ledger, self._page_blocks, self.metrics, pace)
+            self._cleanup.callback(scrubber.close)
+            works.append(scrubber.run())
+        for work in works:
+            task = asyncio.ensure_future(work)
+            task.add_done_callback(_on_watch_done)
+            self._cleanup.callback(task.cancel)
+
+    def _make_keeper(self) -> None:
+        settings, peers = self.settings, self._peers
+        self.keeper = RoleKeeper(
+            settings.data_dir,
+            RoleRecord(settings.role),
+            self.conductor,
+            self.ledger,
+            self.following,
+            peers=peers,
+            drain_seconds=settings.shutdown_grace_seconds,
+        )
+        if settings.peers and not peers and self.keeper.phase is Phase.STANDBY and not self.keeper.followed:
+            raise SettingError(
+                "peers",
+                got=f"{', '.join(map(str, settings.peers))}, which is this node itself",
+                expected="another node, which a standby can follow",
+                where=f"a node that listens at {settings.grpc_address}",
+            )
+
+    async def _make_checks(self) -> None:
+        """Find the ledger data, and look whether the last block fits the keys.
+
+        Raises:
+            LedgerKeyError, Fatal: they are missing, or not of the blocks here.
+        """
+        settings, keys = self.settings, self._keys
+        known = ledger_to_start_with(
+            keys,
+            settings.verification_mode,
+            self.ledger,
+            given=self._given_ledger,
+            rsa_book=self._rsa_book,
+            first_number=first_number(settings),
+            root_layout=settings.verification_root_layout,
+        )
+        proofs = ProofVerifier(keys, settings.verification_mode, known, self._rsa_book)
+        verifier = BlockVerifier(proofs, settings.verification_root_layout)
+        if known is not None:
+            log.info("TSS ledger", extra=fields(ledger_id=known.ledger_id.hex(), nodes=len(known.nodes)))
+        elif verifier.awaits_block_0 and keys.tss_id is None and self.ledger.last_number is None:
+            log.warning(
+                "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
+                extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
+            )
+        last_block = None
+        try:
+            last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+        except PageDamaged as error:  # its end, which the next block has to fit, was read
+            log.error("the last block cannot be looked at", extra=fields(got=str(error)))
+        if last_block is not None:
+            self.ledger.learn(last_block.layout)
+            self._lack = last_block.lack
+        self._checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
+        self._cleanup.callback(self._checks.close)
+        self._checks.warm_up()
+
+    def _make_subscribe_service(self) -> None:
+        settings = self.settings
+        service = SubscribeService(
+            *(self.ledger, first_number(settings), self.metrics, subscribe_limits(settings)),
+            ensure=self._page_blocks.ensure,
+        )
+        self._cleanup.callback(service.release)
+        self.conductor.on_source_error(
+            lambda: service.source_failed("the last publisher ended its stream with ERROR")
+        )
+        self.conductor.on_commit_failed(lambda: service.source_failed("blocks cannot be written"))
+        self.subscribe_service = service
+
+    def _make_tcp_server(self) -> None:
+        settings = self.settings
+        limits = tcp_limits(settings, descriptors_max())
+        if limits.connections_max < settings.tcp_max_connections:
+            log.warning(
+                "file descriptors are too few for tcp.max_connections (ulimit -n)",
+                extra=fields(got=descriptors_max(), clients=limits.connections_max),
+            )
+        server = StreamServer(
+            self.ledger.streamer,
+            settings.tcp_address.host,
+            settings.tcp_address.port,
+            limits=limits,
+            on_command_error=settings.tcp_on_command_error,
+        )
+        self.metrics.tcp_clients.set_function(lambda: server.client_count)
+        self.metrics.tcp_lag_bytes.set_function(lambda: server.lag_bytes)
+        self._tcp_server = server
+
+    def _make_account(self) -> None:
+        processor = ProcessorWatch(self.metrics, self._processes)
+        self._cleanup.callback(processor.close)
+        self.account = NodeAccount(
+            self.settings,
+            self.metrics,
+            self._instance,
+            conductor=self.conductor,
+            ledger=self.ledger,
+            following=self.following,
+            keeper=self.keeper,
+            tcp_server=self._tcp_server,
+            subscribers=self.subscribe_service,
+            certificates=self._servers.certificates,
+            door_notes=self._servers.door_notes,
+            refused_messages=self.refused_messages,
+            healer=self._healer,
+            processor=processor,
+        )
+
+    def _processes(self) -> list[tuple[str, int | None]]:
+        """The processes that work for this one, each with the name of its task."""
+        hashing = [("hashing", process.pid) for process in self._hash_processes]
+        return [("proofs", self._checks.process_id), *hashing]
+
+    async def _start_http(self) -> Address:
+        server = await start_http(self.account, self.settings.http_address)
+        self._cleanup.push_async_callback(server.close)
+        return server.address
+
+    async def _start_tcp(self) -> Address:
+        address = self.settings.tcp_address
+        try:
+            await self._tcp_server.start()
+        except AddressUnavailable as error:
+            raise not_free("tcp.address", address, error.os_error) from error
+        self._cleanup.push_async_callback(self._tcp_server.close)
+        return Address(address.host, self._tcp_server.address[1])
+
+    async def _start_grpc(self) -> None:
+        """Listen for those who read and for publishers; from then on the node has started."""
+        settings, servers = self.settings, self._servers
+        detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
+        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts, detail.answer)
+        publishing = self.publish_service = PublishService(
+            self.conductor, Admission(admission_limits(settings))
+        )
+        self.block_access = BlockAccessService(self.ledger, self._page_blocks.ensure_block)
+        self._level_service = LevelService(self.ledger, self._instance, self._nodes)
+        reading = (self.block_access, self.subscribe_service, self._level_service)
+        self._cleanup.push_async_callback(self.keeper.close)  # should an address be taken: what follows ends
+        await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
+        await self._nodes.look()
+        # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
+        subscriber_address = await servers.start_reading(status, reading)
+        self.grpc_address = await servers.start_publishing(publishing, status, reading)
+        self.subscriber_address = subscriber_address or self.grpc_address
+        self.account.has_started(
+            self.grpc_address, self.subscriber_address, self.tcp_address, self.http_address
+        )
+        self._cleanup.push_async_callback(self._end_subscribers)
+        gate = self.conductor.acknowledging.gate
+        if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait
+            standbys = StandbyWatch(self.conductor, gate, self.ledger, self._peers, peer_tls(settings))
+            self._cleanup.push_async_callback(standbys.close)
+        self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
+        self._cleanup.push_async_callback(self.keeper.close)
+        for watch in (
+            self.account.watch(servers.show_readiness),
+            watch_certificates(servers.certificates, self.metrics),
+            servers.watch_receiving(publishing.is_urgent),
+            self._nodes.watch(),
+        ):
+            task = asyncio.ensure_future(watch)
+            task.add_done_callback(_on_watch_done)
+            self._cleanup.callback(task.cancel)
+
+    async def _start_control(self) -> Address:
+        """Start the server for those who operate the node, at an address of its own."""
+        account, following = self.account, self.following
+        control = ControlService(
+            *(self.keeper, self.ledger, account.control_facts, following.is_itself, self._instance),
+            allowed_subjects=frozenset(self.settings.control_allowed_subjects),
+        )
+        return await self._servers.start_control(control)
+
+    async def _end_subscribers(self) -> None:
+        """Let subscribers have their blocks to the end; who is too slow is cut off with the servers."""
+        loop = asyncio.get_running_loop()
+        self._cut_off_at = loop.time() + self.settings.shutdown_grace_seconds
+        self._level_service.close()
+        self._servers.end_health()
+        try:
+            async with asyncio.timeout_at(self._cut_off_at):
+                await self.subscribe_service.close()
+        except TimeoutError:
+            count = self.subscribe_service.stream_count
+            log.warning("subscribers were not finished", extra=fields(streams=count))
+
+    async def _stop_server(self, server: GrpcServer) -> None:
+        """Give calls what is left of the time that subscribers had."""
+        await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
+
+
+def _on_watch_done(task: asyncio.Task[None]) -> None:
+    """An error in our own code ends a watch, and is to be seen: what it shows stays as it is."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("the node does not watch itself any more", exc_info=error)

@@ -1,0 +1,126 @@
+"""What the settings of a node mean for its rooms: the rules that each of them goes by.
+
+Pure. Seconds become nanoseconds here, and nothing is decided.
+"""
+
+from __future__ import annotations
+
+from datastream import ServerLimits
+from gateway.addresses import Address
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.cluster.catch_up import CatchUpRules
+from gateway.race.records import RaceRules
+from gateway.services.status_detail import Abilities
+from gateway.services.subscribe_service import SubscribeLimits
+from gateway.settings.table import Settings
+from gateway.transport.admission import AdmissionLimits
+from gateway.transport.channels import ClientTls
+
+__all__ = [
+    "abilities",
+    "admission_limits",
+    "catch_up_rules",
+    "first_number",
+    "own_addresses",
+    "peer_tls",
+    "race_rules",
+    "subscribe_limits",
+    "tcp_limits",
+]
+
+
+def first_number(settings: Settings) -> int | None:
+    """Give the block that an empty node begins with; None: with whatever comes."""
+    return None if settings.first_block == "any" else settings.first_block or 0
+
+
+def abilities(settings: Settings, keys: LedgerKeys) -> Abilities:
+    """Give what the node can do, by its settings and the keys that are in them."""
+    return Abilities(
+        verification_mode=settings.verification_mode,
+        root_layout=settings.verification_root_layout,
+        has_ed25519_key=bool(keys.ed25519),
+        has_peers=bool(settings.peers),
+        min_standbys=settings.commit_min_standbys,
+    )
+
+
+def own_addresses(settings: Settings) -> set[Address]:
+    """Give the addresses under which others reach this node over gRPC."""
+    own = {settings.grpc_address, settings.grpc_advertised_address}
+    return own if settings.subscriber_address is None else own | {settings.subscriber_address}
+
+
+def peer_tls(settings: Settings) -> ClientTls | None:
+    """Give the certificates for connections to peers; None: they are made without TLS."""
+    files = (settings.catchup_tls_ca, settings.catchup_tls_certificate, settings.catchup_tls_key)
+    if settings.catchup_tls_ca is None:
+        return None
+    return ClientTls(*(None if file is None else str(file) for file in files))
+
+
+def race_rules(settings: Settings) -> RaceRules:
+    """Give the rules of the publish race."""
+    block_timeout_ns = int(settings.publish_block_timeout_seconds * 1e9)
+    proof_idle_ns = settings.publish_proof_idle_ms * 1_000_000
+    if block_timeout_ns:  # or a block that is all there would be given up before it is taken as complete
+        proof_idle_ns = min(proof_idle_ns, block_timeout_ns // 2)
+    return RaceRules(
+        block_bytes_max=settings.publish_max_block_bytes,
+        inflight_bytes_max=settings.publish_max_inflight_bytes,
+        publisher_bytes_max=settings.publish_max_publisher_inflight_bytes,
+        address_bytes_max=settings.publish_max_address_inflight_bytes,
+        proof_idle_ns=proof_idle_ns,
+        block_timeout_ns=block_timeout_ns,
+        stall_blocks=settings.publish_stall_blocks,
+        idle_timeout_ns=int(settings.publish_idle_timeout_seconds * 1e9),
+        duplicate_skip_window=settings.publish_duplicate_skip_window,
+        stray_messages_max=settings.publish_stray_messages_max,
+    )
+
+
+def catch_up_rules(settings: Settings) -> CatchUpRules:
+    """Give the rules of taking blocks from peers."""
+    return CatchUpRules(
+        stalled_attempts_max=settings.catchup_max_stalled_attempts,
+        rest_ns=int(settings.catchup_rest_seconds * 1e9),
+        rest_max_ns=int(settings.catchup_max_rest_seconds * 1e9),
+        unconfirmed_ns=int(settings.catchup_unconfirmed_seconds * 1e9),
+    )
+
+
+def admission_limits(settings: Settings) -> AdmissionLimits:
+    """Give the limits of publishers."""
+    return AdmissionLimits(
+        frozenset(settings.publish_allowed_subjects),
+        settings.publish_max_streams_per_publisher,
+        settings.publish_max_streams_per_address,
+        settings.publish_max_messages_per_second,
+        settings.publish_max_messages_per_second_per_address,
+    )
+
+
+def subscribe_limits(settings: Settings) -> SubscribeLimits:
+    """Give the limits of subscribers."""
+    return SubscribeLimits(
+        future_blocks_max=settings.subscriber_max_future_blocks,
+        streams_max=settings.subscriber_max_streams,
+        streams_per_address_max=settings.subscriber_max_streams_per_address,
+        write_timeout_seconds=settings.subscriber_write_timeout_seconds,
+        item_set_bytes=settings.subscriber_item_set_bytes,
+    )
+
+
+def tcp_limits(settings: Settings, descriptors: int | None) -> ServerLimits:
+    """Give the limits of data-streamer clients.
+
+    Args:
+        descriptors: file descriptors that the process may have. Clients have five in sixteen of them at most:
+            without a descriptor for publishers and other nodes, the chain stands.
+    """
+    most = settings.tcp_max_connections
+    return ServerLimits(
+        connections_max=most if descriptors is None else max(1, min(most, descriptors * 5 // 16)),
+        write_timeout_seconds=settings.tcp_write_timeout_seconds,
+        inactivity_timeout_seconds=settings.tcp_inactivity_timeout_seconds,
+    )

@@ -1,0 +1,82 @@
+"""Runs one node until it is told to stop: the process of `sluice serve` around `gateway.node.node.Node`.
+
+A shell: signals, the collector of garbage, and the exit status.
+
+    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup. One that is
+                               still opening its stream does not open it to the end
+    the node is broken         the same, exit status 1
+
+Source: docs/operations.md, "Run a node".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+import uvloop
+
+from datastream import DatastreamError
+from gateway.errors import Fatal, StartAbandoned
+from gateway.ignored_signals import unless_ignored
+from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
+from gateway.node.event_loop import NodeLoop
+from gateway.node.node import Node
+from gateway.settings.table import Settings
+from gateway.workers.malloc import keep_freed_memory
+
+__all__ = ["run_node"]
+
+log = logging.getLogger(__name__)
+
+
+def run_node(settings: Settings) -> int:
+    """Run one node until SIGINT, SIGTERM or SIGHUP; return the exit status of `sluice serve`.
+
+    Raises:
+        GatewayError: it cannot start.
+    """
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
+    gc.set_threshold(GC_OBJECTS_MIN)
+    keep_freed_memory(os.environ)
+    return uvloop.run(_run(settings), loop_factory=NodeLoop)
+
+
+async def _run(settings: Settings) -> int:
+    node = Node(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP)):
+        loop.add_signal_handler(number, stop.set)
+    node.warm_up()
+    # What is there now stays. To walk it all in every full collection would hold the event loop for 30 ms.
+    gc.collect()
+    gc.freeze()
+    asked = asyncio.ensure_future(stop.wait())
+    starting = asyncio.ensure_future(node.start())
+    await asyncio.wait({asked, starting}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        node.abandon_start()
+    try:
+        await starting
+    except StartAbandoned:
+        log.info("node stopped before it had started")
+        return 0
+    except DatastreamError as error:
+        raise Fatal(
+            f"data_dir {settings.data_dir}", got=str(error), expected="a stream that can be opened"
+        ) from error
+    gc.freeze()  # as does what the start has made; blocks may be coming, so it is not searched for garbage
+    waits: set[asyncio.Future[Any]] = {asked, node.broken}
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    broken = node.broken.exception() if node.broken.done() else None
+    if broken is not None:
+        log.critical("the node stops on an internal error", exc_info=broken)
+    asked.cancel()
+    await node.stop()
+    return 1 if broken is not None else 0

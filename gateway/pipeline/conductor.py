@@ -1,0 +1,453 @@
+"""Performs what the arbiter decides: answers publishers, and moves blocks from stage to stage.
+
+A shell. It feeds every event to `race.arbiter.Arbiter` and performs the actions that come back, in order; it
+has no opinion about block numbers. It runs in one event loop, and the stages in it; what takes long they do
+elsewhere.
+
+    message ──► Arbiter ──► Begin, Append, Verify, CheckLink, Drop ──► `BlocksInFlight`
+                   ▲    ──► Commit ──► `GroupCommit` ──► `Acknowledging`
+                   │    ──► Send, Close ──► `Outbox` of a publisher
+                   └─────── verified, refused, linked, committed, commit_failed
+
+Invariant: `committed` is fed only after `GroupCommit` has told that a block is stored, so an acknowledgement
+follows both flushes. It may be fed much later, in order: the arbiter's last block is the last that is
+acknowledged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+
+from gateway.blocks.item_set import ItemSet
+from gateway.limits import LISTENING_SECONDS, STOOD_STILL_SECONDS_MIN, TIMER_LATE_SECONDS_MAX
+from gateway.logs import caused_by, fields
+from gateway.metrics import Metrics
+from gateway.pipeline.acknowledging import Acknowledging, StoredBlock
+from gateway.pipeline.dispute import source_of
+from gateway.pipeline.group_commit import GroupCommit
+from gateway.pipeline.in_flight import Attempt, BlocksInFlight
+from gateway.pipeline.notes import note_answer, note_backoff, note_stray
+from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.replication_quorum import StandbyGate
+from gateway.race.actions import (
+    Action,
+    Append,
+    Begin,
+    CatchUp,
+    CheckLink,
+    Close,
+    Commit,
+    Drop,
+    Idle,
+    PublisherId,
+    Send,
+    Skip,
+    SourceError,
+    Stray,
+    Verify,
+)
+from gateway.race.arbiter import Arbiter
+from gateway.race.facts import LIVE
+from gateway.race.reputation import BackedOff
+from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.workers.hash_process import HashProcess
+from gateway.workers.hashing import Hashing
+from gateway.workers.loop_slots import Turns
+from gateway.workers.proof_checks import ProofChecks
+from gateway.workers.work_thread import WorkThread
+
+__all__ = ["Conductor"]
+
+log = logging.getLogger(__name__)
+
+
+class Conductor:
+    """Runs the publish race of one node.
+
+    Args:
+        arbiter: decides.
+        ledger: keeps the blocks.
+        checks: checks their proofs.
+        metrics: is told of everything.
+        clock_ns: monotonic time in nanoseconds.
+        responses_max: how many responses may wait for one publisher.
+        group_blocks_max: most blocks that share one pair of flushes.
+        hash_processes: hash what takes long; closed with the conductor.
+        standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
+        commit_thread: where blocks are committed, closed with the conductor; None: in a thread of its own.
+    """
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        ledger: Ledger,
+        checks: ProofChecks,
+        metrics: Metrics,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        responses_max: int = 4096,
+        group_blocks_max: int = 64,
+        hash_processes: Sequence[HashProcess] = (),
+        standbys: StandbyGate | None = None,
+        commit_thread: WorkThread | None = None,
+    ) -> None:
+        self.arbiter = arbiter
+        self.idle = asyncio.Event()
+        """Set when what was complete when the node shut down or retired is finished."""
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
+        self.acknowledging = Acknowledging(arbiter, self.perform, metrics, clock_ns, standbys)
+        """What is on disk, and what of it was acknowledged."""
+        self.turns = Turns()
+        """Of the event loop, for what takes it long."""
+        self._hashing = Hashing(hash_processes, self.turns)
+        self.in_flight = BlocksInFlight(
+            *(arbiter, self.perform, ledger, checks, self._hashing, metrics, clock_ns, self._spawn)
+        )
+        """The blocks that are being received, verified and committed."""
+        self._group_commit = GroupCommit(
+            *(ledger, commit_thread or WorkThread("commit"), self.turns, clock_ns, self._spawn),
+            blocks_max=group_blocks_max,
+            first_stored=self._first_stored,
+            stored=self._stored,
+            failed=self._commit_failed,
+            recovered=arbiter.disk_recovered,
+        )
+        self._commit_queue = self._group_commit.queue  # looked at with each message
+        self._ledger = ledger
+        self._checks = checks
+        self._metrics = metrics
+        self._now_ns = clock_ns
+        self._responses_max = responses_max
+        self._source_error_listeners: list[Callable[[], None]] = []
+        self._commit_failed_listeners: list[Callable[[], None]] = []
+        self._catch_up_listeners: list[Callable[[int], None]] = []
+        self._outboxes: dict[PublisherId, Outbox] = {}
+        metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
+        metrics.publishers.set_function(lambda: arbiter.publisher_count)
+        metrics.backing_off.set_function(lambda: len(arbiter.reputations.backing_off(clock_ns())))
+        # Into which responses were put that are to be sent: now, or when the event loop comes round.
+        self._unsent: list[Outbox] = []
+        self._sends_at_once = self._sends_soon = False
+        self._room = asyncio.Event()
+        self._stream_count = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ns = 0
+        self._listens = False  # before a time limit is looked at whose timer came late
+
+    # --- what the gRPC side calls --------------------------------------------------------------------------
+
+    def connect(
+        self, name: str, *, address: str = "", is_peer: bool = False, has_certificate: bool = False
+    ) -> Outbox:
+        """A publisher has opened a stream; read its responses from the outbox.
+
+        Args:
+            name: who it is.
+            address: the network address that it comes from.
+            is_peer: it is this node's own subscription to another node.
+            has_certificate: its name is the subject of a certificate that TLS has checked.
+        """
+        self._stream_count += 1
+        source = source_of(name, address, is_peer=is_peer, has_certificate=has_certificate)
+        outbox = Outbox(PublisherId(self._stream_count), name, self._responses_max, source)
+        self._outboxes[outbox.publisher_id] = outbox
+        extra = caused_by(source.key, publisher=name, stream=outbox.publisher_id)
+        log.info("publisher connected", extra=extra)
+        arbiter, now_ns = self.arbiter, self._now_ns()
+        self.perform(arbiter.connected(outbox.publisher_id, name, now_ns, address=address, is_peer=is_peer))
+        return outbox
+
+    def disconnect(self, outbox: Outbox, reason: str) -> None:
+        """The stream is gone, in whatever way."""
+        if self._outboxes.pop(outbox.publisher_id, None) is None:
+            return
+        outbox.close()
+        who = outbox.source.key
+        extra = caused_by(who, publisher=outbox.name, stream=outbox.publisher_id, reason=reason)
+        log.info("publisher left", extra=extra)
+        self.perform(self.arbiter.left(outbox.publisher_id, self._now_ns(), reason))
+
+    async def room_for(self, outbox: Outbox) -> None:
+        """Wait until another message of this publisher may be taken: how blocks in flight push back."""
+        arbiter, publisher_id = self.arbiter, outbox.publisher_id
+        if arbiter.may_read(publisher_id):
+            return
+        arbiter.hold_back(publisher_id)
+        while not arbiter.may_read(publisher_id):
+            self._room.clear()
+            await self._room.wait()
+        if publisher_id in arbiter.streams:
+            arbiter.let_go(publisher_id, self._now_ns())
+            self._arm()
+
+    @contextmanager
+    def delaying(self, outbox: Outbox) -> Iterator[None]:
+        """While a message of this publisher is kept, before it is told: none of its time passes."""
+        arbiter, publisher_id = self.arbiter, outbox.publisher_id
+        arbiter.delay(publisher_id, self._now_ns())
+        try:
+            yield
+        finally:
+            if publisher_id in arbiter.streams:
+                arbiter.go_on(publisher_id, self._now_ns())
+                self._arm()
+
+    def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
+        """An item set has come on a publisher's stream."""
+        publisher_id, now_ns = outbox.publisher_id, self._now_ns()
+        items, kinds, number, proven, only_proofs = item_set
+        if number is None:
+            actions = self.arbiter.items(
+                publisher_id, items, now_ns, kinds=kinds, proven=proven, only_proofs=only_proofs
+            )
+        else:
+            actions = self.arbiter.header(publisher_id, number, items, now_ns, kinds=kinds, proven=proven)
+        self.perform(actions)
+
+    def now_ns(self) -> int:
+        """The conductor's clock."""
+        return self._now_ns()
+
+    def perform(self, actions: Sequence[Action]) -> None:
+        """Perform actions and those that follow from them."""
+        waiting = list(actions)
+        for action in waiting:
+            # What an action leads to goes behind what the arbiter asked for before it: a Drop that comes of a
+            # Verify must not overtake the Begin of the attempt that it drops.
+            waiting += self._perform_one(action)
+        if self._commit_queue and not self._group_commit.is_running:
+            self._group_commit.begin()
+        if self._sends_at_once:
+            self._send_on()
+        elif self._unsent and not self._sends_soon:
+            self._sends_soon = True
+            asyncio.get_running_loop().call_soon(self._come_round)
+        if len(waiting) != 1 or type(waiting[0]) is not Append:  # which makes no room
+            self._room.set()
+        self._arm()
+
+    # --- what other parts of the node are told -------------------------------------------------------------
+
+    @property
+    def next_to_store(self) -> int:
+        """The block that is to be put on disk next; those before it may still wait to be acknowledged."""
+        return self.acknowledging.next_to_store
+
+    @property
+    def is_storing(self) -> bool:
+        """Whether that block is in flight."""
+        block = self.arbiter.blocks.get(self.next_to_store)
+        return block is not None and block.state in LIVE
+
+    def on_stored(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Have `listener` called when a block is on disk, each time; return what ends that."""
+        return self._ledger.on_advance(listener)
+
+    @property
+    def catch_up_target(self) -> int | None:
+        """The highest block that publishers have told of beyond what this node could take; None: none yet.
+
+        It is advisory, and stays when the node has got there: compare it with the ledger's last block.
+        """
+        return self.arbiter.catch_up_target
+
+    def on_catch_up_target(self, listener: Callable[[int], None]) -> None:
+        """Call `listener` in the event loop with each new, higher `catch_up_target`."""
+        self._catch_up_listeners.append(listener)
+
+    def on_source_error(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop when the last publisher ends its stream with ERROR.
+
+        Live subscribers are to be told then; blocks that are complete are still finished.
+        """
+        self._source_error_listeners.append(listener)
+
+    def on_commit_failed(self, listener: Callable[[], None]) -> None:
+        """Call `listener` in the event loop when the disk has refused a commit, each time."""
+        self._commit_failed_listeners.append(listener)
+
+    @property
+    def disk_failure(self) -> str | None:
+        """Why blocks cannot be written, and what the disk said when tried last; None where they can."""
+        failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
+        return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
+
+    # --- roles ---------------------------------------------------------------------------------------------
+
+    async def retire(self, reason: str) -> None:
+        """Finish what is complete and send publishers elsewhere; return when no block is in flight.
+
+        Cancelled before that, the node goes on retiring: `reinstate` it.
+        """
+        self.perform(self.arbiter.retire(reason, self._now_ns()))
+        await self.idle.wait()
+        await self._group_commit.finished()
+
+    def reinstate(self) -> None:
+        """Take publishers again."""
+        self.arbiter.reinstate()
+        self.idle.clear()
+        self.acknowledging.release()
+
+    # --- stopping ------------------------------------------------------------------------------------------
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Finish complete blocks, end every stream, wait for the disk; at most `grace_seconds`."""
+        if not self.arbiter.shutting_down:
+            self.idle.clear()  # a standby was idle before
+        self.perform(self.arbiter.shutdown(self._now_ns()))
+        try:
+            await asyncio.wait_for(self.idle.wait(), grace_seconds)
+        except TimeoutError:
+            extra = fields(grace_seconds=grace_seconds, awaiting_standbys=self.acknowledging.awaiting_count)
+            log.warning("blocks in flight were not finished", extra=extra)
+        await self._group_commit.finished()
+        if not self.idle.is_set() and not self.broken.done():  # else it is not known what is stored
+            self.perform(self.arbiter.give_up(self._now_ns()))
+        self.in_flight.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._group_commit.close()
+        self._hashing.close()
+        self._checks.close()
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Start a task; if it dies of an error, which would be our bug, `broken` says so."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None and not self.broken.done():
+            self.broken.set_exception(error)
+
+    # --- one action ----------------------------------------------------------------------------------------
+
+    def _perform_one(self, action: Action) -> Sequence[Action]:
+        """Perform one action; return what the arbiter answers to its outcome, where that is known at once."""
+        match action:
+            case Send():
+                self._send(action)
+            case Append():
+                return self.in_flight.append(action)
+            case Begin():
+                self.in_flight.begin(action, self._outboxes[action.publisher_id].source)
+            case Verify():
+                return self.in_flight.verify(action)
+            case CheckLink():
+                return self.in_flight.check_link(action)
+            case Commit():
+                self._commit_queue.append(self.in_flight.attempts[action.attempt_id])
+            case Drop():
+                self.in_flight.drop(action)
+            case Close():
+                outbox = self._outboxes.get(action.publisher_id)
+                if outbox is not None:
+                    outbox.close()
+            case Idle():
+                self.idle.set()
+            case CatchUp(target_number):
+                for tell_target in self._catch_up_listeners:
+                    asyncio.get_running_loop().call_soon(tell_target, target_number)
+            case Stray():
+                outbox = self._outboxes[action.publisher_id]
+                note_stray(self._metrics, outbox.name, action, outbox.source.key)
+            case BackedOff():
+                note_backoff(self._metrics, action)
+            case SourceError():
+                for tell in self._source_error_listeners:
+                    asyncio.get_running_loop().call_soon(tell)
+        return ()
+
+    def _send(self, action: Send) -> None:
+        outbox = self._outboxes.get(action.publisher_id)
+        if outbox is None:
+            return
+        outbox.put(action.response)
+        self._unsent.append(outbox)
+        # A Skip can wait until the event loop comes round, for those of other publishers: to send them one
+        # behind the other takes less time than to send each behind the header that it answers.
+        if type(action.response) is not Skip:
+            self._sends_at_once = True
+        note_answer(self._metrics, outbox.name, action.response, outbox.source.key)
+
+    def _come_round(self) -> None:
+        self._sends_soon = False
+        self._send_on()
+
+    def _send_on(self) -> None:
+        """Have the responses sent that were put in outboxes."""
+        unsent, self._unsent, self._sends_at_once = self._unsent, [], False
+        for outbox in unsent:
+            outbox.send_on()
+
+    # --- what the commit tells -----------------------------------------------------------------------------
+
+    async def _first_stored(self, attempt: Attempt) -> None:
+        """Block 0 is on disk: believe what it publishes, before it is acknowledged."""
+        await self._checks.block_0_committed(attempt.published)
+
+    def _stored(
+        self, group: Sequence[Attempt], blocks: Sequence[VerifiedBlock], took_ns: int, flush_count: int
+    ) -> None:
+        """Blocks are on disk: let readers have them, and acknowledge them."""
+        now_ns = self._now_ns()
+        self._metrics.flush_seconds.observe(took_ns / 1e9)
+        self._metrics.flushes.inc(flush_count)
+        for attempt, block in zip(group, blocks, strict=True):
+            self._ledger.advance(block)
+            self.in_flight.attempts.pop(attempt.attempt_id)
+            self.acknowledging.stored(
+                StoredBlock(
+                    *(attempt.attempt_id, block.number, block.root_hash, attempt.publisher),
+                    *(attempt.begun_ns, now_ns),
+                )
+            )
+
+    def _commit_failed(self, attempt: Attempt, reason: str) -> None:
+        """A block is not on disk, nor is what was to follow it."""
+        self.in_flight.commit_failed()
+        self.perform(self.arbiter.commit_failed(attempt.attempt_id, reason, self._now_ns()))
+        for tell in self._commit_failed_listeners:
+            asyncio.get_running_loop().call_soon(tell)
+
+    # --- time ----------------------------------------------------------------------------------------------
+
+    def stood_still(self, seconds: float) -> None:
+        """The event loop has come round so much too late: what has come since is still to be heard."""
+        if seconds >= STOOD_STILL_SECONDS_MIN:
+            self.arbiter.stood_still(int(seconds * 1e9), self._now_ns())
+            self._arm()
+
+    def _arm(self) -> None:
+        """Have `_on_time` called when the arbiter's next time limit runs out."""
+        deadline_ns = self.arbiter.next_deadline_ns()
+        if deadline_ns is None or self._listens:
+            return  # a timer that still runs finds nothing to do, or finds this, too
+        if self._timer is not None:
+            if self._timer_at_ns <= deadline_ns:
+                return
+            self._timer.cancel()
+        self._set_timer(deadline_ns)
+
+    def _set_timer(self, at_ns: int) -> None:
+        now_ns = self._now_ns()
+        self._timer_at_ns = max(now_ns, at_ns)
+        delay_seconds = (self._timer_at_ns - now_ns) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay_seconds, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        now_ns = self._now_ns()
+        # Timers come before messages: after a pause nobody has had a turn, and the pause is yet to be told.
+        late_ns = now_ns - self._timer_at_ns
+        self._listens = not self._listens and late_ns > TIMER_LATE_SECONDS_MAX * 1e9
+        if self._listens:
+            self._set_timer(now_ns + int(LISTENING_SECONDS * 1e9))
+            return
+        self.perform(self.arbiter.tick(now_ns))

@@ -1,0 +1,342 @@
+"""Group commit: blocks that come while others are written are written together, and share their flushes.
+
+A shell beside `pipeline.conductor`, which puts blocks in the queue, and hears what became of them. The thread
+that writes takes the next group by itself: one flush has on disk what makes a group visible, and what is in
+the next one.
+
+    blocks ready    A     B       C D       E F
+    written         ├─ A ─┤├─ A, B ─┤├─ B, C D ─┤├─ C D ─┤├─ E F ─┤├─ E F ─┤
+                                    └ A stored  └ B      └ C D             └ E F
+
+A group has flushes of its own
+
+- where it would hold up the one before it: it is large, or is laid out in the event loop
+  (`pipeline.committing`), or is block 0, of which more is to be kept, or begins with a block that settles the
+  root hash of the one before it, which is written first (`Ledger.settle`);
+- where the one before it has several blocks. They come faster than they can be written one by one, and then
+  the processors are what there is too little of: while the flush lasts, and until the event loop has heard
+  of it and asks the thread again, more of them gather.
+
+When the disk refuses a group, nothing of it can be seen, and what waits behind it is forgotten, too: it is
+linked to what is not there. Then the disk is tried until it takes writes again; a flush that failed is never
+trusted again, so what it left in doubt is written past the page cache and read back (`Ledger.probe`).
+
+Invariants
+  - One group at a time is begun, and blocks are in the order of the queue.
+  - `stored` is called only after both flushes.
+  - While `is_running`, the queue is taken from where blocks are committed, and put into by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from datastream.errors import CommitFailed
+from datastream.layout import ENTRY_HEAD_SIZE
+from gateway.blocks.chain import LastLayout
+from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS, SHARED_FLUSH_BYTES_MAX
+from gateway.logs import fields
+from gateway.pipeline.committing import commit, is_laid_out_in_loop
+from gateway.pipeline.in_flight import Attempt
+from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.workers.begun import Begun
+from gateway.workers.loop_slots import Turns
+from gateway.workers.work_thread import WorkThread
+
+__all__ = ["GroupCommit"]
+
+log = logging.getLogger(__name__)
+
+
+class _Group(NamedTuple):
+    """Blocks that are committed together."""
+
+    attempts: Sequence[Attempt]
+    blocks: Sequence[VerifiedBlock]
+    size_bytes: int
+    """Of their items."""
+    taken_ns: int
+    """When they were taken from the queue."""
+
+    @property
+    def is_several(self) -> bool:
+        """Whether it is more than one block."""
+        return len(self.attempts) > 1
+
+
+class _Failure(NamedTuple):
+    """A block that could not be put on disk."""
+
+    attempt: Attempt
+    error: Exception
+
+
+class _Outcome(NamedTuple):
+    """What came of a call of the thread."""
+
+    group: _Group | None
+    """The last group that is on disk; the event loop was told of those before it."""
+    took_ns: int
+    """From when that group was taken."""
+    failure: _Failure | None
+
+
+class GroupCommit:
+    """Puts the blocks of one node on disk.
+
+    Args:
+        ledger: keeps the blocks.
+        thread: in which it is written; closed with this.
+        turns: of the event loop, for large blocks that are laid out there.
+        now_ns: monotonic time in nanoseconds.
+        spawn: starts a task whose errors would be our bugs.
+        blocks_max: most blocks in a group.
+        first_stored: told of block 0 when it is on disk, and awaited before `stored` is.
+        stored: told of each group that is on disk, with the nanoseconds that it took, and its flushes, of
+            which one that it shares counts for the group behind it; the ledger is still to `advance` by its
+            blocks.
+        failed: told of the first block of a group that is not, and why; what waited is forgotten.
+        recovered: told that the disk takes writes again, and that what a flush left in doubt is on it.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        thread: WorkThread,
+        turns: Turns,
+        now_ns: Callable[[], int],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+        *,
+        blocks_max: int,
+        first_stored: Callable[[Attempt], Awaitable[None]],
+        stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int, int], None],
+        failed: Callable[[Attempt, str], None],
+        recovered: Callable[[], None],
+    ) -> None:
+        self.queue: deque[Attempt] = deque()
+        """Blocks that are verified and linked, in order of number; `begin` when there are some."""
+        self.is_running = False
+        """Whether blocks are being committed; those that come meanwhile are committed, too."""
+        self.refusal: str | None = None
+        """Why the disk still did not take writes when it was tried last."""
+        self._ledger = ledger
+        self._thread = thread
+        self._turns = turns
+        self._now_ns = now_ns
+        self._spawn = spawn
+        self._blocks_max = blocks_max
+        self._first_stored = first_stored
+        self._stored = stored
+        self._failed = failed
+        self._recovered = recovered
+        self._running: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Commit what is in the queue, until it is empty; not while that `is_running`."""
+        self.is_running = True
+        # At once, and not when the event loop comes round: what it has to do before may take long.
+        begun = Begun(self._commit_all())
+        if self.is_running:  # it waits for the disk, or has ended with an error, which the task raises
+            self._running = self._spawn(begun.rest())
+
+    async def finished(self) -> None:
+        """Wait until nothing is being committed."""
+        while self._running is not None and not self._running.done():
+            await asyncio.wait({self._running})
+
+    def close(self) -> None:
+        """Stop trying the disk, and wait for the thread."""
+        if self._probing is not None:
+            self._probing.cancel()
+        self._thread.close()
+
+    async def _commit_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self.queue:
+            if _is_apart(self.queue[0]):
+                failure = await self._commit_apart(self._next_group())
+            else:
+                group, took_ns, failure = await self._thread.run(self._commit_here, loop)
+                if group is not None:
+                    self._on_stored(group, took_ns, 2)
+            if failure is not None:
+                self._give_up(failure)
+            elif self._ledger.snapshot_due:
+                await self._thread.run(self._ledger.write_snapshot)
+        self.is_running, self._running = False, None
+
+    def _next_group(self) -> _Group:
+        """Take blocks of a kind from the queue: one at least, none more beyond the limits of a group."""
+        attempts: list[Attempt] = []
+        blocks: list[VerifiedBlock] = []
+        size_bytes = file_bytes = 0
+        is_apart = _is_apart(self.queue[0])
+        while (
+            self.queue
+            and len(attempts) < self._blocks_max
+            and (
+                not attempts
+                or (
+                    file_bytes < COMMIT_GROUP_BYTES_MAX
+                    and self.queue[0].settles is None
+                    and _is_apart(self.queue[0]) == is_apart
+                )
+            )
+        ):
+            attempt = self.queue.popleft()
+            assert attempt.summary is not None
+            size_bytes += attempt.summary.size_bytes
+            file_bytes += attempt.summary.size_bytes + len(attempt.items) * ENTRY_HEAD_SIZE
+            attempts.append(attempt)
+            root_hash, layout = attempt.summary.root_hash, LastLayout.of(attempt.summary)
+            blocks.append(VerifiedBlock(attempt.number, attempt.items, root_hash, attempt.kinds, layout))
+        return _Group(attempts, blocks, size_bytes, self._now_ns())
+
+    async def _commit_apart(self, group: _Group) -> _Failure | None:
+        """Commit a group by itself, for which something is to be done in the event loop."""
+        try:
+            settled_root_hash = group.attempts[0].settles
+            if settled_root_hash is not None:
+                await self._thread.run(self._ledger.settle, settled_root_hash)
+                self._ledger.settled()
+            took_ns = await commit(
+                *(self._ledger, group.blocks, group.size_bytes, self._thread, self._turns),
+                now_ns=self._now_ns,
+            )
+        except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
+            return _Failure(group.attempts[0], error)
+        if group.attempts[0].number == 0:
+            await self._first_stored(group.attempts[0])
+        self._on_stored(group, took_ns, 2)
+        return None
+
+    def _on_stored(self, group: _Group, took_ns: int, flush_count: int) -> None:
+        self._stored(group.attempts, group.blocks, took_ns, flush_count)
+        log.debug(
+            "blocks committed", extra=fields(first=group.blocks[0].number, last=group.blocks[-1].number)
+        )
+
+    # --- in the thread -------------------------------------------------------------------------------------
+
+    def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Outcome:
+        """Commit groups one behind the other, until none waits, or the event loop is to come in between.
+
+        Args:
+            loop: told of each that is on disk, but for the last one.
+        """
+        ledger = self._ledger
+        begun: _Group | None = None
+        while True:
+            group = self._take(begun)
+            if group is None and begun is None:
+                return self._outcome()
+            try:
+                if begun is not None and (group is None or group.size_bytes > SHARED_FLUSH_BYTES_MAX):
+                    ledger.finish()
+                    if group is None and (begun.is_several or not self._has_some):
+                        return self._outcome(begun)
+                    self._tell(loop, begun, 2)
+                    begun = None
+                if group is not None:
+                    ledger.begin(group.blocks)  # which finishes what was begun
+            except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
+                failure = self._failure(loop, begun, group, error)
+                if ledger.has_begun:  # not for the disk's sake: a later commit must not bring it back
+                    ledger.give_up()
+                return self._outcome(failure=failure)
+            if begun is not None:
+                self._tell(loop, begun, 1)
+            begun = group
+
+    @property
+    def _has_some(self) -> bool:
+        """Whether there is a group for the thread, and nothing else is due."""
+        return bool(self.queue) and not _is_apart(self.queue[0]) and not self._ledger.snapshot_due
+
+    def _take(self, begun: _Group | None) -> _Group | None:
+        """Take the next group from the queue, if there is one that may be begun behind another one."""
+        if not self._has_some or (begun is not None and begun.is_several):
+            return None
+        return self._next_group()
+
+    def _outcome(self, group: _Group | None = None, failure: _Failure | None = None) -> _Outcome:
+        return _Outcome(group, 0 if group is None else self._now_ns() - group.taken_ns, failure)
+
+    def _failure(
+        self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
+    ) -> _Failure:
+        """Finish what was begun where only what is behind it has failed; tell what could not be committed."""
+        if begun is None:
+            assert group is not None
+            return _Failure(group.attempts[0], error)
+        if group is None or not self._ledger.has_begun:
+            return _Failure(begun.attempts[0], error)
+        try:
+            self._ledger.finish()
+        except Exception as finish_error:  # as above
+            return _Failure(begun.attempts[0], finish_error)
+        self._tell(loop, begun, 2)
+        return _Failure(group.attempts[0], error)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group, flush_count: int) -> None:
+        """Have the event loop told that a group is on disk."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns, flush_count)
+
+    def _hear(self, group: _Group, took_ns: int, flush_count: int) -> None:
+        """In the event loop: a group is on disk."""
+        try:
+            self._on_stored(group, took_ns, flush_count)
+        except Exception as error:  # our bug; the thread goes on, so a task of its own tells of it
+            self._spawn(_raise(error))
+
+    # --- a disk that refuses -------------------------------------------------------------------------------
+
+    def _give_up(self, failure: _Failure) -> None:
+        attempt, error = failure
+        if isinstance(error, CommitFailed):
+            log.error("commit failed", extra=fields(block=attempt.number, got=str(error)))
+        else:
+            log.error("commit failed", extra=fields(block=attempt.number), exc_info=error)
+        self.queue.clear()
+        self._failed(attempt, str(error))
+        if self._probing is None:
+            self._probing = self._spawn(self._await_disk())
+
+    async def _await_disk(self) -> None:
+        """Try the disk until it takes writes again; say why it does not where that changes."""
+        said = ""
+        while True:
+            await asyncio.sleep(DISK_PROBE_SECONDS)
+            try:
+                await self._thread.run(self._ledger.probe)
+            except (OSError, CommitFailed) as error:
+                level = logging.DEBUG if str(error) == said else logging.WARNING
+                log.log(level, "the disk still cannot be written", extra=fields(got=str(error)))
+                said = str(error)
+                self.refusal = said
+                continue
+            break
+        log.info("the disk takes writes again", extra=fields(last_block=self._ledger.last_number))
+        self._probing = self.refusal = None
+        self._recovered()
+
+
+def _is_apart(attempt: Attempt) -> bool:
+    """Tell whether a block is committed by itself: something is to be done for it in the event loop."""
+    assert attempt.summary is not None
+    return (
+        attempt.number == 0
+        or attempt.settles is not None
+        or is_laid_out_in_loop(1, len(attempt.items), attempt.summary.size_bytes)
+    )
+
+
+async def _raise(error: Exception) -> None:
+    raise error

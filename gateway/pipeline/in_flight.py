@@ -1,0 +1,337 @@
+"""The blocks in flight on one node: hashed as their items come, verified when they end, linked in order.
+
+A shell beside `pipeline.conductor`, which hands it those actions of the arbiter that are about one attempt at
+a block. The outcome goes back to the arbiter: at once, as what a method returns, or through `perform`.
+
+    Begin       an attempt, with a hasher
+    Append      its items are hashed here, or by `Hashing` when the set is large        ──► refused
+    Verify      root hash here; proofs by `ProofChecks`, here or in a process apart     ──► verified, refused
+    CheckLink   the links to the block before it; a wrong one may be our own fault,
+                which `pipeline.dispute` tells                                           ──► linked, refused
+    Drop        the attempt is gone, and with it whatever is still being done for it
+
+A block that this node cannot check is dropped without a word against who sent it, and noted as what the node
+lacks until a block of that number is stored (`lack_of`).
+
+Invariants
+  - The items of an attempt are hashed in the order in which they came: behind a set that waits for a thread
+    all others wait.
+  - Nothing is told of an attempt that was dropped.
+  - Links are checked against a chain that runs ahead of the ledger by the blocks that are being committed;
+    when a commit fails it goes back to the ledger's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from datastream.errors import DatastreamError
+from gateway.blocks.chain import Chain, LastLayout
+from gateway.blocks.errors import BlockRefused, LayoutError
+from gateway.blocks.proofs.ledger_data import LedgerData
+from gateway.blocks.refusal import Fault
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from gateway.logs import fields
+from gateway.metrics import Metrics
+from gateway.pipeline.dispute import Dispute, Disputed, Source
+from gateway.pipeline.notes import note_dispute, note_drop, note_refusal
+from gateway.race.actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
+from gateway.race.arbiter import Arbiter
+from gateway.race.tables import Failure
+from gateway.store.block_store import Ledger
+from gateway.workers.hashing import Hashing
+from gateway.workers.proof_checks import ProofChecks
+
+__all__ = ["Attempt", "BlocksInFlight", "Lack"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One block in flight."""
+
+    attempt_id: AttemptId
+    number: int
+    """Block number."""
+    source: Source
+    """Who sends it."""
+    hasher: BlockHasher
+    begun_ns: int
+    """When its header came."""
+    items: list[bytes] = field(default_factory=list)
+    kinds: list[int] = field(default_factory=list)
+    """Field numbers of the items."""
+    summary: BlockSummary | None = None
+    """What it comes to; None until it is verified."""
+    unhashed: deque[Append] = field(default_factory=deque)
+    """Item sets that wait for a thread, because a large one is before them."""
+    hashing: asyncio.Task[None] | None = None
+    """What hashes them."""
+    proving: asyncio.Task[None] | None = None
+    """The check of its proofs, where that is not done at once."""
+    settles: bytes | None = None
+    """The root hash of the block before it, where its links show that this is that of the other layout."""
+    published: LedgerData | None = None
+    """What it publishes, if it is a block 0 that was accepted."""
+    ended: bool = False
+    """Verify was asked for while a thread was hashing."""
+
+    @property
+    def publisher(self) -> str:
+        """Who sends it, for people."""
+        return self.source.name
+
+
+class Lack(NamedTuple):
+    """Why this node cannot check blocks."""
+
+    number: int
+    """The block that could not be checked."""
+    text: str
+    """Which block, and what is missing, as the log has it."""
+
+
+class BlocksInFlight:
+    """Hashes and verifies the blocks of one node's race.
+
+    Args:
+        arbiter: is told what becomes of them.
+        perform: performs its actions.
+        ledger: holds the chain that they continue.
+        checks: checks their proofs.
+        hashing: hashes large sets.
+        metrics: is told of everything.
+        now_ns: monotonic time in nanoseconds.
+        spawn: starts a task whose errors would be our bugs.
+    """
+
+    def __init__(
+        self,
+        arbiter: Arbiter,
+        perform: Callable[[Sequence[Action]], None],
+        ledger: Ledger,
+        checks: ProofChecks,
+        hashing: Hashing,
+        metrics: Metrics,
+        now_ns: Callable[[], int],
+        spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
+    ) -> None:
+        self.attempts: dict[AttemptId, Attempt] = {}
+        """What the arbiter has begun and not dropped; who has put a block on disk takes its attempt out."""
+        self._arbiter = arbiter
+        self._perform = perform
+        self._ledger = ledger
+        self._checks = checks
+        self._hashing = hashing
+        self._metrics = metrics
+        self._now_ns = now_ns
+        self._spawn = spawn
+        self._chain_ahead = ledger.chain.copy()
+        self._linked: BlockSummary | None = None
+        """The last block of that chain, if it was linked in this run."""
+        self._dispute = Dispute()
+        self._looking_at: int | None = None
+        """The block of an earlier run whose proofs are checked again, or were last."""
+        self._said: tuple[int, bool] | None = None
+        """The dispute that was logged last."""
+        self._lack: Lack | None = None
+
+    def lack_of(self, number: int) -> str | None:
+        """Say why the block that comes next, `number`, could not be checked; None: nothing is known of it."""
+        return self._lack.text if self._lack is not None and self._lack.number == number else None
+
+    def note_lack(self, lack: Lack) -> None:
+        """Take note of a block that could not be checked; the lowest that is still to be stored is kept."""
+        chain, held = self._chain_ahead, self._lack
+        next_number = self._arbiter.next_number if chain.last_number is None else chain.next_number
+        if held is None or not next_number <= held.number < lack.number:
+            self._lack = lack
+
+    def begin(self, action: Begin, source: Source) -> None:
+        """A publisher has won a block."""
+        self.attempts[action.attempt_id] = Attempt(
+            action.attempt_id, action.block_number, source, self._checks.hasher(), self._now_ns()
+        )
+        self._metrics.blocks_received.inc()
+
+    def drop(self, action: Drop) -> None:
+        """An attempt has come to nothing."""
+        attempt = self.attempts.pop(action.attempt_id)
+        attempt.unhashed.clear()
+        for task in (attempt.hashing, attempt.proving):
+            if task is not None:
+                task.cancel()
+        # A cancelled task holds what it had: with it here, the items would stay until a full collection.
+        attempt.hashing = attempt.proving = None
+        note_drop(attempt.publisher, action, attempt.source.key)
+
+    def commit_failed(self) -> None:
+        """Go back to the ledger's chain: blocks that were linked are not to be on disk."""
+        self._chain_ahead = self._ledger.chain.copy()
+
+    def stop(self) -> None:
+        """Give up what is still being done."""
+        for attempt in self.attempts.values():
+            for task in (attempt.hashing, attempt.proving):
+                if task is not None:
+                    task.cancel()
+
+    # --- items ---------------------------------------------------------------------------------------------
+
+    def append(self, action: Append) -> Sequence[Action]:
+        """Add a set of items, and hash it, now or when its turn comes."""
+        attempt = self.attempts[action.attempt_id]
+        attempt.items.extend(action.items)
+        attempt.kinds.extend(action.kinds)
+        if attempt.hashing is None and self._hashing.is_quick(action.items):
+            try:
+                attempt.hasher.add(action.items, action.kinds, action.size_bytes)
+            except BlockRefused as refused:
+                return self._refused(attempt, refused)
+            return ()
+        attempt.unhashed.append(action)
+        if attempt.hashing is None:
+            attempt.hashing = self._spawn(self._hash_apart(attempt))
+        return ()
+
+    async def _hash_apart(self, attempt: Attempt) -> None:
+        try:
+            while attempt.unhashed:
+                await self._hashing.add_next(attempt.hasher, attempt.unhashed)
+        except BlockRefused as refused:
+            attempt.hashing = None
+            self._perform(self._refused(attempt, refused))
+            return
+        attempt.hashing = None
+        if attempt.ended:
+            self._perform(self._verify(attempt))
+
+    # --- root hash and proofs ------------------------------------------------------------------------------
+
+    def verify(self, action: Verify) -> Sequence[Action]:
+        """All items of a block are there: check root hash and proofs, when the last is hashed."""
+        attempt = self.attempts[action.attempt_id]
+        if attempt.hashing is not None:
+            attempt.ended = True
+            return ()
+        return self._verify(attempt)
+
+    def _verify(self, attempt: Attempt) -> Sequence[Action]:
+        try:
+            summary = attempt.hasher.finish()
+            if self._checks.at_once(summary):
+                attempt.summary = self._checks.check_now(summary)
+                return self._arbiter.verified(attempt.attempt_id, self._now_ns())
+        except BlockRefused as refused:
+            return self._refused(attempt, refused)
+        attempt.proving = self._spawn(self._verify_apart(attempt, summary))
+        return ()
+
+    async def _verify_apart(self, attempt: Attempt, summary: BlockSummary) -> None:
+        """Wait for the check of the proofs; dropping the attempt ends this."""
+        try:
+            more_come = any(
+                other.proving is None and other.summary is None for other in self.attempts.values()
+            )
+            verdict = await self._checks.check(
+                summary, attempt.items, block_0_comes=self._awaits_block_0, more_come=more_come
+            )
+        except BlockRefused as refused:
+            attempt.proving = None
+            self._perform(self._refused(attempt, refused))
+            return
+        attempt.proving = None
+        attempt.summary, attempt.published = verdict.summary, verdict.published
+        self._perform(self._arbiter.verified(attempt.attempt_id, self._now_ns()))
+
+    def _awaits_block_0(self) -> bool:
+        """Whether the chain here is still to begin, with block 0."""
+        return self._ledger.last_number is None and self._arbiter.next_number == 0
+
+    # --- links ---------------------------------------------------------------------------------------------
+
+    def check_link(self, action: CheckLink) -> Sequence[Action]:
+        """Check both links of a block that was verified; blocks come here in order of number."""
+        attempt = self.attempts[action.attempt_id]
+        summary = attempt.summary
+        assert summary is not None
+        if self._chain_ahead.last_number is None:
+            self._chain_ahead = Chain(self._arbiter.next_number)
+            if self._chain_ahead.anchor_note is not None:
+                log.warning(
+                    "the chain begins after block 0", extra=fields(note=self._chain_ahead.anchor_note)
+                )
+        chain, refusal = self._chain_ahead.settled_by(summary)
+        if refusal is not None:
+            failure = Failure.DISPUTED if self._note_dispute(attempt.source, summary) else Failure.REFUSED
+            return self._refused(attempt, BlockRefused(refusal), failure)
+        if chain is not self._chain_ahead:
+            attempt.settles = chain.last_root_hash
+            log.info(
+                "the next block tells the layout of a block's root hash",
+                extra=fields(block=chain.last_number, root_hash=summary.previous_root_hash.hex()),
+            )
+            self._chain_ahead = chain
+        attempt.summary = summary = chain.in_its_layout(summary)
+        chain.advance(summary.number, summary.root_hash, LastLayout.of(summary))
+        self._linked = summary
+        self._metrics.blocks_verified.inc()
+        return self._arbiter.linked(action.attempt_id, self._now_ns())
+
+    def _refused(
+        self, attempt: Attempt, refused: BlockRefused, failure: Failure = Failure.REFUSED
+    ) -> Sequence[Action]:
+        number, refusal = attempt.number, refused.refusal
+        note_refusal(self._metrics, number, attempt.publisher, refusal, attempt.source.key)
+        if refusal.kind.fault is not Fault.SENDER:
+            failure = Failure.UNCHECKED
+            self.note_lack(
+                Lack(number, f"block {number} of {attempt.publisher} cannot be checked: {refusal}")
+            )
+        return self._arbiter.refused(attempt.attempt_id, str(refusal), self._now_ns(), failure=failure)
+
+    # --- the dispute over the last stored block ------------------------------------------------------------
+
+    @property
+    def disputed(self) -> Disputed | None:
+        """The dispute over the last stored block as it stands; None: there is none."""
+        return self._dispute.state(self._ledger.last_number, self._now_ns())
+
+    def _note_dispute(self, source: Source, summary: BlockSummary) -> bool:
+        """Take note of a block that does not continue the chain; tell whether the node is at a dead end."""
+        number, own_root = self._chain_ahead.last_number, self._chain_ahead.last_root_hash
+        named_root = summary.previous_root_hash
+        if number is None or own_root is None or number != self._ledger.last_number or named_root == own_root:
+            return False  # what it is to follow is not stored yet, or it is that block after all
+        self._dispute.claim(number, own_root, source, named_root, self._now_ns())
+        if self._dispute.is_signed(number) is None:
+            if self._linked is not None and self._linked.number == number:
+                self._dispute.judge(number, is_signed=self._checks.signs_root(self._linked))
+            elif self._looking_at != number:
+                self._looking_at = number
+                self._spawn(self._look_at_stored(number))
+        found = self.disputed
+        if found is None:
+            return False
+        if self._said != (found.number, found.is_dead_end):
+            self._said = found.number, found.is_dead_end
+            note_dispute(found)
+        return found.is_dead_end
+
+    async def _look_at_stored(self, number: int) -> None:
+        """Check in a thread whether a signature covers the root of the last block of an earlier run."""
+
+        def is_signed() -> bool:
+            try:
+                stored = self._ledger.read_block(number)
+            except (LayoutError, DatastreamError, OSError):
+                return False
+            return stored is not None and self._checks.signs_stored_root(stored)
+
+        self._dispute.judge(number, is_signed=await asyncio.to_thread(is_signed))

@@ -1,0 +1,210 @@
+"""What the arbiter wants done: values that a shell performs, in the order given.
+
+Pure. The shell (`gateway.pipeline.conductor`) performs them in order and decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NewType
+
+from gateway.race.reputation import BackedOff
+from gateway.race.tables import EndStatus, Failure
+
+__all__ = [
+    "Acknowledgement",
+    "Action",
+    "Append",
+    "AttemptId",
+    "Begin",
+    "Behind",
+    "CatchUp",
+    "CheckLink",
+    "Close",
+    "Commit",
+    "Drop",
+    "EndOfStream",
+    "Idle",
+    "PublisherId",
+    "Resend",
+    "Response",
+    "Send",
+    "Skip",
+    "SourceError",
+    "Stray",
+    "Verify",
+]
+
+PublisherId = NewType("PublisherId", int)
+"""One stream of one publisher; given by the shell, never used twice."""
+
+AttemptId = NewType("AttemptId", int)
+"""One try at one block by one publisher; counted from 1, never used twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Block and all before it are verified and on disk."""
+
+    block_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Another publisher is sending this block, or has sent it."""
+
+    block_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Go back to this block's header."""
+
+    block_number: int
+    failure: Failure | None = field(default=None, compare=False)
+    """For the metrics: why the block is needed again; None: it was passed for a first block of the chain that
+    has failed. Not sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The block offered is ahead of this node."""
+
+    last_number: int | None
+    """The last committed block; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndOfStream:
+    """The last word on a stream."""
+
+    status: EndStatus
+    last_number: int | None
+    """The last committed block; None where there is none."""
+    proximate_number: int | None = None
+    """The block that the status is about; None where there is none (0 on the wire)."""
+    reason: str = ""
+    """For the log: what, got, expected. Not sent."""
+
+
+Response = Acknowledgement | Skip | Resend | Behind | EndOfStream
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Queue a response to a publisher. An EndOfStream is followed by nothing on that stream."""
+
+    publisher_id: PublisherId
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the stream with status OK, once all its responses are sent."""
+
+    publisher_id: PublisherId
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A publisher has won a block: open a buffer and a hasher for it."""
+
+    attempt_id: AttemptId
+    block_number: int
+    publisher_id: PublisherId
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add items to the attempt's buffer and hash them; report a refusal with `refused`."""
+
+    attempt_id: AttemptId
+    items: Sequence[bytes]
+    kinds: Sequence[int]
+    """Field numbers of the items."""
+    size_bytes: int
+    """Sum of the sizes of the items."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Check root hash and proof; report with `verified` or `refused`."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLink:
+    """Check that the attempt continues the block before it; report with `linked` or `refused`.
+
+    Asked in order of number, each block once the one before it is linked or committed.
+    """
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Write the block to the ledger; report with `committed` or `commit_failed`. Asked in order of number."""
+
+    attempt_id: AttemptId
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Forget the attempt. Nothing of it may reach the ledger."""
+
+    attempt_id: AttemptId
+    block_number: int
+    failure: Failure
+    reason: str
+    """For the log: what, got, expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Shutdown has finished what was complete; every stream is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceError:
+    """The last publisher said EndStream(ERROR): live subscribers are to be told that their source is gone."""
+
+    publisher_id: PublisherId
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A message that belongs to no block was dropped."""
+
+    publisher_id: PublisherId
+    reason: str
+    """For the log: what, got, expected."""
+    is_first: bool
+    """It is the first one in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """A publisher has told of a block further ahead than any before; said once for each rise."""
+
+    target_number: int
+    """The highest block offered beyond what this node could take, or named by TOO_FAR_BEHIND. Advisory."""
+
+
+Action = (
+    Send
+    | Close
+    | Begin
+    | Append
+    | Verify
+    | CheckLink
+    | Commit
+    | Drop
+    | Idle
+    | SourceError
+    | Stray
+    | BackedOff
+    | CatchUp
+)

@@ -1,0 +1,181 @@
+"""What publishers have delivered and failed, and how long those who failed back off: the price of the race.
+
+Pure; the caller passes the time. `gateway.race.facts` asks before a publisher wins a block.
+
+    a publisher            who pays for a block that it fails
+    has delivered blocks   its own record, by name and address
+    is a newcomer          the record of its address, and the one that all newcomers share
+
+A newcomer has delivered no block yet, or has failed as often since as takes away all that it had earned: each
+failure takes half. A claimed name is free to invent and to steal. So newcomers share a record, and a name
+counts together with the address that it comes from.
+
+    failures in a row   backoff, in times of a block (`publish.block_timeout_seconds`)
+    1                   none: lines break
+    2, 3, 4, …          2, 4, 8, …, up to 64
+
+Invariants
+  - Who backs off already pays nothing for what fails meanwhile: it was begun before.
+  - `LEVEL_BLOCKS` blocks that a publisher delivers take one of its failures away. The records that are
+    shared forget theirs after a time without any.
+  - Records are bounded. Only a delivered block makes a record of a name.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["BACKOFF_LEVEL_MAX", "LEVEL_BLOCKS", "BackedOff", "Reputation", "Reputations"]
+
+BACKOFF_LEVEL_MAX: Final = 7
+"""Failures in a row after which the backoff grows no more: 64 times the time of a block."""
+LEVEL_BLOCKS: Final = 16
+"""Delivered blocks that take one failure away. With 1, who delivers one and fails one would pay nothing."""
+FORGET_TIMES: Final = 32
+"""Times of a block without a failure after which a shared record begins anew."""
+DELIVERED_MAX: Final = 1 << 10
+"""Delivered blocks that count: eleven failures in a row make anybody a newcomer."""
+REPUTATIONS_KEPT: Final = 1_000
+"""Publishers, and addresses, whose records are kept, some 300 bytes each. The one that delivered or failed
+nothing for the longest time is forgotten first."""
+
+
+@dataclass(slots=True)
+class Reputation:
+    """The record of a publisher, of an address, or of all newcomers."""
+
+    level: int = 0
+    """Failures in a row that are not taken away."""
+    until_ns: int = 0
+    """When its last backoff ends, or its last failure where that cost none."""
+    delivered_count: int = 0
+    """Blocks whose root hash and proof were right, halved with each failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackedOff:
+    """Somebody who backs off from now on, or still; to be told of when it begins."""
+
+    name: str
+    """The publisher's name; "" for an address, and for all newcomers."""
+    address: str
+    """Its address; "" for all newcomers."""
+    level: int
+    """Failures in a row."""
+    left_ns: int
+    """For how long."""
+
+    def words(self) -> str:
+        """Say who it is, for people."""
+        if self.name:
+            return f"{self.name} ({self.address})" if self.address else self.name
+        newcomers = "publishers that have delivered no block"
+        return f"{newcomers}, at {self.address}" if self.address else newcomers
+
+
+class Reputations:
+    """The records of one race.
+
+    Args:
+        block_timeout_ns: the time that a publisher has for a block; 0: nobody ever backs off.
+    """
+
+    def __init__(self, block_timeout_ns: int) -> None:
+        self.newcomers = Reputation()
+        self._block_timeout_ns = block_timeout_ns
+        self._names: OrderedDict[tuple[str, str], Reputation] = OrderedDict()
+        self._addresses: OrderedDict[str, Reputation] = OrderedDict()
+        self._last_until_ns = 0  # when the last of all backoffs ends
+
+    def is_newcomer(self, name: str, address: str) -> bool:
+        """Whether a publisher has nothing to show."""
+        record = self._names.get((name, address))
+        return record is None or not record.delivered_count
+
+    def fears_newcomers(self, now_ns: int) -> bool:
+        """Whether newcomers failed blocks of late, and more than one: lines break."""
+        record = self.newcomers
+        return record.level > 1 and not self._is_forgotten(record, now_ns)
+
+    def delivered(self, name: str, address: str) -> None:
+        """A publisher's block has the right root hash and proof."""
+        record = self._of_name(name, address)
+        record.delivered_count = min(record.delivered_count + 1, DELIVERED_MAX)
+        if record.level and not record.delivered_count % LEVEL_BLOCKS:
+            record.level -= 1
+
+    def failed(self, name: str, address: str, now_ns: int) -> list[BackedOff]:
+        """A publisher has failed a block; return who backs off for it from now on."""
+        records = []
+        own = self._names.get((name, address))
+        if own is not None:
+            own.delivered_count //= 2
+            self._names.move_to_end((name, address))
+            records.append(((name, address), own))
+        if own is None or not own.delivered_count:
+            records += [(("", address), self._of_address(address)), (("", ""), self.newcomers)]
+        backed_off = []
+        for (of_name, of_address), record in records:
+            if now_ns < record.until_ns:
+                continue
+            if record is not own and self._is_forgotten(record, now_ns):
+                record.level = 0
+            record.level = min(record.level + 1, BACKOFF_LEVEL_MAX)
+            for_ns = self._block_timeout_ns << (record.level - 1) if record.level > 1 else 0
+            record.until_ns = now_ns + for_ns
+            self._last_until_ns = max(self._last_until_ns, record.until_ns)
+            if for_ns:
+                backed_off.append(BackedOff(of_name, of_address, record.level, for_ns))
+        return backed_off
+
+    def backoff(self, name: str, address: str, now_ns: int) -> int:
+        """Tell how far a publisher stands back: 0, or the more the more failures it backs off for.
+
+        Newcomers back off together. So does who has delivered a few blocks after many such failures: each
+        doubling of what it has delivered outweighs one of them.
+        """
+        if now_ns >= self._last_until_ns:
+            return 0
+        own, behind, earned = self._names.get((name, address)), 0, 0
+        if own is not None:
+            earned = own.delivered_count.bit_length()
+            behind = own.level if now_ns < own.until_ns else 0
+        for record in (self._addresses.get(address), self.newcomers):
+            if record is not None and now_ns < record.until_ns:
+                behind += max(0, record.level - earned)
+        return behind
+
+    def backing_off(self, now_ns: int) -> list[BackedOff]:
+        """Tell who backs off now, those first who failed most."""
+        if now_ns >= self._last_until_ns:
+            return []
+        records = [
+            *((name, address, record) for (name, address), record in self._names.items()),
+            *(("", address, record) for address, record in self._addresses.items()),
+            ("", "", self.newcomers),
+        ]
+        found = [
+            BackedOff(name, address, record.level, record.until_ns - now_ns)
+            for name, address, record in records
+            if now_ns < record.until_ns
+        ]
+        return sorted(found, key=lambda one: -one.level)
+
+    def _is_forgotten(self, record: Reputation, now_ns: int) -> bool:
+        return now_ns >= record.until_ns + FORGET_TIMES * self._block_timeout_ns
+
+    def _of_name(self, name: str, address: str) -> Reputation:
+        record = self._names.setdefault((name, address), Reputation())
+        self._names.move_to_end((name, address))
+        if len(self._names) > REPUTATIONS_KEPT:
+            self._names.popitem(last=False)
+        return record
+
+    def _of_address(self, address: str) -> Reputation:
+        record = self._addresses.setdefault(address, Reputation())
+        self._addresses.move_to_end(address)
+        if len(self._addresses) > REPUTATIONS_KEPT:
+            self._addresses.popitem(last=False)
+        return record

@@ -1,0 +1,354 @@
+"""The publish race as tables: what each publisher hears, and what becomes of each block.
+
+Pure values; `gateway.race.arbiter` looks things up here and does nothing that is not written here. The names:
+
+    L   the last committed block: verified, on disk, acknowledged
+    U   the next unstreamed block: one above the highest block that is live (being sent, or held), else L + 1
+
+Four tables:
+
+    Standing -> Answer          what a publisher hears when it offers the header of block N
+    StreamState x StreamEvent   what happens to items, ends and headers on one publisher's stream
+    BlockState x BlockEvent     the life of one attempt at a block
+    Failure -> Consequence      what its winner hears, and whether it may win the block again
+
+Source: docs/protocol.md, "The node's tables"; docs/spec/wire.md section 2.1.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+__all__ = [
+    "BLOCK_TABLE",
+    "CONSEQUENCES",
+    "ON_HEADER",
+    "STREAM_TABLE",
+    "Answer",
+    "BlockEvent",
+    "BlockState",
+    "Consequence",
+    "EndStatus",
+    "Failure",
+    "Reaction",
+    "Standing",
+    "StreamEvent",
+    "StreamState",
+    "failure_rules",
+    "header_rules",
+    "mermaid",
+    "reaction_legend",
+    "stream_rules",
+]
+
+
+class EndStatus(Enum):
+    """EndOfStream.Code (docs/spec/wire.md). The node ends a publisher's stream with one of these."""
+
+    SUCCESS = 1
+    INVALID_REQUEST = 2
+    ERROR = 3
+    TIMEOUT = 4
+    DUPLICATE_BLOCK = 5
+    BAD_BLOCK_PROOF = 6
+    PERSISTENCE_FAILED = 7
+
+
+class _Key(Enum):
+    """What a table is looked up by: the tables are asked for every message."""
+
+    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a function in Python
+
+
+# --- 1. A header is offered -------------------------------------------------------------------------------
+
+
+class Standing(_Key):
+    """Where block N stands when publisher P offers its header."""
+
+    COMMITTED = "N <= L"
+    COMMITTED_JUST_NOW = "N <= L, inside the duplicate skip window"
+    BELOW_FIRST = "N is below the first block that the node holds or begins with"
+    STREAMING = "another publisher is sending it"
+    HEADER_OF_NEWCOMER = "a newcomer has sent its header alone, and P, who delivers blocks, is preferred"
+    HELD = "received whole, not yet acknowledged"
+    STARTED_OVER = "P is sending it, and starts it over"
+    WANTED = "N <= U, and nobody is sending it"
+    WANTED_BUT_LOST_BY_P = "N <= U, nobody is sending it, P failed it, and somebody else may bring it"
+    WANTED_BUT_P_STANDS_BACK = "nobody is sending it, P stands back, and somebody else may bring it"
+    AHEAD = "N > U"
+
+
+class Answer(_Key):
+    """What the publisher hears."""
+
+    ACCEPT = "nothing: it is the winner"
+    SKIP = "SkipBlock(N)"
+    BEHIND = "BehindPublisher(L)"
+    END_DUPLICATE = "EndOfStream(DUPLICATE_BLOCK, L)"
+    END_BELOW_FIRST = "EndOfStream(ERROR, none, N)"
+
+
+ON_HEADER: Final[dict[Standing, Answer]] = {
+    Standing.COMMITTED: Answer.END_DUPLICATE,
+    Standing.COMMITTED_JUST_NOW: Answer.SKIP,
+    # This node will never hold N, and says nothing by which P could take N for stored: a publisher takes the
+    # number in any EndOfStream as acknowledged, and the acknowledgements that would follow a SkipBlock. ERROR
+    # makes a consensus node go to another node for a while; on the other codes it starts again behind L.
+    Standing.BELOW_FIRST: Answer.END_BELOW_FIRST,
+    Standing.STREAMING: Answer.SKIP,
+    # The newcomer hears Skip: the block is P's now.
+    Standing.HEADER_OF_NEWCOMER: Answer.ACCEPT,
+    Standing.HELD: Answer.SKIP,
+    # P stays its winner, whatever has happened meanwhile: also where it failed the block before, and where a
+    # block below is open again.
+    Standing.STARTED_OVER: Answer.ACCEPT,
+    Standing.WANTED: Answer.ACCEPT,
+    # "The previous winner cannot be selected for the failed block". It hears Skip and goes on behind it, and
+    # hears ResendBlock(N) when everybody else has left or has let its time go by, so that the block is never
+    # one that nobody sends.
+    Standing.WANTED_BUT_LOST_BY_P: Answer.SKIP,
+    # The same, for every block while it lasts; so it may come beyond U, and hears ResendBlock as those do.
+    Standing.WANTED_BUT_P_STANDS_BACK: Answer.SKIP,
+    Standing.AHEAD: Answer.BEHIND,
+}
+
+
+# --- 2. One publisher's stream ----------------------------------------------------------------------------
+
+
+class StreamState(_Key):
+    """Where one publisher's stream stands."""
+
+    FRESH = "no header yet"
+    SENDING = "its items go to the block that it won"
+    PROVEN = "as SENDING, and the last item was a proof"
+    DROPPING = "its items are dropped until its next header"
+    BETWEEN = "the block that it sent is complete"
+    FINISHED = "it sends nothing more; it hears of its blocks until they are settled"
+    ENDED = "the node has ended it; what still comes is drained"
+
+
+class StreamEvent(_Key):
+    """What can come on a stream, after its form was checked."""
+
+    HEADER = "an item set that begins with a header"
+    ITEMS = "an item set that begins with neither a header nor a proof"
+    PROOFS = "an item set of proofs only"
+    BLOCK_END = "end_of_block with the number of the stream's block"
+    OTHER_BLOCK_END = "end_of_block with another number"
+    GOODBYE = "EndStream, or the publisher closed its sending side in order"
+    LOST = "the connection broke or the call was cancelled"
+
+
+class Reaction(_Key):
+    """One step of what the arbiter does; a cell of the table has none, one or two."""
+
+    OFFER = "look the block up in ON_HEADER"
+    APPEND = "add the items to the block"
+    COMPLETE = "the block is complete: verify it"
+    ABANDON = "drop the block in progress"
+    FINISH = "close the stream once the blocks that it offered are settled"
+    LEAVE = "the publisher is gone"
+    STRAY = "drop and count it; beyond publish.stray_messages_max in a row, EndOfStream(INVALID_REQUEST)"
+    REFUSE = "EndOfStream(INVALID_REQUEST)"
+
+
+_S, _E, _R = StreamState, StreamEvent, Reaction
+STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] = {
+    _S.FRESH: {
+        _E.HEADER: (_R.OFFER,),
+        _E.ITEMS: (_R.STRAY,),
+        _E.PROOFS: (_R.STRAY,),
+        _E.BLOCK_END: (_R.STRAY,),
+        _E.OTHER_BLOCK_END: (_R.STRAY,),
+        _E.GOODBYE: (_R.FINISH,),
+        _E.LOST: (_R.LEAVE,),
+    },
+    _S.SENDING: {
+        _E.HEADER: (_R.ABANDON, _R.OFFER),
+        _E.ITEMS: (_R.APPEND,),
+        _E.PROOFS: (_R.APPEND,),
+        _E.BLOCK_END: (_R.COMPLETE,),
+        _E.OTHER_BLOCK_END: (_R.REFUSE,),
+        _E.GOODBYE: (_R.ABANDON, _R.FINISH),
+        _E.LOST: (_R.ABANDON, _R.LEAVE),
+    },
+    _S.PROVEN: {
+        _E.HEADER: (_R.COMPLETE, _R.OFFER),
+        _E.ITEMS: (_R.REFUSE,),
+        _E.PROOFS: (_R.APPEND,),
+        _E.BLOCK_END: (_R.COMPLETE,),
+        _E.OTHER_BLOCK_END: (_R.REFUSE,),
+        _E.GOODBYE: (_R.COMPLETE, _R.FINISH),
+        # More proofs may have been on their way: what a block's bytes are must not hang on when a line broke.
+        _E.LOST: (_R.ABANDON, _R.LEAVE),
+    },
+    _S.DROPPING: {
+        _E.HEADER: (_R.OFFER,),
+        _E.ITEMS: (),
+        _E.PROOFS: (),
+        _E.BLOCK_END: (),
+        _E.OTHER_BLOCK_END: (),
+        _E.GOODBYE: (_R.FINISH,),
+        _E.LOST: (_R.LEAVE,),
+    },
+    _S.BETWEEN: {
+        _E.HEADER: (_R.OFFER,),
+        _E.ITEMS: (_R.STRAY,),
+        # The block was taken as complete because nothing followed its proof in time; these came too late.
+        _E.PROOFS: (_R.STRAY,),
+        _E.BLOCK_END: (),
+        _E.OTHER_BLOCK_END: (_R.STRAY,),
+        _E.GOODBYE: (_R.FINISH,),
+        _E.LOST: (_R.LEAVE,),
+    },
+    _S.FINISHED: dict.fromkeys(StreamEvent, ()) | {_E.LOST: (_R.LEAVE,)},
+    _S.ENDED: dict.fromkeys(StreamEvent, ()) | {_E.LOST: (_R.LEAVE,)},
+}
+
+
+# --- 3. One block -----------------------------------------------------------------------------------------
+
+
+class BlockState(_Key):
+    """Where one block above L stands."""
+
+    OPEN = "begun once and failed: anybody may send it"
+    STREAMING = "its winner is sending it"
+    COMPLETE = "received whole, root hash and proof being checked"
+    VERIFIED = "root hash and proof are right; waits for the block before it"
+    COMMITTING = "linked to the block before it; on its way to disk, here and wherever else it has to be"
+    COMMITTED = "on disk and acknowledged"
+
+
+class BlockEvent(_Key):
+    """What can happen to a block."""
+
+    HEADER_ACCEPTED = "a publisher won it"
+    ENDED = "end_of_block, or the proof and then a header, an end or silence"
+    VERIFIED = "root hash and proof are right"
+    LINKED = "it continues the block before it"
+    COMMITTED = "it is on disk, here and wherever else it has to be"
+    FAILED = "see Failure"
+
+
+_B, _X = BlockState, BlockEvent
+BLOCK_TABLE: Final[dict[BlockState, dict[BlockEvent, BlockState]]] = {
+    _B.OPEN: {_X.HEADER_ACCEPTED: _B.STREAMING},
+    _B.STREAMING: {_X.ENDED: _B.COMPLETE, _X.FAILED: _B.OPEN},
+    _B.COMPLETE: {_X.VERIFIED: _B.VERIFIED, _X.FAILED: _B.OPEN},
+    _B.VERIFIED: {_X.LINKED: _B.COMMITTING, _X.FAILED: _B.OPEN},
+    _B.COMMITTING: {_X.COMMITTED: _B.COMMITTED, _X.FAILED: _B.OPEN},
+    _B.COMMITTED: {},
+}
+
+
+# --- 4. A block fails -------------------------------------------------------------------------------------
+
+
+class Failure(Enum):
+    """Why an attempt at a block came to nothing."""
+
+    REFUSED = "root hash, link or proof is wrong"
+    DISPUTED = (
+        "it links to another block N - 1 than the node has, as those of others do, and no signature decides"
+    )
+    UNCHECKED = "the node cannot check it: a key or data are missing here, or it does not know an item"
+    BAD_REQUEST = "a message breaks the protocol"
+    TOO_LARGE = "more bytes or items than a block may have"
+    TIMED_OUT = "not complete in time"
+    STALLED = "another publisher completed a block far ahead"
+    LEFT = "the winner left in mid-block"
+    ABANDONED = "the winner began another block in mid-block"
+    SENT_BACK = "the winner went back because the node asked for an earlier block"
+    RESTARTED = "the winner began the same block again"
+    GAVE_WAY = "the winner, a newcomer, had sent its header alone, and one who is preferred offered it"
+    STREAM_ENDED = "the node ended the winner's stream for another reason"
+    NODE = "the node could not go on: disk, shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Consequence:
+    """What a failure means for the winner of the block."""
+
+    end_status: EndStatus | None
+    """Its stream is ended with this; None: it hears nothing."""
+    blamed: bool
+    """It may not win the same block again while somebody else is connected, and pays (`race_reputation`)."""
+    skips: bool = False
+    """It hears SkipBlock(N)."""
+
+
+CONSEQUENCES: Final[dict[Failure, Consequence]] = {
+    Failure.REFUSED: Consequence(EndStatus.BAD_BLOCK_PROOF, blamed=True),
+    # The node's own lack. Who is wrong is not known, so the others go first all the same.
+    Failure.DISPUTED: Consequence(EndStatus.ERROR, blamed=True),
+    # The proof was not checked, so nothing is said against it. Another publisher may have the block with
+    # proofs that this node can check, so others come first.
+    Failure.UNCHECKED: Consequence(EndStatus.ERROR, blamed=True),
+    Failure.BAD_REQUEST: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
+    Failure.TOO_LARGE: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
+    Failure.TIMED_OUT: Consequence(EndStatus.TIMEOUT, blamed=True),
+    Failure.STALLED: Consequence(EndStatus.TIMEOUT, blamed=True),
+    Failure.LEFT: Consequence(None, blamed=True),
+    Failure.ABANDONED: Consequence(None, blamed=True),
+    Failure.SENT_BACK: Consequence(None, blamed=False),
+    Failure.RESTARTED: Consequence(None, blamed=False),
+    Failure.GAVE_WAY: Consequence(None, blamed=False, skips=True),
+    Failure.STREAM_ENDED: Consequence(None, blamed=False),
+    Failure.NODE: Consequence(None, blamed=False),
+}
+
+
+def mermaid() -> str:
+    """Return the life of a block as a mermaid state diagram, made from BLOCK_TABLE."""
+    lines = ["stateDiagram-v2", "    [*] --> OPEN"]
+    for state, row in BLOCK_TABLE.items():
+        lines += [f"    {state.name} --> {target.name}: {event.name}" for event, target in row.items()]
+    lines.append("    COMMITTED --> [*]")
+    return "\n".join(lines) + "\n"
+
+
+def header_rules() -> str:
+    """Return ON_HEADER as a markdown table."""
+    lines = ["| block N, when publisher P offers its header | P hears |", "|---|---|"]
+    lines += [f"| {standing.value} | {answer.value} |" for standing, answer in ON_HEADER.items()]
+    return "\n".join(lines) + "\n"
+
+
+def failure_rules() -> str:
+    """Return CONSEQUENCES as a markdown table."""
+    lines = ["| an attempt fails because | its winner hears | may win it again |", "|---|---|---|"]
+    for failure, consequence in CONSEQUENCES.items():
+        status = consequence.end_status
+        hears = "SkipBlock(N)" if consequence.skips else "nothing"
+        if status is not None:
+            hears = f"EndOfStream({status.name}, L, N)"
+        again = "only if nobody else brings it" if consequence.blamed else "yes"
+        lines.append(f"| {failure.value} | {hears} | {again} |")
+    return "\n".join(lines) + "\n"
+
+
+def stream_rules() -> str:
+    """Return STREAM_TABLE as a markdown table: states down, events across, reactions in the cells."""
+    lines = ["| stream | " + " | ".join(event.value for event in StreamEvent) + " |"]
+    lines.append("|---" * (len(StreamEvent) + 1) + "|")
+    for state, row in STREAM_TABLE.items():
+        cells = [" + ".join(reaction.name for reaction in row[event]) or "·" for event in StreamEvent]
+        lines.append(f"| {state.name}: {state.value} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def reaction_legend() -> str:
+    """Return what the reactions of `stream_rules` are, as a markdown list."""
+    lines = [f"- {reaction.name}: {reaction.value}" for reaction in Reaction]
+    return "\n".join([*lines, "- ·: nothing; what came is dropped"]) + "\n"
+
+
+if __name__ == "__main__":
+    parts = (mermaid(), header_rules(), failure_rules(), stream_rules(), reaction_legend())
+    sys.stdout.write("\n".join(parts))

@@ -1,0 +1,172 @@
+"""Stream entries of committed blocks in, serialized messages of `subscribeBlockStream` out.
+
+Pure. For each block:
+
+    block_items     the header and what follows it, about `set_bytes_max` bytes of items
+    block_items     ...
+    end_of_block    always
+
+A set never spans blocks, and has more than `set_bytes_max` bytes only if it is one item. Items that lie in
+the stream in pieces are put together again. Nothing of a block is kept but the set that is being filled.
+
+The entries are our own, of verified blocks, so only what costs nothing is checked: their order within a
+block, and the numbers in its bookmarks and at its end. What was stored is sent, however long its items are:
+who receives has limits of its own.
+Source: docs/spec/wire.md section 3; docs/spec/block-layout.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+from datastream.layout import BOOKMARK_TYPE
+from gateway.api import subscribe_pb2
+from gateway.blocks.errors import LayoutError
+from gateway.blocks.stream_layout import BLOCK_END_TYPE, CONTINUED, bookmark_of, legacy_bookmark_of
+
+__all__ = ["BlockMessage", "BlockMessages"]
+
+_MARKS: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
+_Response = subscribe_pb2.SubscribeStreamResponse
+
+
+class BlockMessage(NamedTuple):
+    """One message to send."""
+
+    data: bytes
+    """A serialized `SubscribeStreamResponse`."""
+    ended: int | None
+    """The block that it ends; None for an item set."""
+
+
+class BlockMessages:
+    """Turns entries into messages, from one place in the stream on.
+
+    Args:
+        block_number: the block that the first entry belongs to.
+        in_block: whether the first entry is one within the block; else it is the block's first bookmark.
+        set_bytes_max: a set with as many bytes of items is full.
+    """
+
+    def __init__(self, block_number: int, *, in_block: bool, set_bytes_max: int) -> None:
+        self.block_number = block_number
+        """The block of the next entry."""
+        self.in_block = in_block
+        """Whether an item set of it was given out or is being filled."""
+        self.size_bytes = 0
+        """Of all items so far, those in `messages` and those of the set that is being filled."""
+        self.messages: list[BlockMessage] = []
+        """What is ready to be sent."""
+        self._set_bytes_max = set_bytes_max
+        self._items: list[bytes] = []
+        self._set_bytes = 0
+        self._pieces: list[bytes] = []
+
+    @property
+    def in_item(self) -> bool:
+        """Whether the pieces of an item are being gathered: no place to stop."""
+        return bool(self._pieces)
+
+    def feed(self, entry_type: int, data: bytes) -> None:
+        """Take the next entry.
+
+        Raises:
+            LayoutError: it cannot be the next one of the block.
+        """
+        if entry_type == BOOKMARK_TYPE:
+            self._bookmark(data)
+        elif not self.in_block:
+            got = f"entry type {entry_type:#x}"
+            raise LayoutError(f"stream before block {self.block_number}", got, "a bookmark (0xb0)")
+        elif entry_type == BLOCK_END_TYPE:
+            self._end(data)
+        elif entry_type >= CONTINUED or self._pieces:
+            self._piece(entry_type, data)
+        else:
+            self._item(data)
+
+    def feed_columns(self, types: Sequence[int], column: Sequence[bytes], last_number: int | None) -> int:
+        """Take entries in a row; return how many were taken, all up to the end of block `last_number`.
+
+        The same as `feed` on each, without the calls for items that are whole.
+
+        Raises:
+            LayoutError: as `feed`; the entries before that one are taken.
+        """
+        marks = [index for index, kind in enumerate(types) if kind >= CONTINUED or kind in _MARKS]
+        at = 0
+        for mark in (*marks, len(types)):
+            if at < mark and (self._pieces or not self.in_block):
+                self.feed(types[at], column[at])
+                at += 1
+            self._run(column[at:mark])
+            if mark < len(types):
+                self.feed(types[mark], column[mark])
+                at = mark + 1
+                if last_number is not None and self.block_number > last_number:
+                    return at
+        return len(types)
+
+    def _run(self, items: Sequence[bytes]) -> None:
+        """Take whole items of one block."""
+        sizes = list(map(len, items))
+        begin = 0
+        while begin < len(items):
+            # As many as fill the set; one at least, into an empty set.
+            room = self._set_bytes_max - self._set_bytes
+            ends = list(accumulate(sizes[begin:]))
+            count = bisect_right(ends, room)
+            if count == 0 and not self._items:
+                count = 1
+            if count:
+                self._items += items[begin : begin + count]
+                self._set_bytes += ends[count - 1]
+                self.size_bytes += ends[count - 1]
+                begin += count
+            if begin < len(items):
+                self.flush()
+
+    def flush(self) -> None:
+        """Make a message of the set that is being filled."""
+        if self._items:
+            response = _Response()
+            response.block_items.block_items.extend(self._items)
+            self.messages.append(BlockMessage(response.SerializeToString(), None))
+            self._items, self._set_bytes = [], 0
+
+    def _bookmark(self, data: bytes) -> None:
+        number = self.block_number
+        expected = bookmark_of(number), legacy_bookmark_of(number)
+        if data not in expected or self._items or self._pieces:
+            raise LayoutError(f"block {number}", f"a bookmark {data.hex()}", f"{expected[0].hex()}, once")
+        self.in_block = True
+
+    def _piece(self, entry_type: int, data: bytes) -> None:
+        self._pieces.append(data)
+        if entry_type < CONTINUED:
+            item = b"".join(self._pieces)
+            self._pieces = []
+            self._item(item)
+
+    def _item(self, item: bytes) -> None:
+        size_bytes = len(item)
+        if self._items and self._set_bytes + size_bytes > self._set_bytes_max:
+            self.flush()
+        self._items.append(item)
+        self._set_bytes += size_bytes
+        self.size_bytes += size_bytes
+
+    def _end(self, data: bytes) -> None:
+        number = int.from_bytes(data[:8], "big")
+        if number != self.block_number or self._pieces:
+            what = f"block {self.block_number}"
+            raise LayoutError(what, f"the end of block {number}", "its own end, after whole items")
+        self.flush()
+        response = _Response()
+        response.end_of_block.block_number = number
+        self.messages.append(BlockMessage(response.SerializeToString(), number))
+        self.block_number += 1
+        self.in_block = False

@@ -1,0 +1,164 @@
+"""Reads committed blocks from the stream file for subscribers: a batch of messages at a time, in threads.
+
+A shell around `services.block_messages`. A `Position` says all there is to know of how far a subscriber has
+come, so a slow one costs nothing here, and those who are at the same place share one reading: when a block is
+committed, it is read once for all who wait for it.
+
+Source: gateway/README.md, "From the stream to a subscriber".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from datastream import DataStreamer, DatastreamError
+from gateway.blocks.errors import LayoutError
+from gateway.blocks.stream_layout import bookmark_of
+from gateway.limits import (
+    SUBSCRIBE_READ_THREADS,
+    SUBSCRIBE_SHARED_BYTES_MAX,
+)
+from gateway.services.block_messages import BlockMessage, BlockMessages
+
+__all__ = ["Batch", "BlockReader", "Position"]
+
+
+class Position(NamedTuple):
+    """A place in the stream where reading may stop and go on."""
+
+    entry_number: int
+    """The entry to read next."""
+    block_number: int
+    """The block that it belongs to."""
+    in_block: bool
+    """Whether it is within the block; else it is the block's first bookmark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one reading gives."""
+
+    messages: tuple[BlockMessage, ...]
+    """At least one; at most about `set_bytes_max` bytes of items, or one longer item."""
+    following: Position
+    """Where the next reading begins."""
+    size_bytes: int
+    """Of all messages."""
+
+
+class BlockReader:
+    """Reads one node's stream for all its subscribers.
+
+    Args:
+        streamer: the stream.
+        set_bytes_max: bytes of items after which an item set, and a batch, is full.
+        shared_bytes_max: bytes of messages that are kept for others who come to the same place.
+        threads: that read.
+        ensure: raises StoredDataError or DatastreamError where the page of an entry is not what was
+            committed; called in threads, before it is read.
+    """
+
+    def __init__(
+        self,
+        streamer: DataStreamer,
+        set_bytes_max: int,
+        shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
+        threads: int = SUBSCRIBE_READ_THREADS,
+        *,
+        ensure: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        self._streamer = streamer
+        self._ensure = ensure
+        self._set_bytes_max = set_bytes_max
+        self._shared_bytes_max = shared_bytes_max
+        self._shared: OrderedDict[tuple[Position, int | None], Batch] = OrderedDict()
+        self._shared_bytes = 0
+        self._reading: dict[tuple[Position, int | None], asyncio.Future[Batch]] = {}
+        self._threads = ThreadPoolExecutor(threads, "subscribe")
+        self.readings_count = 0
+        """How often the file was read."""
+
+    async def find(self, block_number: int) -> Position:
+        """Return where a committed block begins.
+
+        Raises:
+            datastream.DatastreamError: the stream does not have it, or is damaged.
+            OSError: the disk cannot be read.
+        """
+        loop = asyncio.get_running_loop()
+        bookmark = bookmark_of(block_number)
+        entry_number = await loop.run_in_executor(self._threads, self._streamer.get_bookmark, bookmark)
+        return Position(entry_number, block_number, in_block=False)
+
+    async def read(self, position: Position, last_number: int | None = None) -> Batch:
+        """Read on from a position, where something must have been committed.
+
+        Args:
+            last_number: nothing after this block is read.
+
+        Raises:
+            LayoutError: the entries are not a block's.
+            datastream.DatastreamError: the stream is damaged.
+            OSError: the disk cannot be read.
+        """
+        key = (position, last_number)
+        batch = self._shared.get(key)
+        if batch is not None:
+            self._shared.move_to_end(key)
+            return batch
+        reading = self._reading.get(key)
+        if reading is None:
+            loop = asyncio.get_running_loop()
+            reading = asyncio.ensure_future(
+                loop.run_in_executor(self._threads, self._read, position, last_number)
+            )
+            self._reading[key] = reading
+            reading.add_done_callback(lambda done: self._done(key, done))
+        return await asyncio.shield(reading)  # who gives up does not take it from the others
+
+    def close(self) -> None:
+        """End the threads; readings that are under way are waited for."""
+        self._threads.shutdown()
+
+    def _done(self, key: tuple[Position, int | None], reading: asyncio.Future[Batch]) -> None:
+        """Keep what was read, and let the oldest go."""
+        del self._reading[key]
+        if reading.cancelled() or reading.exception() is not None:
+            return
+        batch = reading.result()
+        self.readings_count += 1
+        self._shared[key] = batch
+        self._shared_bytes += batch.size_bytes
+        while self._shared_bytes > self._shared_bytes_max:
+            _, oldest = self._shared.popitem(last=False)
+            self._shared_bytes -= oldest.size_bytes
+
+    def _read(self, position: Position, last_number: int | None) -> Batch:
+        """Read a batch; runs in a thread."""
+        entry_number, block_number, in_block = position
+        messages = BlockMessages(block_number, in_block=in_block, set_bytes_max=self._set_bytes_max)
+        total_entries = self._streamer.committed.total_entries
+        try:
+            while entry_number < total_entries:
+                wanted = self._set_bytes_max - messages.size_bytes
+                if wanted <= 0 and not messages.in_item:
+                    break
+                self._ensure(entry_number)
+                columns = self._streamer.read_columns(entry_number, max(1, wanted))
+                entry_number += messages.feed_columns(*columns, last_number)
+                if last_number is not None and messages.block_number > last_number:
+                    break
+        except (LayoutError, DatastreamError, OSError):
+            if messages.block_number == block_number:
+                raise
+            return self._read(position, messages.block_number - 1)  # the blocks before it are well
+        messages.flush()
+        assert messages.messages, f"nothing is committed after {position}"
+        following = Position(entry_number, messages.block_number, messages.in_block)
+        size_bytes = sum(len(message.data) for message in messages.messages)
+        return Batch(tuple(messages.messages), following, size_bytes)

@@ -1,0 +1,161 @@
+"""Tells other nodes what this one has on disk: the gRPC service `sluice.standby.NodeLevel`.
+
+A shell around the ledger, beside the services for subscribers. A watcher is told the last block at once and
+whenever there are further ones; a message that is not taken yet holds up nobody, and what comes meanwhile is
+told in one. Who takes none for long is cut off: others want its place. It serves the other nodes of the
+cluster alone (`transport.known_nodes`): a stranger is refused with PERMISSION_DENIED, and told who is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from gateway.api import standby_pb2
+from gateway.blocks.block_numbers import to_wire
+from gateway.limits import (
+    STANDBY_STREAMS_MAX,
+    STANDBY_STREAMS_PER_ADDRESS_MAX,
+    STANDBY_WRITE_SECONDS_MAX,
+)
+from gateway.logs import caused_by
+from gateway.store.block_store import Ledger
+from gateway.transport.callers import Caller, caller_of
+from gateway.transport.known_nodes import KnownNodes
+
+__all__ = ["SERVICE_NAME", "LevelService"]
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAME = standby_pb2.DESCRIPTOR.services_by_name["NodeLevel"].full_name
+
+_Context = aio.ServicerContext[Any, Any]
+
+
+class LevelService:
+    """Serves the nodes that wait for this one.
+
+    Args:
+        ledger: whose blocks are told of.
+        instance: what this process calls itself.
+        nodes: whom it serves; None: everybody (tests).
+    """
+
+    def __init__(self, ledger: Ledger, instance: str, nodes: KnownNodes | None = None) -> None:
+        self._ledger = ledger
+        self._instance = instance
+        self._nodes = nodes
+        self._streams: Counter[str] = Counter()
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._unlisten = ledger.on_advance(self._wake)
+
+    def add_to(self, server: aio.Server) -> None:
+        """Register the service; by hand, since a request that does not parse must not be an error of ours."""
+        watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+            self._watch, response_serializer=standby_pb2.Level.SerializeToString
+        )
+        level_at: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+            self._level_at,
+            request_deserializer=_parse,
+            response_serializer=standby_pb2.Level.SerializeToString,
+        )
+        handlers = {"watch": watch, "levelAt": level_at}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closing = True
+        self._unlisten()
+        self._wake()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def _watch(self, request: bytes, context: _Context) -> None:
+        """Serve one stream. There is nothing in the request."""
+        del request
+        caller = await self._admit(context)
+        address = caller.address
+        if self._streams.total() >= STANDBY_STREAMS_MAX or (
+            self._streams[address] >= STANDBY_STREAMS_PER_ADDRESS_MAX
+        ):
+            reason = (
+                f"got another watcher, expected at most {STANDBY_STREAMS_MAX}, "
+                f"and {STANDBY_STREAMS_PER_ADDRESS_MAX} of one address"
+            )
+            log.warning("watcher refused", extra=caused_by(address, watcher=caller.peer, reason=reason))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        self._streams[address] += 1
+        try:
+            while not self._closing:
+                changed = self._changed
+                await self._tell(caller, context)
+                await changed.wait()
+        finally:
+            self._streams -= Counter((address,))  # one that comes to 0 is forgotten
+
+    async def _admit(self, context: _Context) -> Caller:
+        """Tell who calls, if that is another node; else the call ends here."""
+        caller, nodes = caller_of(context), self._nodes
+        if nodes is None or await nodes.recognize(caller.host, caller.subjects):
+            return caller
+        got = max(caller.subjects, key=len) if nodes.subjects and caller.subjects else caller.host
+        reason = f"{SERVICE_NAME} is for other nodes: got {got}, expected {nodes.rule}"
+        log.warning("watcher refused", extra=caused_by(caller.address, watcher=caller.peer, reason=reason))
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        raise AssertionError("abort has raised")
+
+    async def _tell(self, caller: Caller, context: _Context) -> None:
+        """Write the last level; who does not take it loses its connection: nothing else ends its call."""
+        seconds = STANDBY_WRITE_SECONDS_MAX
+        too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, caller, seconds)
+        try:
+            await context.write(self._last())
+        finally:
+            too_long.cancel()
+
+    async def _level_at(
+        self, request: standby_pb2.LevelAtRequest | None, context: _Context
+    ) -> standby_pb2.Level:
+        await self._admit(context)
+        if request is None:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                "request: got what does not parse, expected a LevelAtRequest",
+            )
+        number = request.block_number
+        root_hash = await asyncio.to_thread(self._ledger.root_hash_at, number)
+        if root_hash is None:
+            return self._last()
+        return standby_pb2.Level(block_number=number, root_hash=root_hash, instance=self._instance)
+
+    def _last(self) -> standby_pb2.Level:
+        chain = self._ledger.chain
+        return standby_pb2.Level(
+            block_number=to_wire(chain.last_number),
+            root_hash=chain.last_root_hash or b"",
+            instance=self._instance,
+        )
+
+
+def _cut_off_deaf(caller: Caller, seconds: float) -> None:
+    """End the connection of a watcher that takes nothing."""
+    extra = caused_by(caller.address, watcher=caller.peer, seconds=seconds)
+    log.warning("watcher takes nothing, and is cut off", extra=extra)
+    caller.cut_off()
+
+
+def _parse(message: bytes) -> standby_pb2.LevelAtRequest | None:
+    """Read a request; None in the place of one that does not parse."""
+    try:
+        return standby_pb2.LevelAtRequest.FromString(message)
+    except DecodeError:
+        return None

@@ -1,0 +1,279 @@
+"""What a node holds, over gRPC: `BlockNodeService` and `BlockAccessService`.
+
+A shell around the ledger; reads run in a thread. Both serve committed blocks only.
+
+`sluice status` asks for more than the protocol has: with the request's metadata `sluice-status: N` the answer
+to `serverStatus` carries trailing metadata of the same name, a JSON object of the node's `facts` and the root
+hash of block N (null where it does not hold that). Other clients see nothing of it.
+Source: docs/spec/wire.md section 2.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from datastream import DatastreamError
+from gateway.api import block_pb2, node_pb2, node_pb2_grpc
+from gateway.blocks.block_numbers import U64_MAX, from_wire, to_wire
+from gateway.blocks.errors import LayoutError
+from gateway.errors import PeerError
+from gateway.limits import (
+    ACCESS_ADDRESS_BYTES_MAX,
+    ACCESS_BYTES_MAX,
+    ACCESS_READS_MAX,
+    ACCESS_SECONDS_MAX,
+)
+from gateway.logs import caused_by
+from gateway.services.answer_shares import AnswerShares
+from gateway.store.block_store import Ledger
+from gateway.transport.callers import Caller, caller_of
+
+__all__ = [
+    "INSTANCE_KEY",
+    "STATUS_KEY",
+    "BlockAccessService",
+    "BlockNodeService",
+    "Facts",
+    "ask_status",
+    "begins_with",
+    "held_of",
+    "read_facts",
+]
+
+log = logging.getLogger(__name__)
+
+ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
+STATUS_KEY = "sluice-status"
+"""The metadata that asks for facts, and that carries them."""
+
+INSTANCE_KEY = "instance"
+"""The fact that is another one for every process: by it a node knows itself behind another address."""
+
+ROOT_READS_MAX: Final = 2
+"""Root hashes that are read for `serverStatus` at once. Anybody may ask, and the threads are those with which
+the node answers other nodes."""
+
+Facts = Callable[[], dict[str, object]]
+"""Gives what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
+_Code = node_pb2.BlockResponse.Code
+Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
+"""Makes the answer to `serverStatusDetail`, given the first and the last block that the node holds."""
+
+
+class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
+    """Serves `serverStatus` and `serverStatusDetail`."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        first_number: int | None,
+        facts: Facts,
+        detail: Detail,
+    ) -> None:
+        """`first_number` is where an empty node begins; None: with whatever comes."""
+        self._ledger = ledger
+        self._first_number = first_number
+        self._facts = facts
+        self._detail = detail
+        self._reading = asyncio.Semaphore(ROOT_READS_MAX)
+
+    async def serverStatus(
+        self, request: node_pb2.ServerStatusRequest, context: aio.ServicerContext[Any, Any]
+    ) -> node_pb2.ServerStatusResponse:
+        """The first and last block that can be had, and the next one expected: each may be none, or any."""
+        for key, value in context.invocation_metadata() or ():
+            if key == STATUS_KEY:
+                context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
+                break
+        first, last = self._ledger.first_number, self._ledger.last_number
+        if first is None or last is None:
+            return node_pb2.ServerStatusResponse(
+                first_available_block=U64_MAX,
+                last_available_block=U64_MAX,
+                next_expected_block=to_wire(self._first_number),
+            )
+        return node_pb2.ServerStatusResponse(
+            first_available_block=first, last_available_block=last, next_expected_block=last + 1
+        )
+
+    async def _more(self, asked: str) -> str:
+        """Write the facts, with the root hash of the block that was asked for, if one was."""
+        facts = self._facts()
+        if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
+            async with self._reading:
+                root_hash = await asyncio.to_thread(self._ledger.root_hash_at, int(asked))
+            facts["root_hash"] = None if root_hash is None else root_hash.hex()
+        return json.dumps(facts)
+
+    async def serverStatusDetail(
+        self, request: node_pb2.ServerStatusRequest, context: object
+    ) -> node_pb2.ServerStatusDetailResponse:
+        """Versions, ranges of blocks held, and what is known of the network; what is stored is available."""
+        return self._detail(self._ledger.first_number, self._ledger.last_number)
+
+
+def held_of(status: node_pb2.ServerStatusResponse) -> tuple[int | None, int | None]:
+    """Read the first and the last block of an answer, None twice for a node that holds none.
+
+    An empty node of before says 0 as its first block; its last one tells that it is empty.
+    """
+    last = from_wire(status.last_available_block)
+    return (None, None) if last is None else (status.first_available_block, last)
+
+
+def begins_with(status: node_pb2.ServerStatusResponse) -> int | None:
+    """Read which block is the first that a node holds, or will hold; None: that is not settled."""
+    first, last = held_of(status)
+    return from_wire(status.next_expected_block) if last is None else first
+
+
+def read_facts(text: str | bytes) -> dict[str, Any]:
+    """Read the facts of an answer; what is not the object that it should be is as good as nothing."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError):  # the second one of some thousand brackets
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+async def ask_status(
+    stub: node_pb2_grpc.BlockNodeServiceAsyncStub, asked: str, timeout_seconds: float
+) -> tuple[node_pb2.ServerStatusResponse, dict[str, Any]]:
+    """Ask a node for its `serverStatus`, and for its facts, which are empty where it is no Sluice node.
+
+    Args:
+        asked: the number of the block whose root hash is wanted, too, in digits; empty: of none.
+
+    Raises:
+        grpc.aio.AioRpcError: it does not answer.
+        PeerError: its answer does not parse.
+    """
+    call: Any = stub.serverStatus(
+        node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, asked),), timeout=timeout_seconds
+    )
+    status: node_pb2.ServerStatusResponse | None = await call
+    if status is None:  # what gRPC gives for bytes that do not parse
+        raise PeerError("its status", "a message that does not parse", "a ServerStatusResponse")
+    facts: dict[str, Any] = {}
+    for key, value in await call.trailing_metadata() or ():
+        if key == STATUS_KEY:
+            facts = read_facts(value)
+    return status, facts
+
+
+class BlockAccessService:
+    """Serves `getBlock`."""
+
+    def __init__(self, ledger: Ledger, ensure: Callable[[int], None] = lambda number: None) -> None:
+        """`ensure` raises where a block is not what was committed; called in a thread, before it is read."""
+        self._ledger = ledger
+        self._ensure = ensure
+        # Other nodes have theirs, whatever strangers ask for and do not take.
+        self._of_strangers, self._of_nodes = _Answers(), _Answers()
+
+    def add_to(self, server: aio.Server) -> None:
+        """Register the service; by hand: a request that does not parse has an answer, too, and answers are
+        serialized where they are read, in threads."""
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
+            self.get_block, request_deserializer=_parse, response_serializer=None
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(ACCESS_SERVICE_NAME, {"getBlock": handler}),)
+        )
+
+    async def get_block(
+        self, request: node_pb2.BlockRequest | None, context: aio.ServicerContext[Any, Any]
+    ) -> bytes:
+        """One committed block, its items as they were received; a serialized BlockResponse.
+
+        A number that this node does not hold is NOT_AVAILABLE: above its last block, below its first one, or
+        any where it is empty. NOT_FOUND is a block that it should hold, and cannot read. None is a request
+        that does not parse. A client that does not take its blocks gets no more of them.
+        """
+        first, last = self._ledger.first_number, self._ledger.last_number
+        kind = None if request is None else request.WhichOneof("block_specifier")
+        if request is None or kind is None or (kind == "retrieve_latest" and not request.retrieve_latest):
+            return _only(_Code.INVALID_REQUEST)
+        if first is None or last is None:
+            return _only(_Code.NOT_AVAILABLE)
+        latest = kind == "retrieve_latest" or request.block_number == U64_MAX
+        number = last if latest else request.block_number
+        if not first <= number <= last:
+            return _only(_Code.NOT_AVAILABLE)
+        caller = caller_of(context)
+        address = caller.address
+        answers = self._of_nodes if caller.is_node() else self._of_strangers
+        async with answers.reading:
+            refusal = answers.shares.refusal(address)
+            if refusal is not None:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
+            try:
+                answer = await asyncio.to_thread(self._read, number)
+            except Exception as error:  # at the edge: a damaged block must not look like one that is not held
+                extra = caused_by(address, block=number, got=str(error))
+                log.exception("block cannot be read", extra=extra)
+                is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
+                return _only(_Code.NOT_FOUND if is_unreadable else _Code.ERROR)
+            _count(answers.shares, caller, len(answer), context)
+        return answer
+
+    def _read(self, number: int) -> bytes:
+        """Make the answer with a block that is held; in a thread."""
+        self._ensure(number)
+        stored = self._ledger.read_block(number)
+        assert stored is not None
+        block = block_pb2.Block(items=stored.items)
+        return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block).SerializeToString()
+
+
+class _Answers:
+    """The answers to clients of one kind."""
+
+    def __init__(self) -> None:
+        self.shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
+        self.reading = asyncio.Semaphore(ACCESS_READS_MAX)
+
+
+def _count(
+    shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
+) -> None:
+    """Count the answer to a call until the call is over; one that takes too long loses its connection."""
+    address = caller.address
+    shares.take(address, size_bytes)
+    too_long = asyncio.get_running_loop().call_later(
+        ACCESS_SECONDS_MAX, _cut_off_slow, caller, ACCESS_SECONDS_MAX
+    )
+
+    def over(_: aio.ServicerContext[Any, Any]) -> None:
+        too_long.cancel()
+        shares.give_back(address, size_bytes)
+
+    context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
+
+
+def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
+    """Make an answer without a block."""
+    return node_pb2.BlockResponse(status=status).SerializeToString()
+
+
+def _cut_off_slow(caller: Caller, seconds: float) -> None:
+    """End the connection of a client that does not take its block."""
+    extra = caused_by(caller.address, client=caller.peer, seconds=seconds)
+    log.warning("client does not take its block, and is cut off", extra=extra)
+    caller.cut_off()
+
+
+def _parse(message: bytes) -> node_pb2.BlockRequest | None:
+    """Read a request; None in the place of one that does not parse."""
+    try:
+        return node_pb2.BlockRequest.FromString(message)
+    except DecodeError:
+        return None

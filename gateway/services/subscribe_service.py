@@ -1,0 +1,402 @@
+"""The gRPC side of subscribing: `BlockStreamSubscribeService.subscribeBlockStream`.
+
+A shell around `gateway.services.subscriber_state` and `gateway.services.block_reader`. For each stream:
+
+    step READ     read a batch in a thread, write its messages one by one, reporting each
+    step WAIT     until more is committed, or the subscriber is ended
+    step End      write the status, close
+
+Other nodes have places, threads that read, and a budget of bytes of their own, so that no number of other
+subscribers keeps them from the next block: acknowledgements may wait for them (`commit.min_standbys`).
+
+History and live are one path: everything is read from the stream file, committed entries only. A write waits
+until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. A batch
+has 1 MiB or so, or one longer item; those that are longer share a budget of bytes, and who has to wait for it
+holds nothing. One that takes nothing at all for `subscriber.write_timeout_seconds` has its connection cut,
+since gRPC could end its stream only behind what it does not read.
+Source: docs/spec/wire.md section 2.2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from datastream.errors import DatastreamError
+from gateway.api import subscribe_pb2
+from gateway.blocks.block_numbers import U64_MAX
+from gateway.blocks.errors import StoredDataError
+from gateway.limits import SUBSCRIBE_READ_THREADS, SUBSCRIBE_REQUEST_BYTES_MAX
+from gateway.logs import caused_by
+from gateway.metrics import Metrics
+from gateway.services.block_reader import BlockReader, Position
+from gateway.services.subscriber_state import READ, WAIT, End, Held, Subscriber
+from gateway.services.subscription_client import status_name
+from gateway.store.block_store import Ledger
+from gateway.transport.callers import Caller, caller_of
+from gateway.transport.message_shares import MessageShares, StreamKey
+
+__all__ = ["SubscribeLimits", "SubscribeService"]
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAME = "org.hiero.block.api.BlockStreamSubscribeService"
+METHOD_NAME = "subscribeBlockStream"
+
+SENDING_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of batches with a long item that are on their way to all subscribers: each is in memory, here and in
+gRPC, until its subscriber has it. It is above any block, so one item is always possible."""
+
+NODE_STREAMS_MAX: Final = 256
+"""Streams to other nodes at once; a cluster has a few."""
+NODE_STREAMS_PER_ADDRESS_MAX: Final = 64
+"""The same to one network address: many may share one behind NAT."""
+
+_Request = subscribe_pb2.SubscribeStreamRequest
+_Response = subscribe_pb2.SubscribeStreamResponse
+_Code = _Response.Code
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeLimits:
+    """The settings that subscribing goes by."""
+
+    future_blocks_max: int = 4_000
+    """How far above the last block a start may lie."""
+    streams_max: int = 1_000
+    """Streams at once."""
+    streams_per_address_max: int = 256
+    """Streams at once from one network address."""
+    write_timeout_seconds: float = 300.0
+    """A subscriber may take nothing for so long; 0: for ever."""
+    item_set_bytes: int = 1 << 20
+    """Bytes of items after which an item set is full."""
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """One subscriber and what the shell needs beside it."""
+
+    subscriber: Subscriber
+    caller: Caller
+    places: _Places
+    blocks_sent: int = 0
+    writing_since: float | None = None
+    """Since when a message waits for it to be taken, on the event loop's clock; None: none waits."""
+    is_cut_off: bool = False
+    number: int = 0
+    """Unique in the service."""
+    refusal: End | None = None
+    """What it is told in place of everything else."""
+
+    @property
+    def name(self) -> str:
+        """Its connection, for the log."""
+        return self.caller.peer
+
+    @property
+    def key(self) -> StreamKey:
+        """What it is called where the bytes that are sent are shared out."""
+        return StreamKey(self.caller.address, self.name, self.number)
+
+
+class _Places:
+    """What subscribers of one kind have between them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        limits: SubscribeLimits,
+        streams_max: int,
+        streams_per_address_max: int,
+        ensure: Callable[[int], None],
+        threads: int = SUBSCRIBE_READ_THREADS,
+    ) -> None:
+        self.reader = BlockReader(ledger.streamer, limits.item_set_bytes, threads=threads, ensure=ensure)
+        # Sending has no pace that could be seen here: who takes nothing is cut off.
+        self.shares = MessageShares(
+            *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
+            small_bytes=2 * limits.item_set_bytes,  # with the tags and lengths of its items
+        )
+        self.by_address: Counter[str] = Counter()
+        self._streams_max = streams_max
+        self._streams_per_address_max = streams_per_address_max
+
+    def too_many(self, address: str) -> str | None:
+        """Say why there is no place for another subscriber from an address; None: there is."""
+        if self.by_address.total() >= self._streams_max:
+            return f"got another subscriber, expected at most {self._streams_max} (subscriber.max_streams)"
+        if self.by_address[address] >= self._streams_per_address_max:
+            return (
+                f"got another subscriber of this address, expected at most {self._streams_per_address_max} "
+                "(subscriber.max_streams_per_address)"
+            )
+        return None
+
+
+class SubscribeService:
+    """Serves subscribers.
+
+    Args:
+        ledger: whose blocks are sent.
+        first_number: where an empty ledger begins; None: with whatever comes.
+        metrics: is told of everything.
+        limits: the settings.
+        ensure: see `BlockReader`.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        first_number: int | None,
+        metrics: Metrics,
+        limits: SubscribeLimits,
+        *,
+        ensure: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        self._ledger = ledger
+        self._first_number = first_number
+        self._metrics = metrics
+        self._limits = limits
+        self._strangers = _Places(ledger, limits, limits.streams_max, limits.streams_per_address_max, ensure)
+        self._nodes = _Places(
+            ledger, limits, NODE_STREAMS_MAX, NODE_STREAMS_PER_ADDRESS_MAX, ensure, threads=1
+        )
+        self._waiting: dict[StreamKey, asyncio.Event] = {}
+        self._stream_number = 0
+        self._streams: set[_Stream] = set()
+        self._watching: asyncio.Task[None] | None = None
+        self._changed = asyncio.Event()
+        self._closing = False
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._unlisten = ledger.on_advance(self._wake)
+        metrics.subscribers.set_function(lambda: len(self._streams))
+        metrics.subscriber_lag_blocks.set_function(lambda: self.lag_blocks)
+
+    @property
+    def stream_count(self) -> int:
+        """How many subscribers there are."""
+        return len(self._streams)
+
+    def add_to(self, server: aio.Server) -> None:
+        """Register the service; by hand, since messages are serialized where they are read, in threads."""
+        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+            self._subscribe, request_deserializer=_parse, response_serializer=None
+        )
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE_NAME, {METHOD_NAME: handler}),)
+        )
+
+    def source_failed(self, reason: str) -> None:
+        """The last publisher has left because of an error: end live subscribers with ERROR.
+
+        Args:
+            reason: for the log.
+        """
+        held = self.held()
+        count = sum(stream.subscriber.source_failed(held, reason) for stream in self._streams)
+        if count:
+            log.warning("source error", extra=caused_by("publishers", reason=reason, subscribers=count))
+        self._wake()
+
+    async def close(self) -> None:
+        """End every subscriber with SUCCESS, at the end of its block; return when all are gone."""
+        self._closing = True
+        held = self.held()
+        for stream in self._streams:
+            stream.subscriber.shut_down(held)
+        self._wake()
+        await self._empty.wait()
+
+    def release(self) -> None:
+        """Let go of the ledger and the threads, when no stream can be open any more."""
+        self._unlisten()
+        if self._watching is not None:
+            self._watching.cancel()
+        for places in (self._strangers, self._nodes):
+            places.reader.close()
+
+    def held(self) -> Held:
+        """What the node holds now."""
+        last = self._ledger.last_number
+        return Held(self._first_number if last is None else self._ledger.first_number, last)
+
+    def _wake(self) -> None:
+        """Have everybody who waits look again."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    @property
+    def lag_blocks(self) -> int:
+        """How many blocks the slowest subscriber was not sent yet."""
+        held = self.held()
+        return max((stream.subscriber.lag(held) for stream in self._streams), default=0)
+
+    # --- one stream ----------------------------------------------------------------------------------------
+
+    async def _subscribe(
+        self, request: subscribe_pb2.SubscribeStreamRequest | None, context: aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Serve one stream."""
+        caller = caller_of(context)
+        address = caller.address
+        places = self._nodes if caller.is_node() else self._strangers
+        too_many = places.too_many(address)
+        if too_many is not None:
+            extra = caused_by(address, subscriber=caller.peer, reason=too_many)
+            log.warning("subscriber refused", extra=extra)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
+        start, end = (0, 0) if request is None else (request.start_block_number, request.end_block_number)
+        self._stream_number += 1
+        subscriber = Subscriber(start, end, self._limits.future_blocks_max)
+        stream = _Stream(subscriber, caller, places, number=self._stream_number)
+        if request is None:
+            stream.refusal = End(_Code.INVALID_REQUEST, "a request that does not parse")
+        if self._closing:
+            stream.subscriber.shut_down(self.held())
+        self._streams.add(stream)
+        places.by_address[address] += 1
+        self._watch()
+        self._empty.clear()
+        log.info(
+            "subscriber connected",
+            extra=caused_by(address, subscriber=stream.name, start=_text(start), end=_text(end)),
+        )
+        ended = End(_Code.UNKNOWN, "cancelled, or the connection was lost")
+        try:
+            ended = await self._serve(stream, context)
+        except Exception:
+            if not stream.is_cut_off:  # else it is the write that came to its end
+                raise
+        finally:
+            if stream.is_cut_off:
+                ended = End(_Code.UNKNOWN, "it took nothing of what was sent to it")
+            self._streams.discard(stream)
+            places.by_address -= Counter((address,))  # one that comes to 0 is forgotten
+            if not self._streams:
+                self._empty.set()
+            log.info(
+                "subscriber left",
+                extra=caused_by(
+                    address,
+                    subscriber=stream.name,
+                    status=status_name(ended.status),
+                    reason=ended.reason,
+                    blocks=stream.blocks_sent,
+                ),
+            )
+
+    def _watch(self) -> None:
+        """See to it that somebody looks for subscribers that take nothing."""
+        if self._limits.write_timeout_seconds and (self._watching is None or self._watching.done()):
+            self._watching = asyncio.ensure_future(self._cut_off_idle())
+
+    async def _cut_off_idle(self) -> None:
+        """Cut off who takes nothing for too long, as long as there are subscribers."""
+        most_seconds, loop = self._limits.write_timeout_seconds, asyncio.get_running_loop()
+        while self._streams:
+            await asyncio.sleep(most_seconds / 4)
+            for stream in tuple(self._streams):
+                since = stream.writing_since
+                if since is None or loop.time() - since < most_seconds or stream.is_cut_off:
+                    continue
+                stream.is_cut_off = True
+                found = stream.caller.cut_off()
+                log.warning(
+                    "subscriber takes nothing" + (", and is cut off" if found else ""),
+                    extra=caused_by(
+                        stream.caller.address,
+                        subscriber=stream.name,
+                        seconds=most_seconds,
+                        blocks=stream.blocks_sent,
+                    ),
+                )
+
+    async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> End:
+        """Do what the subscriber's steps say, up to its last word."""
+        stream.subscriber.take_place(self.held())  # before it knows that it is heard
+        await context.send_initial_metadata(())  # so that a subscriber who waits knows that it is heard
+        position: Position | None = None
+        while True:
+            changed = self._changed
+            step = stream.refusal or stream.subscriber.step(self.held())
+            if step is WAIT:
+                await changed.wait()
+                continue
+            if step is READ:
+                try:
+                    position = await self._send_batch(stream, context, position)
+                    continue
+                except (StoredDataError, DatastreamError, OSError) as error:
+                    extra = caused_by(stream.caller.address, subscriber=stream.name, got=str(error))
+                    log.error("blocks cannot be read", extra=extra)
+                    step = End(_Code.ERROR, str(error))
+            assert isinstance(step, End)
+            last_word = _Response(status=step.status)  # type: ignore[arg-type]
+            await _write(stream, context, last_word.SerializeToString())
+            return step
+
+    async def _send_batch(
+        self, stream: _Stream, context: aio.ServicerContext[Any, Any], position: Position | None
+    ) -> Position:
+        """Read once and send what was read; return where to go on."""
+        subscriber, reader, shares = stream.subscriber, stream.places.reader, stream.places.shares
+        if position is None:
+            assert subscriber.next_number is not None
+            position = await reader.find(subscriber.next_number)
+        batch = await reader.read(position, subscriber.last_wanted)
+        try:
+            if not shares.ask(stream.key, batch.size_bytes, 0):
+                del batch  # not to be held while others are sent theirs
+                await self._granted(stream.key)
+                batch = await reader.read(position, subscriber.last_wanted)
+            for message in batch.messages:
+                await _write(stream, context, message.data)
+                self._metrics.subscriber_sent_bytes.inc(len(message.data))
+                if message.ended is not None:
+                    stream.blocks_sent += 1
+                    self._metrics.subscriber_blocks_sent.inc()
+                if not subscriber.wrote(message.ended):
+                    break  # the subscriber was ended: the rest, and where it ends, is of no use
+            return batch.following
+        finally:
+            for key in shares.done(stream.key, 0):
+                self._waiting[key].set()
+
+    async def _granted(self, key: StreamKey) -> None:
+        """Wait until a batch of this stream may be sent."""
+        granted = self._waiting[key] = asyncio.Event()
+        try:
+            await granted.wait()
+        finally:
+            del self._waiting[key]
+
+
+async def _write(stream: _Stream, context: aio.ServicerContext[Any, Any], message: bytes) -> None:
+    """Write a message, the last one as well, so that it is seen how long it waits to be taken."""
+    stream.writing_since = asyncio.get_running_loop().time()
+    await context.write(message)
+    stream.writing_since = None
+
+
+def _parse(message: bytes) -> subscribe_pb2.SubscribeStreamRequest | None:
+    """Read a request; None in the place of one that does not parse."""
+    if len(message) > SUBSCRIBE_REQUEST_BYTES_MAX:
+        return None
+    try:
+        return _Request.FromString(message)
+    except DecodeError:
+        return None
+
+
+def _text(number: int) -> str:
+    return "max" if number == U64_MAX else str(number)

@@ -1,0 +1,196 @@
+"""One subscriber of `subscribeBlockStream`: what it asked for, what it gets next, and its last word.
+
+Pure. The shell asks `step` what to do, and reports with `wrote` every message that it has sent:
+
+    READ        send on from `next_number`, blocks that are committed
+    WAIT        everything that is committed was sent: ask again when there is more
+    End(code)   send this status; nothing follows
+
+What is asked for (2^64 - 1 is written as max):
+
+    start  end   begins with
+    max    max   the next block that is committed
+    max    M     the first block that is held
+    N      max   block N, without end
+    N      M     block N, to M
+
+What may be asked for, in this order; F and L are the first and last block held, and of an empty node F is the
+block that it begins with, and L the one before it:
+
+    end before start                                INVALID_END_BLOCK_NUMBER
+    start below F                                   INVALID_START_BLOCK_NUMBER
+    start max and end below F                       INVALID_END_BLOCK_NUMBER
+    start more than `future_blocks_max` above L     NOT_AVAILABLE
+    an empty node that begins with whatever comes   waits, and decides when it knows F
+
+A subscriber is *live* once it has had to wait. A source error ends live ones alone, an orderly shutdown all;
+each gets the block that it is being sent to its end first, a live one all blocks up to L.
+Source: docs/spec/wire.md section 2.2; docs/subscribing.md, "From a program".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Literal
+
+from gateway.api import subscribe_pb2
+from gateway.blocks.block_numbers import U64_MAX
+
+__all__ = ["READ", "WAIT", "End", "Held", "Step", "Subscriber"]
+
+_Code = subscribe_pb2.SubscribeStreamResponse.Code
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What the node holds now."""
+
+    first: int | None
+    """The first block; of an empty node the one that it will begin with, None if that is not known."""
+    last: int | None
+    """The last committed block; None while there is none."""
+
+    @property
+    def level(self) -> int | None:
+        """L: the last block, or the one before that which an empty node begins with (-1 for block 0)."""
+        if self.last is not None:
+            return self.last
+        return None if self.first is None else self.first - 1
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last word."""
+
+    status: int
+    """A `SubscribeStreamResponse.Code`."""
+    reason: str
+    """For the log."""
+
+
+class _Do(Enum):
+    """The steps that carry nothing."""
+
+    READ = "read"
+    WAIT = "wait"
+
+
+READ: Final = _Do.READ
+"""Send committed blocks, from `next_number` on."""
+WAIT: Final = _Do.WAIT
+"""Ask again when more is committed, or the subscriber was ended."""
+
+Step = Literal[_Do.READ, _Do.WAIT] | End
+
+
+class Subscriber:
+    """One call of `subscribeBlockStream`.
+
+    Args:
+        start: `start_block_number` of the request.
+        end: `end_block_number` of the request.
+        future_blocks_max: how far above the last block a start may lie.
+    """
+
+    def __init__(self, start: int, end: int, future_blocks_max: int) -> None:
+        self.start = start
+        self.end = end
+        self.next_number: int | None = None
+        """The block that is sent now or next; None before it is known."""
+        self.live = False
+        """It has been level with the node; what it waits for has yet to come."""
+        self._future_blocks_max = future_blocks_max
+        self._in_block = False
+        self._ending: End | None = None
+        self._ends_after = -1
+
+    @property
+    def last_wanted(self) -> int | None:
+        """The last block that was asked for; None without end."""
+        return None if self.end == U64_MAX else self.end
+
+    def lag(self, held: Held) -> int:
+        """How many committed blocks it was not sent yet."""
+        if self.next_number is None or held.last is None:
+            return 0
+        last = held.last if self.last_wanted is None else min(held.last, self.last_wanted)
+        return max(0, last - self.next_number + 1)
+
+    def take_place(self, held: Held) -> None:
+        """Find the first block to send: what is committed after this is for it. `step` says refusals."""
+        self.step(held)
+
+    def step(self, held: Held) -> Step:
+        """Say what to do now."""
+        if self._in_block:
+            return READ
+        if self.next_number is None:
+            refusal = self._place(held)
+            if refusal is not None:
+                return refusal
+        number = self.next_number
+        if number is not None:
+            if number > self.end:
+                return End(_Code.SUCCESS, "everything was sent")
+            if self._ending is not None and number > self._ends_after:
+                return self._ending
+            if held.last is not None and number <= held.last:
+                return READ
+        self.live = True
+        return self._ending or WAIT
+
+    def wrote(self, ended: int | None) -> bool:
+        """A message was sent; tell whether what was read after it may be sent, too.
+
+        Args:
+            ended: the block that it ends; None where it does not end one.
+        """
+        self._in_block = ended is None
+        if ended is None:
+            return True
+        self.next_number = ended + 1
+        return ended < self.end and (self._ending is None or ended < self._ends_after)
+
+    def source_failed(self, held: Held, reason: str) -> bool:
+        """Nobody publishes any more, because of an error; tell whether this ends the subscriber."""
+        if not self.live or self._ending is not None:
+            return False
+        self._end(_Code.ERROR, reason, held)
+        return True
+
+    def shut_down(self, held: Held) -> None:
+        """The node stops in order."""
+        if self._ending is None:
+            self._end(_Code.SUCCESS, "the node stops", held if self.live else None)
+
+    def _end(self, status: int, reason: str, held: Held | None) -> None:
+        self._ending = End(status, reason)
+        self._ends_after = held.last if held is not None and held.last is not None else -1
+
+    def _place(self, held: Held) -> End | None:
+        """Find the first block to send; None where that is found, or cannot be known yet."""
+        start, end = self.start, self.end
+        asked = f"start {_text(start)}, end {_text(end)}"
+        if start != U64_MAX and end < start:
+            return End(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: got an end before the start")
+        first, level = held.first, held.level
+        if first is None or level is None:
+            return None
+        if start == U64_MAX:
+            if end < first:
+                return End(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: the first block is {first}")
+            # A live subscriber of an empty node whose first block was not known has waited for that block.
+            self.next_number = first if end != U64_MAX or self.live else level + 1
+            return None
+        if start < first:
+            return End(_Code.INVALID_START_BLOCK_NUMBER, f"{asked}: the first block is {first}")
+        if start > level + self._future_blocks_max:
+            got = f"{start - level} blocks above the last, at most {self._future_blocks_max} are waited for"
+            return End(_Code.NOT_AVAILABLE, f"{asked}: {got}")
+        self.next_number = start
+        return None
+
+
+def _text(number: int) -> str:
+    return "max" if number == U64_MAX else str(number)

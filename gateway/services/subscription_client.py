@@ -1,0 +1,231 @@
+"""The client's side of `subscribeBlockStream`: what a response may be, and whole blocks out of responses.
+
+Pure. One `BlockAssembler`, or one `SubscriptionOrder` where blocks are handled set by set, follows one call:
+
+    block_items, the block's header first        gathered
+    block_items                                  gathered
+    end_of_block(N)                              `feed` returns block N
+    ...
+    status                                       `status` is set; nothing may follow
+
+Invariants
+  - Blocks come out in order of number without gaps, from `start_number` or else from whatever came first.
+  - What a peer says about itself is not believed: each of these is a `SubscriptionError` that says got and
+    expected, and leaves the assembler as it was:
+    a wrong block number, items without a header before them, a set that spans blocks, an end of another
+    block, a block or a set beyond the limits, a message of no known kind, anything after the status.
+  - Nothing else is checked: root hash, links and proofs are for `BlockVerifier` and `Chain`.
+Source: docs/spec/wire.md section 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gateway.api import subscribe_pb2
+from gateway.blocks.block import Block
+from gateway.blocks.errors import ItemError
+from gateway.blocks.item_set import ItemSet, inspect
+from gateway.errors import SubscriptionError
+from gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
+
+__all__ = ["BlockAssembler", "SubscriptionOrder", "status_name"]
+
+_Code = subscribe_pb2.SubscribeStreamResponse.Code
+
+
+class SubscriptionOrder:
+    """Checks the responses of one subscription, one by one.
+
+    Args:
+        start_number: the block that has to come first; None when it is for the server to say (a request whose
+            start is 2^64 - 1).
+        end_number: the last block that was asked for; None without end.
+        block_bytes_max: the most bytes of items that one block may have.
+        block_items_max: the most items that one block may have.
+    """
+
+    def __init__(
+        self,
+        start_number: int | None,
+        end_number: int | None = None,
+        *,
+        block_bytes_max: int = STORED_BLOCK_BYTES_MAX,
+        block_items_max: int = BLOCK_ITEMS_MAX,
+    ) -> None:
+        self.next_number = start_number
+        """The block that has to come next, or that is being received; None until one has begun."""
+        self.in_block = False
+        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
+        self.status: int | None = None
+        """The server's last word, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
+        self._end_number = end_number
+        self._block_bytes_max = block_bytes_max
+        self._block_items_max = block_items_max
+        self._size_bytes = 0
+        self._item_count = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every block that was asked for has come; never for a subscription without end."""
+        return (
+            self._end_number is not None
+            and self.next_number is not None
+            and self.next_number > self._end_number
+        )
+
+    def take(
+        self, response: subscribe_pb2.SubscribeStreamResponse, look: ItemSet | ItemError | None = None
+    ) -> ItemSet | int | None:
+        """Take one response.
+
+        Args:
+            response: what has come.
+            look: what `inspect` made of its items, where they were looked at elsewhere.
+
+        Returns:
+            The item set that it is; the number of the block that it ends; None if it is the status.
+
+        Raises:
+            SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
+        """
+        kind = response.WhichOneof("response")
+        if self.status is not None:
+            got = f"{kind or 'a message'} after the status {status_name(self.status)}"
+            raise SubscriptionError(self._where(), got, "the end of the stream")
+        if kind == "block_items":
+            return self._items(response.block_items.block_items, look)
+        if kind == "end_of_block":
+            return self._end(response.end_of_block.block_number)
+        if kind != "status":
+            expected = "block_items, end_of_block or status"
+            raise SubscriptionError(self._where(), "a message of no known kind", expected)
+        self.status = response.status
+        return None
+
+    def refuse_too_many(self, item_count: int) -> None:
+        """Refuse a message of more items than the block may have, before they are looked at.
+
+        Raises:
+            SubscriptionError: it has more; nothing was taken.
+        """
+        item_count += self._item_count
+        if item_count > self._block_items_max:
+            raise SubscriptionError(self._where(), f"{item_count} items", f"at most {self._block_items_max}")
+
+    def _items(self, items: Sequence[bytes], look: ItemSet | ItemError | None) -> ItemSet:
+        """Take an item set."""
+        try:
+            if isinstance(look, ItemError):
+                raise look
+            item_set = look or inspect(list(items))
+        except ItemError as error:
+            what = f"{self._where()}: {error.where + ': ' if error.where else ''}{error.what}"
+            raise SubscriptionError(what, error.got, error.expected) from error
+        number = item_set.block_number
+        if self.in_block:
+            if number is not None:
+                got = f"the header of block {number}"
+                raise SubscriptionError(self._where(), got, f"the rest of block {self.next_number}")
+        elif number is None:
+            raise SubscriptionError(self._where(), "items without a header before them", "a block header")
+        else:
+            self._check_number(number)
+        size_bytes = self._size_bytes + sum(map(len, item_set.items))
+        item_count = self._item_count + len(item_set.items)
+        for got_count, most, unit in (
+            (size_bytes, self._block_bytes_max, "bytes of items"),
+            (item_count, self._block_items_max, "items"),
+        ):
+            if got_count > most:
+                what = f"block {self.next_number if number is None else number}"
+                raise SubscriptionError(what, f"{got_count} {unit}", f"at most {most}")
+        if number is not None:
+            self.next_number, self.in_block = number, True
+        self._size_bytes, self._item_count = size_bytes, item_count
+        return item_set
+
+    def _check_number(self, number: int) -> None:
+        """Refuse the header of a block that is not the next one, or was not asked for."""
+        if self.next_number is not None and number != self.next_number:
+            raise SubscriptionError(
+                self._where(), f"the header of block {number}", f"that of block {self.next_number}"
+            )
+        if self._end_number is not None and number > self._end_number:
+            expected = f"the status: block {self._end_number} was the last one asked for"
+            raise SubscriptionError(self._where(), f"the header of block {number}", expected)
+
+    def _end(self, number: int) -> int:
+        """Take the end of a block."""
+        if not self.in_block:
+            raise SubscriptionError(self._where(), f"end_of_block({number})", "a block header")
+        if number != self.next_number:
+            raise SubscriptionError(
+                self._where(), f"end_of_block({number})", f"end_of_block({self.next_number})"
+            )
+        self.next_number, self.in_block = number + 1, False
+        self._size_bytes = self._item_count = 0
+        return number
+
+    def _where(self) -> str:
+        if self.in_block:
+            return f"subscription, in block {self.next_number}"
+        if self.next_number is None:
+            return "subscription, before its first block"
+        return f"subscription, before block {self.next_number}"
+
+
+class BlockAssembler:
+    """Puts the blocks of one subscription together; arguments as for `SubscriptionOrder`."""
+
+    def __init__(
+        self,
+        start_number: int | None,
+        end_number: int | None = None,
+        *,
+        block_bytes_max: int = STORED_BLOCK_BYTES_MAX,
+        block_items_max: int = BLOCK_ITEMS_MAX,
+    ) -> None:
+        self._order = SubscriptionOrder(
+            start_number, end_number, block_bytes_max=block_bytes_max, block_items_max=block_items_max
+        )
+        self._items: list[bytes] = []
+
+    @property
+    def next_number(self) -> int | None:
+        """The block that has to come next, or that is being received; None until one has begun."""
+        return self._order.next_number
+
+    @property
+    def status(self) -> int | None:
+        """The server's last word, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
+        return self._order.status
+
+    @property
+    def in_block(self) -> bool:
+        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
+        return self._order.in_block
+
+    @property
+    def complete(self) -> bool:
+        """Whether every block that was asked for has come; never for a subscription without end."""
+        return self._order.complete
+
+    def feed(self, response: subscribe_pb2.SubscribeStreamResponse) -> Block | None:
+        """Take one response; return the block that it ends, if it ends one.
+
+        Raises:
+            SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
+        """
+        taken = self._order.take(response)
+        if isinstance(taken, ItemSet):
+            self._items += taken.items
+        elif taken is not None:
+            items, self._items = self._items, []
+            return Block(taken, tuple(items))
+        return None
+
+
+def status_name(code: int) -> str:
+    """Return the name of a status code, or its number where this version does not know it."""
+    return _Code.Name(code) if code in _Code.values() else str(code)  # type: ignore[arg-type]

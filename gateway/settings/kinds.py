@@ -1,0 +1,396 @@
+"""The kinds of value that a setting can have, and how each is read and written.
+
+A kind reads what a person wrote: a text (from a flag or the environment) or a TOML value (from the file).
+Both go through the same `read`, so `8MiB` means the same wherever it stands. Pure: nothing here reads a file.
+
+    kind           as text                        as TOML               in Python
+    WholeNumber    "64"                           64                    int
+    Seconds        "2.5"                          2 or 2.5              float
+    Size           "8MiB", "1GiB", "4096"         "8MiB" or 8388608     int, bytes
+    Choice         "full", "8"                    "full" or 8           str or int
+    Switch         on/off, true/false, yes/no     true                  bool
+    HostPort       "[::1]:6900"                   "[::1]:6900"          Address
+    Folder         "./sluice-data"                "./sluice-data"       Path
+    File           "/etc/sluice/tls.crt"          "/etc/sluice/tls.crt" Path
+    Subject        "CN=alice,O=Net"               "CN=alice,O=Net"      str
+    Network        "10.1.0.0/16"                  "10.1.0.0/16"         str
+    FirstBlock     "any", "1201"                  "any" or 1201         "any" or int
+    Listed(kind)   "a,b" (environment), repeated  ["a", "b"]            tuple; subjects: "a;b"
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gateway.addresses import Address, parse_address
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from gateway.errors import AddressError
+
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "Choice",
+    "File",
+    "FirstBlock",
+    "Folder",
+    "HostPort",
+    "Kind",
+    "Listed",
+    "Network",
+    "NotThisKind",
+    "Seconds",
+    "Size",
+    "Subject",
+    "Switch",
+    "Text",
+    "WholeNumber",
+    "size_text",
+]
+
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+
+_SIZE_UNITS = {"": 1, "B": 1, "KIB": KIB, "MIB": MIB, "GIB": GIB}
+_SIZE = re.compile(r"(\d{1,20})\s*(B|[KMG]iB)?", re.IGNORECASE | re.ASCII)
+_WHOLE = re.compile(r"\d{1,3}(_\d{3})+|\d{1,20}", re.ASCII)
+_DECIMAL = re.compile(r"\d{1,20}(\.\d{1,20})?|\.\d{1,20}", re.ASCII)
+_SWITCHES = {
+    "on": True,
+    "true": True,
+    "yes": True,
+    "1": True,
+    "off": False,
+    "false": False,
+    "no": False,
+    "0": False,
+}
+
+
+class NotThisKind(ValueError):
+    """What was written is not a value of the kind; the one argument says what would have been."""
+
+
+class Kind(Protocol):
+    """How to read and write the values of one setting."""
+
+    @property
+    def metavar(self) -> str:
+        """The value's stand-in in the help text, `HOST:PORT`."""
+
+    def read(self, written: object) -> object:
+        """Turn a text or a TOML value into the Python value.
+
+        Raises:
+            NotThisKind: with what would have been accepted, in words.
+        """
+
+    def to_toml(self, value: object) -> str:
+        """Write a value that `read` gave as the right-hand side of a TOML line."""
+
+
+def size_text(size: int) -> str:
+    """Write a number of bytes in the largest unit that divides it: `8MiB`, `1000B`."""
+    for unit, factor in (("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}"
+    return f"{size}B"
+
+
+def _at_home(written: str, what: str) -> Path:
+    """Read a path; `~` is a home folder, which not every name after it has."""
+    try:
+        return Path(written).expanduser()
+    except RuntimeError:
+        raise NotThisKind(what) from None
+
+
+def _quoted(text: str) -> str:
+    """Write a text as a TOML basic string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in escaped) + '"'
+
+
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """A whole number with a least and a greatest value."""
+
+    least: int
+    most: int
+    metavar: str = "NUMBER"
+
+    def read(self, written: object) -> int:
+        """Read `64`, `10_000`; a TOML float or boolean is refused."""
+        number: int | None = None
+        if isinstance(written, str) and _WHOLE.fullmatch(written.strip()):
+            number = int(written)
+        elif isinstance(written, int) and not isinstance(written, bool):
+            number = written
+        if number is None or not self.least <= number <= self.most:
+            raise NotThisKind(f"a whole number from {self.least} to {self.most}")
+        return number
+
+    def to_toml(self, value: object) -> str:
+        """Write the digits."""
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """A time in seconds; 0 means "no limit" where `none_allowed`."""
+
+    most: float
+    none_allowed: bool = True
+    metavar: str = "SECONDS"
+
+    def read(self, written: object) -> float:
+        """Read `2`, `2.5` or `.5`."""
+        seconds: float | None = None
+        if isinstance(written, int | float) and not isinstance(written, bool):
+            seconds = written  # not made a float yet: a whole number in the file may be too large for that
+        elif isinstance(written, str) and _DECIMAL.fullmatch(written.strip()):
+            seconds = float(written)
+        if seconds is None or not 0 <= seconds <= self.most or (seconds == 0 and not self.none_allowed):
+            zero = "0 (no limit) or " if self.none_allowed else ""
+            raise NotThisKind(f"{zero}seconds above 0, at most {self.most:g}")
+        return float(seconds)
+
+    def to_toml(self, value: object) -> str:
+        """Write the shortest decimal form."""
+        return f"{value:g}" if isinstance(value, float) and value.is_integer() else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number of bytes, written plain or with B, KiB, MiB, GiB."""
+
+    least: int
+    most: int
+    metavar: str = "BYTES"
+
+    def read(self, written: object) -> int:
+        """Read `8MiB`, `8 MiB`, `8388608`."""
+        size: int | None = None
+        if isinstance(written, str) and (match := _SIZE.fullmatch(written.strip())):
+            size = int(match[1]) * _SIZE_UNITS[(match[2] or "").upper()]
+        elif isinstance(written, int) and not isinstance(written, bool):
+            size = written
+        if size is None or not self.least <= size <= self.most:
+            raise NotThisKind(f"bytes (such as 8MiB) from {size_text(self.least)} to {size_text(self.most)}")
+        return size
+
+    def to_toml(self, value: object) -> str:
+        """Write the size in its largest unit."""
+        assert isinstance(value, int)
+        return _quoted(size_text(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words or numbers; a number may be written as a text or as a TOML integer."""
+
+    words: tuple[str | int, ...]
+
+    @property
+    def metavar(self) -> str:
+        """The words with bars between them."""
+        return "|".join(str(word) for word in self.words)
+
+    def read(self, written: object) -> str | int:
+        """Read one of the words, in any case."""
+        if isinstance(written, str | int) and not isinstance(written, bool):
+            for word in self.words:  # a number in the file may be too long to be made a text
+                if written == word or (isinstance(written, str) and written.strip().lower() == str(word)):
+                    return word
+        raise NotThisKind("one of " + ", ".join(str(word) for word in self.words))
+
+    def to_toml(self, value: object) -> str:
+        """Write the number, or the word as a string."""
+        return _quoted(value) if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """On or off."""
+
+    metavar: str = "on|off"
+
+    def read(self, written: object) -> bool:
+        """Read on/off, true/false, yes/no, 1/0."""
+        if isinstance(written, bool):
+            return written
+        if isinstance(written, str) and written.strip().lower() in _SWITCHES:
+            return _SWITCHES[written.strip().lower()]
+        raise NotThisKind("on or off (true or false in the file)")
+
+    def to_toml(self, value: object) -> str:
+        """Write true or false."""
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """A network address; port 0, a free port, only where `port_min` is 0: to listen, not to connect."""
+
+    metavar: str = "HOST:PORT"
+    port_min: int = 0
+
+    def read(self, written: object) -> Address:
+        """Read `host:port`."""
+        if not isinstance(written, str):
+            raise NotThisKind("an address host:port in quotes")
+        try:
+            return parse_address(written, port_min=self.port_min)
+        except AddressError as error:
+            raise NotThisKind(error.expected) from None
+
+    def to_toml(self, value: object) -> str:
+        """Write `host:port` as a string."""
+        return _quoted(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder; `~` is the home folder. Whether it exists is found out by whoever opens it."""
+
+    metavar: str = "DIR"
+
+    def read(self, written: object) -> Path:
+        """Read a path that is not empty."""
+        if not isinstance(written, str) or not written.strip() or "\0" in written:
+            raise NotThisKind("a folder's path")
+        return _at_home(written, "a folder's path")
+
+    def to_toml(self, value: object) -> str:
+        """Write the path as a string."""
+        return _quoted(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file to read; `~` is the home folder. Whether it can be read is found out by whoever opens it."""
+
+    metavar: str = "FILE"
+
+    def read(self, written: object) -> Path:
+        """Read a path that is not empty."""
+        if not isinstance(written, str) or not written.strip() or "\0" in written:
+            raise NotThisKind("a file's path")
+        return _at_home(written, "a file's path")
+
+    def to_toml(self, value: object) -> str:
+        """Write the path as a string."""
+        return _quoted(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstBlock:
+    """The first block of an empty node: a number, or `any`."""
+
+    metavar: str = "NUMBER|any"
+    most: int = BLOCK_NUMBER_MAX
+
+    def read(self, written: object) -> int | str:
+        """Read a block number or `any`; the highest number is left out, it means "no block" on the wire."""
+        if isinstance(written, str) and written.strip().lower() == "any":
+            return "any"
+        try:
+            return WholeNumber(0, self.most).read(written)
+        except NotThisKind as error:
+            raise NotThisKind(f"any, or {error}") from None
+
+    def to_toml(self, value: object) -> str:
+        """Write the number, or the word as a string."""
+        return _quoted(value) if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text that is not empty and has no blanks in it; what it means is for the room that uses it."""
+
+    metavar: str
+
+    def read(self, written: object) -> str:
+        """Read the text without the blanks around it."""
+        if not isinstance(written, str) or not written.strip() or len(written.split()) != 1:
+            raise NotThisKind(f"a text of the form {self.metavar}")
+        return written.strip()
+
+    def to_toml(self, value: object) -> str:
+        """Write the text as a string."""
+        return _quoted(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A range of network addresses, `10.1.0.0/16`, or a single one."""
+
+    metavar: str = "ADDRESS/BITS"
+
+    def read(self, written: object) -> str:
+        """Read an IPv4 or IPv6 network; bits beyond its length are refused."""
+        if isinstance(written, str):
+            with suppress(ValueError):
+                return str(ipaddress.ip_network(written.strip()))
+        raise NotThisKind("a network such as 10.1.0.0/16, or an IP address")
+
+    def to_toml(self, value: object) -> str:
+        """Write the network as a string."""
+        return _quoted(str(value))
+
+
+_NAME_KINDS = frozenset({"URI", "DNS", "IP", "email"})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A name that a certificate proves: its subject, `CN=alice,O=Net`, or `URI:spiffe://net/alice`.
+
+    `openssl x509 -nameopt RFC2253` shows the subject; an alternative name has its kind in front.
+    """
+
+    metavar: str = "SUBJECT"
+
+    def read(self, written: object) -> str:
+        """Read an `attribute=value`, or a kind and a name; blanks and commas may be part of it."""
+        text = written if isinstance(written, str) else ""
+        kind, _, name = text.strip().partition(":")
+        if "=" not in text.strip(" =") and not (kind in _NAME_KINDS and name):
+            raise NotThisKind("a name in a certificate, such as CN=alice,O=Net or URI:spiffe://net/alice")
+        assert isinstance(written, str)
+        return written.strip()
+
+    def to_toml(self, value: object) -> str:
+        """Write the text as a string."""
+        return _quoted(str(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Several values of one kind: a repeated flag, a list in the file, commas in the environment."""
+
+    kind: Kind
+    separator: str = ","
+    """What stands between values in the environment."""
+
+    @property
+    def metavar(self) -> str:
+        """The metavar of one value."""
+        return self.kind.metavar
+
+    def read(self, written: object) -> tuple[object, ...]:
+        """Read a text with separators, or a list or tuple of texts or TOML values; an empty one is none."""
+        if isinstance(written, str):
+            written = [part for part in written.split(self.separator) if part.strip()]
+        if not isinstance(written, list | tuple):
+            raise NotThisKind("a list")
+        return tuple(self.kind.read(one) for one in written)
+
+    def to_toml(self, value: object) -> str:
+        """Write a TOML array."""
+        assert isinstance(value, tuple)
+        return "[" + ", ".join(self.kind.to_toml(one) for one in value) + "]"

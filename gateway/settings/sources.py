@@ -1,0 +1,346 @@
+"""Where the values of settings come from: default < TOML file < environment < flag.
+
+    resolve(flags, environ, config) -> Resolved       the settings, and for each the place its value came from
+    to_toml(resolved) -> str                          the same as a file that would give these settings again
+
+Invariants
+  - A value that cannot be used is an error that names the setting, what was got, what was expected, and where
+    it was written; it is an error even if a source of higher precedence would have replaced it.
+  - A key in the file that is no setting is an error. A variable `SLUICE_…` that is none is only reported:
+    Kubernetes puts such variables into every container beside a Service named `sluice`.
+  - A name may be written without its unit, publish.block_timeout, as the rules of the protocol have it; both
+    names of one setting in one source are an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.errors import SettingError
+from gateway.limits import CONFIG_FILE_BYTES_MAX
+from gateway.settings.kinds import NotThisKind
+from gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings
+
+__all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
+
+CONFIG_FLAG = "--config"
+"""The flag that names the TOML file."""
+
+CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
+"""The environment variable that names the TOML file when the flag does not."""
+
+_DEFAULT = "default"
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_BY_SHORT_NAME = {setting.short_name: setting for setting in SETTINGS if setting.short_name is not None}
+_KUBERNETES = re.compile(r"SLUICE_(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The settings that apply, and where each came from."""
+
+    settings: Settings
+    """The values."""
+    origins: Mapping[str, str]
+    """Dotted name to `default`, `file sluice.toml`, `environment SLUICE_ROLE` or `flag --role`."""
+    unknown_environment: tuple[str, ...]
+    """Variables that begin with `SLUICE_` and are no setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must hold between settings, or for as long as a part of the node is not built."""
+
+    name: str
+    """The setting that is blamed."""
+    holds: Callable[[Settings], bool]
+    """Whether the settings keep the rule."""
+    expected: Callable[[Settings], str]
+    """What would keep it, in words."""
+
+
+def _pair_rule(section: str) -> Rule:
+    """A certificate is of no use without its key, nor a key without its certificate."""
+
+    def has_pair(settings: Settings) -> bool:
+        certificate, key = (getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key"))
+        return (certificate is None) == (key is None)
+
+    return Rule(
+        f"{section}.tls_key",
+        has_pair,
+        lambda _: f"{section}.tls_certificate and {section}.tls_key together, or neither",
+    )
+
+
+def _tls_rules(section: str) -> tuple[Rule, Rule]:
+    """Give the rules of the three files of one address."""
+
+    def has_certificate_for_ca(settings: Settings) -> bool:
+        certificate, client_ca = (
+            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_client_ca")
+        )
+        return client_ca is None or certificate is not None
+
+    return (
+        _pair_rule(section),
+        Rule(
+            f"{section}.tls_client_ca",
+            has_certificate_for_ca,
+            lambda _: f"{section}.tls_certificate to be set as well",
+        ),
+    )
+
+
+def _client_ca_for_nodes(settings: Settings) -> Path | None:
+    """Give the authorities of client certificates at the address where other nodes connect."""
+    if settings.subscriber_address is None:
+        return settings.grpc_tls_client_ca
+    return settings.subscriber_tls_client_ca
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "publish.block_timeout_seconds",
+        lambda s: (
+            s.publish_block_timeout_seconds == 0
+            or s.publish_block_timeout_seconds >= 2 * s.block_time_seconds
+        ),
+        lambda s: f"0 (no limit) or at least {2 * s.block_time_seconds:g}, which is 2 x block_time_seconds",
+    ),
+    Rule(  # The blocks of a group are acknowledged in one go, and the next groups' while those are sent: a
+        # smaller queue would close who reads them all. 346 waited for one of three at full speed.
+        "publish.send_queue_max",
+        lambda s: s.publish_send_queue_max >= 16 * s.commit_max_blocks_per_group,
+        lambda s: f"at least {16 * s.commit_max_blocks_per_group}, which is 16 x commit.max_blocks_per_group",
+    ),
+    *_tls_rules("grpc"),
+    *_tls_rules("subscriber"),
+    *_tls_rules("control"),
+    Rule(
+        "subscriber.tls_certificate",
+        lambda s: s.subscriber_tls_certificate is None or s.subscriber_address is not None,
+        lambda _: "subscriber.address to be set as well (grpc.tls_certificate is for grpc.address)",
+    ),
+    _pair_rule("catchup"),
+    Rule(
+        "catchup.tls_certificate",
+        lambda s: s.catchup_tls_certificate is None or s.catchup_tls_ca is not None,
+        lambda _: "catchup.tls_ca to be set as well",
+    ),
+    Rule(
+        "publish.allowed_subjects",
+        lambda s: not s.publish_allowed_subjects or s.grpc_tls_client_ca is not None,
+        lambda _: "grpc.tls_client_ca to be set as well, or clients show no certificate",
+    ),
+    Rule(
+        "peer_subjects",
+        lambda s: not s.peer_subjects or _client_ca_for_nodes(s) is not None,
+        lambda s: (
+            f"{'grpc' if s.subscriber_address is None else 'subscriber'}.tls_client_ca to be set as well, or "
+            "nodes show no certificate"
+        ),
+    ),
+    Rule(
+        "peer_networks",
+        lambda s: not (s.peer_networks and s.peer_subjects),
+        lambda _: "none beside peer_subjects: an address proves less than a certificate",
+    ),
+    Rule(
+        "control.allowed_subjects",
+        lambda s: not s.control_allowed_subjects or s.control_tls_client_ca is not None,
+        lambda _: "control.tls_client_ca to be set as well, or clients show no certificate",
+    ),
+    Rule(
+        "role",
+        lambda s: s.role == "active" or s.peers != (),
+        lambda _: "at least one --peer for a standby to follow",
+    ),
+    Rule(
+        "catchup.max_rest_seconds",
+        lambda s: s.catchup_max_rest_seconds >= s.catchup_rest_seconds,
+        lambda s: f"at least {s.catchup_rest_seconds:g}, which is catchup.rest_seconds",
+    ),
+)
+"""Checked in this order when every single value is right."""
+
+
+def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> Resolved:
+    """Read all sources and give the settings that apply.
+
+    Args:
+        flags: dotted name to what was written after the flag; None or () where the flag was not given.
+        environ: the environment.
+        config: the TOML file, or None for the one that the environment names, if it does.
+
+    Raises:
+        SettingError: for the first value that cannot be used, key that is no setting, or rule that is broken.
+    """
+    values: dict[str, object] = {}
+    origins = {setting.name: _DEFAULT for setting in SETTINGS}
+
+    def take(setting: Setting, written: object, where: str) -> None:
+        try:
+            values[setting.attribute] = setting.kind.read(written)
+        except NotThisKind as error:
+            raise SettingError(setting.name, got=_got(written), expected=str(error), where=where) from None
+        origins[setting.name] = where
+
+    if config is None and environ.get(CONFIG_ENVIRONMENT):
+        config = Path(environ[CONFIG_ENVIRONMENT])
+    if config is not None:
+        for name, written in _file_values(config).items():
+            take(_BY_NAME[name], written, f"file {config}")
+    for setting in SETTINGS:
+        if (variable := _variable_of(setting, environ)) is not None:
+            take(setting, environ[variable], f"environment {variable}")
+    for setting in SETTINGS:
+        written = flags.get(setting.name)
+        if written is not None and written != ():
+            take(setting, written, f"flag {setting.flag}")
+
+    typed: dict[str, Any] = (
+        values  # each kind gives what the field's annotation says; a test checks the table
+    )
+    settings = Settings(**typed)
+    _check_rules(settings, origins)
+    return Resolved(settings, origins, _unknown_environment(environ))
+
+
+def to_toml(resolved: Resolved) -> str:
+    """Write the settings as a TOML file, each with a comment that says where it came from."""
+    lines = ["# The settings that apply. Unset ones are comments; a comment after a value says its origin."]
+    for section in dict.fromkeys(setting.section for setting in SETTINGS):
+        if section != NODE_SECTION:
+            lines += ["", f"[{section}]"]
+        for setting in SETTINGS:
+            if setting.section == section:
+                lines.append(_toml_line(setting, resolved))
+    return "\n".join(lines) + "\n"
+
+
+def _toml_line(setting: Setting, resolved: Resolved) -> str:
+    """Write one setting; one that has no value becomes a comment."""
+    key = setting.name.rpartition(".")[2]
+    value = getattr(resolved.settings, setting.attribute)
+    origin = resolved.origins[setting.name]
+    if value is None:
+        return f"# {key} is unset"
+    if origin == _DEFAULT and isinstance(setting.default, Derived):
+        origin = f"{_DEFAULT}: {setting.default.words}"
+    return f"{key} = {setting.kind.to_toml(value)}  # {origin}"
+
+
+def _config_bytes(path: Path) -> bytes:
+    """Read the file as it is; it may be a pipe, as a shell makes of `<(…)`."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(CONFIG_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        got = f"{str(path)!r} ({error.strerror})"
+        raise SettingError(
+            CONFIG_FLAG, got=got, expected="a file that can be read", where=f"file {path}"
+        ) from error
+    if len(content) > CONFIG_FILE_BYTES_MAX:
+        raise SettingError(
+            CONFIG_FLAG,
+            got=f"more than {CONFIG_FILE_BYTES_MAX} bytes",
+            expected=f"at most {CONFIG_FILE_BYTES_MAX} bytes",
+            where=f"file {path}",
+        )
+    return content
+
+
+def _file_values(path: Path) -> dict[str, object]:
+    """Read the file: dotted names that are settings, to TOML values."""
+    try:
+        tables = tomllib.loads(_config_bytes(path).decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(
+            CONFIG_FLAG, got=str(error), expected="TOML in UTF-8", where=f"file {path}"
+        ) from error
+    except (ValueError, RecursionError) as error:  # which tomllib lets through
+        raise SettingError(
+            CONFIG_FLAG, got=_beyond(error), expected="values that a setting can have", where=f"file {path}"
+        ) from error
+    written: dict[str, object] = {}
+    for key, value in tables.items():
+        if isinstance(value, dict):
+            written.update({f"{key}.{inner}": one for inner, one in value.items()})
+        else:
+            written[key] = value
+    found: dict[str, object] = {}
+    for name, value in written.items():
+        setting = _BY_NAME.get(name) or _BY_SHORT_NAME.get(name)
+        if setting is None:
+            raise SettingError(
+                name, got="no setting of this name", expected=_nearest(name), where=f"file {path}"
+            )
+        if setting.name in found:
+            raise _given_twice(setting, setting.short_name, f"file {path}")
+        found[setting.name] = value
+    return found
+
+
+def _variable_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
+    """The variable that gives the setting; set but empty is as good as unset."""
+    names = [name for name in (setting.environment, setting.short_environment) if name and environ.get(name)]
+    if len(names) > 1:
+        raise _given_twice(setting, names[1], f"environment {names[0]}")
+    return names[0] if names else None
+
+
+def _given_twice(setting: Setting, other: str | None, where: str) -> SettingError:
+    return SettingError(setting.name, got=f"{other} as well", expected="one of the two", where=where)
+
+
+def _nearest(name: str) -> str:
+    """Guess what was meant by a name that is no setting."""
+    near = difflib.get_close_matches(name, _BY_NAME, n=1)
+    return f"a setting such as {near[0]}" if near else "a setting that `sluice serve --help` lists"
+
+
+def _got(written: object) -> str:
+    """Show a value as it was written; a very long one is cut."""
+    try:
+        text = repr(written)
+    except (ValueError, RecursionError) as error:
+        return _beyond(error)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def _beyond(error: ValueError | RecursionError) -> str:
+    """Say what Python cannot turn from text into a value, or a value into text."""
+    if isinstance(error, RecursionError):
+        return "lists or tables too deep in each other"
+    return f"a number of more than {sys.get_int_max_str_digits()} digits"
+
+
+def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
+    """Raise SettingError for the first of `RULES` that is broken."""
+    for rule in RULES:
+        if not rule.holds(settings):
+            setting = _BY_NAME[rule.name]
+            value = getattr(settings, setting.attribute)
+            got = "nothing" if value is None else setting.kind.to_toml(value)
+            raise SettingError(rule.name, got=got, expected=rule.expected(settings), where=origins[rule.name])
+
+
+def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """List variables that look meant for us and are no setting, without those that Kubernetes makes."""
+    known = {name for setting in SETTINGS for name in (setting.environment, setting.short_environment)}
+    known.add(CONFIG_ENVIRONMENT)
+    ours = (name for name in environ if name.startswith("SLUICE_") and name not in known)
+    return tuple(sorted(name for name in ours if not _is_from_kubernetes(name, environ[name])))
+
+
+def _is_from_kubernetes(name: str, value: str) -> bool:
+    """Whether a Service named `sluice` or `sluice-…` put the variable into this container."""
+    return bool(_KUBERNETES.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)

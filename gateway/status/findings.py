@@ -1,0 +1,356 @@
+"""What is wrong with a node, since when, and what to do: for the person who looks at it at night.
+
+Pure. `look` tells the findings of a moment from plain facts; `FindingBook` remembers since when each is
+there. A *problem* is a reason of `/readyz`; a *note* is worth a look, and leaves the node ready.
+
+Each kind names the paragraph of docs/operations.md that goes on from there: `/operations` of the HTTP side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN, STANDBY_WAIT_SECONDS
+from gateway.pipeline.dispute import Disputed
+from gateway.pipeline.replication_quorum import StandbyFacts, unconfirmed
+from gateway.race.reputation import BackedOff
+
+__all__ = [
+    "ADVICE",
+    "LACK_SECONDS",
+    "Advice",
+    "Facts",
+    "Finding",
+    "FindingBook",
+    "Kind",
+    "Seen",
+    "look",
+    "slug",
+]
+
+
+LACK_SECONDS: Final = 10.0
+"""How long no block is acknowledged before one that the node could not check makes it not ready. While blocks
+come, a publisher could make the node unready at will; a network has a block every few seconds."""
+
+
+class Kind(Enum):
+    """The class of a finding."""
+
+    STARTING = "starting"
+    STOPPING = "stopping"
+    DISK = "disk"
+    LACK = "lack"
+    BROKEN = "broken"
+    BEHIND = "behind"
+    DEAD_END = "dead end"
+    STANDBYS = "standbys"
+    OTHER_CHAIN = "other chain"
+    NO_PUBLISHERS = "no publishers"
+    ONE_PUBLISHER = "one publisher"
+    NO_BLOCKS = "no blocks"
+    UNCONFIRMED = "unconfirmed"
+    DOUBT = "doubt"
+    CERTIFICATE = "certificate"
+    CONNECTIONS = "connections"
+    MESSAGE_TOO_LONG = "message too long"
+    BAD_PAGE = "bad page"
+    BLOCKS_HELD = "blocks held open"
+    PROCESSOR = "processor"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do about a kind of finding."""
+
+    words: str
+    """The first thing to do."""
+    section: str
+    """The heading in docs/operations.md."""
+    is_problem: bool
+    """It keeps the node from being ready."""
+
+
+ADVICE: Final[dict[Kind, Advice]] = {
+    Kind.STARTING: Advice(
+        "Nothing: it takes connections in a moment.", "A node is not ready", is_problem=True
+    ),
+    Kind.STOPPING: Advice(
+        "Nothing: it finishes its blocks and ends.", "A node is not ready", is_problem=True
+    ),
+    Kind.DISK: Advice(
+        "Make room, or mend the disk of data_dir: the node tries again twice a second and goes on by itself. "
+        "Publishers with another address are there already.",
+        "The disk is slow or full",
+        is_problem=True,
+    ),
+    Kind.LACK: Advice(
+        "Give the node what it lacks, and restart it: the --ledger-key that is named, an address book that "
+        "has the key, or a later Sluice for an item that it does not know.",
+        "Blocks cannot be checked",
+        is_problem=True,
+    ),
+    Kind.BROKEN: Advice(
+        "Keep the log, restart the node, and report the bug.", "A node is not ready", is_problem=True
+    ),
+    Kind.BEHIND: Advice(
+        "See whether the peers below answer and hold the next block: sluice status NODE PEER.",
+        "A node is behind",
+        is_problem=True,
+    ),
+    Kind.DEAD_END: Advice(
+        "Compare its root hash with other nodes: sluice status NODE OTHER. Where this node is alone, stop it "
+        "and cut that block: sluice truncate DATA_DIR --to-block N, one below it.",
+        "The last block fits nobody",
+        is_problem=True,
+    ),
+    Kind.STANDBYS: Advice(
+        "Start the standbys that do not report, or see why they do not follow: sluice status NODE STANDBY. "
+        "Without them: add another node, or restart with --commit-min-standbys 0.",
+        "Blocks wait for standbys",
+        is_problem=True,
+    ),
+    Kind.OTHER_CHAIN: Advice(
+        "Compare the nodes: sluice status NODE PEER. One of them was started on the data of another network.",
+        "Blocks wait for standbys",
+        is_problem=False,
+    ),
+    Kind.NO_PUBLISHERS: Advice(
+        "Ask the publishers whether they reach this address, and with which certificate.",
+        "No blocks come",
+        is_problem=False,
+    ),
+    Kind.ONE_PUBLISHER: Advice(
+        "Find out where the others are: nobody takes over if this one fails.",
+        "Publishers are missing",
+        is_problem=False,
+    ),
+    Kind.NO_BLOCKS: Advice(
+        "See below what each publisher does, and in the log whether blocks are refused.",
+        "No blocks come",
+        is_problem=False,
+    ),
+    Kind.UNCONFIRMED: Advice(
+        "Find out which publisher is wrong, or which node has that block and make it a peer of this one.",
+        "A node is behind",
+        is_problem=False,
+    ),
+    Kind.DOUBT: Advice(
+        "See whether others say the same: one publisher may be wrong. Compare with another node: "
+        "sluice status NODE OTHER.",
+        "The last block fits nobody",
+        is_problem=False,
+    ),
+    Kind.CERTIFICATE: Advice(
+        "Put a certificate and key into place that fit each other; they are taken up without a restart.",
+        "A certificate ends",
+        is_problem=False,
+    ),
+    Kind.CONNECTIONS: Advice(
+        "See in the log who it is. One that should connect: raise the limit that is named. A stranger: keep "
+        "it out with a firewall or client certificates; the node has ended what it did.",
+        "Connections are refused or ended",
+        is_problem=False,
+    ),
+    Kind.MESSAGE_TOO_LONG: Advice(
+        "If it is a publisher of yours: raise grpc.max_message_bytes on every node, or have it send smaller "
+        "items.",
+        "Messages are refused",
+        is_problem=False,
+    ),
+    # The chain goes on, and all but the page is served: a node that took itself out of service for it would
+    # have the others do its work, and might be the last one.
+    Kind.BAD_PAGE: Advice(
+        "Nothing, while a peer heals it. Else give the node a peer that has these blocks (peers), or restore "
+        "a backup; and look at the disk (smartctl, dmesg).",
+        "A page is bad",
+        is_problem=False,
+    ),
+    Kind.BLOCKS_HELD: Advice(
+        "See in the log what it failed: block dropped, block refused. One of yours: look at its line and its "
+        "key. A stranger: keep it out with a firewall or client certificates; the chain goes on without it.",
+        "A publisher holds blocks open",
+        is_problem=False,
+    ),
+    Kind.PROCESSOR: Advice(
+        "Find out what else uses the processors of this machine: top. Move it elsewhere, or give it a lower "
+        "priority than the node (nice); in a container, raise the limit.",
+        "The processor is too slow",
+        is_problem=False,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node is asked."""
+
+    is_stopping: bool
+    disk_failure: str | None
+    """Why blocks cannot be written."""
+    is_broken: bool
+    """The publish race has ended on a bug."""
+    catch_up_problem: str | None
+    """Why the node does not come closer to its peers."""
+    given_up_target: int | None
+    """The block that publishers told of and no peer confirmed, while the node still needs the same block."""
+    takes_publishers: bool
+    """It is active."""
+    publisher_count: int
+    """Publishers connected."""
+    quiet_seconds: float
+    """Since a block was acknowledged, or since the node started."""
+    block_time_seconds: float
+    """The network's time between blocks."""
+    certificates: tuple[str, ...] = ()
+    """What is wrong with certificates, or soon will be."""
+    door: tuple[str, ...] = ()
+    """Connections that were refused or ended lately, in words."""
+    standbys: StandbyFacts | None = None
+    """Of the nodes that acknowledgements wait for; None: they wait for none."""
+    is_starting: bool = False
+    """It does not listen for gRPC yet."""
+    disputed: Disputed | None = None
+    """The dispute over its last block."""
+    lack: str | None = None
+    """Why the block that comes next could not be checked here."""
+    stored_seconds: float | None = None
+    """Since a block was acknowledged; None: none was, since the node started."""
+    refused_message: str | None = None
+    """What message was refused for its length, if one was of late."""
+    bad_pages: tuple[str, ...] = ()
+    """Damaged pages of the stream file, in words."""
+    backing_off: tuple[BackedOff, ...] = ()
+    """Who failed blocks again and again, and backs off."""
+    processor: str | None = None
+    """Which tasks of the node get too little processor, in words."""
+
+
+Seen = tuple[Kind, str]
+"""A finding of a moment, and its text."""
+
+
+def look(facts: Facts) -> list[Seen]:
+    """Tell what is wrong at this moment: problems first."""
+    seen: list[Seen] = []
+    if facts.is_starting:
+        seen.append((Kind.STARTING, "the node is starting"))
+    if facts.is_stopping:
+        seen.append((Kind.STOPPING, "the node is stopping"))
+    if facts.disk_failure is not None:
+        seen.append((Kind.DISK, f"blocks cannot be written: {facts.disk_failure}"))
+    if facts.lack is not None and _stands(facts):
+        seen.append((Kind.LACK, facts.lack))
+    if facts.is_broken:
+        seen.append((Kind.BROKEN, "the publish race has stopped on an internal error, see the log"))
+    if facts.catch_up_problem is not None:
+        seen.append((Kind.BEHIND, facts.catch_up_problem))
+    if facts.disputed is not None and facts.disputed.is_dead_end:
+        seen.append((Kind.DEAD_END, facts.disputed.text))
+    if facts.standbys is not None:
+        seen += _standbys(facts.standbys)
+    return seen if facts.is_stopping else seen + _notes(facts)
+
+
+def _stands(facts: Facts) -> bool:
+    """Tell whether the chain stands still, so that what one publisher sent may be what all would send.
+
+    While blocks come, the node has what the chain needs: nobody makes it unready by a proof of another kind.
+    """
+    return facts.stored_seconds is None or facts.stored_seconds >= LACK_SECONDS
+
+
+def _standbys(facts: StandbyFacts) -> list[Seen]:
+    seen: list[Seen] = []
+    if facts.refusal is not None:
+        seen.append((Kind.STANDBYS, facts.refusal))
+    elif facts.awaiting is not None and facts.awaiting_seconds >= STANDBY_WAIT_SECONDS:
+        seen.append((Kind.STANDBYS, unconfirmed(facts, facts.awaiting)))
+    if facts.other_chains:
+        seen.append((Kind.OTHER_CHAIN, "; ".join(facts.other_chains)))
+    return seen
+
+
+def _notes(facts: Facts) -> list[Seen]:
+    seen: list[Seen] = []
+    if facts.takes_publishers:
+        if facts.publisher_count == 0:
+            seen.append((Kind.NO_PUBLISHERS, "no publisher is connected"))
+        elif facts.publisher_count == 1:
+            seen.append((Kind.ONE_PUBLISHER, "only one publisher is connected"))
+        quiet_seconds = max(QUIET_SECONDS_MIN, QUIET_BLOCK_TIMES * facts.block_time_seconds)
+        if facts.quiet_seconds > quiet_seconds:
+            seen.append((Kind.NO_BLOCKS, f"no block was acknowledged for more than {quiet_seconds:g} s"))
+    if facts.given_up_target is not None:
+        text = f"publishers told of block {facts.given_up_target}, and no peer has it or one before it"
+        seen.append((Kind.UNCONFIRMED, text))
+    if facts.disputed is not None and not facts.disputed.is_dead_end:
+        seen.append((Kind.DOUBT, facts.disputed.text))
+    if facts.certificates:
+        seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
+    if facts.door:
+        seen.append((Kind.CONNECTIONS, "; ".join(facts.door)))
+    if facts.refused_message is not None:
+        seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
+    if facts.bad_pages:
+        seen.append((Kind.BAD_PAGE, "; ".join(facts.bad_pages)))
+    if facts.backing_off:
+        worst, *others = facts.backing_off
+        text = f"{worst.words()}: {worst.level} failed blocks in a row or more, backing off"
+        seen.append((Kind.BLOCKS_HELD, text + (f"; so do {len(others)} others" if others else "")))
+    if facts.processor is not None:
+        seen.append((Kind.PROCESSOR, facts.processor))
+    return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong, for a while."""
+
+    text: str
+    """What."""
+    since_unix_seconds: float
+    """When it was seen first, as the time of day is now."""
+    advice: str
+    """What to do."""
+    section: str
+    """Where docs/operations.md goes on, a heading."""
+    is_problem: bool
+    """The node is not ready because of it."""
+
+
+class FindingBook:
+    """Remembers since when each kind of finding is there, by a clock that nobody sets."""
+
+    def __init__(self) -> None:
+        self._since: dict[Kind, float] = {}
+
+    def note(self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float) -> tuple[Finding, ...]:
+        """Take note of what is wrong now; what is not among it is over.
+
+        Args:
+            seen: what is wrong.
+            now_unix_seconds: the time of day, which may be set forward and back.
+            now_seconds: a time that only goes on, also while the machine sleeps.
+        """
+        seen = tuple(seen)
+        self._since = {kind: self._since.get(kind, now_seconds) for kind, _ in seen}
+        return tuple(
+            Finding(
+                text,
+                now_unix_seconds - (now_seconds - self._since[kind]),
+                ADVICE[kind].words,
+                ADVICE[kind].section,
+                ADVICE[kind].is_problem,
+            )
+            for kind, text in seen
+        )
+
+
+def slug(heading: str) -> str:
+    """Give the anchor of a heading, as Markdown readers make it: lower case, hyphens for blanks."""
+    kept = "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -_")
+    return kept.replace(" ", "-")

@@ -1,0 +1,571 @@
+"""The ledger: the chain of committed blocks, kept in the data streamer's file.
+
+A shell: `blocks.stream_layout` says which entries a block becomes, `datastream.DataStreamer` puts them on
+disk, `blocks.chain` knows what the next block must link to. This module joins them, and finds its way back
+after a restart.
+
+    data_dir/datastream.bin       the stream file
+    data_dir/datastream.db/       its bookmarks
+    data_dir/chain.json           a snapshot of the chain's state, so that a start reads few root hashes
+
+Invariants
+  - Blocks have consecutive numbers; the last committed entry is the end of a block.
+  - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it or the
+    index tells of more than the stream holds, the stream is not opened (`gateway.store.evidence`).
+  - `append`, `begin`, `finish`, `give_up`, `stage`, `commit_staged`, `settle` are called from one thread at a
+    time; everything else from any.
+Source: docs/spec/block-layout.md; datastream/README.md, "The steps of a commit".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from datastream import DataStreamer, Entry, PageDamaged
+from datastream.file.bookmarks import OpenDatabase, bookmarks_folder
+from datastream.file.disk import Disk, RealDisk
+from datastream.file.evidence import Evidence
+from datastream.file.header_check import inspect_header
+from datastream.file.opening import Judge
+from datastream.file.streamfile import StreamFile
+from datastream.layout import BOOKMARK_TYPE
+from gateway.blocks.chain import Chain, LastLayout
+from gateway.blocks.errors import ChainStateError, LayoutError
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.blocks.stream_layout import (
+    BLOCK_END_TYPE,
+    BlockDecoder,
+    StoredBlock,
+    bookmark_of,
+    encode_runs,
+    legacy_bookmark_of,
+)
+from gateway.errors import Fatal
+from gateway.limits import (
+    CHAIN_SNAPSHOT_BLOCKS,
+    DISK_PROBE_BYTES,
+    ROLL_FORWARD_LOG_BLOCKS,
+    RUN_ITEMS_MAX,
+    STAGE_BYTES_MAX,
+    STAGE_ITEMS_MAX,
+)
+from gateway.logs import fields
+from gateway.regular_files import make_folder, replace_file
+from gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
+from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, judge_for, look_for_lost_blocks
+
+__all__ = ["STREAM_FILE_NAME", "Ledger", "VerifiedBlock"]
+
+log = logging.getLogger(__name__)
+
+
+class VerifiedBlock(NamedTuple):
+    """A block that has passed verification and its link check."""
+
+    number: int
+    """Block number."""
+    items: Sequence[bytes]
+    """The serialized items, as received."""
+    root_hash: bytes
+    """48 bytes."""
+    kinds: Sequence[int] | None = None
+    """`kinds_of(items)`, where they are known; else they are read from the items."""
+    layout: LastLayout | None = None
+    """The layout of the root hash, where it is known."""
+
+
+class Ledger:
+    """The committed blocks of one node. Made by `Ledger.open`."""
+
+    def __init__(self, data_dir: Path, streamer: DataStreamer) -> None:
+        self.data_dir = data_dir
+        self.streamer = streamer
+        streamer.sums.adopts = False  # a page without a sum gets one when its blocks are proven
+        self.first_number: int | None = None
+        """The first block that the stream holds; None while it is empty."""
+        self.chain = Chain()
+        """The chain up to the last committed block."""
+        self.doubted_number: int | None = None
+        """A block of which chain.json knows another root hash than the stream; `look_at_last_block`."""
+        self.is_doubted = False
+        """The chain may be wrong: no snapshot is written of it when this is closed."""
+        self._snapshot_number = -1
+        self._room_bytes = 0
+        """What the first block of the last group takes in the file."""
+        self._callbacks: tuple[Callable[[], None], ...] = ()
+
+    @classmethod
+    def open(
+        cls,
+        data_dir: Path,
+        *,
+        stream_type: int = 1,
+        system_id: int = 137,
+        version: int = 1,
+        disk: Disk | None = None,
+        open_database: OpenDatabase | None = None,
+        go_on: Callable[[], None] = lambda: None,
+        group_blocks_max: int = GROUP_BLOCKS_DEFAULT,
+        judge: Judge | None = None,
+        past_damage: bool = False,
+    ) -> Ledger:
+        """Open the ledger in `data_dir`, or make an empty one there.
+
+        Args:
+            data_dir: made when it is not there.
+            stream_type: an existing stream must have it.
+            system_id: of a new stream.
+            version: of a new stream.
+            disk: the stream file, when it is not an ordinary one (tests).
+            open_database: opens the LevelDB of the bookmarks, when not plyvel (tests).
+            go_on: called again and again in what takes long; what it raises ends the opening, without harm.
+            group_blocks_max: most blocks that a commit had.
+            judge: weighs the evidence, in place of `gateway.store.evidence` (`sluice repair`).
+            past_damage: as `DataStreamer.open`.
+
+        Raises:
+            Fatal: the folder cannot be used, its stream does not hold blocks, or something knows of more than
+                its header counts; nothing was changed.
+            datastream.DatastreamError: the stream file or its bookmarks cannot be opened.
+        """
+        try:
+            make_folder(data_dir)
+            path = data_dir / STREAM_FILE_NAME
+            judge = judge or judge_for(data_dir, group_blocks_max)
+            if disk is None and not path.exists():
+                look_for_lost_blocks(data_dir)
+            if disk is None and not bookmarks_folder(path).exists():
+                _look_before_opening(path, stream_type, judge)
+            streamer = DataStreamer.open(
+                path,
+                stream_type=stream_type,
+                system_id=system_id,
+                version=version,
+                disk=disk,
+                open_database=open_database,
+                go_on=go_on,
+                judge=judge,
+                past_damage=past_damage,
+            )
+        except OSError as error:
+            got = error.strerror or str(error)
+            raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
+        ledger = cls(data_dir, streamer)
+        header = streamer.header
+        for name, told, kept in (
+            ("stream.system_id", system_id, header.system_id),
+            ("stream.version", version, header.version),
+        ):
+            if told != kept:
+                text = "setting is for a new stream file; this one keeps its own"
+                log.warning(text, extra=fields(name=name, value=told, kept=kept))
+        try:
+            ledger._recover(go_on)
+        except BaseException:
+            streamer.close()
+            raise
+        return ledger
+
+    @property
+    def last_number(self) -> int | None:
+        """The last committed block; None while the ledger is empty."""
+        return self.chain.last_number
+
+    def append(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """Commit blocks, one atomic operation each, with one pair of flushes; return when they are on disk.
+
+        Raises:
+            datastream.CommitFailed: the disk refused; the ledger is as it was before, and none of the
+                blocks can be seen.
+        """
+        self._add(blocks)
+        self.commit_staged()
+
+    def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """Begin to commit blocks, as `append` does, and finish those begun before, with the same flush.
+
+        Nobody sees them before `finish`, or before other blocks are begun.
+
+        Raises:
+            ItemError, LayoutError, datastream.DatastreamError: none of the blocks is begun. Those before are
+                lost, too, if nothing `has_begun`; else they can be finished.
+        """
+        self._add(blocks)
+        self.streamer.begin_commit()
+
+    def finish(self) -> None:
+        """Finish the blocks that were begun; return when they are on disk.
+
+        Raises:
+            datastream.CommitFailed: the disk refused; none of the blocks can be seen.
+        """
+        self.streamer.finish_commit()
+
+    def give_up(self) -> None:
+        """Drop the blocks that were begun, if there are any."""
+        self.streamer.rollback_commit()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether blocks were begun that are still to be finished."""
+        return self.streamer.has_begun
+
+    def _add(self, blocks: Sequence[VerifiedBlock]) -> None:
+        """Add blocks to the next commit."""
+        for _ in self._lay_out(blocks, RUN_ITEMS_MAX, sys.maxsize):
+            pass
+
+    def stage(self, blocks: Sequence[VerifiedBlock]) -> Generator[None, None, None]:
+        """Add blocks to the next commit, which is how `append` begins, in steps of some 0.3 ms.
+
+        Between two steps nothing else is done with the stream but reading. If a step raises, or the rest is
+        given up, none of the blocks is added.
+
+        Raises:
+            ItemError, LayoutError: a block cannot be laid out.
+            datastream.DatastreamError: the stream refuses the entries.
+        """
+        return self._lay_out(blocks, STAGE_ITEMS_MAX, STAGE_BYTES_MAX)
+
+    def _lay_out(
+        self, blocks: Sequence[VerifiedBlock], items_max: int, bytes_max: int
+    ) -> Generator[None, None, None]:
+        streamer = self.streamer
+        streamer.rollback_group()  # of a group that was staged, and then there was no thread to commit it
+        entry_count = size_bytes = 0  # in this step
+        try:
+            for block in blocks:
+                streamer.start_atomic_op()
+                streamer.add_stream_bookmark(bookmark_of(block.number))
+                streamer.add_stream_bookmark(legacy_bookmark_of(block.number))
+                for run in encode_runs(
+                    *(block.number, block.items, block.root_hash, block.kinds),
+                    items_max=items_max,
+                    bytes_max=bytes_max,
+                ):
+                    entry_count += len(run.data)
+                    size_bytes += run.size_bytes
+                    if entry_count > items_max or size_bytes > bytes_max:
+                        yield
+                        entry_count, size_bytes = len(run.data), run.size_bytes
+                    streamer.add_stream_entries(run.entry_types, run.data)
+                streamer.seal_atomic_op()
+                if block is blocks[0]:
+                    self._room_bytes = streamer.group_bytes
+        except BaseException:
+            streamer.rollback_group()
+            raise
+
+    def commit_staged(self) -> None:
+        """Commit what was staged, in the thread that appends; return when it is on disk.
+
+        Raises:
+            datastream.CommitFailed: as `append`.
+        """
+        self.streamer.commit_atomic_op()
+
+    def advance(self, block: VerifiedBlock) -> None:
+        """Take note of a block that `append` has committed, in order."""
+        if self.chain.last_number is None:
+            self.chain = Chain(block.number)
+            self.first_number = block.number
+        self.chain.advance(block.number, block.root_hash, block.layout)
+        for callback in self._callbacks:
+            callback()
+
+    def learn(self, layout: LastLayout) -> None:
+        """Take note of the layout of the last block, which a start does not read."""
+        if layout.other_root_hash is not None and self.chain.lacks_tree_before:
+            last_number, self.chain = self.chain.last_number, Chain(self.chain.first_number)
+            assert last_number is not None
+            log.warning(
+                "chain snapshot is of an earlier version: all root hashes are read again",
+                extra=fields(first_block=self.chain.first_number, last_block=last_number),
+            )
+            self._roll_forward(self.chain.first_number, last_number, lambda: None)
+        self.chain.learn(layout)
+
+    def settle(self, root_hash: bytes) -> None:
+        """Write the root hash of the last block: the next one shows that it is that of the other layout.
+
+        It is on disk on return; `settled` is to follow. In the thread that appends, with nothing begun.
+
+        Raises:
+            datastream.CommitFailed: the disk refused; the block's end is as it was.
+        """
+        self.streamer.rollback_group()  # as in `_lay_out`
+        end = self.streamer.committed.total_entries - 1
+        number, before = _block_end(self.streamer.path, self.streamer.get_entry(end))
+        if before != root_hash:
+            self.streamer.update_entry_data(end, BLOCK_END_TYPE, number.to_bytes(8, "big") + root_hash)
+
+    def settled(self) -> None:
+        """Take note that `settle` has written the last block's root hash."""
+        chain = self.chain.in_other_layout()
+        assert chain is not None
+        self.chain = chain
+
+    def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called by `advance` after each block; return what ends that."""
+        self._callbacks = (*self._callbacks, callback)
+
+        def unlisten() -> None:
+            """End the calls; a second time does nothing."""
+            self._callbacks = tuple(other for other in self._callbacks if other is not callback)
+
+        return unlisten
+
+    def read_block(self, number: int) -> StoredBlock | None:
+        """Read one committed block; None where the ledger does not hold it.
+
+        Raises:
+            LayoutError: the entries at the block's bookmark are not that block.
+        """
+        first, last = self.first_number, self.last_number
+        if first is None or last is None or not first <= number <= last:
+            return None
+        start = self.streamer.get_bookmark(bookmark_of(number))
+        decoder = BlockDecoder()
+        for entry in self.streamer.read_entries(start):
+            stored = decoder.feed(entry.type, entry.data)
+            if stored is not None:
+                if stored.number != number:
+                    raise LayoutError(f"block at entry {start}", str(stored.number), str(number))
+                return stored
+        raise LayoutError(f"block {number} at entry {start}", "the end of the stream", "the end of the block")
+
+    def root_hash_at(self, number: int) -> bytes | None:
+        """Read the root hash of one committed block, 48 bytes; None where the ledger does not hold it."""
+        first, last = self.first_number, self.last_number
+        if first is None or last is None or not first <= number <= last:
+            return None
+        return self._root_hash_of(number, last)
+
+    def first_on_last_page(self) -> int | None:
+        """Return the first block that ends on the last data page; None where the ledger is empty."""
+        if self.last_number is None:
+            return None
+        for entry in self.streamer.read_entries(self.streamer.first_on_last_page):
+            if entry.type == BLOCK_END_TYPE:
+                return _block_end(self.streamer.path, entry)[0]
+        return None
+
+    def probe(self) -> None:
+        """Find out whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
+
+        There has to be room for the block that was refused: with less, the node would be ready and not ready
+        by turns. In the thread that appends; nothing is added to the stream.
+
+        Raises:
+            OSError: there is no room, or the disk refuses.
+            datastream.CommitFailed: what an earlier commit left in stream or bookmarks cannot be put right
+                yet, so the next commit would fail, too.
+        """
+        with tempfile.TemporaryFile(dir=self.data_dir) as file:
+            file.write(bytes(DISK_PROBE_BYTES))
+            file.flush()
+            os.fdatasync(file.fileno())
+            room = os.fstatvfs(file.fileno())
+        self.streamer.recover()
+        # What a commit has written before it was refused is zero again, and has its room already.
+        spare_bytes = max(0, self.streamer.allocated_bytes - self.streamer.committed.total_length)
+        if room.f_bfree * room.f_frsize + spare_bytes < self._room_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def truncate(self, number: int, go_on: Callable[[], None] = lambda: None) -> None:
+        """Drop the blocks above `number`; on disk on return. For a folder without a node.
+
+        A crash leaves the old chain, whole, or the new one.
+
+        Args:
+            number: the last block that stays.
+            go_on: called for each root hash that has to be read.
+
+        Raises:
+            Fatal: there is no such block.
+            OSError, datastream.DatastreamError: the disk refuses; nothing is dropped.
+        """
+        first, last, before = self.first_number, self.last_number, self.chain
+        if first is None or last is None or not first <= number <= last:
+            held = "no block" if first is None else f"blocks {first} to {last}"
+            raise Fatal(str(self.data_dir), got=held, expected=f"a chain that has block {number}")
+        if number == last:
+            return
+        end = self.streamer.get_bookmark(bookmark_of(number + 1))
+        self.chain = Chain(first)
+        try:
+            self._roll_forward(first, number, go_on)
+            assert self.chain.last_root_hash == self._root_hash_of(number, last)
+            # Before the stream: a snapshot may lag behind the stream, and never be ahead of it.
+            self._replace_snapshot(flush=True)
+            self._snapshot_number = number
+            self.streamer.truncate_file(end)
+        except BaseException:
+            if self.streamer.committed.total_entries > end:  # else it came behind the commit point
+                self.chain = before
+            raise
+
+    def close(self) -> None:
+        """Write the snapshot and close the stream. Closing twice does nothing."""
+        if self.last_number not in (None, self._snapshot_number) and not self.is_doubted:
+            self.write_snapshot()
+        self.streamer.close()
+
+    # --- finding the way back ------------------------------------------------------------------------------
+
+    def _recover(self, go_on: Callable[[], None]) -> None:
+        """Learn first and last block, and bring the chain's state up to the last."""
+        total_entries = self.streamer.committed.total_entries
+        if total_entries == 0:
+            return
+        last = _block_end(self.streamer.path, self.streamer.get_entry(total_entries - 1))
+        self.first_number = self._first_block_number()
+        self.chain = self._snapshot(last[0])
+        start_number = self.first_number if self.chain.last_number is None else self.chain.last_number + 1
+        if start_number <= last[0]:
+            self._roll_forward(start_number, last[0], go_on)
+        if self.chain.last_number != last[0] or self.chain.last_root_hash != last[1]:
+            raise Fatal(
+                f"stream file {self.data_dir / STREAM_FILE_NAME}",
+                got=f"a chain that ends at block {self.chain.last_number}",
+                expected=f"block {last[0]}, as in its last entry",
+            )
+        log.info(
+            "ledger opened",
+            extra=fields(first_block=self.first_number, last_block=last[0], entries=total_entries),
+        )
+
+    def _first_block_number(self) -> int:
+        """Return the number of the block that the stream begins with, from its second bookmark."""
+        try:
+            entry = self.streamer.get_entry(1)
+        except PageDamaged:  # all other pages are served
+            with contextlib.suppress(OSError, ValueError, ChainStateError):
+                if (known := read_snapshot(self.data_dir)) is not None:
+                    return known.first_number
+            raise
+        if entry.type != BOOKMARK_TYPE or len(entry.data) != len(legacy_bookmark_of(0)):
+            raise Fatal(
+                f"stream file {self.data_dir / STREAM_FILE_NAME}, entry 1",
+                got=f"an entry of type {entry.type:#x} with {len(entry.data)} bytes",
+                expected="the second bookmark of a block: does the stream hold blocks?",
+            )
+        return int.from_bytes(entry.data[1:], "big")
+
+    def _snapshot(self, last_number: int) -> Chain:
+        """Read the snapshot, or begin at the first block where there is none that fits the stream."""
+        assert self.first_number is not None
+        path = self.data_dir / SNAPSHOT_NAME
+        try:
+            chain = read_snapshot(self.data_dir)
+            if chain and chain.first_number == self.first_number and chain.last_number is not None:
+                number = chain.last_number
+                if number <= last_number:
+                    root_hash = self._root_hash_of(number, last_number)
+                    if root_hash == chain.last_root_hash:
+                        self._snapshot_number = number
+                        return chain
+                    self.doubted_number, self.is_doubted = number, True
+                log.warning(
+                    "chain snapshot does not fit the stream", extra=fields(path=str(path), block=number)
+                )
+        except (OSError, ValueError, ChainStateError) as error:
+            log.warning("chain snapshot cannot be used", extra=fields(path=str(path), got=str(error)))
+        return Chain(self.first_number)
+
+    def _root_hash_of(self, number: int, last_number: int) -> bytes:
+        """Return a committed block's root hash from its last entry, found by the next block's bookmark."""
+        path, streamer = self.streamer.path, self.streamer
+        if number == last_number:
+            found, root_hash = _block_end(path, streamer.get_entry(streamer.committed.total_entries - 1))
+            if found == number:
+                return root_hash
+            # The commit thread was faster than the chain: further blocks are in the stream already.
+        end = streamer.get_bookmark(bookmark_of(number + 1)) - 1
+        found, root_hash = _block_end(path, streamer.get_entry(end))
+        if found != number:
+            raise LayoutError(f"block end at entry {end}", str(found), str(number))
+        return root_hash
+
+    def _roll_forward(self, start_number: int, last_number: int, go_on: Callable[[], None]) -> None:
+        """Take the root hashes of blocks `start_number` to `last_number` into the chain."""
+        start_entry = self.streamer.get_bookmark(bookmark_of(start_number))
+        for entry in self.streamer.read_entries(start_entry):
+            if entry.type == BLOCK_END_TYPE:
+                number, root_hash = _block_end(self.streamer.path, entry)
+                if number != self.chain.next_number:
+                    raise Fatal(
+                        f"stream file {self.data_dir / STREAM_FILE_NAME}, entry {entry.number}",
+                        got=f"the end of block {number}",
+                        expected=f"the end of block {self.chain.next_number}",
+                    )
+                self.chain.advance(number, root_hash)
+                go_on()
+                if number == last_number:
+                    return
+                if number % ROLL_FORWARD_LOG_BLOCKS == 0:
+                    log.info("reading root hashes", extra=fields(block=number, last_block=last_number))
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether the chain has gone on so far that `write_snapshot` saves the next start some reading."""
+        last = self.last_number
+        return last is not None and last - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS
+
+    def write_snapshot(self) -> None:
+        """Replace the snapshot, while no block is taken in; it may wait for the disk.
+
+        It may fail without harm: the next start reads more of the stream.
+        """
+        try:
+            self._replace_snapshot()
+        except OSError as error:
+            path = self.data_dir / SNAPSHOT_NAME
+            log.warning("chain snapshot cannot be written", extra=fields(path=str(path), got=str(error)))
+        assert self.last_number is not None
+        self._snapshot_number = self.last_number  # also after a failure: not again for every block
+
+    def _replace_snapshot(self, *, flush: bool = False) -> None:
+        path = self.data_dir / SNAPSHOT_NAME
+        replace_file(path, pack(self.chain.state()).encode(), flush=flush)
+
+
+def _block_end(path: Path, entry: Entry) -> tuple[int, bytes]:
+    """Return (block number, root hash) of a block's last entry.
+
+    Args:
+        path: of the stream file.
+        entry: the one that has to be it.
+    """
+    if entry.type != BLOCK_END_TYPE or len(entry.data) != 8 + HASH_SIZE:
+        raise Fatal(
+            f"stream file {path}, entry {entry.number}",
+            got=f"an entry of type {entry.type:#x} with {len(entry.data)} bytes",
+            expected=f"a block's end (type {BLOCK_END_TYPE:#x}, 56 bytes): does the stream hold blocks?",
+        )
+    return int.from_bytes(entry.data[:8], "big"), entry.data[8:]
+
+
+def _look_before_opening(path: Path, stream_type: int, judge: Judge) -> None:
+    """Refuse a stream that ends otherwise than with a block, before an index of it is made beside it.
+
+    Raises:
+        Fatal: it does; or what `judge` says.
+        datastream.DatastreamError: the file is no stream file, or damaged.
+    """
+    with contextlib.suppress(OSError), contextlib.closing(RealDisk(path, writable=False)) as disk:
+        if disk.size():
+            file = StreamFile(path, disk, inspect_header(path, disk, stream_type))
+            file.load()
+            total_entries = file.committed.total_entries
+            if total_entries:
+                _block_end(path, file.read_entry(total_entries - 1))
+            judge(Evidence(file, None, None, index_is_of_file=False, has_index=False))

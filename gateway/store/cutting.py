@@ -1,0 +1,215 @@
+"""Cutting the end off a stream that no server has open: what `sluice truncate` does. Numbered steps.
+
+    1  write    the entries that go become a stream file of their own, in a folder beside its place
+    2  keep     that file is flushed and gets its name, and the name is flushed
+    3  chain    of a node's data folder: chain.json is replaced by that of the last block that stays, flushed
+    4  drop     the header with the lower totals, flushed: the commit point
+                (`datastream.file.updating`, "A truncation is a commit of fewer entries")
+
+A crash before 4 leaves the stream as it was, behind it the stream is cut; to do the same again is right after
+each step. After 2 the file is found, with the same bytes, and taken as it is.
+
+What was cut is a stream file, so all that reads stream files reads it. Its entries are numbered from 0; one
+that begins with a block is a chain that begins with that block.
+
+Source: docs/spec/stream-file.md sections 1 and 2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from datastream import DataStreamer
+from datastream.errors import StreamFileRefused
+from datastream.file.disk import RealDisk
+from datastream.file.file_system import flush_folder
+from datastream.file.header_check import inspect_header
+from datastream.file.streamfile import StreamFile
+from datastream.layout import BOOKMARK_TYPE, HEADER_OFFSET, HEADER_SIZE, Entry, StreamHeader, decode_header
+from gateway.blocks.errors import ItemError
+from gateway.blocks.items import header_of
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.blocks.stream_layout import BLOCK_END_TYPE, BOOKMARK_COUNT
+from gateway.errors import Fatal
+
+__all__ = [
+    "Looked",
+    "block_time",
+    "check_place",
+    "look_at",
+    "stream_type_of",
+    "taken",
+    "write_cut",
+    "write_entries",
+]
+
+_COMMIT_BYTES: Final = 8 << 20
+"""Data of one commit of the file of what is cut: enough to keep a disk busy, little to hold."""
+_BLOCK_END_SIZE: Final = 8 + HASH_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A stream file, looked at without a lock."""
+
+    header: StreamHeader
+    """As of its last commit."""
+    holds_blocks: bool
+    """Whether it ends with a block."""
+
+
+def look_at(path: Path) -> Looked:
+    """Look what a stream file holds; nothing is locked or changed.
+
+    Raises:
+        OSError: it cannot be read.
+        datastream.DatastreamError: it is no stream file, or damaged.
+    """
+    with contextlib.closing(RealDisk(path, writable=False)) as disk:
+        header = _header_of(path, disk)
+        file = StreamFile(path, disk, header)
+        file.load()
+        if not header.total_entries:
+            return Looked(header, holds_blocks=False)
+        last = file.read_entry(header.total_entries - 1)
+        return Looked(header, last.type == BLOCK_END_TYPE and len(last.data) == _BLOCK_END_SIZE)
+
+
+def stream_type_of(path: Path) -> int:
+    """Return the stream type of a stream file, of which no entry is read; errors as `look_at`."""
+    with contextlib.closing(RealDisk(path, writable=False)) as disk:
+        return _header_of(path, disk).stream_type
+
+
+def _header_of(path: Path, disk: RealDisk) -> StreamHeader:
+    fields = decode_header(disk.pread(HEADER_SIZE, HEADER_OFFSET).ljust(HEADER_SIZE, b"\0"))
+    return inspect_header(path, disk, fields.header.stream_type)
+
+
+def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
+    """Return the time of the block that begins at an entry, seconds since 1970; None: it cannot be read."""
+    for entry in streamer.read_entries(entry_number):
+        if entry.type != BOOKMARK_TYPE:
+            try:
+                return header_of(entry.data).block_timestamp.seconds
+            except ItemError:
+                return None
+        if entry.number >= entry_number + BOOKMARK_COUNT:
+            break
+    return None
+
+
+def check_place(place: Path, entry_count: int) -> None:
+    """Refuse a place that is taken, but by a stream file of so many entries: an interrupted run's, maybe.
+
+    Args:
+        place: where the file of what is cut goes.
+        entry_count: how many entries it gets.
+
+    Raises:
+        Fatal: something else is there.
+    """
+    if not place.parent.is_dir():
+        raise Fatal(str(place.parent), got="no such folder", expected="the folder of the file of what is cut")
+    if os.path.lexists(place):
+        try:
+            if look_at(place).header.total_entries == entry_count:
+                return
+        except (OSError, StreamFileRefused):
+            pass
+        raise taken(place)
+
+
+def write_cut(
+    streamer: DataStreamer, from_number: int, place: Path, go_on: Callable[[], None] = lambda: None
+) -> None:
+    """Write the entries from `from_number` on to a stream file of their own: steps 1 and 2.
+
+    Args:
+        streamer: the stream, open.
+        from_number: of the first entry that is cut.
+        place: of the file; the same file may be there already.
+        go_on: called now and then; what it raises ends this, and nothing is left.
+
+    Raises:
+        Fatal: another file is there, or the place cannot be written; nothing is left.
+        datastream.DatastreamError: the disk refuses, or the stream is damaged; nothing is left.
+    """
+    write_entries(streamer.header, streamer.read_entries(from_number), place, go_on)
+
+
+def write_entries(
+    header: StreamHeader, entries: Iterable[Entry], place: Path, go_on: Callable[[], None] = lambda: None
+) -> None:
+    """Write entries to a stream file of their own, as `write_cut` does, under whose errors this is.
+
+    Args:
+        header: has type, system and version of the file.
+        entries: of any numbers.
+        place: of the file.
+        go_on: as there.
+    """
+    folder = place.with_name(f".{place.name}.part")
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    try:
+        folder.mkdir()
+        written = folder / "cut.bin"
+        _copy(header, entries, written, go_on)
+        if os.path.lexists(place):
+            if not filecmp.cmp(written, place, shallow=False):
+                raise taken(place)
+        else:
+            written.rename(place)
+        _flush(place)
+        flush_folder(place.parent)
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise Fatal(str(place), got=got, expected="a file that can be written (--cut-to)") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _copy(header: StreamHeader, entries: Iterable[Entry], written: Path, go_on: Callable[[], None]) -> None:
+    with DataStreamer.open(
+        written,
+        stream_type=header.stream_type,
+        system_id=header.system_id,
+        version=header.version,
+        initial_pages=0,
+        growth_pages=1,
+    ) as copy:
+        copy.start_atomic_op()
+        size_bytes = 0
+        for entry in entries:
+            if entry.type == BOOKMARK_TYPE:
+                copy.add_stream_bookmark(entry.data)
+            else:
+                copy.add_stream_entry(entry.type, entry.data)
+            size_bytes += len(entry.data)
+            if size_bytes >= _COMMIT_BYTES:
+                copy.commit_atomic_op(flush=False)
+                go_on()
+                copy.start_atomic_op()
+                size_bytes = 0
+        copy.commit_atomic_op()  # flushes those before, too
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def taken(place: Path) -> Fatal:
+    """Return the error of a place where something else is."""
+    return Fatal(
+        str(place),
+        got="a file or folder of that name",
+        expected="none: what is cut overwrites nothing (--cut-to)",
+    )

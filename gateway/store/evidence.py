@@ -1,0 +1,209 @@
+"""What header, index, `chain.json` and file each say of a node's last block, and whether a start may go on.
+
+    chain.json                     written behind its blocks: one that knows of a later block than the stream
+                                   ends with says that blocks are missing
+    the index of bookmarks         written behind the header: one that covers more entries says the same
+    whole blocks behind the header what one crash leaves is what was being committed: a block that was begun,
+                                   and a group. Nobody was told of these, and opening zeroes them. More than
+                                   that were counted once, by a header that went back. (A copy of a file that
+                                   was being written has them, too; it has neither index nor chain.json.)
+
+So a start refuses, changes nothing, and says what each believes; `sluice repair` offers the choices. A shell
+that reads the tail of the stream file, and `chain.json`.
+
+Source: datastream/file/evidence.py; gateway/pipeline/group_commit.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from datastream.errors import DatastreamError
+from datastream.file.bookmarks import BookmarkIndex, bookmarks_folder
+from datastream.file.evidence import Evidence, Tail
+from datastream.layout import ENTRY_HEAD_SIZE
+from datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
+from gateway.blocks.errors import ChainStateError, LayoutError
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder
+from gateway.errors import Fatal
+from gateway.limits import COMMIT_GROUP_BYTES_MAX
+from gateway.logs import fields
+from gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
+
+__all__ = [
+    "GROUP_BLOCKS_DEFAULT",
+    "STREAM_FILE_NAME",
+    "BlocksBehind",
+    "Standing",
+    "judge_for",
+    "look",
+    "look_for_lost_blocks",
+    "refusal_of",
+]
+
+log = logging.getLogger(__name__)
+
+STREAM_FILE_NAME: Final = "datastream.bin"
+"""The stream file in a data folder."""
+GROUP_BLOCKS_DEFAULT: Final = 64
+"""Most blocks of a commit, unless `commit.max_blocks_per_group` says more; its default."""
+
+
+class BlocksBehind(NamedTuple):
+    """The whole blocks behind the header."""
+
+    tail: Tail
+    """The entries of which they are."""
+    block_count: int
+    first: int | None
+    """Number of the first; None without any."""
+    last: int | None
+    inner_bytes: int
+    """Of all but the first and the last, with the heads of their entries."""
+
+    def __str__(self) -> str:
+        """Return words for an error."""
+        if self.first is None:
+            return str(self.tail)
+        blocks = f"block {self.first}" if self.block_count == 1 else f"blocks {self.first} to {self.last}"
+        return f"{self.tail}, with {blocks}{'' if self.tail.is_all else ' and more'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What each says."""
+
+    evidence: Evidence
+    last_block: int | None
+    """The block that the stream ends with by its header; None: it is empty, or ends otherwise."""
+    chain_block: int | None
+    """The last block that chain.json knows of; None where it says nothing."""
+    behind: BlocksBehind
+
+    def words(self) -> str:
+        """Return what each says, for an error."""
+        length, count = self.evidence.file.committed
+        ends = "no block" if self.last_block is None else f"block {self.last_block}"
+        index = self.evidence.index_count
+        says = "says nothing" if index is None else f"covers {index} entries"
+        chain = "says nothing" if self.chain_block is None else f"knows of block {self.chain_block}"
+        return (
+            f"a header that counts {count} entries in {length} bytes and ends with {ends}, an index of "
+            f"bookmarks that {says}, {SNAPSHOT_NAME} that {chain}, and {self.behind} behind the header"
+        )
+
+
+def judge_for(data_dir: Path, group_blocks_max: int) -> Callable[[Evidence], None]:
+    """Return what refuses the stream of a data folder while it is opened (`datastream.file.opening.Judge`).
+
+    Args:
+        data_dir: has the stream file and chain.json.
+        group_blocks_max: most blocks of a commit.
+    """
+
+    def judge(evidence: Evidence) -> None:
+        """Raise Fatal where something knows of more than the header."""
+        if evidence.file.refusal is None:
+            standing = look(data_dir, evidence)
+            refusal = refusal_of(data_dir, standing, group_blocks_max)
+            if refusal is not None:
+                raise refusal
+
+    return judge
+
+
+def look(data_dir: Path, evidence: Evidence) -> Standing:
+    """Ask all of them; nothing is changed."""
+    try:
+        chain = read_snapshot(data_dir)
+    except (OSError, ValueError, ChainStateError):  # said where the chain is read
+        chain = None
+    chain_block = None if chain is None else chain.last_number
+    return Standing(evidence, _last_block(evidence), chain_block, _blocks_behind(evidence))
+
+
+def refusal_of(data_dir: Path, standing: Standing, group_blocks_max: int) -> Fatal | None:
+    """Return why a start may not go on; None: it may."""
+    evidence, behind = standing.evidence, standing.behind
+    chain_is_ahead = standing.chain_block is not None and (
+        standing.last_block is None or standing.chain_block > standing.last_block
+    )
+    # The setting may have been larger when they were written.
+    is_more = behind.block_count > max(group_blocks_max, GROUP_BLOCKS_DEFAULT) + 1
+    is_more = is_more or behind.inner_bytes > COMMIT_GROUP_BYTES_MAX
+    if is_more and not evidence.has_index and standing.chain_block is None:
+        text = "blocks behind the header are cut off, as of a copy of a stream that was being written"
+        log.warning(text, extra=fields(first_block=behind.first, last_block=behind.last))
+        is_more = False
+    if not (chain_is_ahead or evidence.index_is_ahead or is_more):
+        return None
+    return Fatal(
+        f"stream file {evidence.file.path}",
+        got=standing.words(),
+        expected="a header that is not behind any of these; nothing was changed, and "
+        f"sluice repair {data_dir} says what can be done",
+    )
+
+
+def look_for_lost_blocks(data_dir: Path) -> None:
+    """Refuse to begin anew where blocks have been: they are acknowledged, and nobody may send them again.
+
+    Raises:
+        Fatal: the snapshot tells of blocks, or the index of entries.
+    """
+    path = data_dir / STREAM_FILE_NAME
+    known = None
+    with contextlib.suppress(OSError, ValueError, ChainStateError):
+        chain = read_snapshot(data_dir)
+        if chain is not None and chain.last_number is not None:
+            known = f"blocks up to {chain.last_number}, as {SNAPSHOT_NAME} beside it says"
+    if known is None and bookmarks_folder(path).is_dir():
+        with contextlib.closing(BookmarkIndex(path, read_only=True)) as index:
+            if index.covered:
+                known = f"{index.covered} entries, as the index of bookmarks beside it says"
+    if known is not None:
+        expected = f"{known}; to begin anew, take an empty folder"
+        raise Fatal(f"stream file {path}", got="no such file", expected=expected)
+
+
+def _last_block(evidence: Evidence) -> int | None:
+    """Return the block that the stream ends with by its header; None where it does not end with one."""
+    total_entries = evidence.file.committed.total_entries
+    if not total_entries:
+        return None
+    try:
+        entry = evidence.file.read_entry(total_entries - 1)
+    except DatastreamError:
+        return None
+    is_end = entry.type == BLOCK_END_TYPE and len(entry.data) == 8 + HASH_SIZE
+    return int.from_bytes(entry.data[:8], "big") if is_end else None
+
+
+def _blocks_behind(evidence: Evidence) -> BlocksBehind:
+    """Read the blocks behind the header, as many as opening looks at."""
+    tail = evidence.tail()
+    decoder = BlockDecoder()
+    limit = evidence.file.committed.total_length + TAIL_LOOKED_AT_BYTES_MAX
+    sizes: list[int] = []
+    first = last = None
+    size_bytes = 0
+    for entry, offset in evidence.entries_behind():
+        if offset >= limit:
+            break
+        try:
+            block = decoder.feed(entry.type, entry.data)
+        except LayoutError:
+            break
+        size_bytes += ENTRY_HEAD_SIZE + len(entry.data)
+        if block is not None:
+            first = block.number if first is None else first
+            last = block.number
+            sizes.append(size_bytes)
+            size_bytes = 0
+    return BlocksBehind(tail, len(sizes), first, last, sum(sizes[1:-1]))

@@ -1,0 +1,338 @@
+"""The blocks on a data page: which they are, whether they are as committed, and the page made from them.
+
+A page with a sum needs nothing of this to be read: its bytes are those of the commit, before which each
+block was verified. Of a page without one (a folder of an earlier version, an index that was made anew) the
+blocks are hashed once, before it is first read, or when the scrubber comes to it:
+
+    each block comes to the root hash in its end, in one of its layouts,
+    its footer names the root hash of the block before it, and what lies behind a page's last entry is zeros
+
+Then the page gets its sum. Proofs are outside the root hash: a flipped bit in one is not seen here. The
+blocks on the page that is being filled are looked at in the same way, once, as far as they were there when
+the node started.
+
+`PageBuilder` lays blocks out as the ledger does: the same blocks are the same bytes, so that a page can be
+made from what a peer has.
+
+Source: datastream/README.md, "Invariants"; docs/spec/block-hash.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from datastream import DataStreamer
+from datastream.errors import PageDamaged
+from datastream.file.operation import OperationGroup
+from datastream.file.page_sums import PageState, this_thread
+from datastream.file.pages import PageFault
+from datastream.file.past_cache import drop_cached
+from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Committed, page_start
+from gateway.blocks.errors import BlockRefused, ItemError, LayoutError
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from gateway.blocks.stream_layout import (
+    BlockDecoder,
+    StoredBlock,
+    block_number_of,
+    bookmark_of,
+    encode_runs,
+    legacy_bookmark_of,
+)
+from gateway.logs import fields
+
+__all__ = ["BlocksOfPage", "PageBlocks", "PageBuilder", "root_of"]
+
+
+log = logging.getLogger(__name__)
+
+
+class HeldBlocks(Protocol):
+    """What is asked of the ledger; `Ledger` is one."""
+
+    streamer: DataStreamer
+    first_number: int | None
+
+    @property
+    def last_number(self) -> int | None:
+        """The last committed block."""
+        ...
+
+    def root_hash_at(self, number: int) -> bytes | None:
+        """Read the root hash of a block."""
+        ...
+
+
+class BlocksOfPage(NamedTuple):
+    """The blocks that a page may hold a part of."""
+
+    first: int
+    last: int
+    origin: Committed
+    """(offset, number) of the first entry of block `first`."""
+    entries_end: int
+    """The number after that of the last entry of block `last`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """A block that is not what was committed."""
+
+    first_entry: int
+    entries_end: int
+    what: str
+
+
+class PageBlocks:
+    """Knows the blocks of pages, and proves those that have no sum.
+
+    Args:
+        ledger: whose pages they are.
+    """
+
+    def __init__(self, ledger: HeldBlocks) -> None:
+        self._ledger = ledger
+        self._lock = threading.RLock()
+        ledger.streamer.sums.prove_with(self.prove)
+        self._tail_page = ledger.streamer.sums.full_count
+        """The page that was being filled when the stream was opened."""
+        self._tail_end = ledger.streamer.committed.total_entries
+        self._tail_faults: list[_Fault] | None = None
+        """What is wrong with the blocks that were on it then; None: not looked yet."""
+
+    # --- which they are -------------------------------------------------------------------------------------
+
+    def of_page(self, page_number: int) -> BlocksOfPage | None:
+        """Return the blocks of a page, found on the pages around it; None where the ledger is empty.
+
+        Raises:
+            datastream.DatastreamError, OSError: those cannot be read.
+        """
+        streamer, last = self._ledger.streamer, self._ledger.last_number
+        first = self._ledger.first_number
+        if first is None or last is None:
+            return None
+        origin, entries_end = Committed(HEADER_PAGE_SIZE, 0), streamer.committed.total_entries
+        for before in range(page_number - 1, -1, -1):
+            found = self._begun_on(before)
+            if found:
+                first, entry_number = found[-1]
+                origin = Committed(streamer.offset_of(entry_number), entry_number)
+                break
+        for behind in range(page_number + 1, streamer.sums.full_count + 1):
+            found = self._begun_on(behind)
+            if found:
+                last, entries_end = found[0][0] - 1, found[0][1]
+                break
+        return BlocksOfPage(first, last, origin, entries_end)
+
+    def _begun_on(self, page_number: int) -> list[tuple[int, int]]:
+        """Return (block number, entry number) of the blocks that begin on a page; none of a damaged one."""
+        try:
+            bookmarks = self._ledger.streamer.page_bookmarks(page_number)
+        except PageDamaged:
+            return []
+        numbers = [(block_number_of(bookmark), entry_number) for bookmark, entry_number in bookmarks]
+        return [(number, entry_number) for number, entry_number in numbers if number is not None]
+
+    # --- whether they are what was committed ----------------------------------------------------------------
+
+    def ensure(self, entry_number: int) -> None:
+        """Prove the blocks on the page that was being filled when the stream was opened, once; in a thread.
+
+        Full pages are proven by their sums, or by `prove` before they are read.
+
+        Raises:
+            LayoutError: the entry is of a block that is not what was committed.
+            datastream.DatastreamError, OSError: it cannot be read.
+        """
+        page_number = self._ledger.streamer.page_of_entry(entry_number)
+        if page_number == self._tail_page and entry_number < self._tail_end:
+            self._ensure_tail(entry_number)
+
+    def ensure_block(self, number: int) -> None:
+        """Do the same for the end of a block that the ledger holds."""
+        streamer = self._ledger.streamer
+        end = streamer.committed.total_entries
+        if number != self._ledger.last_number:
+            end = streamer.get_bookmark(bookmark_of(number + 1))
+        self.ensure(end - 1)
+
+    def _ensure_tail(self, entry_number: int) -> None:
+        with self._lock:
+            if self._tail_faults is None:
+                self._tail_faults, _, _ = self._look(self._tail_page)
+        for fault in self._tail_faults:
+            if fault.first_entry <= entry_number < fault.entries_end:
+                raise LayoutError(
+                    fault.what, "another root hash, or other links", "those that were committed"
+                )
+
+    def prove(self, page_number: int) -> bool:
+        """Look at the blocks of a page without a sum; return whether it has one now.
+
+        Pages that these blocks fill get theirs, too. A wrong block makes its pages without a sum bad. Where a
+        page beside this one is bad, it cannot be proven.
+
+        Raises:
+            OSError: the disk cannot be read.
+        """
+        sums = self._ledger.streamer.sums
+        with self._lock:
+            before, this_thread.proves = this_thread.proves, True
+            try:
+                if not sums.has_sum(page_number) and sums.state(page_number) is not PageState.BAD:
+                    self._prove(page_number)
+            except PageDamaged as error:
+                log.warning("page cannot be proven", extra=fields(page=page_number, got=str(error)))
+            finally:
+                this_thread.proves = before
+        return sums.has_sum(page_number)
+
+    def _prove(self, page_number: int) -> None:
+        sums = self._ledger.streamer.sums
+        faults, begin, proven_end = self._look(page_number)
+        for fault in faults:
+            for page in self._pages(fault.first_entry, fault.entries_end):
+                if not sums.has_sum(page):
+                    sums.found_fault(page, PageFault(fault.first_entry, 0, fault.what, "what was committed"))
+        for page in self._pages(begin, proven_end):
+            first, end = sums.entry_range(page)
+            if begin <= first and end <= proven_end and page not in sums.bad and not sums.has_sum(page):
+                self._adopt(page)
+
+    def _pages(self, first_entry: int, entries_end: int) -> range:
+        """Return the full pages that hold these entries."""
+        if first_entry >= entries_end:
+            return range(0)
+        streamer = self._ledger.streamer
+        end = min(streamer.page_of_entry(entries_end - 1) + 1, streamer.sums.full_count)
+        return range(streamer.page_of_entry(first_entry), end)
+
+    def _adopt(self, page_number: int) -> None:
+        streamer = self._ledger.streamer
+        data = streamer.read_bytes(PAGE_SIZE, page_start(page_number))
+        position = streamer.data_end(page_number, streamer.committed.total_length) - page_start(page_number)
+        if data.count(0, position) != PAGE_SIZE - position:
+            fault = PageFault(0, position, "padding that is not all zeros", "zeros")
+            streamer.sums.found_fault(page_number, fault)
+            return
+        streamer.sums.adopt(page_number, data)
+
+    def forget_cached(self, page_number: int) -> None:
+        """Have a page read from the disk when it is looked at next."""
+        drop_cached(self._ledger.streamer.fileno(), PAGE_SIZE, page_start(page_number))
+
+    def _look(self, page_number: int) -> tuple[list[_Fault], int, int]:
+        """Hash the blocks of a page; return what is wrong with them, and from which entry to which they are.
+
+        Behind one that is no block, nothing is looked at.
+        """
+        blocks = self.of_page(page_number)
+        if blocks is None:
+            return [], 0, 0
+        faults: list[_Fault] = []
+        decoder, begin = BlockDecoder(), blocks.origin.total_entries
+        begun = begin
+        previous = self._ledger.root_hash_at(blocks.first - 1) if blocks.first else None
+        for entry in self._ledger.streamer.read_entries(begin, blocks.entries_end):
+            try:
+                stored = decoder.feed(entry.type, entry.data)
+            except LayoutError as error:
+                faults.append(_Fault(begun, entry.number + 1, str(error)))
+                break
+            if stored is not None:
+                what = _what_is_wrong(stored, previous)
+                if what is not None:
+                    faults.append(_Fault(begun, entry.number + 1, what))
+                previous, begun = stored.root_hash, entry.number + 1
+        return faults, begin, begun
+
+
+def _summary_of(number: int, items: tuple[bytes, ...]) -> BlockSummary:
+    """Hash a block.
+
+    Raises:
+        BlockRefused, ItemError: its items are not those of a block.
+        LayoutError: its header has another number.
+    """
+    hasher = BlockHasher()
+    hasher.add(items)
+    summary = hasher.finish()
+    if summary.number != number:
+        raise LayoutError(f"block {number}", f"the header of block {summary.number}", "its own")
+    return summary
+
+
+def _what_is_wrong(stored: StoredBlock, previous: bytes | None) -> str | None:
+    """Compare a block with the root hash in its end, and its link with the block before it."""
+    try:
+        summary = _summary_of(stored.number, stored.items)
+    except (BlockRefused, ItemError, LayoutError) as error:
+        return f"block {stored.number}: {error}"
+    if stored.root_hash not in (summary.root_hash, summary.root_hash_other_layout):
+        return (
+            f"block {stored.number}, whose items come to root hash {summary.root_hash.hex()[:16]}…, "
+            f"and whose end says {stored.root_hash.hex()[:16]}…"
+        )
+    if previous is not None and summary.previous_root_hash != previous:
+        return f"block {stored.number}, which does not name the root hash of the block before it"
+    return None
+
+
+def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple[bytes, BlockSummary]:
+    """Return the root hash of a block, in the layout that is known, and its summary.
+
+    Args:
+        number: of the block.
+        items: all of them.
+        known: the root hash that it must have, as the block after it or its own end says; None: nobody does.
+
+    Raises:
+        BlockRefused, ItemError, LayoutError: the items are not those of that block.
+    """
+    summary = _summary_of(number, items)
+    if known is None:
+        return summary.root_hash, summary
+    if known not in (summary.root_hash, summary.root_hash_other_layout):
+        got = f"items that come to root hash {summary.root_hash.hex()[:16]}…"
+        raise LayoutError(f"block {number}", got, f"{known.hex()[:16]}…, as the chain here has it")
+    return known, summary
+
+
+class PageBuilder:
+    """Makes the bytes of a page from the blocks on it, given in order.
+
+    Args:
+        page_number: of the page.
+        origin: (offset, number) of the first entry of the first block, on the page or before it.
+    """
+
+    def __init__(self, page_number: int, origin: Committed) -> None:
+        self._start = page_start(page_number)
+        self._page = bytearray(PAGE_SIZE)
+        self._group = OperationGroup(origin)
+        self._group.begin()
+
+    def add(self, number: int, items: tuple[bytes, ...], root_hash: bytes) -> None:
+        """Add the next block.
+
+        Raises:
+            ItemError, LayoutError: it cannot be laid out.
+        """
+        group = self._group
+        group.add_bookmark(bookmark_of(number))
+        group.add_bookmark(legacy_bookmark_of(number))
+        for run in encode_runs(number, items, root_hash):
+            group.add_entries(run.entry_types, run.data)
+        at = group.base[0] - self._start
+        piece = group.buffer[max(0, -at) : max(0, PAGE_SIZE - at)]
+        at = max(0, at)
+        self._page[at : at + len(piece)] = piece
+        group.restart(group.end)
+
+    def page(self) -> bytes:
+        """Return the page; what no block has filled is zeros."""
+        return bytes(self._page)

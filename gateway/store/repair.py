@@ -1,0 +1,388 @@
+"""What can be done about a stream that a start refuses: what `sluice repair` finds, offers and does.
+
+    choice    the header is to count                                     what goes, to a file of its own first
+    ENTRIES   the sound blocks behind it, too; of a stream without       nothing
+              blocks the entries that the index covers, else all whole
+    HEADER    what it counts                                             the whole entries behind it
+    SOUND     the whole blocks, or entries, before the first damage      the bytes from there on, as they are
+
+Whatever is chosen, the index of bookmarks is made anew with it, and a `chain.json` that knows of a later
+block than the last that stays is put aside. The stream is opened as for a start, under all its locks, and the
+choice is the word of its judge (`file.opening.Judge`): the header is written and flushed before what is
+behind it is touched. Killed at any moment, the same again is right.
+
+A block behind the header is sound where its items come to the root hash in its end, it links to the block
+before it, and its root hash is the one that chain.json knows of it.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from datastream import DataStreamer
+from datastream.errors import DatastreamError, EntriesDisagree
+from datastream.file.disk import Disk
+from datastream.file.evidence import Evidence, entries_behind
+from datastream.file.file_system import flush_folder
+from datastream.layout import (
+    ENTRY_HEAD_SIZE,
+    HEADER_PAGE_SIZE,
+    PAGE_SIZE,
+    Committed,
+    Entry,
+    StreamHeader,
+)
+from gateway.blocks.chain import Chain
+from gateway.blocks.errors import ChainStateError, LayoutError
+from gateway.blocks.merkle import HASH_SIZE
+from gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock
+from gateway.errors import Fatal
+from gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
+from gateway.store.cutting import taken, write_entries
+from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, Standing, look, refusal_of
+from gateway.store.stream_check import summary_of
+
+__all__ = ["Choice", "Found", "Offer", "find", "take"]
+
+_COPY_BYTES: Final = PAGE_SIZE
+
+
+class Choice(Enum):
+    """What may be taken for right."""
+
+    ENTRIES = "entries"
+    HEADER = "header"
+    SOUND = "sound"
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a choice would give."""
+
+    choice: Choice
+    totals: Committed
+    """What the header counts then."""
+    last_block: int | None
+    """The last block then; None of a stream without blocks."""
+    cut_entries: int
+    """Whole entries that go."""
+    cut_bytes: int
+    """Bytes of the file that go."""
+    why_no_more: str | None = None
+    """Why entries behind the header are not taken, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is to know of a stream, and what can be done."""
+
+    path: Path
+    standing: Standing
+    header: StreamHeader
+    holds_blocks: bool
+    damage: EntriesDisagree | None
+    """Where the entries do not lead to the header's totals."""
+    refusal: str | None
+    """Why a start refuses the stream; None: it does not."""
+    offers: tuple[Offer, ...]
+    """What can be done; empty where nothing is wrong."""
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it is the stream of a data folder."""
+        return self.holds_blocks and self.path.name == STREAM_FILE_NAME
+
+
+class _Looked(Exception):
+    """Ends an opening that was only to look."""
+
+
+def find(path: Path, stream_type: int) -> Found:
+    """Look at a stream; nothing is changed.
+
+    Raises:
+        datastream.DatastreamError: its header page cannot be followed, or somebody has it open.
+    """
+    found: list[Found] = []
+
+    def judge(evidence: Evidence) -> None:
+        """Look, and go no further."""
+        found.append(_find(path, evidence))
+        raise _Looked
+
+    with suppress(_Looked):
+        DataStreamer.open(path, stream_type=stream_type, read_only=True, judge=judge).close()
+    (only,) = found
+    return only
+
+
+def take(
+    path: Path,
+    stream_type: int,
+    choice: Choice,
+    place: Path | None,
+    agree: Callable[[Found, Offer, Path | None], None],
+) -> tuple[Offer, Path | None]:
+    """Do what was chosen; return what was done, and where what was cut is.
+
+    Args:
+        path: the stream file.
+        stream_type: of it.
+        choice: of the offers.
+        place: where what goes is written; None: beside the stream file.
+        agree: called with what was found under the locks, before anything is changed; raises to leave it.
+
+    Raises:
+        Fatal: there is no such offer, or the place cannot be written; nothing was changed.
+        datastream.DatastreamError: the disk refuses.
+    """
+    done: list[tuple[Found, Offer, Path | None]] = []
+
+    def judge(evidence: Evidence) -> Committed:
+        """Look again, now that nobody else can write, and say what the header is to count."""
+        found = _find(path, evidence)
+        offer = next((offer for offer in found.offers if offer.choice is choice), None)
+        if offer is None:
+            offered = " or ".join(offer.choice.value for offer in found.offers)
+            raise Fatal(
+                f"--take of {path}", got=choice.value, expected=offered or "nothing, as nothing is wrong"
+            )
+        cut = None if not offer.cut_bytes else place or _place_beside(path, offer)
+        agree(found, offer, cut)
+        if cut is not None:
+            _write_what_goes(evidence, offer, cut)
+        done.append((found, offer, cut))
+        return offer.totals
+
+    # An index that was deleted is made anew in any case; without its folder, damage ends an opening early.
+    path.with_name(path.name.split(".", 1)[0] + ".db").mkdir(exist_ok=True)
+    DataStreamer.open(path, stream_type=stream_type, judge=judge).close()
+    found, offer, cut = done[0]
+    if found.is_node:
+        _put_chain_aside(path.parent, offer.last_block)
+    return offer, cut
+
+
+def _find(path: Path, evidence: Evidence) -> Found:
+    """Weigh the evidence as a start does, and see what can be done."""
+    standing = look(path.parent if path.name == STREAM_FILE_NAME else path, evidence)
+    damage = evidence.file.refusal
+    holds_blocks = any(
+        number is not None for number in (standing.last_block, standing.behind.first, standing.chain_block)
+    )
+    if damage is not None:
+        holds_blocks = _begins_with_block(evidence)
+        sound = _sound(evidence, holds_blocks=holds_blocks)
+        return Found(path, standing, evidence.header, holds_blocks, damage, str(damage), (sound,))
+    refusal: str | None = None
+    if holds_blocks and path.name == STREAM_FILE_NAME:
+        fatal = refusal_of(path.parent, standing, GROUP_BLOCKS_DEFAULT)
+        refusal = None if fatal is None else fatal.got
+    elif evidence.index_is_ahead and evidence.index_is_of_file:
+        refusal = evidence.words()
+    if refusal is None:
+        return Found(path, standing, evidence.header, holds_blocks, None, None, ())
+    forward = _forward_blocks(path, standing) if holds_blocks else _forward_entries(evidence)
+    gains = forward.totals != evidence.file.committed
+    offers = (forward, _as_it_is(standing)) if gains else (_as_it_is(standing),)
+    return Found(path, standing, evidence.header, holds_blocks, None, refusal, offers)
+
+
+# --- what the choices give ----------------------------------------------------------------------------------
+
+
+def _as_it_is(standing: Standing) -> Offer:
+    evidence = standing.evidence
+    tail = evidence.tail()
+    totals = evidence.file.committed
+    end, count = tail.end, tail.entry_count
+    if not tail.is_all:
+        for entry, offset in evidence.entries_behind():
+            end, count = _end_of(entry, offset), entry.number + 1 - totals.total_entries
+    return Offer(Choice.HEADER, totals, standing.last_block, count, end - totals.total_length)
+
+
+def _forward_entries(evidence: Evidence) -> Offer:
+    """Count on to where the index ends, or to the last whole entry."""
+    known, totals, why = evidence.index_totals, evidence.file.committed, None
+    for entry, offset in evidence.entries_behind():
+        totals = Committed(_end_of(entry, offset), entry.number + 1)
+        if known is not None and totals.total_entries == known.total_entries:
+            break
+    if evidence.index_count is not None and totals.total_entries < evidence.index_count:
+        why = f"entry {totals.total_entries} is not there, or not whole"
+    return Offer(Choice.ENTRIES, totals, None, 0, 0, why)
+
+
+def _forward_blocks(path: Path, standing: Standing) -> Offer:
+    """Count on over the sound blocks."""
+    evidence = standing.evidence
+    totals, last = evidence.file.committed, standing.last_block
+    root_hash = _last_root_hash(evidence)
+    chain = _chain_beside(path)
+    decoder, why = BlockDecoder(), None
+    for entry, offset in evidence.entries_behind():
+        try:
+            block = decoder.feed(entry.type, entry.data)
+        except LayoutError as error:
+            why = str(error)
+            break
+        if block is None:
+            continue
+        why = _problem_of(block, last, root_hash, chain)
+        if why is not None:
+            break
+        totals = Committed(_end_of(entry, offset), entry.number + 1)
+        last, root_hash = block.number, block.root_hash
+    if why is None and standing.chain_block is not None and (last is None or last < standing.chain_block):
+        why = f"block {0 if last is None else last + 1} is not there, or not whole"
+    return Offer(Choice.ENTRIES, totals, last, 0, 0, why)
+
+
+def _problem_of(
+    block: StoredBlock, last: int | None, root_hash: bytes | None, chain: Chain | None
+) -> str | None:
+    """Return why a block behind the header is not to be counted; None: it is sound.
+
+    Args:
+        block: as it was read.
+        last: number of the block before it; None where there is none.
+        root_hash: of that.
+        chain: as chain.json knows it.
+    """
+    if last is not None and block.number != last + 1:
+        return f"block {block.number} behind block {last}"
+    summary, problem = summary_of(block)
+    if summary is None:
+        return problem
+    if root_hash is not None and summary.previous_root_hash != root_hash:
+        return f"block {block.number} names another block before it: {summary.previous_root_hash.hex()}"
+    if chain is not None and chain.last_number == block.number and chain.last_root_hash != block.root_hash:
+        return f"block {block.number} has another root hash than {SNAPSHOT_NAME} knows of it"
+    return None
+
+
+def _sound(evidence: Evidence, *, holds_blocks: bool) -> Offer:
+    """Count the whole blocks, or entries, before the first damage."""
+    empty = Committed(HEADER_PAGE_SIZE, 0)
+    totals, last = empty, None
+    for entry, offset in _entries_from_begin(evidence):
+        end = _end_of(entry, offset)
+        if end > evidence.file.committed.total_length:
+            break
+        if not holds_blocks:
+            totals = Committed(end, entry.number + 1)
+        elif entry.type == BLOCK_END_TYPE and len(entry.data) == 8 + HASH_SIZE:
+            totals, last = Committed(end, entry.number + 1), int.from_bytes(entry.data[:8], "big")
+    counted = evidence.file.committed
+    size = _data_end(evidence.file.disk, totals.total_length) - totals.total_length
+    return Offer(Choice.SOUND, totals, last, max(0, counted.total_entries - totals.total_entries), size)
+
+
+def _entries_from_begin(evidence: Evidence) -> Iterator[tuple[Entry, int]]:
+    header = evidence.header
+    from_begin = StreamHeader(header.version, header.system_id, header.stream_type, HEADER_PAGE_SIZE, 0)
+    return entries_behind(evidence.file.disk, from_begin)
+
+
+def _begins_with_block(evidence: Evidence) -> bool:
+    """Return whether the stream begins with a whole block."""
+    decoder = BlockDecoder()
+    try:
+        return any(decoder.feed(entry.type, entry.data) for entry, _ in _entries_from_begin(evidence))
+    except LayoutError:
+        return False
+
+
+def _end_of(entry: Entry, offset: int) -> int:
+    return offset + ENTRY_HEAD_SIZE + len(entry.data)
+
+
+def _last_root_hash(evidence: Evidence) -> bytes | None:
+    total_entries = evidence.file.committed.total_entries
+    if not total_entries:
+        return None
+    with suppress(DatastreamError):
+        end = evidence.file.read_entry(total_entries - 1)
+        if end.type == BLOCK_END_TYPE and len(end.data) == 8 + HASH_SIZE:
+            return end.data[8:]
+    return None
+
+
+def _chain_beside(path: Path) -> Chain | None:
+    try:
+        return read_snapshot(path.parent) if path.name == STREAM_FILE_NAME else None
+    except (OSError, ValueError, ChainStateError):
+        return None
+
+
+# --- what goes ----------------------------------------------------------------------------------------------
+
+
+def _place_beside(path: Path, offer: Offer) -> Path:
+    stem, first = path.name.split(".")[0], offer.totals.total_entries
+    if offer.choice is Choice.SOUND:
+        return path.with_name(f"cut-{stem}-bytes-from-{offer.totals.total_length}.raw")
+    return path.with_name(f"cut-{stem}-entries-{first}-to-{first + offer.cut_entries - 1}.bin")
+
+
+def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
+    """Write it to a file of its own, flushed; the same file may be there already."""
+    if offer.choice is Choice.SOUND:
+        _write_bytes(evidence.file.disk, offer.totals.total_length, offer.cut_bytes, place)
+    else:
+        write_entries(evidence.header, (entry for entry, _ in evidence.entries_behind()), place)
+
+
+def _write_bytes(disk: Disk, start: int, size: int, place: Path) -> None:
+    """Write bytes of the stream file as they are; pages of zeros become holes."""
+    part = place.with_name(f".{place.name}.part")
+    try:
+        with part.open("wb") as file:
+            for at in range(0, size, _COPY_BYTES):
+                data = disk.pread(min(_COPY_BYTES, size - at), start + at)
+                if data.count(0) != len(data):
+                    file.seek(at)
+                    file.write(data)
+            file.truncate(size)
+            file.flush()
+            os.fsync(file.fileno())
+        if not os.path.lexists(place):
+            part.rename(place)
+        elif not filecmp.cmp(part, place, shallow=False):
+            raise taken(place)
+        flush_folder(place.parent)
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise Fatal(str(place), got=got, expected="a file that can be written (--cut-to)") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _data_end(disk: Disk, start: int) -> int:
+    """Return the offset just past the last byte from `start` on that is not zero."""
+    end, offset, size = start, start, disk.size()
+    while offset < size and disk.has_data(offset):
+        data = disk.pread(min(_COPY_BYTES, size - offset), offset)
+        kept = len(data.rstrip(b"\0"))
+        if kept:
+            end = offset + kept
+        offset += len(data)
+    return end
+
+
+def _put_chain_aside(data_dir: Path, last_block: int | None) -> None:
+    """Give a chain.json that is ahead of the stream another name: a start makes it anew."""
+    path = data_dir / SNAPSHOT_NAME
+    chain = _chain_beside(data_dir / STREAM_FILE_NAME)
+    known = None if chain is None else chain.last_number
+    if known is not None and (last_block is None or known > last_block):
+        path.replace(path.with_name(f"chain-of-block-{known}.json"))
+        flush_folder(data_dir)

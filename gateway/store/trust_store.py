@@ -1,0 +1,367 @@
+"""Ledger keys in files: those that an operator gives, and those that the node keeps.
+
+A shell. An address book is JSON (`gateway.blocks.proofs.address_book`). A publication of a ledger id
+(`gateway.blocks.proofs.ledger_data`) is taken from
+
+    tss:FILE                     the bare publication, or block 0 in a block file: .blk, .blk.gz, .blk.zst
+    data_dir/ledger-id.bin       kept: the bare publication, written once block 0 is committed; it may be
+                                 given to another node as tss:FILE
+    block 0 of the stream        where the node has it and none was kept
+
+What a node has once it does not change by itself: if these differ, or an id that the operator names is
+another, the node does not start.
+Source: docs/spec/tss.md section 1.1.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import zlib
+from functools import partial
+from gzip import GzipFile
+from pathlib import Path
+from typing import IO, Final
+
+import zstandard
+
+from gateway.blocks.block import Block
+from gateway.blocks.errors import BlockRefused, LedgerKeyError, ProofDataError
+from gateway.blocks.proofs import ProofVerifier, RsaBook
+from gateway.blocks.proofs.address_book import read_address_book
+from gateway.blocks.proofs.ledger_data import (
+    LedgerData,
+    publications_in,
+    published_ledger,
+    read_publication,
+    refusal_of,
+)
+from gateway.blocks.root_hash import RootLayout
+from gateway.blocks.stream_layout import StoredBlock
+from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.verification import BlockVerifier, Verdict
+from gateway.errors import Fatal
+from gateway.limits import PUBLICATION_FILE_BYTES_MAX
+from gateway.logs import fields
+from gateway.regular_files import open_regular, replace_file
+from gateway.store.block_store import Ledger
+
+__all__ = [
+    "KEPT_NAME",
+    "given_address_book",
+    "given_ledger",
+    "keep_ledger",
+    "kept_ledger",
+    "ledger_of_file",
+    "ledger_of_folder",
+    "ledger_to_start_with",
+]
+
+log = logging.getLogger(__name__)
+
+KEPT_NAME: Final = "ledger-id.bin"
+"""The file in the data folder that keeps the publication."""
+
+# As block files are named (`publishers.blocks.block_files`); other programs write numbers with leading zeros.
+_BLOCK_0_NAME: Final = re.compile(r"0{1,20}\.blk(\.gz|\.zst)?", re.ASCII)
+_GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+
+def ledger_of_file(path: Path, ledger_id: bytes | None = None) -> LedgerData:
+    """Read and check the publication in a file: a bare one, or that of block 0 in a block file.
+
+    Args:
+        path: of the file.
+        ledger_id: the id that it has to have, 32 bytes; None: any.
+
+    Raises:
+        LedgerKeyError: the file cannot be read, holds no publication, or one that is not to be believed.
+    """
+    what = f"ledger key tss:{path}"
+    content = _content(path, what)
+    try:
+        try:
+            ledger: LedgerData | None = read_publication(content)
+        except ProofDataError as error:
+            try:
+                block = Block.from_bytes(content)
+            except BlockRefused:
+                raise LedgerKeyError(
+                    what, got=str(error), expected="a ledger id publication, or a file of block 0"
+                ) from error
+            if block.number != 0:
+                got = f"block {block.number}"
+                raise LedgerKeyError(what, got=got, expected="block 0, which has the publication") from None
+            ledger = published_ledger(block.items, ledger_id)
+    except BlockRefused as error:
+        raise LedgerKeyError(what, got=error.refusal.got, expected=error.refusal.expected) from error
+    if ledger is None:
+        got = "a block 0 that publishes no ledger id"
+        raise LedgerKeyError(what, got=got, expected="block 0 of a TSS network")
+    return _believed(ledger, what, ledger_id)
+
+
+def ledger_of_folder(folder: Path) -> LedgerData:
+    """Read and check what a node has kept in its data folder, or block 0 in a folder of block files.
+
+    Raises:
+        LedgerKeyError: there is neither, or block 0 publishes nothing that is to be believed.
+        Fatal: what is kept is not what was written.
+    """
+    kept = kept_ledger(folder)
+    if kept is not None:
+        return kept
+    try:
+        names = sorted(path.name for path in folder.iterdir() if _BLOCK_0_NAME.fullmatch(path.name))
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise LedgerKeyError(str(folder), got=got, expected="a folder that can be read") from error
+    if names:
+        return ledger_of_file(folder / names[0])
+    expected = f"{KEPT_NAME}, or block 0 in a file 0.blk, 0.blk.gz or 0.blk.zst"
+    raise LedgerKeyError(str(folder), got="a folder without ledger data", expected=expected)
+
+
+def kept_ledger(data_dir: Path) -> LedgerData | None:
+    """Return the ledger data that the node in a data folder has kept, checked; None if there are none.
+
+    Raises:
+        Fatal: the file cannot be read, or is not what was written.
+    """
+    path = data_dir / KEPT_NAME
+    if not os.path.lexists(path):  # a link that leads nowhere is no leave to believe another block 0
+        return None
+    try:
+        return ledger_of_file(path)
+    except LedgerKeyError as error:
+        expected = f"{error.expected}; it may be deleted if block 0 is in the stream"
+        raise Fatal(str(path), got=error.got, expected=expected) from error
+
+
+def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
+    """Write the publication to the data folder; one that is kept there already stays.
+
+    A failure is logged and no more: at the next start block 0 has the publication too.
+    """
+    path = data_dir / KEPT_NAME
+    try:
+        if os.path.lexists(path):
+            return
+        replace_file(path, ledger.publication)
+    except OSError as error:
+        log.error("ledger data could not be kept", extra=fields(file=str(path), got=str(error)))
+        return
+    log.warning(
+        "ledger data of block 0 believed and kept",
+        extra=fields(ledger_id=ledger.ledger_id.hex(), nodes=len(ledger.nodes), file=str(path)),
+    )
+
+
+def given_address_book(keys: LedgerKeys, mode: VerificationMode, needed_count: int) -> RsaBook | None:
+    """Return the address book that the operator names, read; None if none is named or needed.
+
+    Args:
+        keys: of the operator.
+        mode: mode `hash` needs none.
+        needed_count: nodes that must have signed a record file; 0: more than a third.
+
+    Raises:
+        LedgerKeyError: it cannot be read, is no address book, or has fewer nodes, or fewer usable keys.
+    """
+    if mode == "hash" or keys.rsa_file is None:
+        return None
+    what = f"ledger key rsa:{keys.rsa_file}"
+    book = RsaBook(_content(_path(keys.rsa_file, what), what), needed_count)
+    try:
+        known = read_address_book(book.serialized)
+    except ProofDataError as error:
+        raise LedgerKeyError(f"{what}: {error.what}", got=error.got, expected=error.expected) from error
+    if needed_count > known.node_count:
+        expected = f"at least {needed_count}, the setting verification.rsa_threshold"
+        raise LedgerKeyError(what, got=f"{known.node_count} nodes", expected=expected)
+    if len(known.keys) < (signers_count := book.check().needed_count):  # then no record file would ever do
+        got = f"{known.node_count} nodes, {len(known.keys)} of them with a usable key"
+        expected = f"at least {signers_count}, as many as must have signed a record file"
+        raise LedgerKeyError(what, got=got, expected=expected)
+    return book
+
+
+def given_ledger(keys: LedgerKeys, mode: VerificationMode) -> LedgerData | None:
+    """Return the ledger data of the file that the operator names, None if none is named or needed.
+
+    Raises:
+        LedgerKeyError: it cannot be read, or is not to be believed.
+    """
+    if mode == "hash" or keys.tss_file is None:
+        return None
+    return ledger_of_file(_path(keys.tss_file, f"ledger key tss:{keys.tss_file}"), keys.tss_id)
+
+
+def ledger_to_start_with(
+    keys: LedgerKeys,
+    mode: VerificationMode,
+    ledger: Ledger,
+    *,
+    given: LedgerData | None = None,
+    rsa_book: RsaBook | None = None,
+    first_number: int | None,
+    root_layout: RootLayout = "auto",
+) -> LedgerData | None:
+    """Return the ledger data that a node begins with, or None if it has to await block 0, or needs none.
+
+    Args:
+        keys: of the operator.
+        mode: mode `hash` needs no ledger data.
+        ledger: the blocks that the node has, opened.
+        given: `given_ledger` of the keys.
+        rsa_book: `given_address_book` of the keys.
+        first_number: the block that an empty node begins with; None: whatever comes.
+        root_layout: setting `verification.root_layout`.
+
+    Raises:
+        LedgerKeyError: a key is needed and missing, or contradicts what is here.
+        Fatal: what is kept cannot be read.
+    """
+    if mode == "hash" or not (given is not None or keys.takes_tss_from_block_0):
+        return None
+    kept = kept_ledger(ledger.data_dir)
+    block_0 = ledger.read_block(0) if ledger.first_number == 0 else None
+    verdict_of_keys = partial(_verdict_on, keys=keys, mode=mode, rsa_book=rsa_book, root_layout=root_layout)
+    chosen = given or kept
+    if chosen is None and block_0 is not None:
+        verdict = verdict_of_keys(block_0)
+        if verdict is not None and verdict.published is None:
+            # As in the run that has committed it (`ProofChecks.block_0_committed`): the other keys do.
+            log.warning("block 0 publishes no ledger data: TSS proofs are refused")
+            return None
+        if verdict is not None and verdict.published is not None:
+            chosen = verdict.published
+            keep_ledger(ledger.data_dir, chosen)
+    if chosen is None:
+        _require_block_0(keys, ledger, first_number)
+        return None
+    if kept not in (None, chosen) or (block_0 is not None and not _may_have_published(block_0, chosen)):
+        raise LedgerKeyError(
+            f"ledger key tss:{keys.tss_file}" if given else str(ledger.data_dir / KEPT_NAME),
+            got=f"the data of ledger {chosen.ledger_id.hex()}",
+            expected=f"those that the blocks in {ledger.data_dir} were checked with, or that block 0 has",
+        )
+    if keys.tss_id not in (None, chosen.ledger_id):
+        assert keys.tss_id is not None
+        raise LedgerKeyError(
+            f"ledger key tss:id={keys.tss_id.hex()}",
+            got="another id than that of the ledger data here",
+            expected=f"{chosen.ledger_id.hex()}, of {ledger.data_dir / KEPT_NAME}",
+        )
+    if chosen is kept and keys.tss_id is not None and chosen.wraps_vk and block_0 is not None:
+        # Kept by a run without that key, maybe, which believes the WRAPS key of any block 0.
+        verdict = verdict_of_keys(block_0)
+        if verdict is None or verdict.published != chosen:
+            raise LedgerKeyError(
+                str(ledger.data_dir / KEPT_NAME),
+                got="a WRAPS key for which block 0 does not vouch",
+                expected="a block 0 with a Schnorr address-book proof, or tss:FILE, a file that you trust",
+            )
+    return chosen
+
+
+def _may_have_published(block_0: StoredBlock, ledger: LedgerData) -> bool:
+    """Tell whether a block 0 publishes these ledger data, or none."""
+    try:
+        published = publications_in(block_0.items)
+    except BlockRefused:  # it was taken in mode `hash`
+        return False
+    return not published or ledger in map(_read, published)
+
+
+def _read(publication: bytes) -> LedgerData | None:
+    """Return a publication decoded, None if it cannot be; data may be written in more than one way."""
+    try:
+        return read_publication(publication)
+    except ProofDataError:
+        return None
+
+
+def _verdict_on(
+    block_0: StoredBlock,
+    keys: LedgerKeys,
+    mode: VerificationMode,
+    rsa_book: RsaBook | None,
+    root_layout: RootLayout,
+) -> Verdict | None:
+    """Return what the keys alone say of the block 0 that the node has, None if it is not to be believed.
+
+    It may have been committed in mode `hash`, so its proof is checked here.
+    """
+    verifier = BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout)
+    hasher = verifier.hasher()
+    try:
+        hasher.add(block_0.items)
+        return verifier.check(hasher.finish(), block_0.items)
+    except BlockRefused as error:
+        log.warning("block 0 gives no ledger data", extra=fields(reason=str(error.refusal)))
+        return None
+
+
+def _require_block_0(keys: LedgerKeys, ledger: Ledger, first_number: int | None) -> None:
+    """Refuse to start where block 0 cannot come any more, and nothing else has the ledger data."""
+    if ledger.last_number is not None:
+        where = f"blocks {ledger.first_number} to {ledger.last_number} are here without ledger data"
+    elif first_number not in (0, None):
+        where = f"the chain is to begin with block {first_number}"
+    else:
+        return
+    said = "none" if keys == LedgerKeys() else "no tss:FILE"
+    raise LedgerKeyError(
+        "ledger keys",
+        got=said,
+        expected=f"tss:FILE, or a key of another kind alone: {where}, and only block 0 publishes ledger data "
+        "(`sluice keygen` makes a key of one's own; --verify hash checks no signatures)",
+    )
+
+
+def _believed(ledger: LedgerData, what: str, ledger_id: bytes | None) -> LedgerData:
+    if ledger_id is not None and ledger.ledger_id != ledger_id:
+        got, expected = f"ledger id {ledger.ledger_id.hex()}", f"{ledger_id.hex()}, the tss:id"
+        raise LedgerKeyError(what, got=got, expected=expected)
+    refusal = refusal_of(ledger)
+    if refusal is not None:
+        raise LedgerKeyError(f"{what}: {refusal.what}", got=refusal.got, expected=refusal.expected)
+    return ledger
+
+
+def _path(written: str, what: str) -> Path:
+    try:
+        return Path(written).expanduser()
+    except RuntimeError as error:
+        got = "the home folder of nobody"
+        raise LedgerKeyError(what, got=got, expected="a file that can be read") from error
+
+
+def _content(path: Path, what: str) -> bytes:
+    """Return a file's bytes, decompressed, within the limit."""
+    try:
+        with open_regular(path) as file:
+            head = file.read(4)
+            file.seek(0)
+            if head.startswith(_GZIP_MAGIC):
+                content = GzipFile(fileobj=file).read(PUBLICATION_FILE_BYTES_MAX + 1)
+            elif head.startswith(_ZSTD_MAGIC):
+                content = _read_zstd(file)
+            else:
+                content = file.read(PUBLICATION_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        got = error.strerror or str(error)
+        raise LedgerKeyError(what, got=got, expected="a file that can be read") from error
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise LedgerKeyError(what, got=str(error), expected="a whole compressed file") from error
+    if len(content) > PUBLICATION_FILE_BYTES_MAX:
+        expected = f"at most {PUBLICATION_FILE_BYTES_MAX} bytes"
+        raise LedgerKeyError(what, got="a longer file", expected=expected)
+    return content
+
+
+def _read_zstd(file: IO[bytes]) -> bytes:
+    with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
+        return reader.read(PUBLICATION_FILE_BYTES_MAX + 1)

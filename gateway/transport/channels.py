@@ -1,0 +1,232 @@
+"""Connections to gRPC servers, with or without TLS: one way to open them, for publishers, peers and commands.
+
+    ClientTls()                                      TLS, the server checked against the system's authorities
+    ClientTls(ca_file=…)                             … against the authorities in a file
+    ClientTls(ca_file=…, certificate_file=…, key_file=…)   and this side shows a certificate of its own
+    None                                             no TLS
+
+A shell: it reads files. `ClientTls` itself holds paths only, so that it can be sent to other processes and
+printed: a key is read where it is used, and stands in no plan and no log.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import grpc
+from cryptography import x509
+from grpc import aio
+
+from gateway.errors import TlsError
+from gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
+from gateway.logs import one_line
+from gateway.regular_files import open_regular
+from gateway.transport import outgoing
+from gateway.transport.pem import certificates_in, check_key
+
+__all__ = [
+    *("WHOLE_BLOCKS", "ClientTls", "keepalive", "open_blocking_channel", "open_channel"),
+    *("call_once", "refused_headers", "relayed_if_refused", "why_failed"),
+]
+
+log = logging.getLogger(__name__)
+
+DETAILS_CHARACTERS_MAX: Final = 500
+"""Of what a server says of a call that failed; it stands in logs and in reasons of /readyz, one a line."""
+
+T = TypeVar("T")
+_Options = Sequence[tuple[str, str | int]]
+_ALWAYS: _Options = (
+    ("grpc.enable_http_proxy", 0),
+    # gRPC begins a call anew by itself, and without a pause, where a server that says GOAWAY has not looked
+    # at it. With one that says so at once that never ends: the thread stands still, and memory is filled.
+    ("grpc.enable_retries", 0),
+)
+WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES_MAX),)
+"""Of a channel on which blocks come in one message each, as `getBlock` sends them."""
+
+# gRPC tells of a file of another kind on standard error only, and then that it cannot connect.
+_CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
+_TRUSTED = b"-----BEGIN TRUSTED CERTIFICATE-----"
+_REFUSED_HEADERS = "GOAWAY received; Error code: 1;"
+"""What gRPC says where a server ends a connection with PROTOCOL_ERROR, as Helidon's do at the first call."""
+_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
+
+
+def keepalive(quiet_seconds: float, answer_seconds: float) -> list[tuple[str, int]]:
+    """Give the options with which gRPC asks a quiet other end whether it is there, and closes what is not.
+
+    Args:
+        quiet_seconds: without a byte from it, until it is asked.
+        answer_seconds: that it has to answer.
+    """
+    return [
+        ("grpc.keepalive_time_ms", int(quiet_seconds * 1000)),
+        ("grpc.keepalive_timeout_ms", int(answer_seconds * 1000)),
+        # Of grpcio 1.85 it is this one that counts, 60 s unless it is said.
+        ("grpc.http2.ping_timeout_ms", int(answer_seconds * 1000)),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTls:
+    """How the client's side of a TLS connection is set up."""
+
+    ca_file: str | None = None
+    """PEM file of the authorities that the server's certificate must come from; None: those of the system."""
+    certificate_file: str | None = None
+    """PEM file of this side's certificate, for servers that ask for one."""
+    key_file: str | None = None
+    """PEM file of its private key."""
+    server_name: str | None = None
+    """The name that the server's certificate must have, when it is not the host that is connected to."""
+
+    def __post_init__(self) -> None:
+        """Refuse a certificate without a key, and a key without a certificate."""
+        if (self.certificate_file is None) != (self.key_file is None):
+            given, missing = ("certificate", "key") if self.key_file is None else ("key", "certificate")
+            raise TlsError("client TLS", got=f"a {given} without a {missing}", expected="both, or neither")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Read the files.
+
+        Raises:
+            TlsError: one cannot be read or used, or the key is not the certificate's.
+        """
+        ca = _read(self.ca_file, "CA file", _CERTIFICATE)
+        certificate = _read(self.certificate_file, "certificate file", _CERTIFICATE)
+        key = _read(self.key_file, "key file", _KEY)
+        _certificates(ca, self.ca_file, "CA file")
+        chain = _certificates(certificate, self.certificate_file, "certificate file")
+        if chain and key is not None and self.key_file is not None and self.certificate_file is not None:
+            check_key(key, self.key_file, "key file", chain[0], self.certificate_file, is_quick=True)
+        return grpc.ssl_channel_credentials(ca, key, certificate)
+
+    def context(self) -> ssl.SSLContext:
+        """Give what OpenSSL connects with, for connections that are relayed (`gateway.transport.outgoing`).
+
+        Raises:
+            TlsError: a file cannot be read or used.
+        """
+        self.credentials()  # checks the files, and says what is wrong with them
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+            if self.certificate_file is not None:
+                context.load_cert_chain(self.certificate_file, self.key_file)
+        except OSError as error:
+            raise TlsError("client TLS", got=str(error), expected="files that can be used") from error
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def options(self) -> _Options:
+        """Give the channel options that belong to it."""
+        return () if self.server_name is None else (("grpc.ssl_target_name_override", self.server_name),)
+
+
+def open_channel(address: str, tls: ClientTls | None = None, options: _Options = ()) -> aio.Channel:
+    """Open an asyncio channel to `host:port`; nothing is sent before the first call.
+
+    Raises:
+        TlsError: a file of `tls` cannot be read.
+    """
+    if outgoing.is_relayed(address):
+        return aio.insecure_channel(outgoing.relayed(address, tls), options=_relayed(address, options))
+    if tls is None:
+        return aio.insecure_channel(address, options=(*_ALWAYS, *options))
+    return aio.secure_channel(address, tls.credentials(), options=(*_ALWAYS, *tls.options(), *options))
+
+
+def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _Options = ()) -> grpc.Channel:
+    """Open a blocking channel to `host:port`, as `open_channel` does."""
+    if outgoing.is_relayed(address):
+        return grpc.insecure_channel(outgoing.relayed(address, tls), options=_relayed(address, options))
+    if tls is None:
+        return grpc.insecure_channel(address, options=(*_ALWAYS, *options))
+    return grpc.secure_channel(address, tls.credentials(), options=(*_ALWAYS, *tls.options(), *options))
+
+
+def _relayed(address: str, options: _Options) -> _Options:
+    """Give the options of a channel whose connections are relayed: the server is to see its own name."""
+    return (*_ALWAYS, *options, ("grpc.default_authority", address))
+
+
+def why_failed(error: aio.AioRpcError) -> str:
+    """Say in one line of bounded length how a call failed; most of that is what the server said."""
+    return f"{error.code().name}: {one_line((error.details() or '')[:DETAILS_CHARACTERS_MAX])}"
+
+
+def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:
+    """Note that a server at an address refuses how gRPC core writes headers; False: it is not that.
+
+    Args:
+        address: `host:port`.
+        error: how a call failed there, or gRPC's details of that. If it is that, the call is to be tried
+            again on a new channel, which is relayed.
+    """
+    if outgoing.is_relayed(address):
+        return False
+    details = error.details() if isinstance(error, grpc.Call) else error
+    if isinstance(error, aio.AioRpcError):
+        details = error.details()
+    if not isinstance(details, str):
+        return False
+    return _REFUSED_HEADERS in details and outgoing.learn(address)
+
+
+async def relayed_if_refused(address: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    """Make an attempt that opens a channel to an address; make it again where it has to be relayed."""
+    try:
+        return await attempt()
+    except grpc.RpcError as error:
+        if not refused_headers(address, error):
+            raise
+    return await attempt()
+
+
+def call_once(
+    address: str, tls: ClientTls | None, call: Callable[[grpc.Channel], T], options: _Options = ()
+) -> T:
+    """Open a blocking channel for one call; relayed where the server wants it.
+
+    Raises:
+        TlsError: a file of `tls` cannot be read.
+        grpc.RpcError: the call failed.
+    """
+    try:
+        with open_blocking_channel(address, tls, options) as channel:
+            return call(channel)
+    except grpc.RpcError as error:
+        if not refused_headers(address, error):
+            raise
+    with open_blocking_channel(address, tls, options) as channel:
+        return call(channel)
+
+
+def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.Certificate]:
+    """Read certificates; none where there is no file, or one in OpenSSL's own form, which only gRPC reads."""
+    if pem is None or file is None or _TRUSTED in pem:
+        return []
+    return certificates_in(pem, file, what)
+
+
+def _read(file: str | None, what: str, kind: re.Pattern[bytes]) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        with open_regular(Path(file)) as opened:  # often in an event loop, which must not wait for a pipe
+            data = opened.read(TLS_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise TlsError(what, got=f"{file} ({error.strerror})", expected="a file that can be read") from error
+    if len(data) > TLS_FILE_BYTES_MAX:
+        got, expected = f"{file}, more than {TLS_FILE_BYTES_MAX} bytes", f"at most {TLS_FILE_BYTES_MAX} bytes"
+        raise TlsError(what, got=got, expected=expected)
+    if not kind.search(data):
+        expected = f"a PEM file with a {'private key' if kind is _KEY else 'certificate'}"
+        raise TlsError(what, got=f"{file}, which has none", expected=expected)
+    return data

@@ -1,0 +1,276 @@
+"""One gRPC server: its address, its certificates, its keepalive. Which services it has is the node's to say.
+
+A shell. A node has one server for each of its addresses, because a gRPC server has all of its services on all
+of its addresses: what must not be reachable from everywhere needs a server of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+from grpc_reflection.v1alpha import reflection
+
+from datastream.server.descriptors import descriptors_max
+from gateway.addresses import Address
+from gateway.errors import Fatal
+from gateway.limits import (
+    CONNECTION_IDLE_SECONDS_MAX,
+    KEEPALIVE_ANSWER_SECONDS,
+    PING_SECONDS_MIN,
+    STREAM_WINDOW_BYTES,
+    STREAMS_PER_CONNECTION_MAX,
+)
+from gateway.transport.channels import keepalive
+from gateway.transport.door import Door, DoorPlan
+from gateway.transport.door_notes import DoorNotes
+from gateway.transport.doorkeeper import DoorLimits
+from gateway.transport.known_nodes import KnownNodes
+from gateway.transport.message_shares import MessageShares
+from gateway.transport.tls import ServerTls
+
+__all__ = ["GrpcServer", "ServerPlan", "not_free", "start_server"]
+
+_NOT_COMPRESSED = 1
+"""Of gRPC's bits for ways to compress messages. Megabytes of zeros are kilobytes on the line, and to inflate
+them holds the event loop: at 0.2 MB/s one client could hold up all others."""
+
+BEFORE_GOODBYE_SECONDS = 0.2
+"""Time between the last answers of services that stop and gRPC's goodbye."""
+PLACES_DIVISOR = 16
+"""One in so many places is kept for each kind of client that has places of its own."""
+PLACES_PER_NODE = 4
+"""Places for another node, at least: it reports, subscribes, and asks for the status, twice at once."""
+
+# gRPC logs a traceback for each: whoever sends nonsense could fill the log of the node.
+logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlan:
+    """What a server is to be."""
+
+    setting: str
+    """The setting that names the address, for messages."""
+    address: Address
+    """Where it listens; port 0 takes a free one."""
+    message_bytes_max: int
+    """Longest message that is received. gRPC ends the call of a longer one with RESOURCE_EXHAUSTED, by the
+    length that stands before it."""
+    keepalive_seconds: float
+    """Quiet time after which a client is asked whether it is still there; 0: never."""
+    connections_max: int
+    """Connections at once (`grpc.max_connections`); one more is closed at once."""
+    tls: ServerTls | None = None
+    """Its certificates; None: no TLS."""
+    connections_per_address_max: int = 1_024
+    """The same from one network address (`grpc.max_connections_per_address`)."""
+    connection_age_seconds: float = 0
+    """Age at which a client is asked to connect anew (`grpc.max_connection_age`); 0: never."""
+    connection_age_grace_seconds: float = 0
+    """Time that its calls have then; 0: as long as they take."""
+    nodes: KnownNodes | None = None
+    """Other nodes, for which places are kept; None: none connects here."""
+    listed_subjects: frozenset[str] = frozenset()
+    """Names in clients' certificates for which places are kept."""
+    descriptors_divisor: int = 8
+    """One in so many of the process's file descriptors may be a connection; each takes three."""
+    takes_compressed: bool = False
+    """Whether messages may be compressed (`grpc.compression`); else gRPC answers a call that has one with
+    UNIMPLEMENTED."""
+
+
+class GrpcServer:
+    """A gRPC server behind its front door. Made by `start_server`."""
+
+    def __init__(self, server: aio.Server, door: Door, address: Address) -> None:
+        self.address = address
+        """Where it listens, with the port that it has got."""
+        self.door = door
+        """What clients connect to."""
+        self._server = server
+
+    async def stop(self, grace_seconds: float) -> None:
+        """Take no further connection, give calls so much time, and close. Stopping twice does nothing."""
+        self.door.stop_listening()
+        if self.door.has_mended_streams:
+            # Helidon's client closes its socket when it reads the goodbye, with answers that it still holds.
+            await asyncio.sleep(BEFORE_GOODBYE_SECONDS)
+        await self._server.stop(grace_seconds)
+        await self.door.finish()
+        self.door.close()
+
+
+async def start_server(
+    plan: ServerPlan,
+    add_services: Callable[[aio.Server], None],
+    notes: DoorNotes | None = None,
+    shares: MessageShares | None = None,
+) -> GrpcServer:
+    """Start a server.
+
+    Args:
+        plan: what it is to be.
+        add_services: registers its services.
+        notes: is told what happens at its door; None: it is logged.
+        shares: says which large messages may be received now; None: all.
+
+    Raises:
+        Fatal: it cannot listen there.
+    """
+    listeners = await _bind(plan.setting, plan.address)
+    door_plan = DoorPlan(_door_limits(plan), plan.tls, plan.nodes, plan.listed_subjects)
+    door = Door(door_plan, notes or DoorNotes(plan.setting), shares)
+    server = aio.server(options=options_of(plan), interceptors=(_RefuseUnreadable(),))
+    add_services(server)
+    try:
+        server.add_insecure_port(f"unix:{door.grpc_path}")
+    except RuntimeError as error:
+        door.close()
+        for listener in listeners:
+            listener.close()
+        expected = "a folder for temporary files (TMPDIR) whose name has at most 75 bytes"
+        raise Fatal(
+            str(door.grpc_path), got="a socket that gRPC cannot listen at", expected=expected
+        ) from error
+    await server.start()
+    door.listen(listeners)
+    return GrpcServer(server, door, Address(plan.address.host, listeners[0].getsockname()[1]))
+
+
+class _RefuseUnreadable(aio.ServerInterceptor):
+    """Answers a unary request that does not parse with INVALID_ARGUMENT.
+
+    gRPC itself takes it for an error of the service, answers UNKNOWN and logs a traceback for each: whoever
+    sends nonsense could fill the log of the node. Streams have answers of their own.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or handler.unary_unary is None or handler.request_deserializer is None:
+            return handler  # type: ignore[no-any-return]  # as it came
+        serve, parse = handler.unary_unary, handler.request_deserializer
+
+        def read(message: bytes) -> object:
+            try:
+                return parse(message)
+            except DecodeError as error:
+                return error
+
+        async def answer(request: object, context: aio.ServicerContext[Any, Any]) -> object:
+            if isinstance(request, DecodeError):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"request: got {request}")
+            return await serve(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=read, response_serializer=handler.response_serializer
+        )
+
+
+_ABOUT_CLIENTS = (
+    # An answer could not be sent to a client that is gone: the only batch begun outside of our handlers.
+    "ExecuteBatchError raised in core by servicer method",
+    # Metadata that is not UTF-8; it is taken for Latin-1.
+    "Invalid encoding on ",
+    # The one stream that is not read by code of ours; its call ends with UNKNOWN.
+    f"Unexpected [DecodeError] raised by servicer method [/{reflection.SERVICE_NAME}/",
+)
+
+
+def _is_about_client(record: logging.LogRecord) -> bool:
+    """Whether gRPC logs as an error what a client did, and what is no error of a service."""
+    return record.getMessage().startswith(_ABOUT_CLIENTS)
+
+
+def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
+    """Give the channel options of a server."""
+    options = [
+        # What gRPC takes in advance on a stream that is not read is not counted in flight: by its own guess
+        # of what the line needs, up to 16 MB.
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
+        ("grpc.max_receive_message_length", plan.message_bytes_max),
+        # A block that getBlock returns is as long as it is; stream messages are kept short elsewhere.
+        ("grpc.max_send_message_length", -1),
+        # Clients may ask as well; without these two gRPC takes a careful client for an attack.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(PING_SECONDS_MIN * 1000)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
+        ("grpc.max_connection_idle_ms", CONNECTION_IDLE_SECONDS_MAX * 1000),
+    ]
+    if not plan.takes_compressed:
+        options.append(("grpc.compression_enabled_algorithms_bitset", _NOT_COMPRESSED))
+    if plan.connection_age_seconds:
+        options.append(("grpc.max_connection_age_ms", int(plan.connection_age_seconds * 1000)))
+        if plan.connection_age_grace_seconds:
+            options.append(
+                ("grpc.max_connection_age_grace_ms", int(plan.connection_age_grace_seconds * 1000))
+            )
+    if plan.keepalive_seconds:
+        options += keepalive(plan.keepalive_seconds, KEEPALIVE_ANSWER_SECONDS)
+    return options
+
+
+def _door_limits(plan: ServerPlan) -> DoorLimits:
+    """Give the places of a door, within its part of the file descriptors; some are kept for who can come."""
+    most, nodes, descriptors = plan.connections_max, plan.nodes, descriptors_max()
+    if descriptors is not None:  # the client's, and both ends of the connection between door and gRPC
+        most = max(1, min(most, descriptors // plan.descriptors_divisor))
+    # With fewer places than were asked for, an address has the same part of them.
+    per_address = max(1, plan.connections_per_address_max * most // plan.connections_max)
+    share = 0 if most < PLACES_DIVISOR // 2 else max(1, most // PLACES_DIVISOR)
+    has_nodes = nodes is not None and nodes.are_expected
+    asks_for_names = plan.tls is not None and plan.tls.requires_client_certificate
+    is_told_by_tls = asks_for_names and (plan.listed_subjects or (nodes is not None and nodes.subjects))
+    node_count = 0 if nodes is None else len(nodes.peers)
+    return DoorLimits(
+        most,
+        per_address,
+        node_places=max(share, min(PLACES_PER_NODE * node_count, most // 4)) if has_nodes else 0,
+        listed_places=share if asks_for_names and plan.listed_subjects else 0,
+        unknown_places=share if is_told_by_tls else 0,
+    )
+
+
+async def _bind(setting: str, address: Address) -> list[socket.socket]:
+    """Make the sockets that listen at an address: one for each that its host has, all at one port.
+
+    Raises:
+        Fatal: the address is taken, unknown or not allowed.
+    """
+    bound: list[socket.socket] = []
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, where in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            bound.append(listener)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # of both families where it is a wildcard, as gRPC does
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(len(found) > 1))
+            port = where[1] or (bound[0].getsockname()[1] if len(bound) > 1 else 0)
+            listener.bind((where[0], port, *where[2:]))
+            listener.listen()
+    except OSError as error:
+        for listener in bound:
+            listener.close()
+        raise not_free(setting, address, error) from error
+    return bound
+
+
+def not_free(setting: str, address: Address, error: OSError) -> Fatal:
+    """Say that an address cannot be listened at."""
+    got = error.strerror or str(error)
+    return Fatal(f"{setting} {address}", got=got, expected="an address that is free here")

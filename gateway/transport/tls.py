@@ -1,0 +1,298 @@
+"""The certificates of a gRPC server: read, checked, and read anew when their files change.
+
+A shell around three PEM files. The front door asks for the certificate at every handshake; the files are
+looked at then, so an operator renews a certificate by replacing files, and no open connection notices.
+
+    certificate, key            who this node is: the chain from its own certificate up, and the private key
+    client_ca                   if given, a client without a certificate of one of these authorities is
+                                refused in the handshake, and so is one whose certificate has expired
+
+Invariants
+  - What cannot be used is an error at start. Later it is one log line, and the last good files stay in use:
+    a half-written renewal never takes a node off the network. It is tried again at each look, as it may be
+    mended without a change of the files: a certificate that is not valid yet is taken up when it is.
+  - The certificate and the key that are in use fit each other.
+  - Nothing of a key is ever logged; a certificate is logged as its SHA-256 fingerprint and its end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from gateway.errors import TlsError
+from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
+from gateway.logs import fields
+from gateway.regular_files import open_regular
+from gateway.transport.pem import certificates_in, check_key
+
+__all__ = ["ServerTls", "TlsFiles", "subjects_of"]
+
+log = logging.getLogger(__name__)
+
+_Stamp = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where the PEM files of one server are."""
+
+    certificate: Path
+    """The server's certificate, then those between it and the root."""
+    key: Path
+    """Its private key, without a passphrase."""
+    client_ca: Path | None = None
+    """Certificates of the authorities whose clients may connect; None: any client, without a certificate."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One consistent reading of the files."""
+
+    certificate_pem: bytes
+    key_pem: bytes
+    client_ca_pem: bytes | None
+    fingerprint: str
+    """SHA-256 of the server's own certificate, hexadecimal."""
+    not_after: datetime
+    """The certificate's end, UTC."""
+
+
+class ServerTls:
+    """The TLS side of one gRPC server.
+
+    Args:
+        files: where the PEM files are.
+        setting: the name that messages blame, `grpc.tls`.
+
+    Raises:
+        TlsError: a file cannot be read or used.
+    """
+
+    def __init__(self, files: TlsFiles, setting: str) -> None:
+        self._files = files
+        self._setting = setting
+        self._lock = threading.Lock()
+        self._stamp = self._look()
+        self._loaded = _load(files, setting)
+        self._context = _context(self._loaded)
+        self.setting = setting
+        """The name that messages blame."""
+        self.problem: str | None = None
+        """Why the files as they are now cannot be used, while that is so; the last good ones are in use."""
+        self._log_loaded("certificate loaded")
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate in use, hexadecimal."""
+        return self._loaded.fingerprint
+
+    @property
+    def not_after(self) -> datetime:
+        """The end of the certificate in use, UTC."""
+        return self._loaded.not_after
+
+    @property
+    def requires_client_certificate(self) -> bool:
+        """Whether clients must show a certificate."""
+        return self._files.client_ca is not None
+
+    def context(self) -> ssl.SSLContext:
+        """Give what the next handshake takes place with: from the files of now, if they can be used."""
+        self.reload_if_changed()
+        return self._context
+
+    def reload_if_changed(self) -> bool:
+        """Read the files if they are new or could not be used; say whether new ones are in use now.
+
+        What cannot be used is logged once for each reason, and the certificate in use stays.
+        """
+        with self._lock:
+            stamp = self._look()
+            if stamp == self._stamp and self.problem is None:
+                return False  # with a problem it is not enough: no stamp tells that a file may now be read
+            self._stamp = stamp
+            try:
+                loaded = _load(self._files, self._setting)
+            except TlsError as error:
+                if str(error) != self.problem:
+                    self.problem = str(error)
+                    log.error(
+                        "certificate not renewed, the old one stays in use", extra=fields(got=self.problem)
+                    )
+                return False
+            self.problem = None
+            if loaded == self._loaded:
+                return False
+            self._loaded, self._context = loaded, _context(loaded)
+        self._log_loaded("certificate renewed")
+        return True
+
+    def ends_soon(self, now: datetime) -> bool:
+        """Whether the certificate in use ends within `CERTIFICATE_WARNING_DAYS`."""
+        return self._loaded.not_after - now < timedelta(days=CERTIFICATE_WARNING_DAYS)
+
+    def _look(self) -> _Stamp:
+        """Give what changes when a file is replaced: its inode, time and size; zeros for one that is gone."""
+        stamp = []
+        for path in (self._files.certificate, self._files.key, self._files.client_ca):
+            try:
+                found = path.stat() if path is not None else None
+            except OSError:
+                found = None
+            stamp.append((found.st_ino, found.st_mtime_ns, found.st_size) if found else (0, 0, 0))
+        return tuple(stamp)
+
+    def _log_loaded(self, message: str) -> None:
+        loaded = self._loaded
+        soon = self.ends_soon(datetime.now(UTC))
+        log.log(
+            logging.WARNING if soon else logging.INFO,
+            f"{message}, it ends soon" if soon else message,
+            extra=fields(
+                setting=self._setting,
+                sha256=loaded.fingerprint,
+                ends=loaded.not_after.isoformat(timespec="seconds"),
+                client_certificates="required" if self.requires_client_certificate else "not asked for",
+            ),
+        )
+
+
+def _context(loaded: _Loaded) -> ssl.SSLContext:
+    """Make what OpenSSL needs. It reads files alone: these are in memory, and nobody else can open them."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    with _as_file(loaded.certificate_pem) as certificate, _as_file(loaded.key_pem) as key:
+        context.load_cert_chain(certificate, key)
+    if loaded.client_ca_pem is not None:
+        with _as_file(loaded.client_ca_pem) as authorities:
+            context.load_verify_locations(authorities)
+        context.verify_mode = ssl.CERT_REQUIRED
+        # An authority in the file is enough, as for gRPC; it need not lead to a root.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        # In a session that is resumed nobody looks again whether the client's certificate has ended.
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    return context
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[str]:
+    number = os.memfd_create("sluice-tls")
+    try:
+        os.write(number, content)
+        yield f"/proc/self/fd/{number}"
+    finally:
+        os.close(number)
+
+
+_NAMES = {
+    x509.NameOID.EMAIL_ADDRESS: "emailAddress",
+    x509.NameOID.SERIAL_NUMBER: "serialNumber",
+    x509.NameOID.GIVEN_NAME: "GN",
+    x509.NameOID.SURNAME: "SN",
+    x509.NameOID.TITLE: "title",
+}
+"""As `openssl x509 -nameopt RFC2253` writes them; RFC 4514 has no names for these."""
+
+
+_NOT_READ = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, x509.InvalidVersion)
+"""What `cryptography` says of certificates that OpenSSL takes; they are no ValueError."""
+
+
+def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
+    """Give the names that a client's certificate proves, the best one first.
+
+    The whole subject as `openssl x509 -nameopt RFC2253` prints it (`CN=alice,O=Net`), `CN=` and each common
+    name, then the alternative names with their kind: `URI:spiffe://net/alice`, `DNS:alice.net`,
+    `IP:192.0.2.1`, `email:alice@net`. What cannot be read is left out.
+    """
+    found: list[str] = []
+    try:
+        certificate = x509.load_der_x509_certificate(certificate_der)
+        subject = certificate.subject
+        if list(subject):
+            text = subject.rfc4514_string(_NAMES)
+            escaped = "".join(
+                character if character.isascii() else "".join(f"\\{byte:02X}" for byte in character.encode())
+                for character in text
+            )
+            found += dict.fromkeys((escaped, text))
+        found += (
+            x509.Name([attribute]).rfc4514_string(_NAMES)  # escaped: a comma must not make it a whole subject
+            for attribute in subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        )
+        alternative = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (ValueError, x509.ExtensionNotFound, *_NOT_READ):
+        return tuple(dict.fromkeys(found))
+    for kind, label in (
+        (x509.UniformResourceIdentifier, "URI"),
+        (x509.DNSName, "DNS"),
+        (x509.IPAddress, "IP"),
+        (x509.RFC822Name, "email"),
+    ):
+        found += (f"{label}:{value}" for value in alternative.get_values_for_type(kind))
+    return tuple(dict.fromkeys(found))
+
+
+def _load(files: TlsFiles, setting: str) -> _Loaded:
+    """Read the files and see that gRPC can use them: it would not say what is wrong.
+
+    Raises:
+        TlsError: one cannot be read, is not PEM, is not valid yet, has ended, or the two do not fit.
+    """
+    certificate_pem = _read(files.certificate, f"{setting}_certificate")
+    key_pem = _read(files.key, f"{setting}_key")
+    client_ca_pem = None if files.client_ca is None else _read(files.client_ca, f"{setting}_client_ca")
+    own = certificates_in(certificate_pem, files.certificate, f"{setting}_certificate")[0]
+    if client_ca_pem is not None:
+        assert files.client_ca is not None
+        certificates_in(client_ca_pem, files.client_ca, f"{setting}_client_ca")
+    _check_times(own, files.certificate, f"{setting}_certificate", datetime.now(UTC))
+    check_key(key_pem, files.key, f"{setting}_key", own, files.certificate)
+    fingerprint = own.fingerprint(hashes.SHA256()).hex()
+    return _Loaded(certificate_pem, key_pem, client_ca_pem, fingerprint, own.not_valid_after_utc)
+
+
+def _check_times(certificate: x509.Certificate, file: Path, setting: str, now: datetime) -> None:
+    """See that clients with this clock would take it: to the second, as the next look is not far."""
+    if certificate.not_valid_before_utc > now:
+        raise TlsError(
+            setting,
+            got=f"{file}, which is valid from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M:%S} UTC on",
+            expected="one that is valid already by this machine's clock",
+        )
+    if certificate.not_valid_after_utc <= now:
+        raise TlsError(
+            setting,
+            got=f"{file}, which ended on {certificate.not_valid_after_utc:%Y-%m-%d}",
+            expected="one that has not ended",
+        )
+
+
+def _read(path: Path, setting: str) -> bytes:
+    try:
+        with open_regular(path) as file:  # in the event loop, which must not wait for a pipe
+            content = file.read(TLS_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise TlsError(
+            setting, got=f"{path} ({error.strerror})", expected="a file that can be read"
+        ) from error
+    if len(content) > TLS_FILE_BYTES_MAX:
+        raise TlsError(
+            setting,
+            got=f"{path}, more than {TLS_FILE_BYTES_MAX} bytes",
+            expected=f"at most {TLS_FILE_BYTES_MAX} bytes",
+        )
+    return content

@@ -1,0 +1,183 @@
+"""A process that hashes items, so that the hashes of many short ones do not stop the event loop.
+
+A shell around `blocks.root_hash`. Python holds its lock while it hashes what is shorter than 2,048 bytes, in
+whatever thread, so another process is the way to hash on a second core.
+
+    request   state of each subtree concerned, subtree of each kind, items, their kinds
+    answer    state of each subtree concerned, with the items in it
+
+Both are `marshal`, and go the way that `workers.subprocess_worker` describes; the process keeps nothing
+between two requests. Where it fails, `HelperProcessLost` is raised, and who asked hashes itself, to the same
+result.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import marshal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from gateway.blocks.merkle import StreamingTree
+from gateway.blocks.root_hash import NOT_HASHED, Leaves, hash_into
+from gateway.errors import HelperProcessLost
+from gateway.limits import (
+    HASH_PROCESS_REST_SECONDS,
+    HASH_PROCESS_SECONDS_MAX,
+    HASH_WAITING_BYTES_MAX,
+    WARM_UP_SECONDS_MAX,
+)
+from gateway.logs import fields
+from gateway.workers.subprocess_worker import HelperProcess, serve
+
+__all__ = ["HashProcess", "main"]
+
+log = logging.getLogger(__name__)
+
+_NAME: Final = "hash process"
+_MARSHAL_VERSION: Final = 2
+"""The last one that does not look for objects that are there twice, which takes as long as all the rest."""
+_States = dict[int, tuple[int, tuple[bytes, ...]]]
+"""The state of a tree by the number of its subtree."""
+
+
+class HashProcess:
+    """The node's end: starts the process, asks it, replaces it after a rest. It lives in one event loop."""
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+        """Set while the process answers, as far as is known."""
+        self._settled = asyncio.Event()  # no process is starting: one is ready, or none is there
+        self._settled.set()
+        self._start_at = 0.0
+        self._next: asyncio.TimerHandle | None = None
+        self._waiting_items = self._waiting_bytes = 0
+        self._has_room = asyncio.Event()
+        self._helper = HelperProcess(
+            *(_NAME, "gateway.workers.hash_process", HASH_PROCESS_SECONDS_MAX),
+            on_ready=self._on_ready,
+            on_lost=self._on_lost,
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None while there is no process."""
+        return self._helper.pid
+
+    @property
+    def waiting_items(self) -> int:
+        """Items that were sent to it, and wait for its answer."""
+        return self._waiting_items
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the requests with them."""
+        return self._waiting_bytes
+
+    def start(self) -> None:
+        """Start the process if there is none, and none was lost just now; it is ready some time later."""
+        if self._helper.is_over or self.pid is not None:
+            return
+        if asyncio.get_running_loop().time() >= self._start_at:
+            self._settled.clear()
+            self._helper.start()
+
+    async def started(self, seconds_max: float = WARM_UP_SECONDS_MAX) -> bool:
+        """Wait for a process that is starting, at most so long; tell whether one is ready."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._settled.wait(), seconds_max)
+        return self.ready.is_set()
+
+    async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
+        """Append leaves to the trees, there; return the trees that have grown, by the number of the subtree.
+
+        Cancelled, it sends nothing where it still waits for room; what was sent is hashed for nobody.
+
+        Raises:
+            HelperProcessLost: the process is not ready, died or took too long.
+        """
+        while self._waiting_bytes >= HASH_WAITING_BYTES_MAX:
+            self._has_room.clear()
+            await self._has_room.wait()
+        if not self.ready.is_set():
+            self.start()
+            raise HelperProcessLost(_NAME, "none that is ready", is_first=False)
+        kinds = leaves.kinds
+        subtree_of_kind = {int(kind): leaves.subtree_of_kind[kind] for kind in set(kinds)}
+        subtrees = set(subtree_of_kind.values()) - {NOT_HASHED}
+        states = {subtree: trees[subtree].state() for subtree in subtrees}
+        if max(subtree_of_kind, default=0) < 256:  # as all kinds of today
+            kinds = bytes(kinds)
+        sent: Any = (states, subtree_of_kind, leaves.items, kinds)
+        request = marshal.dumps(sent, _MARSHAL_VERSION)
+        grown: _States = marshal.loads(await asyncio.shield(self._ask(request, len(leaves.items))))
+        return {subtree: StreamingTree.from_state(*state) for subtree, state in grown.items()}
+
+    def _ask(self, request: bytes, item_count: int) -> asyncio.Future[bytes]:
+        """Send a request, which counts until the process has let go of it, or is lost."""
+        size_bytes = len(request)
+
+        def let_go(answered: asyncio.Future[bytes]) -> None:
+            self._waiting_items -= item_count
+            self._waiting_bytes -= size_bytes
+            self._has_room.set()
+            if not answered.cancelled():
+                answered.exception()  # of a block that was dropped it is nobody's
+
+        self._waiting_items += item_count
+        self._waiting_bytes += size_bytes
+        answered = self._helper.ask(request)
+        answered.add_done_callback(let_go)
+        return answered
+
+    def close(self) -> None:
+        """End the process and wait for it; it is not started again."""
+        self._helper.close()
+        if self._next is not None:
+            self._next.cancel()
+
+    def _on_ready(self) -> None:
+        self.ready.set()
+        self._settled.set()
+
+    def _on_lost(self, got: str) -> None:
+        """Nobody waits for a process now; another one is started by and by.
+
+        Unasked, since without one only sets that are too long for the event loop would ask for it.
+        """
+        self.ready.clear()
+        self._settled.set()
+        if not self._helper.is_over:
+            log.warning("hash process lost", extra=fields(got=got, next_in_seconds=HASH_PROCESS_REST_SECONDS))
+            loop = asyncio.get_running_loop()
+            self._start_at = loop.time() + HASH_PROCESS_REST_SECONDS
+            self._next = loop.call_later(HASH_PROCESS_REST_SECONDS, self._start_again)
+
+    def _start_again(self) -> None:
+        self._start_at = 0.0  # a timer may be early by a millisecond
+        self.start()
+
+
+def main() -> None:
+    """Answer requests until the socket that is standard input ends."""
+    serve(lambda requests: [_answer_encoded(request) for request in requests])
+
+
+def _answer_encoded(request: bytes) -> bytes:
+    states, subtree_of_kind, items, kinds = marshal.loads(request)
+    return marshal.dumps(_answer(states, subtree_of_kind, items, kinds))
+
+
+def _answer(
+    states: _States, subtree_of_kind: Mapping[int, int], items: Sequence[bytes], kinds: Sequence[int]
+) -> _States:
+    """Hash the items of one request."""
+    trees = {subtree: StreamingTree.from_state(*state) for subtree, state in states.items()}
+    hash_into(trees, Leaves(subtree_of_kind, items, kinds))
+    return {subtree: tree.state() for subtree, tree in trees.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Where a block's items are hashed: in the event loop, in a thread, or in a process apart.
+
+A shell. What is hashed quickly is hashed where it is. The rest waits in a queue of its block for a process
+(`workers.hash_process`), where there is one that is ready and the items are not very long; else for a thread.
+
+    a set                              no process is ready    one is
+    up to 127 items and 32 KiB - 1     event loop             event loop
+    up to 1,024 items and 256 KiB      event loop             process
+    up to 8,192 items and 8 MiB        thread                 process
+    more                               thread                 thread
+    any, behind one that waits         thread                 process
+
+Of several processes, all take the first one until so much waits for it that it cannot keep up, as with blocks
+of many short items: the blocks behind those go to the next one. To share them out evenly would be slower, as
+each process takes a core from the event loop.
+
+A block that is dropped takes back what waits here. What a thread or a process has cannot be taken back: they
+are given little, so that a publisher that begins its block again and again fills no memory.
+
+Sets of one block that wait together go together, and begin their way in a turn of the event loop
+(`gateway.workers.loop_slots`). What comes out is the same wherever it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gateway.blocks.root_hash import BlockHasher
+from gateway.errors import HelperProcessLost
+from gateway.limits import (
+    HASH_BACKLOG_ITEMS,
+    HASH_BATCH_BYTES,
+    HASH_BATCH_ITEMS,
+    HASH_PROCESS_BYTES_MAX,
+    HASH_PROCESS_BYTES_MIN,
+    HASH_PROCESS_ITEMS_MAX,
+    HASH_PROCESS_ITEMS_MIN,
+    HASH_THREADS,
+    INLINE_HASH_BYTES_MAX,
+    INLINE_HASH_ITEMS_MAX,
+    TURN_ITEMS_MIN,
+)
+from gateway.race.actions import Append
+from gateway.workers.hash_process import HashProcess
+from gateway.workers.loop_slots import Turns
+
+__all__ = ["Hashing"]
+
+
+class Hashing:
+    """Hashes the items of one node's blocks.
+
+    Args:
+        processes: hash what is not hashed in the event loop; none: threads do. Closed with this.
+        turns: of the event loop, in one of which a batch of many items begins its way; None: its own.
+    """
+
+    def __init__(self, processes: Sequence[HashProcess] = (), turns: Turns | None = None) -> None:
+        self._processes = processes
+        self._turns = turns or Turns()
+        self._threads = ThreadPoolExecutor(HASH_THREADS, "hash")
+        self._free_threads = asyncio.Semaphore(HASH_THREADS)
+
+    def is_quick(self, items: Sequence[bytes]) -> bool:
+        """Tell whether items may be hashed in the event loop."""
+        items_max, bytes_max = INLINE_HASH_ITEMS_MAX, INLINE_HASH_BYTES_MAX
+        if self._ready:
+            items_max, bytes_max = HASH_PROCESS_ITEMS_MIN - 1, HASH_PROCESS_BYTES_MIN - 1
+        return len(items) <= items_max and sum(map(len, items)) <= bytes_max
+
+    async def add_next(self, hasher: BlockHasher, waiting: deque[Append]) -> None:
+        """Take sets from the front of a block's queue, one at least, and add them to its hasher.
+
+        Cancelled, it gives up the batch where it still waits; the hasher is of no use then.
+
+        Raises:
+            BlockRefused: as `BlockHasher.add`.
+        """
+        if sum(len(action.items) for action in waiting) >= TURN_ITEMS_MIN:
+            await self._turns.take()  # and meanwhile further sets may come
+        batch = _next_batch(waiting)
+        if len(batch.items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, batch):
+            return
+        await self._free_threads.acquire()  # in the queue of the pool, nothing could be taken back
+        await asyncio.shield(self._add_in_thread(hasher, batch))
+
+    async def _add_in_process(self, hasher: BlockHasher, batch: Append) -> bool:
+        """Add items that a process has hashed; tell whether it did."""
+        if not self._processes:
+            return False
+        looked = hasher.look(batch.items, batch.kinds, batch.size_bytes)
+        if looked is None or looked.size_bytes > HASH_PROCESS_BYTES_MAX:
+            return False
+        try:
+            grown = await self._next_process().hash(hasher.trees, looked.leaves)
+        except HelperProcessLost:
+            return False
+        hasher.take(looked, grown)
+        return True
+
+    def _add_in_thread(self, hasher: BlockHasher, batch: Append) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        adding = loop.run_in_executor(self._threads, hasher.add, batch.items, batch.kinds)
+        adding.add_done_callback(self._on_added)
+        return adding
+
+    def _on_added(self, adding: asyncio.Future[None]) -> None:
+        """A thread is free."""
+        self._free_threads.release()
+        if not adding.cancelled():
+            adding.exception()  # a refusal of a block that was dropped is nobody's any more
+
+    @property
+    def _ready(self) -> list[HashProcess]:
+        """The processes that answer, as far as is known."""
+        return [process for process in self._processes if process.ready.is_set()]
+
+    def _next_process(self) -> HashProcess:
+        """Choose the first of those for which least waits, in steps; one that is not ready, if none is."""
+        return min(
+            self._ready or self._processes, key=lambda process: process.waiting_items // HASH_BACKLOG_ITEMS
+        )
+
+    def close(self) -> None:
+        """End threads and processes."""
+        for process in self._processes:
+            process.close()
+        self._threads.shutdown()
+
+
+def _next_batch(waiting: deque[Append]) -> Append:
+    """Take one set from the queue, and what is behind it as long as they are little together."""
+    first = waiting.popleft()
+    if not waiting:
+        return first
+    items, kinds, size_bytes = list(first.items), list(first.kinds), first.size_bytes
+    while waiting and size_bytes < HASH_BATCH_BYTES and len(items) < HASH_BATCH_ITEMS:
+        further = waiting.popleft()
+        items.extend(further.items)
+        kinds.extend(further.kinds)
+        size_bytes += further.size_bytes
+    return Append(first.attempt_id, items, kinds, size_bytes)

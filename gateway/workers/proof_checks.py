@@ -1,0 +1,151 @@
+"""Checks of proofs as the event loop asks for them: at once where they are quick, else in a process apart.
+
+A shell. Ed25519 proofs take 0.05 ms and are checked where they are, unless there are many, or many keys; all
+others go to `workers.proof_process`, in the order in which blocks end. While the ledger data of a TSS network
+are still to come from block 0, later blocks wait here until it is committed: their proofs cannot be told from
+bad ones before.
+
+    block    ledger data          what happens
+    0        to come              checked with what it publishes; believed once it is committed, and kept
+    later    to come, from a 0    waits
+             that is still to be
+             committed
+    later    to come, but the     refused: nothing can be checked
+             chain has begun
+             without block 0
+    any      known                checked
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from gateway.blocks.errors import BlockRefused, ItemError
+from gateway.blocks.proofs import signs_root
+from gateway.blocks.proofs.ledger_data import LedgerData, publishing_items
+from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from gateway.blocks.stream_layout import StoredBlock
+from gateway.blocks.verification import BlockVerifier, Verdict
+from gateway.workers.proof_process import ProofProcess
+
+__all__ = ["ProofChecks"]
+
+
+class ProofChecks:
+    """Checks the proofs of one node's blocks.
+
+    Args:
+        verifier: what they are checked with.
+        keep: stores ledger data that were published in a committed block 0; called in a thread, may block.
+    """
+
+    def __init__(self, verifier: BlockVerifier, keep: Callable[[LedgerData], None] | None = None) -> None:
+        self._verifier = verifier
+        self._keep = keep
+        self._known = asyncio.Event()
+        if not verifier.awaits_block_0:
+            self._known.set()
+        self._process = ProofProcess()
+        self._thread = ThreadPoolExecutor(1, "ledger data")
+
+    @property
+    def ledger(self) -> LedgerData | None:
+        """The ledger data that proofs are checked with, None if there are none yet."""
+        return self._verifier.proofs.ledger
+
+    @property
+    def process_id(self) -> int | None:
+        """The process that checks, None while there is none."""
+        return self._process.pid
+
+    def hasher(self) -> BlockHasher:
+        """Make the hasher that a block's items are added to as they come."""
+        return self._verifier.hasher()
+
+    def warm_up(self) -> None:
+        """Start the process, if blocks are expected that need it; this does not wait for it."""
+        proofs = self._verifier.proofs
+        if proofs.mode == "full" and (proofs.needs_process or self._verifier.awaits_block_0):
+            self._process.start()
+
+    def at_once(self, summary: BlockSummary) -> bool:
+        """Tell whether the check is so quick that `check_now` may be called in the event loop."""
+        proofs = self._verifier.proofs
+        if (
+            summary.number == 0
+            and proofs.mode == "full"
+            and not (self._known.is_set() and proofs.ledger is None)
+        ):
+            return False  # what it publishes is looked at
+        return proofs.is_quick(summary)
+
+    def check_now(self, summary: BlockSummary) -> BlockSummary:
+        """Check the proofs here; return the summary, with the root that they fit.
+
+        Raises:
+            BlockRefused: they do not hold.
+        """
+        return self._verifier.check(summary).summary
+
+    def signs_root(self, summary: BlockSummary) -> bool:
+        """Tell whether a signature that was checked covers the root hash of a block that was accepted."""
+        return self._verifier.proofs.mode == "full" and signs_root(summary)
+
+    def signs_stored_root(self, stored: StoredBlock) -> bool:
+        """Tell the same of a block of an earlier run, which is checked here; takes long, so in a thread."""
+        if self._verifier.proofs.mode == "hash":
+            return False
+        hasher = self._verifier.hasher()
+        try:
+            hasher.add(stored.items)
+            summary = self._verifier.verify(hasher, stored.items)
+        except (BlockRefused, ItemError):
+            return False
+        return summary.root_hash == stored.root_hash and signs_root(summary)
+
+    async def check(
+        self,
+        summary: BlockSummary,
+        items: Sequence[bytes],
+        *,
+        block_0_comes: Callable[[], bool],
+        more_come: bool = False,
+    ) -> Verdict:
+        """Check the proofs in the process apart.
+
+        Args:
+            summary: what the block comes to.
+            items: its items, of which those of a block 0 are looked at.
+            block_0_comes: tells whether the chain here is still to begin, with block 0.
+            more_come: whether a further block is on its way, whose proofs could be checked with these.
+
+        Raises:
+            BlockRefused: they do not hold.
+        """
+        if summary.number != 0 and not self._known.is_set() and block_0_comes():
+            await self._known.wait()
+        publishing: list[bytes] = []
+        if summary.number == 0:  # in a thread: there may be millions
+            loop = asyncio.get_running_loop()
+            publishing = await loop.run_in_executor(self._thread, publishing_items, items)
+        return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)
+
+    async def block_0_committed(self, published: LedgerData | None) -> None:
+        """Believe the ledger data that the committed block 0 published, unless some are known already.
+
+        If it published none, none will come, and blocks that wait for them are refused.
+        """
+        if self._known.is_set():
+            return
+        if published is not None:
+            self._verifier.believe(published)
+        self._known.set()
+        if published is not None and self._keep is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, published)
+
+    def close(self) -> None:
+        """End the process; a check that waits for it fails."""
+        self._process.close()
+        self._thread.shutdown()

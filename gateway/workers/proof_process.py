@@ -1,0 +1,209 @@
+"""A process that checks proofs, so that their mathematics stops no event loop.
+
+A shell around `blocks.verification`: `gateway.workers.subprocess_worker` with these frames, of pickle:
+
+    request  a byte, 1 if another block is on its way; then
+             keys, if they are others than before; summary; items of block 0; whether to check it by itself
+    answer   Refusal; or whether the root of the other layout is the right one, what block 0 publishes, and
+             whether a proof signs the root
+
+Big integers and pairings hold Python's lock for milliseconds at a time. Requests follow one another without a
+pause: the next one is there before the last one is answered. Where several wait, since blocks come faster
+than they are checked, what is cheaper together is checked together.
+Where processors are short, it has the same share as the node and other programs, since acknowledgements wait
+for it; but it takes the processor from nobody who is to run just for a moment (SCHED_BATCH), as event loops.
+
+    the process                          what it was asked
+    dies, or takes too long              is asked again of another one, each block by itself
+    does so again over the same block    that block is refused as not checked, which blames nobody
+    does not start, or not get ready     is checked here, in a thread: no block is to blame
+    did not, within the last seconds     is checked here, and no other process is started
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
+from typing import Final
+
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.proofs import ProofVerifier
+from gateway.blocks.proofs.ledger_data import LedgerData
+from gateway.blocks.proofs.poseidon import round_constants
+from gateway.blocks.refusal import Refusal, RefusalKind
+from gateway.blocks.root_hash import BlockSummary
+from gateway.blocks.verification import BlockVerifier, Verdict
+from gateway.errors import HelperProcessLost
+from gateway.limits import (
+    PROOF_CHECK_SECONDS_MAX,
+    PROOF_PROCESS_REST_SECONDS,
+    PROOFS_GATHER_SECONDS,
+    PROOFS_TOGETHER_MAX,
+)
+from gateway.logs import fields
+from gateway.workers.subprocess_worker import HelperProcess, serve
+
+__all__ = ["ProofProcess", "main"]
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 2
+_Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
+_Answer = Refusal | tuple[bool, LedgerData | None, bool]
+
+
+class ProofProcess:
+    """The node's end. It lives in one event loop.
+
+    Args:
+        module: what the process runs; another one only in tests.
+    """
+
+    def __init__(self, module: str = "gateway.workers.proof_process") -> None:
+        self._helper = HelperProcess(
+            *("proof process", module, PROOF_CHECK_SECONDS_MAX),
+            on_ready=self._on_ready,
+            on_lost=self._on_lost,
+        )
+        self._is_ready = False
+        self._start_at = 0.0
+        self._thread = ThreadPoolExecutor(1, "proofs")
+        self._proofs: ProofVerifier | None = None  # what was sent last
+        self._sent_to = 0  # which process, of those so far
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None while there is no process."""
+        return self._helper.pid
+
+    def start(self) -> None:
+        """Start the process if there is none, and one may be started; it gets ready by itself."""
+        if self.pid is None and asyncio.get_running_loop().time() >= self._start_at:
+            self._helper.start()
+
+    async def check(
+        self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes], *, more_come: bool = False
+    ) -> Verdict:
+        """Check the proofs of a block: `BlockVerifier(proofs).check(summary, items)`, there.
+
+        `more_come`: another block is on its way; it may be waited for, to check both together.
+
+        Raises:
+            BlockRefused: they do not hold, or the process died twice of them.
+        """
+        lost_count, by_itself = 0, False
+        while lost_count < _ATTEMPTS and not self._helper.is_over:
+            self.start()
+            if self.pid is None:
+                return await self._check_here(proofs, summary, items)
+            has_them = proofs is self._proofs and self._sent_to == self._helper.start_count
+            self._proofs, self._sent_to = proofs, self._helper.start_count
+            request: _Request = (None if has_them else proofs, summary, tuple(items), by_itself)
+            try:
+                answer: _Answer = pickle.loads(
+                    await self._helper.ask(
+                        bytes((more_come,)) + pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
+                    )
+                )
+            except HelperProcessLost as lost:
+                if not lost.was_ready:
+                    continue
+                lost_count += lost.is_first  # the others only waited behind it, or were checked with it
+                by_itself = True
+                continue
+            if isinstance(answer, Refusal):
+                raise BlockRefused(answer)
+            in_other_layout, published, is_root_signed = answer
+            right = summary.in_other_layout() if in_other_layout else summary
+            assert right is not None
+            if is_root_signed:
+                right = right._replace(root_hash_other_layout=None)
+            return Verdict(right, published, is_root_signed)
+        raise BlockRefused(
+            Refusal(
+                RefusalKind.NOT_CHECKED,
+                "block proofs",
+                f"{_ATTEMPTS} checks that did not come to an end",
+                "proofs that can be checked",
+            )
+        )
+
+    def close(self) -> None:
+        """End the process; a check that waits for it fails."""
+        self._helper.close()
+        self._thread.shutdown(cancel_futures=True)
+
+    async def _check_here(
+        self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes]
+    ) -> Verdict:
+        """Check the proofs of a block in this process; it holds up the event loop some milliseconds."""
+        check = BlockVerifier(proofs).check
+        try:
+            checking = self._thread.submit(check, summary, items)
+        except RuntimeError:  # where no process can be had, it may be that no thread can
+            return check(summary, items)
+        return await asyncio.wrap_future(checking)
+
+    def _on_ready(self) -> None:
+        self._is_ready = True
+
+    def _on_lost(self, got: str) -> None:
+        """Let some time go by before the next one is started, if this one was of no use."""
+        was_ready, self._is_ready = self._is_ready, False
+        if self._helper.is_over:
+            return
+        if not was_ready:
+            self._start_at = asyncio.get_running_loop().time() + PROOF_PROCESS_REST_SECONDS
+        log.warning("proof process lost", extra=fields(got=got, was_ready=was_ready))
+
+
+def main() -> None:
+    """Answer requests until the node ends."""
+    if os.sched_getscheduler(0) == os.SCHED_OTHER:
+        with contextlib.suppress(OSError):  # a container or service manager may forbid it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    round_constants()  # 0.1 s that the first block need not wait for
+    serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS, lambda request: request[0] == 1)
+
+
+class _Answers:
+    """Answers requests, as many as wait."""
+
+    def __init__(self) -> None:
+        self._verifier: BlockVerifier | None = None
+
+    def __call__(self, requests: list[bytes]) -> Iterator[bytes]:
+        """Check the proofs of some blocks."""
+        decoded = [pickle.loads(memoryview(request)[1:]) for request in requests]
+        for index, (proofs, summary, items, by_itself) in enumerate(decoded):
+            if proofs is not None:
+                self._verifier = BlockVerifier(proofs)
+            assert self._verifier is not None
+            if (proofs is not None or index == 0) and not by_itself:
+                self._verifier.proofs.check_ahead(_summaries_of_same_keys(decoded[index:]))
+            yield pickle.dumps(_answer(self._verifier, summary, items), pickle.HIGHEST_PROTOCOL)
+
+
+def _summaries_of_same_keys(decoded: list[_Request]) -> list[BlockSummary]:
+    """Return the summaries up to the next request that brings other keys, or is to be checked by itself."""
+    same = takewhile(lambda request: request[0] is None and not request[3], decoded[1:])
+    return [request[1] for request in (decoded[0], *same)]
+
+
+def _answer(verifier: BlockVerifier, summary: BlockSummary, items: Sequence[bytes]) -> _Answer:
+    try:
+        verdict = verifier.check(summary, items)
+    except BlockRefused as refused:
+        return refused.refusal
+    in_other_layout = verdict.summary.root_hash != summary.root_hash
+    return in_other_layout, verdict.published, verdict.is_root_signed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Zip and tar files with blocks in them: what is in one, and one member's bytes. Nothing is ever unpacked.
+
+    zip    the list at its end says where each member is, and each can be read alone
+    tar    its headers are passed over once, from the first to the last; then each member can be read alone
+    tar in gzip or zstd: the same, but a member is reached by decompressing all that is before it
+
+The first bytes of a file tell what it is. A member's name says its block number; members of other names,
+links and folders are no blocks. A name that leads out of the archive (`/x`, `../x`) refuses the archive: no
+software of the field writes one, and a program that unpacked it would write outside of its folder.
+Source: APPNOTE.TXT (PKWARE), POSIX pax (ustar), RFC 1952, RFC 8878.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, Final, cast
+
+import zstandard
+
+from publishers import limits
+from publishers.blocks.block_layouts import number_of_parts
+from publishers.errors import ArchiveError
+
+__all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "Member"]
+
+GZIP_MAGIC: Final = b"\x1f\x8b"
+ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_ZIP_MAGICS: Final = (b"PK\x03\x04", b"PK\x05\x06")
+_RECORD_BYTES: Final = tarfile.BLOCKSIZE
+_REGULAR_TYPES: Final = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_LONG_NAME_TYPES: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_OTHER_EXTENSION_TYPES: Final = (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE)
+_ENCRYPTED: Final = 1
+_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # others take memory as a member says
+_PIECE_BYTES: Final = 1 << 20
+_TRUNCATED: Final = "truncated: it ends in the middle of {}"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A block in an archive."""
+
+    number: int
+    """Block number, by its name."""
+    name: str
+    entry: int
+    """Where it is: its place in a zip's list, its first byte in a tar."""
+    size_bytes: int
+    """As it is stored."""
+
+
+class Archive:
+    """An open archive.
+
+    Args:
+        file: which can be sought in; it stays open as long as the archive is used.
+        size_bytes: of the file.
+
+    Raises:
+        ArchiveError: it is none, or is damaged.
+    """
+
+    def __init__(self, file: BinaryIO, size_bytes: int) -> None:
+        self._zip: zipfile.ZipFile | None = None
+        self._size_bytes: int | None = size_bytes
+        with _faults_named():
+            magic = file.read(len(ZSTD_MAGIC))
+            file.seek(0)
+            if magic in _ZIP_MAGICS:
+                # It reads the whole list at once, and the list says itself how long it is.
+                try:
+                    self._zip = zipfile.ZipFile(cast(BinaryIO, _BoundedReads(file)))
+                except zipfile.BadZipFile as error:
+                    raise ArchiveError(f"damaged, truncated or still being written: {error}") from error
+                return
+            self._tar: BinaryIO | _Unpacked = file
+            if opened := _opener_of(magic):
+                self._tar, self._size_bytes = _Unpacked(file, opened), None
+            record = self._read_on(_RECORD_BYTES)
+            self._tar.seek(0)
+            if not _is_tar(record):
+                begin = magic.hex(" ") if magic else "nothing: it is empty"
+                raise ArchiveError(f"not an archive: it begins with {begin}; expected a zip or a tar")
+
+    def members(self) -> Iterator[Member]:
+        """List the blocks, in the order in which they are stored; other members are left out.
+
+        Raises:
+            ArchiveError: it is damaged, has too many members, or a name that leads out of it.
+        """
+        count = 0
+        with _faults_named():
+            for name, entry, size_bytes in self._in_zip() if self._zip is not None else self._in_tar():
+                count += 1
+                if count > limits.ARCHIVE_MEMBERS_MAX:
+                    raise ArchiveError(f"more than {limits.ARCHIVE_MEMBERS_MAX} members")
+                number = number_of_parts(_checked_parts(name))
+                if number is not None and entry is not None:
+                    yield Member(number, name, entry, size_bytes)
+
+    def read(self, entry: int, size_bytes: int, size_bytes_max: int) -> bytes:
+        """Read a member; of one that is too long, one byte beyond the limit.
+
+        Args:
+            entry: as `members` gave it.
+            size_bytes: the same.
+            size_bytes_max: bytes that are read at most.
+
+        Raises:
+            ArchiveError: it cannot be read, or is damaged.
+        """
+        with _faults_named():
+            if self._zip is None:
+                count = min(size_bytes, size_bytes_max + 1)
+                self._tar.seek(entry)
+                data = self._read_on(count)
+                if len(data) < count:
+                    raise ArchiveError(_TRUNCATED.format("a member"))
+                return data
+            entries = self._zip.infolist()
+            if entry >= len(entries):
+                raise ArchiveError(f"changed: it has {len(entries)} members, and had more than {entry}")
+            info = entries[entry]
+            if info.flag_bits & _ENCRYPTED:
+                raise ArchiveError("encrypted: no block of the field is, and there is no key for it here")
+            if info.compress_type not in _METHODS:
+                known = "stored or deflated"
+                raise ArchiveError(
+                    f"a member is compressed with method {info.compress_type}; expected {known}"
+                )
+            with self._zip.open(info) as member:
+                return member.read(size_bytes_max + 1)
+
+    def _in_zip(self) -> Iterator[tuple[str, int | None, int]]:
+        assert self._zip is not None
+        for entry, info in enumerate(self._zip.infolist()):
+            yield info.filename, entry, info.compress_size
+
+    def _in_tar(self) -> Iterator[tuple[str, int | None, int]]:
+        long_name: str | None = None
+        at = 0
+        while True:
+            self._tar.seek(at)
+            record = self._read_on(_RECORD_BYTES)
+            if not record or record.count(0) == _RECORD_BYTES:
+                return
+            if len(record) < _RECORD_BYTES:
+                raise ArchiveError(_TRUNCATED.format("a header"))
+            info = tarfile.TarInfo.frombuf(record, "utf-8", "surrogateescape")
+            begin = at + _RECORD_BYTES
+            self._check_size(info, begin)
+            if info.type in _LONG_NAME_TYPES:
+                long_name = _long_name(self._extension(info), info.type) or long_name
+                yield "", None, 0  # to be counted: a compressed tar may have any number of them
+            elif info.type in _OTHER_EXTENSION_TYPES:
+                yield "", None, 0
+            else:
+                yield long_name or info.name, begin if info.type in _REGULAR_TYPES else None, info.size
+                long_name = None
+            at = begin + info.size + -info.size % _RECORD_BYTES
+
+    def _check_size(self, info: tarfile.TarInfo, begin: int) -> None:
+        """Check that a member can be passed over."""
+        if info.size < 0:
+            raise ArchiveError(f"damaged: {info.name} has {info.size} bytes")
+        if self._size_bytes is not None and begin + info.size > self._size_bytes:
+            reason = f"{info.name} would end at byte {begin + info.size:,}, the file at {self._size_bytes:,}"
+            raise ArchiveError(f"truncated: {reason}")
+        if self._size_bytes is None and info.size > limits.BLOCK_FILE_BYTES_MAX:
+            raise ArchiveError(
+                f"{info.name} has {info.size:,} bytes and would have to be decompressed to come to what is "
+                f"after it; expected at most {limits.BLOCK_FILE_BYTES_MAX:,}"
+            )
+
+    def _extension(self, info: tarfile.TarInfo) -> bytes:
+        """Read a name that is too long for a header."""
+        if info.size > limits.TAR_NAME_BYTES_MAX:
+            got = f"a name of {info.size:,} bytes"
+            raise ArchiveError(f"{got}; expected at most {limits.TAR_NAME_BYTES_MAX:,}")
+        data = self._read_on(info.size)
+        if len(data) < info.size:
+            raise ArchiveError(_TRUNCATED.format("a name"))
+        return data
+
+    def _read_on(self, count: int) -> bytes:
+        """Read so many bytes of a tar; fewer at its end alone."""
+        pieces = []
+        while count and (piece := self._tar.read(count)):
+            pieces.append(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+
+class _Unpacked:
+    """The inside of a compressed file, to be read forwards; to go back is to begin again.
+
+    Args:
+        raw: the file.
+        opened: begins to decompress it.
+    """
+
+    def __init__(self, raw: BinaryIO, opened: Callable[[BinaryIO], BinaryIO]) -> None:
+        self._raw = raw
+        self._opened = opened
+        self._inside = opened(raw)
+        self._at = 0
+
+    def read(self, count: int) -> bytes:
+        """Read at most so many bytes; none: that is the end."""
+        data = self._inside.read(count)
+        self._at += len(data)
+        return data
+
+    def seek(self, position: int) -> None:
+        """Go to a byte, or to the end if that comes before."""
+        if position < self._at:
+            self._raw.seek(0)
+            self._inside, self._at = self._opened(self._raw), 0
+        while self._at < position and self.read(min(position - self._at, _PIECE_BYTES)):
+            pass
+
+
+class _BoundedReads:
+    """A file of which nobody reads too much at once.
+
+    Args:
+        file: which is read.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, count: int = -1) -> bytes:
+        """Read, or refuse to."""
+        if count > limits.ARCHIVE_LIST_BYTES_MAX:
+            got = f"a list of members of {count:,} bytes"
+            raise ArchiveError(f"{got}; expected at most {limits.ARCHIVE_LIST_BYTES_MAX:,}")
+        return self._file.read(count)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
+    """Give what decompresses a file, by its first bytes."""
+    if magic.startswith(GZIP_MAGIC):
+        return lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+    if magic == ZSTD_MAGIC:
+        return lambda raw: cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw, closefd=False))
+    return None
+
+
+def _is_tar(record: bytes) -> bool:
+    """Whether a first record is a header, by its checksum, or the end of an empty tar."""
+    try:
+        tarfile.TarInfo.frombuf(record, "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return len(record) == _RECORD_BYTES == record.count(0)
+    return True
+
+
+def _long_name(data: bytes, kind: bytes) -> str | None:
+    """Read the name in the extension of a header; None: it has something else."""
+    if kind == tarfile.GNUTYPE_LONGNAME:
+        return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
+    while data:
+        length = data.split(b" ", 1)[0]
+        if not length.isdigit() or not len(length) < int(length) <= len(data):
+            raise ArchiveError("damaged: an extended header that does not parse")
+        key, _, value = data[len(length) + 1 : int(length) - 1].partition(b"=")
+        if key == b"path":
+            return value.decode("utf-8", "surrogateescape")
+        data = data[int(length) :]
+    return None
+
+
+def _checked_parts(name: str) -> list[str]:
+    """Cut the name of a member into its parts; refuse one that leads out of the archive."""
+    parts = name.split("/")
+    if name.startswith(("/", "\\")) or ".." in parts:
+        raise ArchiveError(f"a member is named {name!r}, which leads out of it")
+    return parts
+
+
+@contextmanager
+def _faults_named() -> Iterator[None]:
+    """Say what libraries say of damaged archives in words of ours."""
+    try:
+        yield
+    except EOFError as error:
+        raise ArchiveError("truncated: the compressed data ends too early") from error
+    except (
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        gzip.BadGzipFile,
+        zstandard.ZstdError,
+    ) as error:
+        raise ArchiveError(f"damaged: {error}") from error
+    except (
+        ValueError,
+        struct.error,
+        NotImplementedError,
+    ) as error:  # offsets, names and versions that are none
+        raise ArchiveError(f"damaged: {error}") from error

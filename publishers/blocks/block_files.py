@@ -1,0 +1,219 @@
+"""Block files: one serialized `Block` each, plain or compressed; the file's name says the block's number.
+
+    12.blk    12.blk.gz    12.blk.zst        and the names of other software, see `block_layouts`
+
+What a file is compressed with is told by its first bytes. Files are written under a temporary name and then
+renamed, so that a reader never sees half a block.
+Source: docs/spec/wire.md section 3; RFC 1952 (gzip), RFC 8878 (zstd).
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import zstandard
+
+from gateway.blocks.block import Block
+from gateway.blocks.errors import BlockRefused
+from gateway.regular_files import open_regular
+from publishers.blocks.block_archives import GZIP_MAGIC, ZSTD_MAGIC
+from publishers.blocks.block_layouts import BlockFormat, number_of_parts
+from publishers.errors import BlockFileError
+from publishers.limits import BLOCK_FILE_BYTES_MAX
+
+__all__ = [
+    "NO_BLOCK_FILE_NAME",
+    "decode_block",
+    "encode_block_file",
+    "read_block_file",
+    "stored_bytes_max",
+    "sync_folder",
+    "write_block_file",
+    "write_whole",
+]
+
+NO_BLOCK_FILE_NAME: Final = "not a block file name (N.blk, N.blk.gz, N.blk.zst, N.blk.zstd)"
+_COMPRESSED_FRAME_BYTES: Final = 65_536  # of headers, a file name among them
+_ITEMS_TAG: Final = b"\x0a"
+_MAGIC_BYTES: Final = 4
+_PIECE_BYTES: Final = 4_096  # 32 bits of zstd can stand for 128 KiB: what comes of a piece is 128 MiB at most
+_GZIP_LEVEL: Final = 6
+_ZSTD_LEVEL: Final = 3
+
+
+def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
+    """Read one block.
+
+    Args:
+        path: its name says the number.
+        size_bytes_max: largest size after decompression.
+
+    Raises:
+        BlockFileError: the name is none of a block file; the file cannot be read, is truncated, damaged or
+            too large; or it holds another block than its name says.
+    """
+    number = number_of_parts(path.absolute().parts)
+    if number is None:
+        raise BlockFileError(str(path), NO_BLOCK_FILE_NAME)
+    try:
+        with open_regular(path) as file:
+            stored = file.read(stored_bytes_max(size_bytes_max) + 1)
+    except OSError as error:
+        raise BlockFileError(str(path), error.strerror or str(error)) from error
+    return decode_block(stored, str(path), number, size_bytes_max)
+
+
+def stored_bytes_max(size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> int:
+    """Give how many bytes a block takes at most as it is stored, for a size after decompression.
+
+    What cannot be compressed gets longer: by a part in 256 with zstd (ZSTD_COMPRESSBOUND), less with gzip.
+    """
+    return size_bytes_max + size_bytes_max // 128 + _COMPRESSED_FRAME_BYTES
+
+
+def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
+    """Make a block of what a file or a member of an archive has.
+
+    Args:
+        stored: its bytes; of a longer one than `stored_bytes_max` one byte more at least.
+        path: for the error.
+        number: the block's, by the name.
+        size_bytes_max: largest size after decompression.
+
+    Raises:
+        BlockFileError: it is empty, truncated, damaged or too large, or another block.
+    """
+    if not stored:
+        raise BlockFileError(
+            path, "empty (0 bytes): it is still being written, or its writer has ended early"
+        )
+    try:
+        serialized = _decompressed(stored, size_bytes_max)
+    except EOFError as error:
+        raise BlockFileError(path, "truncated: the compressed data ends too early") from error
+    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+        raise BlockFileError(path, f"damaged: {error}") from error
+    if len(serialized) > size_bytes_max:
+        raise BlockFileError(path, f"more than {size_bytes_max} bytes, the most that a block may have")
+    try:
+        block = Block.from_bytes(serialized)
+    except BlockRefused as error:
+        reason = f"not a block: {error}"
+        if serialized is stored and not stored.startswith(_ITEMS_TAG):
+            expected = "gzip (1f 8b), zstd (28 b5 2f fd) or a serialized block (0a)"
+            reason = f"not a block: it begins with {stored[:_MAGIC_BYTES].hex(' ')}, expected {expected}"
+        raise BlockFileError(path, reason) from error
+    if block.number != number:
+        raise BlockFileError(path, f"holds block {block.number}, expected {number} by its name")
+    return block
+
+
+def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> None:
+    """Write one block; the same block gives the same bytes.
+
+    Args:
+        path: its name must be that of the block, its folder must exist. A file of that name is replaced.
+        block: to write.
+        is_flushed: whether its bytes are on the disk before the file has its name.
+
+    Raises:
+        BlockFileError: the name is not the block's, or the file cannot be written; no part of it is left.
+    """
+    if number_of_parts(path.absolute().parts) != block.number:
+        raise BlockFileError(str(path), f"not a name for block {block.number}")
+    write_whole(path, encode_block_file(block, _format_of(path.name)), is_flushed=is_flushed)
+
+
+def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
+    """Write a file so that nobody sees half of it, whatever happens.
+
+    Args:
+        path: of the file; one that is there is replaced.
+        data: all of it.
+        is_flushed: whether its bytes are on the disk before it has its name; `sync_folder` flushes the name.
+
+    Raises:
+        BlockFileError: it cannot be written; no part of it is left.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            if is_flushed:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise BlockFileError(str(path), error.strerror or str(error)) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in a folder.
+
+    Raises:
+        OSError: it cannot be done.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def encode_block_file(block: Block, block_format: BlockFormat) -> bytes:
+    """Return the bytes of a block file; the same block gives the same bytes."""
+    serialized = block.to_bytes()
+    if block_format == "blk":
+        return serialized
+    if block_format == "blk.gz":
+        return gzip.compress(serialized, _GZIP_LEVEL, mtime=0)
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(serialized)
+
+
+def _format_of(name: str) -> BlockFormat:
+    endings: tuple[BlockFormat, ...] = ("blk.gz", "blk.zst", "blk.zstd")
+    return next((ending for ending in endings if name.endswith(f".{ending}")), "blk")
+
+
+def _decompressed(stored: bytes, size_bytes_max: int) -> bytes:
+    """Decompress; of what is too long, give one byte beyond the limit at least."""
+    if len(stored) > stored_bytes_max(size_bytes_max):
+        return stored
+    if stored.startswith(GZIP_MAGIC):
+        with gzip.open(io.BytesIO(stored)) as unzipped:
+            return unzipped.read(size_bytes_max + 1)
+    if stored.startswith(ZSTD_MAGIC):
+        return _unzstd(stored, size_bytes_max)
+    return stored
+
+
+def _unzstd(stored: bytes, size_bytes_max: int) -> bytes:
+    decompressor = zstandard.ZstdDecompressor()
+    # A file of ours says how much it holds: one pass, never beyond that. What fails is looked at again below,
+    # to say how it is damaged.
+    with suppress(zstandard.ZstdError):
+        if 0 < zstandard.frame_content_size(stored) <= size_bytes_max:
+            return decompressor.decompress(stored, allow_extra_data=False)
+    # Java's do not. In pieces, because this interface cannot be bounded, and it alone knows the frame's end.
+    frame = decompressor.decompressobj()
+    data, size_bytes = [], 0
+    for start in range(0, len(stored), _PIECE_BYTES):
+        data.append(frame.decompress(stored[start : start + _PIECE_BYTES]))
+        size_bytes += len(data[-1])
+        if size_bytes > size_bytes_max:
+            return b"".join(data)
+        if frame.eof:
+            after = len(stored) - start - _PIECE_BYTES
+            after = max(after, 0) + len(frame.unused_data)
+            if after:
+                raise zstandard.ZstdError(f"{after} bytes after the end of the frame")
+            return b"".join(data)
+    raise EOFError

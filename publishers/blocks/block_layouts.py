@@ -1,0 +1,263 @@
+"""Where blocks lie: the names of block files and archives, read and written in every layout of the field.
+
+Pure. N is a block number, `/` a folder; 12 stands for itself and for 19 or 36 digits with leading zeros.
+
+    layout      block 1234567                                       who writes it
+    plain       1234567.blk.gz                                      sluice
+    consensus   000000000000000000000000000001234567.blk.gz         consensus node, in `block-0.0.3/`
+                000000000000000000000000000001234567.mf             beside it once the block is whole
+    recent      000/000/000/000/123/4/0000000000001234567.blk.zstd  block node, recent blocks
+    historic    000/000/000/000/12/30000.zip                        block node: 10,000 blocks in a zip,
+                    0000000000001234567.blk.zstd                    each under this name
+    bucket      0000/0000/0000/1234/567.blk.zstd                    block node, one object a block
+    tar         0000/0000/0000/12.tar                               block node, 100,000 blocks in a tar, named
+                    0000000000001234567.blk.zstd                    as in a zip
+
+A name says the number; only in a bucket the folders say it, too. A file's first bytes tell what it is
+compressed with, not its name, so `.zst`, `.zstd`, `.gz` and no ending are read alike.
+Source: hiero-block-node (BlockFile, BlockPath, ExpandedCloudStoragePlugin, ArchiveKey, TarEntries) and
+hiero-consensus-node (FileBlockItemWriter); docs/spark.md, "Block files".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, Literal, get_args
+
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from publishers.errors import OptionError
+
+__all__ = [
+    "STAGING",
+    "BlockFormat",
+    "BlockLayout",
+    "check_format",
+    "default_format",
+    "has_glob",
+    "is_archive_name",
+    "is_block_name",
+    "is_passed_over",
+    "marker_name",
+    "matches",
+    "member_name",
+    "number_of_parts",
+    "path_in",
+    "split_glob",
+    "unfinished",
+    "zip_of",
+]
+
+BlockFormat = Literal["blk", "blk.gz", "blk.zst", "blk.zstd"]
+"""The endings of block files that are written; each says how the bytes are compressed."""
+
+BlockLayout = Literal["plain", "consensus", "recent", "historic", "bucket"]
+"""The layouts that are written."""
+
+ZIP_DIGITS: Final = 4
+"""Digits of a block number that lie within one historic zip, as block nodes have it by default."""
+
+STAGING: Final = "staging"
+"""The folder, in the recent layout, of blocks whose zip is not complete; block nodes have it, too."""
+
+_BLOCK: Final = re.compile(r"(?P<digits>[0-9]{1,36})\.blk(\.gz|\.zst|\.zstd)?", re.ASCII)
+_MARKED: Final = re.compile(r"(?P<digits>[0-9]{36})\.mf", re.ASCII)
+_ARCHIVE: Final = re.compile(r"[^/]+\.(zip|tar|tgz|tar\.gz|tar\.zst|tar\.zstd)", re.ASCII | re.DOTALL)
+_BUCKET_FOLDER: Final = re.compile(r"[0-9]{4}", re.ASCII)
+_GLOB: Final = re.compile(r"[*?\[]")
+_WIDTH: Final = 19
+_CONSENSUS_WIDTH: Final = 36
+_WORK_FOLDERS: Final = frozenset(("links", "zipwork", "corrupted", "lost+found"))
+_FORMATS: Final[dict[BlockLayout, tuple[BlockFormat, ...]]] = {
+    "plain": ("blk.gz", "blk", "blk.zst", "blk.zstd"),
+    "consensus": ("blk.gz", "blk"),
+    "recent": ("blk.zstd", "blk"),
+    "historic": ("blk.zstd", "blk"),
+    "bucket": ("blk.zstd", "blk"),
+}
+"""The endings that a layout has; what reads it looks for no others. The first is the default."""
+
+
+# --- names to numbers ---------------------------------------------------------------------------------------
+
+
+def is_block_name(name: str) -> bool:
+    """Whether a file of this name is a block file, whatever folder it is in."""
+    return _BLOCK.fullmatch(name) is not None
+
+
+def is_archive_name(name: str) -> bool:
+    """Whether a file of this name is an archive that may hold blocks."""
+    return _ARCHIVE.fullmatch(name.lower()) is not None
+
+
+def is_passed_over(folder_name: str) -> bool:
+    """Whether a folder below another is left alone.
+
+    Hidden folders are (snapshots of file servers are such), a disk's `lost+found`, and those that a block
+    node keeps for itself: links to zips, a zip that it writes, and zips that it found damaged.
+    """
+    return folder_name.startswith(".") or folder_name in _WORK_FOLDERS
+
+
+def number_of_parts(parts: Sequence[str]) -> int | None:
+    """Give the number of the block in a file; None: the name is none of a block file.
+
+    Args:
+        parts: the file's path, folder by folder, its name last.
+    """
+    match = _BLOCK.fullmatch(parts[-1]) if parts else None
+    if match is None:
+        return None
+    digits = match["digits"]
+    folders = parts[-5:-1]
+    if len(digits) == 3 and len(folders) == 4 and all(map(_BUCKET_FOLDER.fullmatch, folders)):
+        digits = "".join(folders) + digits
+    number = int(digits)
+    return number if number <= BLOCK_NUMBER_MAX else None
+
+
+def unfinished(names: Iterable[str]) -> frozenset[str]:
+    """Give the names, among those of one folder, of blocks that a consensus node is still writing.
+
+    It writes a block under its final name, and an empty `.mf` file when the block is whole. In a folder that
+    has such marks, a block after the last marked one is not whole. Earlier marks may have been cleared away.
+    """
+    whole, blocks = -1, []
+    for name in names:
+        if match := _MARKED.fullmatch(name):
+            whole = max(whole, int(match["digits"]))
+        elif (match := _BLOCK.fullmatch(name)) and len(match["digits"]) == _CONSENSUS_WIDTH:
+            blocks.append((int(match["digits"]), name))
+    return frozenset(name for number, name in blocks if number > whole >= 0)
+
+
+# --- numbers to names ---------------------------------------------------------------------------------------
+
+
+def default_format(layout: BlockLayout) -> BlockFormat:
+    """Give the ending that the layout's own software uses."""
+    return _FORMATS[layout][0]
+
+
+def check_format(layout: BlockLayout, block_format: BlockFormat) -> None:
+    """Refuse an ending that the layout's own software would not find.
+
+    Raises:
+        OptionError: naming those that it does.
+    """
+    if block_format not in _FORMATS[layout]:
+        expected = f"{' or '.join(_FORMATS[layout])} with layout {layout}"
+        raise OptionError("format", block_format, expected)
+
+
+def path_in(layout: BlockLayout, number: int, block_format: BlockFormat) -> str:
+    """Give the path of a block's file below the root of a layout; of `historic`, that of the staged file.
+
+    Raises:
+        OptionError: the layout has no name for so large a number.
+    """
+    assert block_format in get_args(BlockFormat)
+    if layout == "plain":
+        return f"{number}.{block_format}"
+    if layout == "consensus":
+        return f"{number:0{_CONSENSUS_WIDTH}}.{block_format}"
+    digits = _digits(layout, number)
+    if layout == "bucket":
+        folders = [digits[start : start + 4] for start in range(0, 16, 4)]
+        return "/".join([*folders, f"{digits[16:]}.{block_format}"])
+    recent = "/".join([*_threes(digits[:-3]), f"{digits}.{block_format}"])
+    return recent if layout == "recent" else f"{STAGING}/{recent}"
+
+
+def marker_name(block_name: str) -> str:
+    """Give the name of the mark that says that a consensus node's block file is whole."""
+    return block_name.split(".", 1)[0] + ".mf"
+
+
+def zip_of(number: int) -> tuple[str, range]:
+    """Give the path of the historic zip that a block belongs into, and all numbers that belong there.
+
+    Raises:
+        OptionError: the layout has no name for so large a number.
+    """
+    digits = _digits("historic", number)
+    folders, first = digits[: -ZIP_DIGITS - 1], digits[-ZIP_DIGITS - 1]
+    name = "/".join([*_threes(folders), f"{first}{'0' * ZIP_DIGITS}.zip"])
+    count = 10**ZIP_DIGITS
+    start = number - number % count
+    return name, range(start, start + count)
+
+
+def member_name(number: int, ending: str) -> str:
+    """Give the name of a block in a zip or a tar; the ending begins with a dot."""
+    return f"{number:0{_WIDTH}}{ending}"
+
+
+def _digits(layout: BlockLayout, number: int) -> str:
+    if number > BLOCK_NUMBER_MAX:
+        raise OptionError("layout", f"{layout} for block {number}", f"block numbers up to {BLOCK_NUMBER_MAX}")
+    return f"{number:0{_WIDTH}}"
+
+
+def _threes(digits: str) -> list[str]:
+    return [digits[start : start + 3] for start in range(0, len(digits), 3)]
+
+
+# --- globs --------------------------------------------------------------------------------------------------
+
+
+def has_glob(path: str) -> bool:
+    """Whether a path has `*`, `?` or `[` in it."""
+    return _GLOB.search(path) is not None
+
+
+def split_glob(path: str) -> tuple[str, str]:
+    """Cut a path before its first part with a glob: where to look, and the pattern below it."""
+    parts = path.split("/")
+    at = next(index for index, part in enumerate(parts) if has_glob(part))
+    root = "/".join(parts[:at])
+    return root or ("/" if path.startswith("/") else "."), "/".join(parts[at:])
+
+
+def matches(pattern: str) -> re.Pattern[str]:
+    """Make an expression of a glob: `*` and `?` stay within a folder, `**` is any number of folders.
+
+    It fits a path whose beginning, folder by folder, the glob describes: a glob that describes a folder means
+    all that is in it.
+
+    Raises:
+        OptionError: the glob is none.
+    """
+    parts = [part for part in pattern.split("/") if part]
+    expression = ""
+    for index, part in enumerate(parts):
+        is_last = index == len(parts) - 1
+        if part == "**":
+            expression += "(?s:.*)" if is_last else "(?s:[^/]+/)*"
+        else:
+            expression += _part(part) + ("" if is_last else "/")
+    try:
+        return re.compile(rf"{expression}(?s:/.*)?")
+    except re.error as error:
+        raise OptionError("path", repr(pattern), f"a glob ({error})") from error
+
+
+def _part(part: str) -> str:
+    """Make an expression of one part of a glob."""
+    expression, at = "", 0
+    while at < len(part):
+        letter = part[at]
+        close = part.find("]", at + 2) if letter == "[" else -1
+        if letter == "*":
+            expression += "[^/]*"
+        elif letter == "?":
+            expression += "[^/]"
+        elif close > 0:
+            chosen = re.sub(r"([\\\[\]^&~|])", r"\\\1", part[at + 1 : close])
+            expression += "[" + ("^/" + chosen[1:] if chosen.startswith("!") else chosen) + "]"
+            at = close
+        else:
+            expression += re.escape(letter)
+        at += 1
+    return expression

@@ -1,0 +1,225 @@
+"""Writes blocks into a folder in one of the layouts of the field.
+
+    DIR/12.blk.gz                             plain, and so on: `block_layouts` has the names
+    DIR/staging/000/…/0000000000000000012.blk.zstd
+    DIR/000/000/000/000/00/10000.zip          historic: made of 10,000 staged blocks, when all are there
+
+A file appears under its name when it is whole and its bytes are flushed, and replaces one of that name. So a
+writer that was killed goes on when it is begun again, and no block is lost or half. A historic zip is only
+ever written complete. Until then its blocks are staged, as a block node stages them, and stay there for the
+next run: at any time the folder holds every block, for a block node and for us. A zip that is there is
+compared with, and never changed.
+"""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from gateway.blocks.block import Block
+from publishers.blocks.block_files import sync_folder, write_block_file, write_whole
+from publishers.blocks.block_layouts import (
+    STAGING,
+    BlockFormat,
+    BlockLayout,
+    check_format,
+    default_format,
+    marker_name,
+    member_name,
+    number_of_parts,
+    path_in,
+    zip_of,
+)
+from publishers.blocks.block_places import BlockPlace, BlockReader, LocalStore, blocks_in
+from publishers.errors import BlockFileError
+
+__all__ = ["BlockWriter"]
+
+_COPY_BYTES: Final = 1 << 20
+
+
+class BlockWriter:
+    """Writes blocks, in any order. `with` it, or close it.
+
+    Args:
+        folder: made where it is not there. layout: names of files and folders. block_format: compression;
+        None: what the layout's own software uses. is_flushed: whether a block is on the disk before its file
+        has its name, and the names are after `close`.
+
+    Raises:
+        OptionError: the layout has no such compression.
+        BlockFileError: the folder cannot be made or read, or a zip that is due not be written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        layout: BlockLayout = "plain",
+        block_format: BlockFormat | None = None,
+        *,
+        is_flushed: bool = True,
+    ) -> None:
+        self._format = default_format(layout) if block_format is None else block_format
+        check_format(layout, self._format)
+        self._folder = folder
+        self._layout = layout
+        self._is_flushed = is_flushed
+        self._made = {folder}
+        self._unflushed: Path | None = None
+        self._staged: dict[str, dict[int, Path]] = {}
+        self._zip: tuple[str, dict[int, BlockPlace]] | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if layout == "historic":
+                self._find_staged()
+        except OSError as error:
+            raise BlockFileError(str(folder), error.strerror or str(error)) from error
+
+    def __enter__(self) -> BlockWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Flush the names of the last files.
+
+        Raises:
+            BlockFileError: it cannot be done.
+        """
+        if self._unflushed is not None and self._is_flushed:
+            try:
+                sync_folder(self._unflushed)
+            except OSError as error:
+                raise BlockFileError(str(self._unflushed), error.strerror or str(error)) from error
+        self._unflushed = None
+
+    @property
+    def staged_text(self) -> str | None:
+        """Say which blocks wait for the rest of their zip; None: none do."""
+        count = sum(map(len, self._staged.values()))
+        if not count:
+            return None
+        blocks = "1 block is" if count == 1 else f"{count:,} blocks are"
+        _, numbers = zip_of(0)
+        return f"{blocks} in {self._folder / STAGING}: a zip is written when its {len(numbers):,} are there"
+
+    def write(self, block: Block) -> None:
+        """Write one block.
+
+        Raises:
+            BlockFileError: it cannot be written; or a zip that is there has another block of this number.
+            OptionError: the layout has no name for so large a number.
+        """
+        if self._layout == "historic" and self._is_zipped(block):
+            return
+        path = self._folder / path_in(self._layout, block.number, self._format)
+        self._make(path.parent)
+        if self._unflushed != path.parent:  # a flush for each folder, not for each block in it
+            self.close()
+            self._unflushed = path.parent
+        write_block_file(path, block, is_flushed=self._is_flushed)
+        if self._layout == "consensus":
+            write_whole(path.with_name(marker_name(path.name)), b"", is_flushed=False)
+        if self._layout == "historic":
+            name, _ = zip_of(block.number)
+            self._staged.setdefault(name, {})[block.number] = path
+            self._zip_if_complete(name, block.number)
+
+    def _make(self, folder: Path) -> None:
+        """Make a folder, and flush the names of those that are new."""
+        if folder in self._made:
+            return
+        self._make(folder.parent)
+        try:
+            folder.mkdir(exist_ok=True)
+            if self._is_flushed:
+                sync_folder(folder.parent)
+        except OSError as error:
+            raise BlockFileError(str(folder), error.strerror or str(error)) from error
+        self._made.add(folder)
+
+    # --- historic -------------------------------------------------------------------------------------------
+
+    def _find_staged(self) -> None:
+        """Look what a run before has left, and make the zips that are due."""
+        staging = self._folder / STAGING
+        if not staging.is_dir():
+            return
+        for folder, names in LocalStore().walk(str(staging)):
+            for file_name in names:
+                path = Path(folder, file_name)
+                number = number_of_parts(path.parts)
+                if number is not None:
+                    self._staged.setdefault(zip_of(number)[0], {})[number] = path
+        for name in list(self._staged):
+            self._zip_if_complete(name, next(iter(self._staged[name])))
+
+    def _is_zipped(self, block: Block) -> bool:
+        """Whether a block is in a zip already, and is the same there."""
+        name, _ = zip_of(block.number)
+        path = self._folder / name
+        if self._zip is None or self._zip[0] != name:
+            if not path.exists():
+                return False
+            self._zip = name, {place.number: place for place in blocks_in(path)}
+        place = self._zip[1].get(block.number)
+        if place is None:
+            raise BlockFileError(
+                str(path), f"has no block {block.number}, and a zip that is there is not changed"
+            )
+        with BlockReader(LocalStore()) as reader:
+            if reader.read(place) != block:
+                reason = f"another block {block.number} than the one that is to be written"
+                raise BlockFileError(str(place), reason)
+        return True
+
+    def _zip_if_complete(self, name: str, number: int) -> None:
+        """Make a zip of staged blocks when all are there, and let them go."""
+        _, numbers = zip_of(number)
+        staged = self._staged[name]
+        if len(staged) < len(numbers):
+            return
+        path = self._folder / name
+        temporary = path.with_name(f".{path.name}.part")
+        self._make(path.parent)
+        try:
+            if not path.exists():
+                with temporary.open("wb") as file:
+                    self._fill(zipfile.ZipFile(file, "w", zipfile.ZIP_STORED), staged)
+                    file.flush()
+                    os.fsync(file.fileno())
+                temporary.replace(path)
+                sync_folder(path.parent)
+            for block_path in staged.values():
+                block_path.unlink(missing_ok=True)
+                self._remove_empty(block_path.parent)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise BlockFileError(str(path), error.strerror or str(error)) from error
+        del self._staged[name]
+
+    def _fill(self, archive: zipfile.ZipFile, staged: dict[int, Path]) -> None:
+        with archive:
+            for number, block_path in sorted(staged.items()):
+                _, blk, ending = block_path.name.partition(".blk")
+                # Without a time: the same blocks give the same zip.
+                info = zipfile.ZipInfo(member_name(number, blk + ending))
+                with block_path.open("rb") as block_file, archive.open(info, "w") as member:
+                    while data := block_file.read(_COPY_BYTES):
+                        member.write(data)
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Remove folders of staged blocks that have none any more."""
+        while folder != self._folder:
+            try:
+                folder.rmdir()
+            except OSError:  # the next block is in it
+                return
+            self._made.discard(folder)
+            self._unflushed = None if self._unflushed == folder else self._unflushed
+            folder = folder.parent

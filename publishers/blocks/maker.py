@@ -1,0 +1,175 @@
+"""Makes chains of blocks that look and link like real ones, signed with an Ed25519 key.
+
+Pure: the same seed, options and key give the same bytes, on every machine. Block N of a chain does not
+depend on how many blocks are made, nor on where one begins.
+
+    header | per round: round header, per event: event header, its transactions … | state changes | footer |
+    proof
+
+    footer   previous root   root of block N-1, or the empty-tree hash for block 0
+             all blocks      streaming tree over the roots 0 … N-1
+             state           SHA-384(state before ‖ leaf hashes of the state changes), a stand-in for a
+             state tree
+
+Source: docs/spec/wire.md section 3; docs/spec/block-hash.md sections 3.1 and 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gateway.blocks.block import Block
+from gateway.blocks.merkle import EMPTY_HASH, StreamingTree, leaf_hash
+from gateway.blocks.root_hash import BlockHasher
+from publishers.blocks.frame_items import SECOND_NS, SIGNATURE_SIZE, footer_item, header_item, proof_item
+from publishers.blocks.maker_items import (
+    ITEM_BYTES_MIN,
+    NODE_COUNT,
+    event_header,
+    message,
+    round_header,
+    timestamp,
+    transaction,
+)
+from publishers.errors import MakerOptionError
+from publishers.limits import (
+    MAKER_BLOCK_BYTES_MAX,
+    MAKER_COUNT_MAX,
+    MAKER_EVENTS_MAX,
+    MAKER_ITEM_BYTES_MAX,
+)
+
+__all__ = ["BlockMaker", "MakerOptions", "key_of_seed"]
+
+_STATE_CHANGES_KIND: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class MakerOptions:
+    """What the blocks are like."""
+
+    rounds_per_block: int = 2
+    """Consensus rounds, each with its header; at least 1."""
+    events_per_round: int = 4
+    """Events, each with its header; at least 1."""
+    transactions_per_block: int = 10
+    """Spread evenly over the events; may be 0."""
+    item_bytes: int = 1024
+    """Size of the signed transaction item of a topic message, which half of the transactions are."""
+    block_time_seconds: float = 2.0
+    """Between the timestamps of consecutive blocks."""
+    start_seconds: int = 1_767_225_600
+    """Timestamp of block 0, seconds since 1970 (2026-01-01)."""
+
+    def check(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            MakerOptionError: naming the option, as `sluice generate` calls it.
+        """
+        for option, got, least, most in (
+            ("--rounds-per-block", self.rounds_per_block, 1, MAKER_COUNT_MAX),
+            ("--events-per-round", self.events_per_round, 1, MAKER_COUNT_MAX),
+            ("--transactions-per-block", self.transactions_per_block, 0, MAKER_COUNT_MAX),
+            ("--item-bytes", self.item_bytes, ITEM_BYTES_MIN, MAKER_ITEM_BYTES_MAX),
+            ("--block-time", self.block_time_seconds, 0.001, 86_400),
+        ):
+            if not least <= got <= most:
+                raise MakerOptionError(option, got, f"{least} to {most}")
+        for options, product, most in (
+            (
+                "--rounds-per-block times --events-per-round",
+                self.rounds_per_block * self.events_per_round,
+                MAKER_EVENTS_MAX,
+            ),
+            (
+                "half of --transactions-per-block times --item-bytes",
+                self.transactions_per_block * self.item_bytes // 2,
+                MAKER_BLOCK_BYTES_MAX,
+            ),
+        ):
+            if product > most:
+                raise MakerOptionError(options, product, f"at most {most}")
+
+
+def key_of_seed(seed: int) -> Ed25519PrivateKey:
+    """Derive a signing key from a seed: for tests and demos, as anyone who knows the seed has it."""
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"sluice generate {seed}".encode()).digest())
+
+
+class BlockMaker:
+    """Makes the blocks of one chain."""
+
+    def __init__(self, seed: int, key: Ed25519PrivateKey, options: MakerOptions | None = None) -> None:
+        """Name the chain.
+
+        Args:
+            seed: decides the content.
+            key: signs the root of each block.
+            options: sizes and counts.
+
+        Raises:
+            MakerOptionError: an option is out of range.
+        """
+        self._seed = seed
+        self._key = key
+        self._options = options or MakerOptions()
+        self._options.check()
+
+    def blocks(self, count: int, first_number: int = 0) -> Iterator[Block]:
+        """Make `count` blocks from `first_number` on.
+
+        The blocks before are made too, because the links lead through them, and are not given out.
+        """
+        tree = StreamingTree()
+        previous_root = EMPTY_HASH
+        state_root = hashlib.sha384(f"state {self._seed}".encode()).digest()
+        for number in range(first_number + count):
+            body, state_after = self._body(number, state_root)
+            items = [*body, footer_item(previous_root, tree.root(), state_root)]
+            root = _root_of(number, items)
+            items.append(proof_item(number, self._key.sign(root)))
+            tree.push(root)
+            previous_root, state_root = root, state_after
+            if number >= first_number:
+                yield Block(number, tuple(items))
+
+    def _body(self, number: int, state_root: bytes) -> tuple[list[bytes], bytes]:
+        """Make a block's items up to the footer, and the state root after it."""
+        options = self._options
+        rng = Random(f"{self._seed}:{number}")
+        start_ns = options.start_seconds * SECOND_NS + round(number * options.block_time_seconds * SECOND_NS)
+        items = [header_item(number, start_ns)]
+        changes = hashlib.sha384(state_root)
+        event_count = options.rounds_per_block * options.events_per_round
+        made = 0
+        for event in range(event_count):
+            round_index, in_round = divmod(event, options.events_per_round)
+            round_number = 1 + number * options.rounds_per_block + round_index
+            at_ns = start_ns + event * 1_000_000 + rng.randrange(1000) * 1000
+            if in_round == 0:
+                items.append(round_header(round_number))
+            items.append(event_header(rng, round_number, event % NODE_COUNT, at_ns, event))
+            due = options.transactions_per_block * (event + 1) // event_count
+            for _ in range(due - made):
+                made += 1
+                made_transaction = transaction(rng, at_ns + made, options.item_bytes)
+                items.extend(made_transaction.items)
+                changes.update(leaf_hash(made_transaction.state_changes))
+        last = message(_STATE_CHANGES_KIND, message(1, timestamp(start_ns + event_count * 1_000_000)))
+        items.append(last)
+        changes.update(leaf_hash(last))
+        return items, changes.digest()
+
+
+def _root_of(number: int, items: list[bytes]) -> bytes:
+    """Compute the root of a block whose proof is still to be made; no proof is part of it."""
+    hasher = BlockHasher(16)
+    hasher.add([*items, proof_item(number, bytes(SIGNATURE_SIZE))])
+    return hasher.finish().root_hash

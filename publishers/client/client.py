@@ -1,0 +1,544 @@
+"""Publishes blocks to gateways over gRPC: the asyncio shell around the publish machine.
+
+Four tasks share one machine in one event loop, so nothing is locked:
+
+    feeder   takes blocks from the source while the machine wants them
+    driver   opens the streams that the machine asks for, and hands it what they answer
+    writer   sends what the machine gives, one message at a time, as fast as flow control lets it
+    ticker   tells the machine the time when it asked to be woken
+
+All decisions are in machine.py; this file has none about block numbers.
+Source: docs/spec/wire.md section 2.1; publishers/README.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from tenacity import RetryCallState, wait_exponential_jitter
+from tenacity.asyncio import AsyncRetrying
+from tenacity.wait import wait_base
+
+from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
+from gateway.blocks.block import Block
+from gateway.errors import TlsError
+from gateway.services.node_service import begins_with
+from gateway.transport.channels import ClientTls, open_channel, refused_headers
+from gateway.transport.message_size import why_too_long
+from publishers import limits
+from publishers.client.wire import event_of, request_of
+from publishers.errors import OptionError, PublishFailed, SourceCancelled
+from publishers.protocol.item_sets import split_items
+from publishers.protocol.machine import MachineLimits, PublisherMachine
+from publishers.protocol.messages import (
+    Action,
+    AskFirst,
+    BlockReady,
+    Clock,
+    CloseStream,
+    Connect,
+    Connected,
+    Disconnected,
+    Event,
+    Finish,
+    FirstTold,
+    HalfClose,
+    Outcome,
+    SendEndOfBlock,
+    SendEndStream,
+    SendItems,
+    SourceEnded,
+    SourceFailed,
+    Stop,
+    Writable,
+)
+from publishers.report import PublishReport
+
+__all__ = ["ClientOptions", "PublishClient", "check_publisher_id", "publish_blocks", "retry_wait"]
+
+log = logging.getLogger(__name__)
+
+PUBLISHER_ID_METADATA: Final = "publisher-id"
+"""Metadata that names the publisher, so that a node knows it again when it comes back."""
+
+SECOND_NS: Final = 1_000_000_000
+_CLOCK_PAUSE_SECONDS: Final = 0.01  # between two looks at the clock at least, whatever the machine asks for
+
+_WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
+# What stands before the reason: `failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: `
+_GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
+
+_REFUSAL_SECONDS_MAX: Final = 1.0  # as long as the first of our retries waits anyway
+_STATUS_SECONDS_MAX: Final = 0.1  # a refusal comes as an empty answer, and its status right behind it
+# What grpcio says in the place of a call's status where a write was the first to find the call over.
+_STATUS_LOST: Final = "Internal error from Core"
+_STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.max_send_message_length", -1),  # what `message_bytes_max` says is looked at before
+    # A connection of one's own for each publisher, and no waits of the library under those of the machine.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),
+)
+
+_Call = grpc.aio.StreamStreamCall[publish_pb2.PublishStreamRequest, publish_pb2.PublishStreamResponse]
+
+
+def retry_wait() -> wait_base:
+    """Give the retry policy: 1 s, doubled, with jitter, at most 30 s."""
+    return wait_exponential_jitter(
+        initial=limits.RETRY_SECONDS_FIRST,
+        max=limits.RETRY_SECONDS_MAX,
+        jitter=limits.RETRY_JITTER_SECONDS,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client publishes."""
+
+    machine: MachineLimits = field(default_factory=MachineLimits)
+    """Window, cache, timeouts, deadline."""
+    set_bytes_max: int = limits.ITEM_SET_BYTES_DEFAULT
+    """Size of an item set; a larger item goes alone."""
+    message_bytes_max: int = limits.MESSAGE_BYTES_MAX
+    """The longest message that the gateways take; a block with an item that needs a longer one is refused."""
+    connect_timeout_seconds: float = limits.CONNECT_TIMEOUT_SECONDS
+    """For a gateway to accept the connection."""
+    wait: wait_base = field(default_factory=retry_wait)
+    """How long before the k-th retry."""
+    tls: ClientTls | None = None
+    """How connections are secured; None: not at all."""
+
+
+async def publish_blocks(
+    source: AsyncIterable[Block],
+    gateways: Sequence[str],
+    publisher_id: str,
+    options: ClientOptions | None = None,
+) -> PublishReport:
+    """Publish all blocks of a source; see `PublishClient.publish`."""
+    return await PublishClient(gateways, publisher_id, options).publish(source)
+
+
+class PublishClient:
+    """Publishes one source once."""
+
+    def __init__(
+        self,
+        gateways: Sequence[str],
+        publisher_id: str,
+        options: ClientOptions | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        """Name the gateways; nothing is connected yet.
+
+        Args:
+            gateways: `host:port` each, the preferred one first; at least one.
+            publisher_id: the name by which nodes know this publisher.
+            options: bounds and policy.
+            now_ns: a monotonic clock.
+
+        Raises:
+            OptionError: the name cannot travel.
+        """
+        check_publisher_id(publisher_id)
+        self._gateways = tuple(gateways)
+        self._publisher_id = publisher_id
+        self._options = options or ClientOptions()
+        self._now_ns = now_ns
+        self._machine = PublisherMachine(publisher_id, len(self._gateways), self._options.machine)
+        self._channels: dict[int, grpc.aio.Channel] = {}
+        self._has_read_tls = False
+        self._call: _Call | None = None
+        self._channel_in_use: grpc.aio.Channel | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self._unexplained: set[int] = set()  # gateways that ended a call, and its status was lost
+        self._connect: Connect | None = None
+        self._finish: Finish | None = None
+        self._source_error: Exception | None = None
+        self._clock_at_ns: int | None = None
+        self._room = asyncio.Event()  # wakes the feeder
+        self._turn = asyncio.Event()  # wakes the driver
+        self._work = asyncio.Event()  # wakes the writer
+        self._clock = asyncio.Event()  # wakes the ticker
+
+    def report(self) -> PublishReport:
+        """Say what was done so far; for a progress display."""
+        return self._machine.report()
+
+    def stop(self) -> None:
+        """Finish the block that is being sent, say goodbye (EndStream RESET), and end; again is harmless.
+
+        `publish` then returns what was done; blocks may be unacknowledged.
+        """
+        if self._finish is None:
+            self._hear(Stop())
+
+    async def publish(self, source: AsyncIterable[Block]) -> PublishReport:
+        """Publish all blocks of `source`, and return when every one is known to be stored.
+
+        Cancellation finishes the block that is being sent, says goodbye (EndStream RESET) and then goes on.
+
+        Args:
+            source: blocks with consecutive numbers. It is read as far ahead as the cache allows.
+
+        Returns:
+            What was done: everything, but after `stop`.
+
+        Raises:
+            PublishFailed: a gateway refused a block for good, or the deadline passed; it holds the report.
+            ItemTooLarge, BlockOrderError: the source gave a block that cannot be published; those before it
+                may be unacknowledged.
+            SourceCancelled: the source was cancelled, and this publisher was not.
+            TlsError: a file of `tls` cannot be read; later than at the first connection it is tried again.
+            Exception: whatever the source itself raised.
+        """
+        driver = asyncio.create_task(self._drive(source))
+        try:
+            await asyncio.shield(driver)
+        except asyncio.CancelledError:
+            if not driver.done():
+                self._hear(Stop())
+            try:
+                seconds = limits.STOP_TIMEOUT_SECONDS + limits.CLOSE_TIMEOUT_SECONDS
+                await asyncio.wait({driver}, timeout=seconds)
+            finally:  # a second cancellation, too: nothing goes on behind the caller's back
+                await _cancel(driver)
+            raise
+        if self._source_error is not None:
+            raise self._source_error
+        report = self._machine.report()
+        assert self._finish is not None, "the driver ends with a Finish"
+        if self._finish.outcome is Outcome.FAILED:
+            raise PublishFailed(self._finish.reason or "no reason", report)
+        return report
+
+    # --- tasks -------------------------------------------------------------------------------------------
+
+    async def _drive(self, source: AsyncIterable[Block]) -> None:
+        helpers = [asyncio.create_task(self._feed(source)), asyncio.create_task(self._tick())]
+        try:
+            while self._finish is None:
+                if self._connect is None:
+                    self._turn.clear()
+                    await self._or_broken(self._turn.wait(), helpers)
+                    continue
+                connect, self._connect = self._connect, None
+                stream = asyncio.create_task(self._stream(connect))
+                try:
+                    while not stream.done() and self._finish is None:
+                        self._turn.clear()
+                        await self._or_broken(self._turn.wait(), [*helpers, stream])
+                finally:
+                    await _cancel(stream)
+        finally:
+            await _cancel(*helpers)
+            for gateway in tuple(self._channels):
+                await self._drop_channel(gateway)
+
+    async def _or_broken(
+        self, awaited: Coroutine[Any, Any, Any], tasks: Sequence[asyncio.Task[None]]
+    ) -> None:
+        """Await something, but raise at once what one of our tasks raised: that is a bug of ours."""
+        waiter = asyncio.create_task(awaited)
+        pending = [task for task in tasks if not task.done()]
+        try:
+            await asyncio.wait({waiter, *pending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiter.cancel()
+        for task in tasks:
+            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    async def _feed(self, source: AsyncIterable[Block]) -> None:
+        blocks = aiter(source)
+        try:
+            while True:
+                while not self._machine.wants_block:
+                    self._room.clear()
+                    await self._room.wait()
+                try:
+                    block = await anext(blocks)
+                except StopAsyncIteration:
+                    self._hear(SourceEnded())
+                    return
+                sets = split_items(
+                    *(block.number, block.items, self._options.set_bytes_max),
+                    item_bytes_max=self._options.message_bytes_max - limits.MESSAGE_MARGIN_BYTES,
+                )
+                self._hear(BlockReady(block.number, sets, block.size_bytes))
+        except asyncio.CancelledError:
+            if _is_being_cancelled():
+                raise
+            self._fail_source(SourceCancelled(self._machine.report().last_block))
+        except Exception as error:
+            # Also an item that is too large and a number out of order: the source's fault, and the caller's
+            # to hear as they are.
+            self._fail_source(error)
+        finally:
+            if isinstance(blocks, AsyncIterator) and hasattr(blocks, "aclose"):
+                with contextlib.suppress(Exception):
+                    await blocks.aclose()
+
+    def _fail_source(self, error: Exception) -> None:
+        self._source_error = error
+        self._hear(SourceFailed(str(error)))
+
+    async def _tick(self) -> None:
+        while True:
+            self._clock.clear()
+            at_ns = self._clock_at_ns = self._machine.wake_at_ns
+            if at_ns is None:
+                await self._clock.wait()
+                continue
+            wait_seconds = max(_CLOCK_PAUSE_SECONDS, (at_ns - self._now_ns()) / SECOND_NS)
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._clock.wait()
+            except TimeoutError:
+                self._hear(Clock())
+
+    async def _stream(self, connect: Connect) -> None:
+        """Open one stream and live through it."""
+        if connect.is_soon:
+            await asyncio.sleep(limits.SOON_SECONDS)
+        elif connect.attempt:
+            await asyncio.sleep(self._wait_seconds(connect.attempt))
+        address = self._gateways[connect.gateway]
+        try:
+            channel = self._channel(connect.gateway)
+        except TlsError as unread:
+            if not self._has_read_tls:
+                raise
+            # The files were good before: somebody is renewing them, and has not finished yet.
+            self._hear(Disconnected(f"cannot connect to {address}: {unread}"))
+            return
+        try:
+            async with asyncio.timeout(self._connect_timeout_seconds()):
+                if not await self._ready(channel):
+                    raise TimeoutError
+        except TimeoutError:
+            why = await _why_not(channel, self._connect_timeout_seconds() / 4)
+            await self._drop_channel(connect.gateway)
+            self._hear(Disconnected(f"cannot connect to {address}: {why}"))
+            return
+        first = await self._first_of(channel)
+        stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
+        call = stub.publishBlockStream(metadata=((PUBLISHER_ID_METADATA, self._publisher_id),))
+        self._call, self._is_closing = call, False
+        self._channel_in_use = channel
+        self._hear(Connected(first))
+        writer = asyncio.create_task(self._write(call, connect.gateway))
+        writer.add_done_callback(lambda task: _cancel_if_broken(task, call))
+        try:
+            reason = await self._read(call, connect.gateway)
+        finally:
+            self._call = None
+            await _cancel(writer, *filter(None, (self._asking,)))
+            self._asking = None
+            call.cancel()
+        if not writer.cancelled() and (error := writer.exception()) is not None:
+            raise error
+        if reason is not None:
+            await self._drop_channel(connect.gateway)
+        too_long = why_too_long(reason, "grpc.max_message_bytes of the gateway")
+        text = f"{address}: {too_long or reason or 'the gateway ended the stream'}"
+        self._hear(Disconnected(text, is_too_long=too_long is not None))
+
+    async def _first_of(self, channel: grpc.aio.Channel) -> int | None:
+        """Ask a gateway which block is the first that it stores; None: it does not say, or does not know."""
+        status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
+        try:
+            answer: node_pb2.ServerStatusResponse | None = await status(
+                node_pb2.ServerStatusRequest(), timeout=self._connect_timeout_seconds()
+            )
+        except grpc.aio.AioRpcError as error:
+            # One that serves no status at all is taken at its word.
+            return 0 if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
+        return None if answer is None else begins_with(answer)  # None: bytes that do not parse
+
+    async def _tell_first(self, channel: grpc.aio.Channel) -> None:
+        self._hear(FirstTold(await self._first_of(channel)))
+
+    async def _ready(self, channel: grpc.aio.Channel) -> bool:
+        """Wait for a connection; False when it failed at once, and there is another gateway to go to.
+
+        Where there is none, gRPC tries again by itself, faster than our retries would.
+        """
+        while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+            if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and len(self._gateways) > 1:
+                return False
+            await channel.wait_for_state_change(state)
+        return True
+
+    async def _read(self, call: _Call, gateway: int) -> str | None:
+        """Hand over answers until the stream is over; say what was wrong, None if it ended well."""
+        try:
+            async for response in call:
+                if response is None:  # what gRPC gives for bytes that do not parse
+                    call.cancel()
+                    return "an answer that does not parse"
+                self._unexplained.discard(gateway)
+                event = event_of(response)
+                if event is not None:
+                    log.debug("%s hears %s", self._publisher_id, event)
+                    self._hear(event)
+            status = await call.code()
+            if status is grpc.StatusCode.OK:
+                return None
+            return self._ending(gateway, status, await call.details())
+        except grpc.aio.AioRpcError as error:
+            return self._ending(gateway, error.code(), error.details())
+        except asyncio.CancelledError:
+            # The call was cancelled: by `_close`, or because this task is (then `cancelling` counts it).
+            if _is_being_cancelled():
+                raise
+            return "closed from this side"
+
+    def _ending(self, gateway: int, status: grpc.StatusCode, details: str | None) -> str:
+        """Say how a call ended; where gRPC does not know, the gateway's next one waits for an answer."""
+        if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
+            self._unexplained.add(gateway)
+            return _STATUS_LOST_REASON
+        refused_headers(self._gateways[gateway], details)  # the next connection is relayed
+        return f"{status.name}: {' '.join((details or 'no details').split())}"
+
+    async def _write(self, call: _Call, gateway: int) -> None:
+        """Send what the machine gives until it closes the sending side."""
+        # What is raised when the call is over is for the reader to report; closing raises an InternalError.
+        with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
+            if gateway in self._unexplained:
+                await _answered(call)
+            while not self._is_closing:
+                actions = self._hear(Writable())
+                if not actions:
+                    self._work.clear()
+                    await self._work.wait()
+                for action in actions:
+                    if isinstance(action, HalfClose):
+                        await call.done_writing()
+                        return
+                    assert isinstance(action, SendItems | SendEndOfBlock | SendEndStream)
+                    await call.write(request_of(action))
+            await call.done_writing()
+
+    # --- between the tasks and the machine ---------------------------------------------------------------
+
+    def _hear(self, event: Event) -> list[Action]:
+        """Give an event to the machine, do what is to be done at once, and return the sends."""
+        sends: list[Action] = []
+        for action in self._machine.handle(event, self._now_ns()):
+            if isinstance(action, Connect):
+                self._connect = action
+                self._turn.set()
+            elif isinstance(action, Finish):
+                self._finish = action
+                self._turn.set()
+            elif isinstance(action, CloseStream):
+                self._close(action)
+            elif isinstance(action, AskFirst):
+                assert self._channel_in_use is not None
+                self._asking = asyncio.create_task(self._tell_first(self._channel_in_use))
+            else:
+                sends.append(action)
+        self._room.set()
+        self._work.set()
+        wake_at_ns = self._machine.wake_at_ns
+        if wake_at_ns is not None and (self._clock_at_ns is None or wake_at_ns < self._clock_at_ns):
+            self._clock.set()
+        return sends
+
+    def _close(self, action: CloseStream) -> None:
+        log.info("%s closes its stream: %s", self._publisher_id, action.reason)
+        self._is_closing = True
+        if action.force and self._call is not None:
+            self._call.cancel()
+
+    def _connect_timeout_seconds(self) -> float:
+        """Give the time for one try; well within the deadline, so that its message can say what was tried."""
+        deadline_ns = self._options.machine.deadline_ns
+        if deadline_ns is None:
+            return self._options.connect_timeout_seconds
+        return min(self._options.connect_timeout_seconds, deadline_ns / SECOND_NS / 2)
+
+    def _wait_seconds(self, attempt: int) -> float:
+        """Ask the retry policy for the wait before the k-th retry."""
+        state = RetryCallState(AsyncRetrying(wait=self._options.wait), None, (), {})
+        state.attempt_number = attempt
+        return self._options.wait(state)
+
+    def _channel(self, gateway: int) -> grpc.aio.Channel:
+        if gateway not in self._channels:
+            self._channels[gateway] = open_channel(
+                self._gateways[gateway], self._options.tls, options=_CHANNEL_OPTIONS
+            )
+            self._has_read_tls = True
+        return self._channels[gateway]
+
+    async def _drop_channel(self, gateway: int) -> None:
+        channel = self._channels.pop(gateway, None)
+        if channel is not None:
+            await channel.close()
+
+
+async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
+    """Ask gRPC why there is no connection: a channel's state does not say, only a call that fails does."""
+    status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
+    try:
+        await status(node_pb2.ServerStatusRequest(), timeout=min(timeout_seconds, _WHY_SECONDS_MAX))
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+            return _GRPC_PROSE.sub("", error.details() or error.code().name)
+    return "no answer in time"
+
+
+async def _answered(call: _Call) -> None:
+    """Wait for a gateway's first answer, or its refusal, but not long: it may wait for us to begin."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REFUSAL_SECONDS_MAX):
+            await call.initial_metadata()
+        async with asyncio.timeout(_STATUS_SECONDS_MAX):
+            await call.code()
+
+
+def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:
+    """End a call whose writer broke, so that the reader does not wait for answers to nothing."""
+    if not task.cancelled() and task.exception() is not None:
+        call.cancel()
+
+
+def check_publisher_id(name: str) -> None:
+    """Check that a publisher's name can travel as metadata; gRPC would refuse it on every stream.
+
+    Raises:
+        OptionError: it has characters that metadata cannot have.
+    """
+    if not (name.isascii() and name.isprintable()):
+        raise OptionError("publisher_id", ascii(name), "printable ASCII characters")
+
+
+def _is_being_cancelled() -> bool:
+    """Whether somebody cancels the task that runs; else what it awaits was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _cancel(*tasks: asyncio.Task[None]) -> None:
+    """Cancel tasks and wait until they are over; what they raised was seen, or is of no interest any more."""
+    for task in tasks:
+        task.cancel()
+    awaitables: Sequence[Awaitable[Any]] = tasks
+    await asyncio.gather(*awaitables, return_exceptions=True)

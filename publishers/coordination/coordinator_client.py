@@ -1,0 +1,152 @@
+"""A task's side of the race: says that it is ready and how far it is, and hears go and stop (steward.py).
+
+A task without a steward, or one that cannot reach it or loses it, publishes all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from publishers.client.client import PublishClient
+from publishers.coordination.coordinator import NO_BATCH, StewardAddress
+from publishers.errors import PublishStopped
+from publishers.limits import START_GATE_SECONDS, STATUS_POLL_SECONDS, STEWARD_CONNECT_SECONDS
+
+__all__ = ["StewardLink"]
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+
+class StewardLink:
+    """The connection of one task; an async context manager.
+
+    Args:
+        address: of the steward, as the option says; None: there is none.
+        publisher_id: of the whole job; all its tasks have the same.
+        task_name: of this task and attempt.
+        batch: of a streaming query.
+    """
+
+    def __init__(self, address: str | None, publisher_id: str, task_name: str, batch: int = NO_BATCH) -> None:
+        self._address = None if address is None else StewardAddress.parse(address)
+        self._hello = {"publisher": publisher_id, "task": task_name, "batch": batch}
+        self._task_name = task_name
+        self._clients: list[PublishClient] = []
+        self._go = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+        self._helpers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> StewardLink:
+        """Connect, and say that this task is ready."""
+        if self._address is None:
+            self._go.set()
+            return self
+        try:
+            async with asyncio.timeout(STEWARD_CONNECT_SECONDS):
+                reader, self._writer = await asyncio.open_connection(self._address.host, self._address.port)
+                await self._send({"hello": self._address.token, **self._hello})
+        except (OSError, TimeoutError) as error:
+            log.warning("%s: no steward, starting alone: %s", self._task_name, error)
+            self._go.set()
+            return self
+        self._helpers = [asyncio.create_task(self._listen(reader)), asyncio.create_task(self._tell())]
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Say the last word, and close."""
+        for helper in self._helpers:
+            helper.cancel()
+        await asyncio.gather(*self._helpers, return_exceptions=True)
+        if self._writer is not None:
+            with suppress(OSError, TimeoutError):
+                # The job's own report has all of it; that of a job that was stopped is never made.
+                last = {"reports": self._reports(whole=self._stopped.is_set()), "final": True}
+                async with asyncio.timeout(STEWARD_CONNECT_SECONDS):  # it may read nothing any more
+                    await self._send(last)
+            self._writer.close()
+
+    async def go(self) -> None:
+        """Wait for the word, not for ever: a publisher that does not come must not hold up the others.
+
+        Raises:
+            PublishStopped: stop came instead.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_GATE_SECONDS):
+                await self.unless_stopped(self._go.wait())
+                return
+        log.warning("%s: the other publishers are not ready, starting alone", self._task_name)
+
+    async def unless_stopped(self, awaitable: Awaitable[_Result]) -> _Result:
+        """Await something that can be given up at any moment.
+
+        Raises:
+            PublishStopped: stop came before, or meanwhile.
+        """
+        work = asyncio.ensure_future(awaitable)
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            self.check()
+            return work.result()
+        finally:
+            for future in (work, stopped):
+                future.cancel()
+            await asyncio.gather(work, stopped, return_exceptions=True)
+
+    def watch(self, client: PublishClient) -> None:
+        """Take a publisher of this task: its reports are told, and it is stopped when stop comes."""
+        self._clients.append(client)
+        if self._stopped.is_set():
+            client.stop()
+
+    def check(self) -> None:
+        """Refuse to go on after stop.
+
+        Raises:
+            PublishStopped: stop came.
+        """
+        if self._stopped.is_set():
+            raise PublishStopped(self._task_name)
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        with suppress(OSError, ValueError):
+            while line := await reader.readline():
+                word = json.loads(line).get("say")
+                if word == "go":
+                    self._go.set()
+                elif word == "stop":
+                    self._stopped.set()
+                    for client in self._clients:
+                        client.stop()
+        self._go.set()  # a steward that has gone opens no gate
+
+    async def _tell(self) -> None:
+        told: list[dict[str, Any]] = []
+        with suppress(OSError):
+            while True:
+                reports = self._reports(whole=False)
+                if reports != told:
+                    await self._send({"reports": reports})
+                    told = reports
+                await asyncio.sleep(STATUS_POLL_SECONDS)
+
+    def _reports(self, *, whole: bool) -> list[dict[str, Any]]:
+        reports = [client.report() for client in self._clients]
+        if not whole:
+            reports = [dataclasses.replace(report, latency_ns=()) for report in reports]
+        return [dataclasses.asdict(report) for report in reports]
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        assert self._writer is not None
+        self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        await self._writer.drain()

@@ -1,0 +1,254 @@
+"""The main job from end to end, for people: `sluice demo`.
+
+    block files ──► racing Spark publishers ──gRPC──► node ──► stream file ──TCP──► client, which compares
+
+A node in a process and a folder of its own, a chain that is made or taken, Spark publishers that race, and a
+data-streamer client that reads along. `run_demo` leads through it and returns what came of it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from gateway.blocks.block import Block
+from gateway.identity import name_of_claim
+from gateway.key_files import public_key_hex
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.block_layouts import path_in
+from publishers.blocks.block_places import BlockReader, LocalStore, blocks_in, check_no_gaps
+from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.demo.node_process import NodeProcess
+from publishers.job.job import JobProgress, JobReport, publish
+from publishers.report import percentile_ns
+from publishers.sources.stream_reader import ReadTotals, StreamReader
+from publishers.spark.session import build_session, leave_signals_to_python
+
+__all__ = ["DemoOptions", "DemoProgress", "DemoResult", "PublisherResult", "run_demo"]
+
+SEED: Final = 1
+SKIP_WINDOW_BLOCKS: Final = 100
+_PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
+"""The client reads nothing until Spark has started, which may take minutes."""
+_WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
+STORE_SECONDS: Final = 120.0
+"""How long the publishers go on without a block that is stored: behind a full disk they would for ever."""
+READ_SECONDS: Final = 60.0
+"""How long the client may need for the rest after the publishers are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOptions:
+    """What to show."""
+
+    folder: Path
+    """Where everything goes: blocks, the node's data, logs."""
+    block_count: int = 300
+    """Blocks to make, where `source` does not say."""
+    source: Path | None = None
+    """A folder of block files to publish instead."""
+    publishers: int = 3
+    """How many race."""
+    blocks_per_second: float | None = 50.0
+    """How fast the network makes blocks; None: as fast as the node takes them."""
+    master: str = "local[*]"
+    """Spark master."""
+    node_arguments: tuple[str, ...] = ()
+    """Further words for `sluice serve`."""
+    maker: MakerOptions = field(default_factory=MakerOptions)
+    """What made blocks are like."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoProgress:
+    """Where it stands."""
+
+    step: str
+    """What is being done, in words."""
+    block_count: int = 0
+    """Of the chain; 0 while that is not known."""
+    done: int = 0
+    """Blocks made, or stored by the node."""
+    read: int = 0
+    """Blocks that the client has read."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherResult:
+    """One publisher's share."""
+
+    name: str
+    won: int
+    skipped: int
+    acknowledged: int
+    """Of the blocks, by acknowledgement or as a duplicate."""
+    bytes_sent: int
+    failure: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """What came of it."""
+
+    first_block: int
+    last_block: int
+    read: ReadTotals
+    publishers: tuple[PublisherResult, ...]
+    latency_median_ns: int | None
+    """From the last byte sent to the acknowledgement, of blocks won."""
+    latency_p99_ns: int | None
+    publish_seconds: float
+    """From a publisher's first event to its last; the longest of them."""
+    verification_mode: str
+    folder: Path
+    """The demo's folder: `node/datastream.bin`, `node.log`, `spark.log`."""
+    source: Path
+    """The folder of the block files."""
+
+    @property
+    def block_count(self) -> int:
+        """Blocks of the chain."""
+        return self.last_block - self.first_block + 1
+
+    @property
+    def is_good(self) -> bool:
+        """Whether everything was acknowledged to everybody, and read back as it was published."""
+        acknowledged = all(
+            one.failure is None and one.acknowledged == self.block_count for one in self.publishers
+        )
+        return acknowledged and self.read.blocks == self.block_count and self.read.differing == 0
+
+
+def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> DemoResult:
+    """Run it from the first block made to the last one read; everything that was started is stopped.
+
+    Raises:
+        PublisherError, GatewayError, DatastreamError: a step cannot be done.
+    """
+    source, arguments = _chain(options, on_progress)
+    places = {place.number: place for place in blocks_in(source)}
+    check_no_gaps(str(source), list(places.values()))
+    first, last = min(places), max(places)
+    if first > 0:
+        arguments += ["--first-block", str(first)]
+    # The publishers race closely: one that is a moment late is to skip the block, not to connect anew.
+    arguments += ["--publish-duplicate-skip-window", str(SKIP_WINDOW_BLOCKS)]
+    count = last - first + 1
+    node_log, spark_log = options.folder / "node.log", options.folder / "spark.log"
+
+    with ExitStack() as cleanup:
+        files = cleanup.enter_context(BlockReader(LocalStore()))
+
+        def published(number: int) -> Block:
+            return files.read(places[number])
+
+        on_progress(DemoProgress("starting a node", count))
+        node = cleanup.enter_context(
+            NodeProcess(
+                options.folder / "node",
+                node_log,
+                [*arguments, *_PATIENT, *options.node_arguments],
+                is_bound=True,
+            )
+        )
+        reader = StreamReader(*node.tcp, published, last)
+        cleanup.callback(reader.stop)
+        reader.start()
+        on_progress(DemoProgress("starting Spark", count))
+        spark = build_session(options.master, options.publishers, "sluice demo", log_file=spark_log)
+        cleanup.callback(spark.stop)
+        leave_signals_to_python(spark)
+
+        def job_progress(progress: JobProgress) -> None:
+            done = 0 if progress.head is None else progress.head - first + 1
+            waiting = progress.ready < options.publishers and done == 0
+            step = "starting publishers" if waiting else "publishing"
+            on_progress(DemoProgress(step, count, done, reader.totals.blocks))
+
+        report = publish(
+            spark,
+            source,
+            [node.grpc],
+            options.publishers,
+            deadline_seconds=STORE_SECONDS,
+            blocks_per_second=options.blocks_per_second,
+            on_progress=job_progress,
+        )
+        _await_reader(reader, report, count, on_progress)
+        mode = "hash" if "hash" in arguments else "full"
+        return _result(report, reader.totals, _blocks_won(node), mode, options)
+
+
+def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> tuple[Path, list[str]]:
+    """Return the folder of blocks, made if need be, and what `sluice serve` needs to know to verify them."""
+    if options.source is not None:
+        trusted = any(word == "--ledger-key" for word in options.node_arguments)
+        return options.source, [] if trusted else ["--verify", "hash"]
+    source = options.folder / "blocks"
+    source.mkdir()
+    key: Ed25519PrivateKey = key_of_seed(SEED)
+    for block in BlockMaker(SEED, key, options.maker).blocks(options.block_count):
+        write_block_file(source / path_in("plain", block.number, "blk.gz"), block)
+        on_progress(DemoProgress("making blocks", options.block_count, block.number + 1))
+    return source, ["--ledger-key", f"ed25519:{public_key_hex(key)}"]
+
+
+def _await_reader(
+    reader: StreamReader, report: JobReport, count: int, on_progress: Callable[[DemoProgress], None]
+) -> None:
+    """Let the client read the rest, if all of it is there to be read."""
+    deadline = time.monotonic() + READ_SECONDS
+    while report.is_complete and reader.is_alive() and time.monotonic() < deadline:
+        reader.join(0.1)
+        on_progress(DemoProgress("reading the rest", count, count, reader.totals.blocks))
+    if reader.failure is not None:
+        raise reader.failure
+
+
+def _blocks_won(node: NodeProcess) -> dict[str, int]:
+    """Ask the node who won how many blocks; only it knows, since it commits each once."""
+    found = {}
+    for name, value in node.metrics().items():
+        if match := _WON.fullmatch(name):
+            found[match["publisher"]] = int(value)
+    return found
+
+
+def _result(
+    report: JobReport, read: ReadTotals, won: dict[str, int], mode: str, options: DemoOptions
+) -> DemoResult:
+    failed = {failure.publisher_id: failure.reason for failure in report.failures}
+    shares = [
+        PublisherResult(
+            one.publisher_id,
+            won.get(name_of_claim(one.publisher_id), 0),
+            one.skipped,
+            one.acknowledged + one.duplicate,
+            one.bytes_sent,
+            failed.pop(one.publisher_id, one.failure),
+        )
+        for one in report.publishers
+    ]
+    shares += [PublisherResult(name, won.get(name, 0), 0, 0, 0, reason) for name, reason in failed.items()]
+    latency_ns = [sample for one in report.publishers for sample in one.latency_ns]
+    assert report.first_block is not None, "a folder of block files has a first one"
+    assert report.last_block is not None
+    return DemoResult(
+        first_block=report.first_block,
+        last_block=report.last_block,
+        read=read,
+        publishers=tuple(sorted(shares, key=lambda share: share.name)),
+        latency_median_ns=percentile_ns(latency_ns, 50),
+        latency_p99_ns=percentile_ns(latency_ns, 99),
+        publish_seconds=max((one.elapsed_ns for one in report.publishers), default=0) / 1e9,
+        verification_mode=mode,
+        folder=options.folder,
+        source=options.source or options.folder / "blocks",
+    )

@@ -1,0 +1,207 @@
+"""A node as a process of its own: start `sluice serve` on free ports, ask it, stop it.
+
+For the demo, for tests that kill nodes, and for benchmarks. The node logs as JSON to a file, which is also
+how its addresses are learned.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from publishers.errors import PublisherError
+
+__all__ = ["NodeNotStarted", "NodeProcess", "environment_without_settings"]
+
+START_SECONDS: Final = 60.0
+"""How long a node may take to open its ledger and listen."""
+STOP_SECONDS: Final = 20.0
+"""How long a node may take to stop after SIGTERM before it is killed."""
+_LOOK_SECONDS: Final = 0.02
+_WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""The node is on this machine: `http_proxy` is for others."""
+_LOG_LINES_SHOWN: Final = 3
+
+
+class NodeNotStarted(PublisherError):
+    """A node ended before it listened, or did not come to listen. Fields: `got`, `last_words` of its log."""
+
+    def __init__(self, got: str, last_words: str) -> None:
+        super().__init__(f"node: got {got}, expected its addresses; its log ends with: {last_words}")
+        self.got = got
+        self.last_words = last_words
+
+
+def environment_without_settings() -> dict[str, str]:
+    """Return the environment without the variables that `sluice serve` reads: a node has what it is told."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
+
+
+class NodeProcess:
+    """One `sluice serve`. Use with `with`, or call `stop`.
+
+    Args:
+        data_dir: the node's folder.
+        log_path: where its log goes; appended to.
+        arguments: further words for `sluice serve`.
+        module: what is run; one that does more than `gateway.commands.cli` (benchmarks).
+        prefix: what the command begins with, where something else is to start it.
+        is_bound: it ends with this process, even with one that is killed; only for the default module.
+
+    Raises:
+        NodeNotStarted: it ended, or did not say that it listens in time.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        log_path: Path,
+        arguments: Sequence[str] = (),
+        module: str = "gateway.commands.cli",
+        *,
+        prefix: Sequence[str] = (),
+        is_bound: bool = False,
+    ) -> None:
+        if is_bound:
+            module = "publishers.demo.bound_node"
+        self.data_dir = data_dir
+        self.log_path = log_path
+        words = ["serve", "--data-dir", str(data_dir), "--log-format", "json"]
+        for flag in ("--grpc", "--tcp", "--http", "--control"):
+            if flag not in arguments:
+                words += [flag, "127.0.0.1:0"]
+        with log_path.open("ab") as log:
+            log_start = log.tell()
+            self._process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", module, *words, *arguments],
+                stdin=subprocess.PIPE if is_bound else subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment_without_settings(),
+                # Not in our process group: on Ctrl-C the node is stopped last, by us, and in order.
+                start_new_session=True,
+            )
+        try:
+            self._addresses = self._await_start(log_start)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def grpc(self) -> str:
+        """Its gRPC address, `host:port`."""
+        return self._addresses["grpc"]
+
+    @property
+    def tcp(self) -> tuple[str, int]:
+        """Its TCP address, host and port."""
+        host, _, port = self._addresses["tcp"].rpartition(":")
+        return host.strip("[]"), int(port)
+
+    @property
+    def http(self) -> str:
+        """Its HTTP address, `host:port`."""
+        return self._addresses["http"]
+
+    @property
+    def control(self) -> str:
+        """Its control address, `host:port`."""
+        return self._addresses["control"]
+
+    @property
+    def process_id(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def get(self, path: str) -> str:
+        """Ask its HTTP side; an answer of 4xx or 5xx raises `urllib.error.HTTPError`."""
+        with _WITHOUT_PROXY.open(f"http://{self.http}{path}", timeout=10) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def metrics(self) -> dict[str, float]:
+        """Read its metrics: name with labels -> value."""
+        lines = (line for line in self.get("/metrics").splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    def send(self, signal_number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        self._process.send_signal(signal_number)
+
+    def wait(self, seconds: float | None = None) -> int:
+        """Wait for its end; return its exit status, negative for the signal that ended it.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs longer.
+        """
+        status = self._process.wait(seconds)
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return status
+
+    def stop(self) -> int:
+        """Ask it to stop (SIGTERM), and return its exit status; one that takes too long is killed."""
+        self.send(signal.SIGTERM)
+        try:
+            return self.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would be."""
+        self.send(signal.SIGKILL)
+        self.wait()
+
+    def __enter__(self) -> NodeProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def _await_start(self, log_start: int) -> dict[str, str]:
+        """Read the log until it says where the node listens."""
+        deadline = time.monotonic() + START_SECONDS
+        with self.log_path.open() as log:
+            log.seek(log_start)
+            while True:
+                has_ended = self._process.poll() is not None
+                found = _started_entry(log)
+                if found is not None:
+                    return found
+                if has_ended:
+                    raise NodeNotStarted(
+                        f"exit status {self._process.returncode}", self._last_words(log_start)
+                    )
+                if time.monotonic() > deadline:
+                    raise NodeNotStarted(f"silence for {START_SECONDS:g} s", self._last_words(log_start))
+                time.sleep(_LOOK_SECONDS)
+
+    def _last_words(self, log_start: int) -> str:
+        with self.log_path.open() as log:
+            log.seek(log_start)
+            lines = [line.strip() for line in log if line.strip()]
+        return " | ".join(lines[-_LOG_LINES_SHOWN:]) or "nothing in its log"
+
+
+def _started_entry(log: IO[str]) -> dict[str, str] | None:
+    """Read on in the log; return the entry in which the node says that it has started."""
+    place = log.tell()
+    while (line := log.readline()).endswith("\n"):
+        place = log.tell()
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # no log line
+        if isinstance(entry, dict) and entry.get("message") == "node started":
+            return entry
+    log.seek(place)  # what is there of a line that is still being written comes again
+    return None

@@ -1,0 +1,449 @@
+"""What `sluice publish` runs: racing Spark jobs, each publishing the whole chain.
+
+    publisher-1   job, or query with --follow ──┐
+    publisher-2   the same rows, read again   ──┼──► the sink's tasks ──► gateways
+    publisher-3                               ──┘        │
+    watch: ask the gateways, open the gate, stop ◄── steward (how far each task is)
+
+The jobs run at once, from threads of the driver, in one session. The gateway takes each block from whoever is
+first and tells the others to skip it. Publishers with gateways of one priority begin with different ones.
+Source: docs/spark.md; docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.transport.channels import ClientTls
+from publishers import limits
+from publishers.blocks.signing_key import KeyPlace
+from publishers.client.status import Head
+from publishers.coordination.coordinator import Steward
+from publishers.job.checkpoint import FollowCheckpoint
+from publishers.job_report import Failure, JobProgress, JobReport
+from publishers.number_range import NumberRange
+from publishers.report import PublishReport, safe_through_of
+from publishers.report_totals import by_publisher
+from publishers.spark.active_session import active_session
+from publishers.spark.chain_sources import (
+    ChainFrame,
+    batch_frame,
+    check_before_spark,
+    checked_where_read,
+    stream_frame,
+)
+from publishers.spark.failures import is_passing, reason_in
+from publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
+from publishers.spark.slots import turn_seconds_for
+from publishers.spark.source_names import SourceName, parse_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Failure", "JobProgress", "JobReport", "publish"]
+
+_logger = logging.getLogger(__name__)
+
+_ABORT_WAIT_SECONDS: Final = 10.0
+_STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
+_LOCAL_HOST: Final = "127.0.0.1"
+
+
+@dataclass(slots=True)
+class _Job:
+    """One publisher's job, or query, and what came of it."""
+
+    publisher_id: str
+    gateways: str
+    thread: threading.Thread | None = None
+    query: Any = None
+    ending: threading.Thread | None = None
+    """Waits for the end of the query."""
+    reports: list[PublishReport] = field(default_factory=list)
+    """Of what is committed."""
+    error: Exception | None = None
+    is_over: bool = False
+    """All that is wanted was safe before it was ended, in a batch or between two: it has not failed."""
+
+    @property
+    def has_failed(self) -> bool:
+        return self.error is not None and not self.is_over
+
+    @property
+    def is_running(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+
+@dataclass(slots=True)
+class _Race:
+    """What the threads of one call of `publish` share; they read it only."""
+
+    spark: SparkSession
+    chain: ChainFrame
+    options: dict[str, str]
+    folder: Path
+    """Where the sink's reports come."""
+    checkpoint: FollowCheckpoint | None
+    """None: a batch, or a stream that ends where it ended when it was begun."""
+    steward: Steward
+    started_at: float = field(default_factory=time.monotonic)
+    opened_at: float | None = None
+    """When the first publisher could send."""
+    acknowledged: int = 0
+    """By the publisher that heard of most."""
+    acknowledged_at: float = 0.0
+    """When that changed last."""
+    is_stopping: bool = False
+
+    @property
+    def tag(self) -> str:
+        """Of the Spark jobs."""
+        return f"sluice-publish-{self.steward.address.token}"
+
+    def rows(self, job: _Job) -> list[PublishReport]:
+        """Add up what is committed and what tasks say."""
+        is_told = bool(job.reports) and not self.chain.is_streaming
+        live = [] if is_told else self.steward.reports(job.publisher_id)
+        return by_publisher(job.publisher_id, [*job.reports, *live], with_latency=True)
+
+    def rate(self, rows: Sequence[PublishReport]) -> float:
+        """Give the blocks per second: every publisher hears of every block, so the most is all."""
+        acknowledged = max((row.acknowledged for row in rows), default=0)
+        if acknowledged != self.acknowledged:
+            self.acknowledged, self.acknowledged_at = acknowledged, time.monotonic()
+        seconds = self.acknowledged_at - (self.opened_at or self.started_at)
+        return acknowledged / seconds if acknowledged and seconds > 0 else 0.0
+
+
+def publish(
+    spark: SparkSession,
+    source: Path | SourceName,
+    gateways: Sequence[str],
+    publishers: int = 1,
+    *,
+    numbers: NumberRange | None = None,
+    shards: int = 1,
+    key: KeyPlace | None = None,
+    checkpoint: FollowCheckpoint | None = None,
+    publisher_prefix: str = "publisher",
+    deadline_seconds: float | None = None,
+    reset_interval_seconds: float | None = None,
+    blocks_per_second: float | None = None,
+    tls: ClientTls | None = None,
+    sink_options: dict[str, str] | None = None,
+    on_progress: Callable[[JobProgress], None] | None = None,
+    stop: threading.Event | None = None,
+) -> JobReport:
+    """Publish a chain by racing Spark jobs.
+
+    Args:
+        spark: a session with at least publishers times shards task slots (`build_session`).
+        source: a folder of block files, or another source; under the same path on every worker.
+        gateways: `host:port` or `host:port/priority` each, the preferred one first.
+        publishers: how many race.
+        numbers: blocks that are wanted; None: all that there are.
+        shards: consecutive parts of the chain that each publisher prepares at once, and sends in order.
+        key: where a worker finds the key that blocks are signed with; None: they are signed.
+        checkpoint: follow the source without end, from where this is; None: publish what is there.
+        publisher_prefix: they are called prefix-1, prefix-2, …
+        deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
+        reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
+        blocks_per_second: each publisher offers at most so many; None: no limit.
+        tls: how gateways are connected to, with absolute paths; None: without TLS.
+        sink_options: further options of `blockstream`.
+        on_progress: called several times a second from this thread.
+        stop: once set, publishers finish the block in flight, and the report says that it was interrupted.
+
+    Returns:
+        The reports; a publisher that failed is in `failures`.
+
+    Raises:
+        PublisherError: the source cannot be read, is no chain, or an option is wrong; nothing was sent.
+    """
+    if isinstance(source, Path):
+        source = parse_source(f"blockfiles:{source}")
+    numbers = numbers or NumberRange()
+    if checkpoint is None:
+        check_before_spark(source, numbers)
+    texts = _texts(
+        deadline_seconds=deadline_seconds,
+        reset_interval_seconds=reset_interval_seconds,
+        blocks_per_second=blocks_per_second,
+        turn_seconds=turn_seconds_for(spark, publishers * shards),
+    ) | {**(sink_options or {}), **tls_gateway_options(tls)}
+    source, texts = checked_where_read(source, texts, is_signed_next=key is not None)
+    chain = _chain_of(spark, source, numbers, shards, is_followed=checkpoint is not None)
+    prioritized = gateways_of({"gateways": ",".join(gateways)})
+    jobs = _jobs(publisher_prefix, publishers, prioritized)
+    with (
+        tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder,
+        Head(rotated(prioritized, 0), tls) as head,
+        _steward_for(spark) as steward,
+    ):
+        texts |= {"report_path": folder, "steward": str(steward.address)}
+        race = _Race(spark, _signed(chain, key), texts, Path(folder), checkpoint, steward)
+        _take_earlier(race, jobs, source)
+        _run(race, jobs, head, on_progress, stop)
+        return _report(race, jobs)
+
+
+def _chain_of(
+    spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int, *, is_followed: bool
+) -> ChainFrame:
+    with active_session(spark):
+        return (stream_frame if is_followed else batch_frame)(spark, source, numbers, shards)
+
+
+def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
+    """Name the publishers, each with the gateways in its own order."""
+    return [_Job(f"{prefix}-{turn + 1}", ",".join(rotated(prioritized, turn))) for turn in range(count)]
+
+
+def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName) -> None:
+    """Take in what earlier runs have published: where nothing is left to do, no batch would tell of it."""
+    if race.checkpoint is None or source.kind == "datastream":  # whose numbers are of entries
+        return
+    for job in jobs:
+        following = race.checkpoint.committed_next(job.publisher_id)
+        if following:
+            job.reports = [PublishReport(job.publisher_id, safe_through=following - 1)]
+
+
+def _signed(chain: ChainFrame, key: KeyPlace | None) -> ChainFrame:
+    from publishers.spark.prepare import sign_blocks
+
+    if key is None:
+        return chain
+    signed = sign_blocks(chain.frame, key.file, key.variable)
+    return ChainFrame(signed, chain.first_block, chain.last_block, chain.is_streaming)
+
+
+def _steward_for(spark: SparkSession) -> Steward:
+    """Listen where the workers can come: on a cluster under the name that Spark has for this machine."""
+    settings = spark.sparkContext.getConf()
+    if (settings.get("spark.master") or "").startswith("local"):
+        return Steward(_LOCAL_HOST)
+    host = settings.get("spark.driver.host") or _LOCAL_HOST
+    return Steward(settings.get("spark.driver.bindAddress") or host, host)
+
+
+def _texts(**values: float | None) -> dict[str, str]:
+    """Write options as Spark wants them; nothing for those that are not given."""
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _run(
+    race: _Race,
+    jobs: list[_Job],
+    head: Head,
+    on_progress: Callable[[JobProgress], None] | None,
+    stop: threading.Event | None,
+) -> None:
+    """Start the jobs, and return when all are done; on an exception they are ended before it goes on."""
+    try:
+        for job in jobs:
+            job.thread = threading.Thread(
+                target=_run_job, args=(race, job), name=job.publisher_id, daemon=True
+            )
+            job.thread.start()
+        _watch(race, jobs, head, on_progress, stop)
+    except BaseException:
+        _abort(race, jobs)
+        raise
+
+
+def _abort(race: _Race, jobs: list[_Job]) -> None:
+    """End jobs and queries, again and again: one may just be starting, and is not there to be ended yet."""
+    give_up_at = time.monotonic() + _ABORT_WAIT_SECONDS
+    while (running := [job for job in jobs if job.is_running]) and time.monotonic() < give_up_at:
+        _end(race, running)
+        assert running[0].thread is not None
+        running[0].thread.join(limits.STATUS_POLL_SECONDS)
+
+
+def _watch(
+    race: _Race,
+    jobs: list[_Job],
+    head: Head,
+    on_progress: Callable[[JobProgress], None] | None,
+    stop: threading.Event | None,
+) -> None:
+    """Open the gate when everybody is ready, show progress, stop when told to."""
+    stop_by = None
+    while True:
+        running = [job for job in jobs if job.is_running]
+        ready_count = race.steward.ready_count
+        if race.opened_at is None and ready_count + len(jobs) - len(running) >= len(jobs):
+            race.steward.open_gate()
+            race.opened_at = time.monotonic()
+        for job in jobs:
+            _take_batches(race, job)
+        if on_progress is not None:
+            on_progress(_progress(race, jobs, head, ready_count, len(running)))
+        if not running:
+            return
+        if stop is not None and stop.is_set() and not race.is_stopping:
+            race.is_stopping = True
+            race.steward.stop()
+            stop_by = time.monotonic() + _STOP_WAIT_SECONDS
+        is_stopped = stop_by is not None and (race.steward.await_idle(0) or time.monotonic() > stop_by)
+        is_all_safe = race.checkpoint is not None and _is_all_safe(race, jobs)
+        for job in running:
+            job.is_over |= is_all_safe and job.error is None
+        if stop_by is not None and time.monotonic() > stop_by + _ABORT_WAIT_SECONDS:
+            return  # what still runs does not end at all
+        if is_stopped or is_all_safe:
+            # Again and again: a query may just be starting, and is not there to be ended yet.
+            _end(race, running)
+        assert running[0].thread is not None
+        running[0].thread.join(limits.STATUS_POLL_SECONDS / (1 if race.opened_at and not stop_by else 10))
+
+
+def _end(race: _Race, jobs: list[_Job]) -> None:
+    """End jobs and queries, in the middle of whatever they do."""
+    race.spark.sparkContext.cancelJobsWithTag(race.tag)
+    for job in jobs:
+        if job.query is not None and (job.ending is None or not job.ending.is_alive()):
+            job.ending = threading.Thread(target=_stop_query, args=(job,), daemon=True)
+            job.ending.start()
+
+
+def _stop_query(job: _Job) -> None:
+    """Stop a query; in a thread, since Spark waits without end for a batch whose worker hangs."""
+    try:
+        job.query.stop()
+    except Exception as error:  # it is tried again, and what ends the query is told by its own thread
+        _logger.debug("query %s: %s", job.publisher_id, reason_in(str(error)))
+
+
+def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
+    """Whether every query that runs has committed the last block that is wanted."""
+    last = race.chain.last_block
+    if last is None:
+        return False
+    known = [safe_through_of(job.reports) for job in jobs if job.is_running]
+    return all(through is not None and through >= last for through in known)
+
+
+def _progress(race: _Race, jobs: list[_Job], head: Head, ready: int, running: int) -> JobProgress:
+    last, is_reachable = head.ask()
+    rows = tuple(row for job in jobs for row in race.rows(job))
+    return JobProgress(
+        head=last,
+        is_reachable=is_reachable,
+        ready=ready,
+        running=running,
+        elapsed_seconds=time.monotonic() - race.started_at,
+        first_block=race.chain.first_block,
+        last_block=race.chain.last_block,
+        safe_through=safe_through_of(rows),
+        blocks_per_second=race.rate(rows),
+        publishers=rows,
+        is_stopping=race.is_stopping,
+    )
+
+
+def _report(race: _Race, jobs: list[_Job]) -> JobReport:
+    elapsed_seconds = time.monotonic() - race.started_at
+    rows, failures, is_interrupted = [], [], False
+    for job in jobs:
+        is_ended = race.is_stopping and (job.query is not None or job.is_running)
+        is_whole = not job.has_failed and not is_ended
+        if job.has_failed and not race.is_stopping:
+            failures.append(Failure(job.publisher_id, _reason_of(race, job)))
+        is_interrupted |= race.is_stopping and not is_whole
+        # What is committed is all there is; of a job that failed or was stopped, the tasks' own words count.
+        if is_whole:
+            race.steward.forget(job.publisher_id, 1 << 62)
+        # One that was ended before its tasks said anything has done nothing, and is told of like the others.
+        rows += race.rows(job) or [PublishReport(job.publisher_id)]
+    starts = [row.first_block for row in rows if row.first_block is not None]
+    ends = [row.last_block for row in rows if row.last_block is not None]
+    chain = race.chain
+    return JobReport(
+        first_block=chain.first_block if chain.first_block is not None else min(starts, default=None),
+        last_block=chain.last_block if chain.last_block is not None else max(ends, default=None),
+        publishers=tuple(rows),
+        failures=tuple(failures),
+        elapsed_seconds=elapsed_seconds,
+        blocks_per_second=race.rate(rows),
+        is_interrupted=is_interrupted,
+    )
+
+
+def _reason_of(race: _Race, job: _Job) -> str:
+    """Say why a job failed; of a damaged checkpoint Spark gives the words of a parser, and no remedy."""
+    damage = race.checkpoint.damage(job.publisher_id) if race.checkpoint else None
+    if damage is not None:
+        return str(damage)
+    return reason_in(str(job.error)).removeprefix(f"publisher {job.publisher_id}: ")
+
+
+# --- one publisher ------------------------------------------------------------------------------------------
+
+
+def _run_job(race: _Race, job: _Job) -> None:
+    """Run one publisher's Spark job, or query, to its end; in its own thread."""
+    context = race.spark.sparkContext
+    options = race.options | {"gateways": job.gateways, "publisher_id": job.publisher_id}
+    try:
+        with active_session(race.spark):
+            context.addJobTag(race.tag)
+            context.setJobDescription(f"publish as {job.publisher_id}")
+            if race.chain.is_streaming:
+                _keep_query_running(race, job, options)
+                return
+            if race.chain.first_block is not None:
+                options["first_block"] = str(race.chain.first_block)
+            race.chain.frame.write.format("blockstream").mode("append").options(**options).save()
+        job.reports = _read_reports(race.folder, job.publisher_id)
+    except Exception as error:
+        job.error = error
+
+
+def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None:
+    """Run the query to its end; one that fell over something of Spark's own is begun again."""
+    starts = 0
+    while True:
+        starts, committed = starts + 1, job.reports
+        try:
+            _run_query(race, job, options)
+            return
+        except Exception as error:
+            if job.reports is not committed:
+                starts = 1  # it had batches; one that follows for months may fall over more than a few times
+            if starts == limits.QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
+                raise
+            _logger.warning("query %s is begun again: %s", job.publisher_id, reason_in(str(error)))
+
+
+def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:
+    folder = race.checkpoint.of(job.publisher_id) if race.checkpoint else str(race.folder / job.publisher_id)
+    writer = race.chain.frame.writeStream.format("blockstream").options(**options)
+    writer = writer.option("checkpointLocation", folder)
+    job.query = (writer if race.checkpoint else writer.trigger(availableNow=True)).start()
+    job.query.awaitTermination()
+
+
+def _take_batches(race: _Race, job: _Job) -> None:
+    """Take in the reports of batches that a query has committed since the last look, and remove them."""
+    for path in race.folder.glob(f"{glob.escape(job.publisher_id.replace('/', '_'))}-batch-*.json"):
+        name = path.name.removesuffix(".json")
+        reports = _read_reports(race.folder, name)
+        race.steward.forget(job.publisher_id, int(name.rpartition("-")[2]))
+        job.reports = by_publisher(job.publisher_id, [*job.reports, *reports], with_latency=True)
+        path.unlink()
+
+
+def _read_reports(folder: Path, name: str) -> list[PublishReport]:
+    from publishers.spark.block_sink import read_reports
+
+    return read_reports(folder, name)

@@ -1,0 +1,25 @@
+"""`sluice publish` for spark-submit, which starts scripts and no commands: the same options follow it.
+
+spark-submit --master spark://host:7077 "$(python -m publishers.job.submit.sluice_publish --where)" --source …
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+def main(words: list[str]) -> int:
+    """Run `sluice publish` with these words; with `--where` alone, say where this script is."""
+    if words == ["--where"]:
+        click.echo(Path(__file__).resolve())
+        return 0
+    from gateway.commands.cli import main as sluice
+
+    return sluice(["publish", *words])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

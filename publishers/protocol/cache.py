@@ -1,0 +1,141 @@
+"""The blocks that one publisher holds because no gateway has them for sure.
+
+Pure. Consecutive numbers, oldest first; a block leaves only when it is known to be stored, whatever happens
+to streams. The size limit is kept by the caller, who takes no block while `is_full` (see limits.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from publishers.errors import BlockOrderError
+from publishers.protocol.item_sets import ItemSet
+
+__all__ = ["BlockCache", "HeldBlock", "Standing"]
+
+
+class Standing(Enum):
+    """Where a block number stands relative to what is held."""
+
+    HELD = "held"
+    GONE = "gone"
+    """Below what is held: it was dropped as safe, or never came from the source."""
+    COMING = "coming"
+    """The source has not given it yet."""
+
+
+@dataclass(slots=True)
+class HeldBlock:
+    """A block and what is known about it. The marks are about the present stream; a new stream clears
+    them."""
+
+    number: int
+    sets: tuple[ItemSet, ...]
+    size_bytes: int
+    whole_at_ns: int | None = None
+    """When its end was sent on this stream; None while it was not."""
+    skipped: bool = False
+    """The gateway takes it from another publisher."""
+    offered_ever: bool = False
+    """Its header was sent on some stream."""
+    skipped_ever: bool = False
+    """It was skipped on some stream."""
+
+    def clear_marks(self) -> None:
+        """Forget what the present stream knew."""
+        self.whole_at_ns = None
+        self.skipped = False
+
+
+class BlockCache:
+    """Blocks by number, without gaps."""
+
+    def __init__(self, size_bytes_max: int) -> None:
+        """Start empty.
+
+        Args:
+            size_bytes_max: from here on `is_full`.
+        """
+        self._blocks: deque[HeldBlock] = deque()
+        self._next: int | None = None
+        self.size_bytes = 0
+        self.size_bytes_max = size_bytes_max
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def first(self) -> int | None:
+        """Number of the oldest block held."""
+        return self._blocks[0].number if self._blocks else None
+
+    @property
+    def next_number(self) -> int | None:
+        """The number that the source must give next; None before its first."""
+        return self._next
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further block should be taken."""
+        return self.size_bytes >= self.size_bytes_max
+
+    def check_order(self, number: int) -> None:
+        """Check that `number` is the source's next.
+
+        Raises:
+            BlockOrderError: it is not; nothing is changed.
+        """
+        if self._next is not None and number != self._next:
+            raise BlockOrderError(self._next, number)
+
+    def add(self, block: HeldBlock) -> None:
+        """Hold the source's next block.
+
+        Raises:
+            BlockOrderError: it is not the next; nothing is changed.
+        """
+        self.check_order(block.number)
+        self._blocks.append(block)
+        self.size_bytes += block.size_bytes
+        self._next = block.number + 1
+
+    def pass_over(self, number: int) -> None:
+        """Note the source's next block without holding it, because it is safe already.
+
+        Raises:
+            BlockOrderError: it is not the next; nothing is changed.
+        """
+        self.check_order(number)
+        assert not self._blocks, "a safe block cannot follow one that is held"
+        self._next = number + 1
+
+    def get(self, number: int) -> HeldBlock | None:
+        """Give a block that is held, else None."""
+        if not self._blocks:
+            return None
+        index = number - self._blocks[0].number
+        return self._blocks[index] if 0 <= index < len(self._blocks) else None
+
+    def standing_of(self, number: int) -> Standing:
+        """Say where a number stands."""
+        if self.get(number) is not None:
+            return Standing.HELD
+        if self._next is not None and number < self._next:
+            return Standing.GONE
+        return Standing.COMING
+
+    def drop_through(self, number: int) -> list[HeldBlock]:
+        """Let go of every block up to `number`, and give them, oldest first."""
+        dropped = []
+        while self._blocks and self._blocks[0].number <= number:
+            block = self._blocks.popleft()
+            self.size_bytes -= block.size_bytes
+            dropped.append(block)
+        return dropped
+
+    def blocks_from(self, number: int) -> Iterable[HeldBlock]:
+        """Give the blocks held from `number` on, oldest first."""
+        return (block for block in self._blocks if block.number >= number)

@@ -1,0 +1,548 @@
+"""One publisher's side of the publish protocol: its life from stream to stream, until every block is stored.
+
+Pure: no gRPC type, no clock, no task. The shell passes each event with `now_ns` (a monotonic clock) and
+performs the actions that come back. Sends come back from `Writable` only, one message at a time, so that an
+answer that arrives between two messages takes effect at once.
+
+    event ──► TABLE (machine_tables) ──► one step here ──┬── send_window   which block is sent next
+                                                         ├── refusals      whether a refusal is final
+                                                         └── route         which gateway, and when
+
+Rules
+  - Whoever is sent back goes back: `ResendBlock(N)` restarts at N's header even in mid-block; the gateway
+    lets the same publisher start a block over.
+  - What a gateway says is stored is believed where it can only mean that: in an acknowledgement, as the last
+    block of DUPLICATE_BLOCK, or of a behind answer. It is never believed of a block below the gateway's first
+    one, which no number that it says can mean: a gateway that begins above the oldest block held is left, and
+    one that may begin anywhere is asked for its first block before its first acknowledgement counts.
+  - A stream is ended in order: this side says why and which blocks it holds, closes its side, and waits for
+    the gateway, but not for ever.
+
+Source: docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from publishers import limits
+from publishers.errors import MachineError
+from publishers.protocol.gateway_choice import Route
+from publishers.protocol.machine_tables import ENDINGS, FINAL_STATES, TABLE, Gateway, Pace, State, Step
+from publishers.protocol.messages import (
+    Acknowledged,
+    Action,
+    AskFirst,
+    BlockReady,
+    CloseStream,
+    Connect,
+    Connected,
+    Disconnected,
+    EndCode,
+    EndStreamCode,
+    Event,
+    Finish,
+    FirstTold,
+    HalfClose,
+    NodeBehind,
+    Outcome,
+    ResendAsked,
+    SendEndStream,
+    Skipped,
+    SourceFailed,
+    StreamEnded,
+)
+from publishers.protocol.refusals import Refusals
+from publishers.protocol.send_window import SendWindow
+from publishers.protocol.tally import Tally
+from publishers.report import PublishReport
+
+__all__ = ["MachineLimits", "PublisherMachine"]
+
+SECOND_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimits:
+    """What bounds one publisher; the reasons are in limits.py."""
+
+    cache_bytes_max: int = limits.CACHE_BYTES_DEFAULT
+    """Bytes of unacknowledged blocks held."""
+    window_blocks_max: int = limits.WINDOW_BLOCKS_DEFAULT
+    """Blocks offered and not acknowledged."""
+    bad_proof_retries_max: int = limits.BAD_PROOF_RETRIES_MAX
+    """Times that a block is offered again after BAD_BLOCK_PROOF."""
+    invalid_request_retries_max: int = limits.INVALID_REQUEST_RETRIES_MAX
+    """Streams in a row that INVALID_REQUEST may end before the last."""
+    answer_timeout_ns: int = int(limits.ANSWER_TIMEOUT_SECONDS_DEFAULT * SECOND_NS)
+    """Silence of a gateway that is borne."""
+    close_timeout_ns: int = int(limits.CLOSE_TIMEOUT_SECONDS * SECOND_NS)
+    """How long the other side may take to end a stream."""
+    stop_timeout_ns: int = int(limits.STOP_TIMEOUT_SECONDS * SECOND_NS)
+    """How long the block in flight may take when the user wants to end."""
+    deadline_ns: int | None = None
+    """Give up after so long without a block becoming safe; None: never."""
+    reset_interval_ns: int | None = None
+    """Leave a stream in good order (RESET, between blocks) after so long; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Departure:
+    """What follows the stream that is ending."""
+
+    reason: str
+    gateway: Gateway = Gateway.SAME
+    pace: Pace = Pace.BACKOFF
+    outcome: Outcome | None = None
+    """None: another stream; else the end."""
+
+
+class PublisherMachine:
+    """The protocol core of one publisher. See the module's docstring for how a shell drives it."""
+
+    def __init__(self, publisher_id: str, gateway_count: int, options: MachineLimits | None = None) -> None:
+        """Start in RESTING: nothing happens before the first block.
+
+        Args:
+            publisher_id: for the report.
+            gateway_count: length of the shell's list of gateways, at least 1.
+            options: the bounds.
+        """
+        self.state = State.RESTING
+        self._limits = bounds = options or MachineLimits()
+        self._tally = Tally(publisher_id)
+        self._window = SendWindow(self._tally, bounds.cache_bytes_max, bounds.window_blocks_max)
+        self._refusals = Refusals(
+            self._tally, gateway_count, bounds.bad_proof_retries_max, bounds.invalid_request_retries_max
+        )
+        self._route = Route(gateway_count)
+        self._gateway = 0  # of the present stream, or of the next
+        self._first: int | None = 0  # the first block of the present gateway; None: not settled, or not known
+        self._unplaced: int | None = None  # acknowledged by a gateway that is being asked for its first block
+        self._source_ended = False
+        self._departure = _Departure("")
+        self._parting: deque[Action] = deque()
+        self._progress_at_ns: int | None = None  # when a block last became safe, or the first one came
+        self._heard_at_ns = 0  # when the gateway last said something new, or took a message
+        self._is_writing = False  # a message was given, and the stream has not asked for another
+        self._began_at_ns = 0  # the present stream
+        self._has_gained = True  # a block has become safe since the last routine reset, if there was one
+        self._close_by_ns = 0  # when a stream that is ending is ended by force
+        self._started_at_ns: int | None = None
+        self._now_ns = 0
+        self._steps: dict[Step, Callable[[Event], list[Action]]] = {
+            Step.NOTHING: lambda event: [],
+            Step.TAKE_BLOCK: self._take_block,
+            Step.END_SOURCE: self._end_source,
+            Step.FAIL: self._fail_source,
+            Step.LEAVE_BROKEN: self._leave_broken,
+            Step.BEGIN: self._begin,
+            Step.RETRY: self._retry_lost,
+            Step.SEND: self._send,
+            Step.SEND_PARTING: self._send_parting,
+            Step.WATCH: self._watch,
+            Step.CLOSE_OVERDUE: self._close_overdue,
+            Step.COUNT_SAFE: self._count_safe,
+            Step.SKIP: self._skip,
+            Step.RESEND: self._resend,
+            Step.BEHIND: self._behind,
+            Step.OBEY_END: self._obey_end,
+            Step.LEARN_FIRST: self._learn_first,
+            Step.STOP_AFTER_BLOCK: self._stop_after_block,
+            Step.STOP_NOW: lambda event: self._finish(Outcome.STOPPED, None),
+            Step.STOP_CLOSED: self._stop_closed,
+            Step.DEPART: self._depart,
+            Step.FINISHED: lambda event: self._finish(Outcome.DONE, None),
+            Step.CLOSE: self._close,
+        }
+
+    # --- what the shell asks --------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_ns: int) -> list[Action]:
+        """Take one event and say what to do.
+
+        Args:
+            event: what happened.
+            now_ns: monotonic clock, nanoseconds, never less than before.
+
+        Returns:
+            The actions, to be performed in order.
+
+        Raises:
+            MachineError: the event cannot happen in this state; nothing is changed.
+            BlockOrderError: `BlockReady` with a number that is not the next; nothing is changed.
+        """
+        step = TABLE[self.state][event.kind]
+        if step is Step.REFUSE:
+            raise MachineError(event.kind.value, self.state.value)
+        self._now_ns = now_ns
+        if self._started_at_ns is None:
+            self._started_at_ns = now_ns
+        place = self._window.place
+        actions = self._steps[step](event)
+        if self._window.place != place:
+            # A message was taken, or an answer said something new: a gateway that only talks is as good as
+            # silent.
+            self._heard_at_ns = now_ns
+        return actions
+
+    @property
+    def wants_block(self) -> bool:
+        """Whether the shell should take the next block from the source."""
+        if self._source_ended or self.state in FINAL_STATES or self.state is State.STOPPING:
+            return False
+        return self._window.wants_block
+
+    @property
+    def wake_at_ns(self) -> int | None:
+        """When the shell should send `Clock` at the latest; None: never."""
+        if self.state in (State.LEAVING, State.FINISHING, State.STOPPING):
+            return self._close_by_ns
+        if self.state not in (State.CONNECTING, State.STREAMING):
+            return None
+        times = [self._deadline_at_ns(), self._silence_at_ns()]
+        return min((at for at in times if at is not None), default=None)
+
+    @property
+    def safe_through(self) -> int | None:
+        """Every block up to this one is known to be stored."""
+        return self._window.safe_through
+
+    def report(self) -> PublishReport:
+        """Say what was done so far."""
+        return self._tally.report(self.safe_through, self._now_ns - (self._started_at_ns or self._now_ns))
+
+    # --- the source -----------------------------------------------------------------------------------------
+
+    def _take_block(self, event: Event) -> list[Action]:
+        assert isinstance(event, BlockReady)
+        was_empty = self._window.is_empty
+        self._window.take(event)
+        if self._window.is_empty:
+            return []
+        if was_empty:
+            self._progress_at_ns = self._now_ns
+            self._heard_at_ns = self._now_ns
+        if self.state is State.RESTING:
+            return self._connect(self._route.first())
+        return []
+
+    def _end_source(self, event: Event) -> list[Action]:
+        self._source_ended = True
+        if not self._window.is_empty:
+            return []
+        if self.state is State.STREAMING:
+            return self._half_close()
+        if self.state in (State.RESTING, State.CONNECTING):
+            return self._finish(Outcome.DONE, None)
+        return []
+
+    def _fail_source(self, event: Event) -> list[Action]:
+        assert isinstance(event, SourceFailed)
+        return self._finish(Outcome.FAILED, event.reason)
+
+    def _leave_broken(self, event: Event) -> list[Action]:
+        assert isinstance(event, SourceFailed)
+        return self._leave(EndStreamCode.ERROR, _Departure(event.reason, outcome=Outcome.FAILED))
+
+    # --- the stream's beginning and end ---------------------------------------------------------------------
+
+    def _connect(self, connect: Connect) -> list[Action]:
+        self.state = State.CONNECTING
+        self._gateway = connect.gateway
+        return [connect]
+
+    def _begin(self, event: Event) -> list[Action]:
+        self.state = State.STREAMING
+        self._tally.begin_stream(self._gateway)
+        self._began_at_ns = self._heard_at_ns = self._now_ns
+        self._is_writing = False
+        self._window.begin_stream()
+        assert isinstance(event, Connected)
+        self._first, self._unplaced = None, None
+        return [] if event.first is None else self._place_first(event.first)
+
+    def _place_first(self, first: int) -> list[Action]:
+        """Note the gateway's first block, and leave it if it does not store the oldest that is held here."""
+        self._first = first
+        self._refusals.begins_with(self._gateway, first)
+        number = self._window.first
+        if number is None or number >= first or self.state not in (State.STREAMING, State.STOPPING):
+            return []
+        reason = f"the gateway begins with block {first}, and does not store block {number}"
+        departure = _Departure(reason, Gateway.NEXT, Pace.BACKOFF)
+        if self.state is State.STOPPING:
+            departure = _Departure("stopped", outcome=Outcome.STOPPED)
+        elif (final := self._refusals.stored_nowhere(number)) is not None:
+            departure = _Departure(final, outcome=Outcome.FAILED)
+        return self._leave(EndStreamCode.RESET, departure)
+
+    def _learn_first(self, event: Event) -> list[Action]:
+        assert isinstance(event, FirstTold)
+        number, self._unplaced = self._unplaced, None
+        if event.first is None or number is None:
+            return []  # what it has acknowledged is not believed; with the next one it is asked again
+        self._place_first(event.first)
+        self._mark_safe(number, acknowledged=True)
+        return self._close_if_all_safe()
+
+    def _retry_lost(self, event: Event) -> list[Action]:
+        assert isinstance(event, Disconnected)
+        departure = _Departure(event.reason, Gateway.NEXT, Pace.BACKOFF)
+        if event.is_too_long and self._refusals.too_long():
+            departure = replace(departure, outcome=Outcome.FAILED)
+        return self._go_on(departure)
+
+    def _go_on(self, departure: _Departure) -> list[Action]:
+        """Do what follows a stream: finish, rest, or ask for another one."""
+        if departure.outcome is not None:
+            return self._finish(departure.outcome, departure.reason)
+        if self._window.is_empty:
+            if self._source_ended:
+                return self._finish(Outcome.DONE, None)
+            self._route.rest(departure.gateway)
+            self.state = State.RESTING
+            return []
+        self._tally.trouble = None if departure.pace is Pace.AT_ONCE else departure.reason  # that is routine
+        if self._is_past(self._deadline_at_ns()):
+            return self._finish(Outcome.FAILED, self._deadline_reason())
+        return self._connect(self._route.after(departure.gateway, departure.pace))
+
+    def _depart(self, event: Event) -> list[Action]:
+        return self._go_on(self._departure)
+
+    def _leave(self, code: EndStreamCode, departure: _Departure) -> list[Action]:
+        """End the stream from this side, saying which blocks are held."""
+        self._parting = deque([SendEndStream(code, *self._window.range_held()), HalfClose()])
+        return self._start_leaving(departure)
+
+    def _start_leaving(self, departure: _Departure) -> list[Action]:
+        self.state = State.LEAVING
+        self._departure = departure
+        self._close_by_ns = self._now_ns + self._limits.close_timeout_ns
+        return []
+
+    def _half_close(self) -> list[Action]:
+        self.state = State.FINISHING
+        self._parting = deque([HalfClose()])
+        self._close_by_ns = self._now_ns + self._limits.close_timeout_ns
+        return []
+
+    def _finish(self, outcome: Outcome, reason: str | None) -> list[Action]:
+        self.state = {
+            Outcome.DONE: State.DONE,
+            Outcome.FAILED: State.FAILED,
+            Outcome.STOPPED: State.STOPPED,
+        }[outcome]
+        if outcome is Outcome.FAILED:
+            self._tally.failure = reason
+        return [Finish(outcome, reason if outcome is Outcome.FAILED else None)]
+
+    def _stop_after_block(self, event: Event) -> list[Action]:
+        if self.state is State.LEAVING:
+            if self._departure.outcome is None:
+                self._departure = _Departure("stopped", outcome=Outcome.STOPPED)
+            return []
+        if self._window.is_between_blocks:
+            return self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=Outcome.STOPPED))
+        self.state = State.STOPPING
+        self._close_by_ns = self._now_ns + self._limits.stop_timeout_ns
+        return []
+
+    def _close(self, event: Event) -> list[Action]:
+        """The gateway ended a stream that we were ending, too."""
+        self._take_back_wins(event)
+        self._parting.clear()
+        return [CloseStream("the gateway ended the stream")]
+
+    def _stop_closed(self, event: Event) -> list[Action]:
+        self._take_back_wins(event)
+        self._start_leaving(_Departure("stopped", outcome=Outcome.STOPPED))
+        return [CloseStream("the gateway ended the stream")]
+
+    # --- sending --------------------------------------------------------------------------------------------
+
+    def _send(self, event: Event) -> list[Action]:
+        if self._window.is_between_blocks:
+            if self.state is State.STOPPING:
+                self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=Outcome.STOPPED))
+                return self._send_parting(event)
+            if self._is_reset_due():
+                self._has_gained = False
+                self._leave(EndStreamCode.RESET, _Departure("routine reset", Gateway.NEXT, Pace.AT_ONCE))
+                return self._send_parting(event)
+        message = self._window.next_message(self._now_ns)
+        self._is_writing = message is not None
+        if message is None:
+            return []
+        return [message]
+
+    def _send_parting(self, event: Event) -> list[Action]:
+        return [self._parting.popleft()] if self._parting else []
+
+    # --- answers --------------------------------------------------------------------------------------------
+
+    def _count_safe(self, event: Event) -> list[Action]:
+        assert isinstance(event, Acknowledged)
+        if event.number > BLOCK_NUMBER_MAX:
+            # No gateway has that many blocks; to believe it would mean to forget everything.
+            return self._leave_if_streaming(f"the gateway acknowledged block {event.number}")
+        if self._first is None:
+            was_asked, self._unplaced = self._unplaced is not None, max(self._unplaced or 0, event.number)
+            return [] if was_asked else [AskFirst()]
+        self._mark_safe(event.number, acknowledged=True)
+        return self._close_if_all_safe()
+
+    def _leave_if_streaming(self, reason: str) -> list[Action]:
+        if self.state is not State.STREAMING:
+            return []
+        return self._leave(EndStreamCode.ERROR, _Departure(reason, Gateway.NEXT, Pace.BACKOFF))
+
+    def _close_if_all_safe(self) -> list[Action]:
+        if self.state is State.STREAMING and self._source_ended and self._window.is_empty:
+            return self._half_close()
+        return []
+
+    def _mark_safe(self, number: int, *, acknowledged: bool) -> bool:
+        """Let go of every block up to `number`, if the gateway stores them all; say whether that is news."""
+        oldest = self._window.first
+        if self._first is None or (oldest is not None and oldest < self._first):
+            return False
+        if not self._window.stored(number, self._now_ns, acknowledged=acknowledged):
+            return False
+        self._progress_at_ns, self._tally.trouble = self._now_ns, None
+        self._has_gained = True
+        self._route.progress()
+        self._refusals.progress()
+        return True
+
+    def _skip(self, event: Event) -> list[Action]:
+        assert isinstance(event, Skipped)
+        self._window.skip(event.number)
+        return []
+
+    def _resend(self, event: Event) -> list[Action]:
+        assert isinstance(event, ResendAsked)
+        return [] if self._window.resend(event.number) else self._leave_too_far_behind(event.number)
+
+    def _behind(self, event: Event) -> list[Action]:
+        assert isinstance(event, NodeBehind)
+        wanted = (self._first or 0) if event.last is None else event.last + 1
+        answered = self._window.hear_behind(wanted)  # before what is safe, and its header, is forgotten
+        if event.last is not None and answered is not None:  # else no header is ahead of it: it cannot be
+            self._mark_safe(event.last, acknowledged=False)
+        if self._window.is_empty:
+            return self._close_if_all_safe()
+        is_there = self._window.go_on_from(wanted, is_late=answered is False)
+        return [] if is_there else self._leave_too_far_behind(wanted)
+
+    def _leave_too_far_behind(self, wanted: int) -> list[Action]:
+        self._tally.too_far_behind += 1
+        if self.state is State.STOPPING:
+            departure = _Departure("stopped", outcome=Outcome.STOPPED)
+        else:
+            earliest = self._window.first
+            held = "nothing is held here any more" if earliest is None else f"the earliest here is {earliest}"
+            if self._window.holds(wanted):
+                held = "again and again, and does not take it"
+            reason = f"the gateway wants block {wanted}, {held}"
+            departure = _Departure(reason, Gateway.NEXT, Pace.BACKOFF)
+        return self._leave(EndStreamCode.TOO_FAR_BEHIND, departure)
+
+    def _obey_end(self, event: Event) -> list[Action]:
+        assert isinstance(event, StreamEnded)
+        ending = ENDINGS[event.code]
+        reason = f"{event.code.name}: {ending.why}"
+        departure = _Departure(reason, ending.gateway, ending.pace)
+        if event.code is EndCode.DUPLICATE_BLOCK:
+            self._take_back_wins(event)
+            if not self._explains_itself(event):
+                # Or it would go round and round: this gateway says what cannot be.
+                departure = replace(departure, gateway=Gateway.NEXT, pace=Pace.BACKOFF)
+        elif event.code is EndCode.BAD_BLOCK_PROOF:
+            departure = self._count_bad_proof(event, departure)
+        elif event.code is EndCode.INVALID_REQUEST:
+            departure = self._count_invalid(event, departure)
+        self._start_leaving(departure)
+        return [CloseStream(reason)]
+
+    def _explains_itself(self, event: StreamEnded) -> bool:
+        """Believe the last block of DUPLICATE_BLOCK; say whether the next stream will begin elsewhere for it.
+
+        That is so where it is news, and where a block up to it was offered: an acknowledgement that crossed
+        with the header has told of it already, and the node ends the stream all the same.
+        """
+        if event.last is None:
+            return False
+        is_news = self._mark_safe(event.last, acknowledged=False)
+        return is_news or (self._first is not None and self._window.has_offered_through(event.last))
+
+    def _take_back_wins(self, event: Event) -> None:
+        """Correct the count when our header was not accepted although its block was acknowledged."""
+        if isinstance(event, StreamEnded) and event.code is EndCode.DUPLICATE_BLOCK:
+            self._tally.take_back_wins(event.proximate)
+
+    def _count_bad_proof(self, event: StreamEnded, departure: _Departure) -> _Departure:
+        last = -1 if event.last is None else event.last
+        # Gateways that do not know the field leave 0 in it; they verify in order, so it is the one after
+        # `last`, and the first that is held here where they have none.
+        known = event.proximate > max(last, 0)
+        number = event.proximate if known else max(last + 1, self._window.first or 0)
+        reason = self._refusals.bad_proof(number) if self._window.holds(number) else None
+        return departure if reason is None else replace(departure, reason=reason, outcome=Outcome.FAILED)
+
+    def _count_invalid(self, event: StreamEnded, departure: _Departure) -> _Departure:
+        number = self._window.last_sent(event.proximate)
+        reason = self._refusals.invalid_request(number, is_held=self._window.holds(number))
+        return departure if reason is None else replace(departure, reason=reason, outcome=Outcome.FAILED)
+
+    # --- clocks ---------------------------------------------------------------------------------------------
+
+    def _watch(self, event: Event) -> list[Action]:
+        if self._is_past(self._deadline_at_ns()):
+            reason = self._deadline_reason()
+            if self.state is State.CONNECTING:
+                return self._finish(Outcome.FAILED, reason)
+            return self._leave(EndStreamCode.TIMEOUT, _Departure(reason, outcome=Outcome.FAILED))
+        if self._is_past(self._silence_at_ns()):
+            seconds = self._limits.answer_timeout_ns / SECOND_NS
+            reason = f"the gateway was silent for {seconds:g} s"
+            return self._leave(EndStreamCode.TIMEOUT, _Departure(reason, Gateway.NEXT, Pace.BACKOFF))
+        return []
+
+    def _close_overdue(self, event: Event) -> list[Action]:
+        if not self._is_past(self._close_by_ns):
+            return []
+        self._close_by_ns = self._now_ns + self._limits.close_timeout_ns
+        return [CloseStream("the gateway did not end the stream", force=True)]
+
+    def _is_past(self, at_ns: int | None) -> bool:
+        return at_ns is not None and self._now_ns >= at_ns
+
+    def _deadline_at_ns(self) -> int | None:
+        if self._limits.deadline_ns is None or self._progress_at_ns is None or self._window.is_empty:
+            return None
+        return self._progress_at_ns + self._limits.deadline_ns
+
+    def _deadline_reason(self) -> str:
+        seconds = (self._limits.deadline_ns or 0) / SECOND_NS
+        trouble = f" ({self._tally.trouble})" if self._tally.trouble else ""
+        return f"block {self._window.first} was not acknowledged within {seconds:g} s{trouble}"
+
+    def _silence_at_ns(self) -> int | None:
+        # Whatever an answer sent us back to, or told us of: a message that is stuck cannot be taken back.
+        if self.state is not State.STREAMING or not (self._window.is_owed or self._is_writing):
+            return None
+        return self._heard_at_ns + self._limits.answer_timeout_ns
+
+    def _is_reset_due(self) -> bool:
+        interval = self._limits.reset_interval_ns
+        # Streams that bring no block lead nowhere, however short they are; those to a gateway that reads
+        # slowly would be left too early, one after the other.
+        if not (self._window.has_offered and self._has_gained):
+            return False
+        return interval is not None and self._now_ns >= self._began_at_ns + interval

@@ -1,0 +1,330 @@
+"""One publisher's side of the protocol as tables: what each event means in each state.
+
+Pure. `TABLE` has every (state, event); what is not possible is `REFUSE`, so a hole cannot hide. `ENDINGS`
+says for each code that a gateway can end a stream with where the publisher goes next. `machine.py` has one
+method per `Step`.
+
+    RESTING ──block──> CONNECTING ──connected──> STREAMING ──all safe──> FINISHING ──disconnected──> DONE
+       ^                 ^    ^                    │  │
+       │nothing to offer │    └────disconnected────┘  │ the gateway ends it, or we do
+       └─────────────────┴──── LEAVING <──────────────┘            ──> FAILED (gave up), STOPPED (user)
+
+Source: docs/protocol.md, "What the node says, and what to do".
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from publishers.protocol.messages import EndCode, EventKind
+
+__all__ = [
+    "ADVICE",
+    "ENDINGS",
+    "FINAL_STATES",
+    "TABLE",
+    "Ending",
+    "Gateway",
+    "Pace",
+    "State",
+    "Step",
+    "advice_table",
+    "endings_table",
+]
+
+
+class State(Enum):
+    """Where a publisher stands."""
+
+    RESTING = "resting"
+    """No stream, and nothing to offer."""
+    CONNECTING = "connecting"
+    """A stream was asked for."""
+    STREAMING = "streaming"
+    """Blocks go out, answers come in."""
+    STOPPING = "stopping"
+    """The user wants to end; the block that is being sent is finished first."""
+    LEAVING = "leaving"
+    """The stream is ending; `Departure` says what comes after it."""
+    FINISHING = "finishing"
+    """Everything is safe; the sending side is closed, the gateway's is awaited."""
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+FINAL_STATES: Final = frozenset({State.DONE, State.FAILED, State.STOPPED})
+
+
+class Step(Enum):
+    """What an event makes the machine do; each is one method of `PublisherMachine`."""
+
+    NOTHING = "nothing"
+    REFUSE = "refuse"
+    """The shell cannot see this event here: `MachineError`, state unchanged."""
+    TAKE_BLOCK = "take block"
+    END_SOURCE = "end source"
+    FAIL = "fail"
+    """The source broke and no stream is open."""
+    LEAVE_BROKEN = "leave broken"
+    """The source broke: EndStream(ERROR), then fail."""
+    BEGIN = "begin"
+    """The stream is open: start with the oldest block held."""
+    RETRY = "retry"
+    """The stream is gone: another one."""
+    SEND = "send"
+    SEND_PARTING = "send parting"
+    """What is left to say on a stream that is ending."""
+    WATCH = "watch"
+    """Look at the clocks: deadline, silence, routine reset."""
+    CLOSE_OVERDUE = "close overdue"
+    """End the call by force when the gateway does not end it."""
+    COUNT_SAFE = "count safe"
+    SKIP = "skip"
+    RESEND = "resend"
+    BEHIND = "behind"
+    LEARN_FIRST = "learn first"
+    """The gateway has told its first block: what it acknowledged counts, or it is left."""
+    OBEY_END = "obey end"
+    """The gateway ended the stream: see ENDINGS."""
+    STOP_AFTER_BLOCK = "stop after block"
+    STOP_NOW = "stop now"
+    STOP_CLOSED = "stop closed"
+    """The gateway ended the stream while stopping: close it, then stop."""
+    DEPART = "depart"
+    FINISHED = "finished"
+    CLOSE = "close"
+
+
+_ANSWERS: Final = (
+    EventKind.ACKNOWLEDGED,
+    EventKind.SKIPPED,
+    EventKind.RESEND_ASKED,
+    EventKind.NODE_BEHIND,
+    EventKind.STREAM_ENDED,
+)
+
+_NO_STREAM: Final = {
+    EventKind.WRITABLE: Step.REFUSE,
+    EventKind.FIRST_TOLD: Step.REFUSE,
+    **dict.fromkeys(_ANSWERS, Step.REFUSE),
+}
+
+_OVER: Final = dict.fromkeys(EventKind, Step.NOTHING)
+
+TABLE: Final[dict[State, dict[EventKind, Step]]] = {
+    State.RESTING: {
+        **_NO_STREAM,
+        EventKind.BLOCK_READY: Step.TAKE_BLOCK,
+        EventKind.SOURCE_ENDED: Step.END_SOURCE,
+        EventKind.SOURCE_FAILED: Step.FAIL,
+        EventKind.CONNECTED: Step.REFUSE,
+        EventKind.DISCONNECTED: Step.REFUSE,
+        EventKind.CLOCK: Step.NOTHING,
+        EventKind.STOP: Step.STOP_NOW,
+    },
+    State.CONNECTING: {
+        **_NO_STREAM,
+        EventKind.BLOCK_READY: Step.TAKE_BLOCK,
+        EventKind.SOURCE_ENDED: Step.END_SOURCE,
+        EventKind.SOURCE_FAILED: Step.FAIL,
+        EventKind.CONNECTED: Step.BEGIN,
+        EventKind.DISCONNECTED: Step.RETRY,
+        EventKind.CLOCK: Step.WATCH,
+        EventKind.STOP: Step.STOP_NOW,
+    },
+    State.STREAMING: {
+        EventKind.BLOCK_READY: Step.TAKE_BLOCK,
+        EventKind.SOURCE_ENDED: Step.END_SOURCE,
+        EventKind.SOURCE_FAILED: Step.LEAVE_BROKEN,
+        EventKind.CONNECTED: Step.REFUSE,
+        EventKind.DISCONNECTED: Step.RETRY,
+        EventKind.WRITABLE: Step.SEND,
+        EventKind.CLOCK: Step.WATCH,
+        EventKind.STOP: Step.STOP_AFTER_BLOCK,
+        EventKind.ACKNOWLEDGED: Step.COUNT_SAFE,
+        EventKind.SKIPPED: Step.SKIP,
+        EventKind.RESEND_ASKED: Step.RESEND,
+        EventKind.NODE_BEHIND: Step.BEHIND,
+        EventKind.STREAM_ENDED: Step.OBEY_END,
+        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
+    },
+    State.STOPPING: {
+        EventKind.BLOCK_READY: Step.NOTHING,  # not taken: it stays unacknowledged, as the report says
+        EventKind.SOURCE_ENDED: Step.NOTHING,
+        EventKind.SOURCE_FAILED: Step.NOTHING,
+        EventKind.CONNECTED: Step.REFUSE,
+        EventKind.DISCONNECTED: Step.STOP_NOW,
+        EventKind.WRITABLE: Step.SEND,
+        EventKind.CLOCK: Step.CLOSE_OVERDUE,
+        EventKind.STOP: Step.NOTHING,
+        EventKind.ACKNOWLEDGED: Step.COUNT_SAFE,
+        EventKind.SKIPPED: Step.SKIP,
+        EventKind.RESEND_ASKED: Step.RESEND,
+        EventKind.NODE_BEHIND: Step.BEHIND,
+        EventKind.STREAM_ENDED: Step.STOP_CLOSED,
+        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
+    },
+    State.LEAVING: {
+        EventKind.BLOCK_READY: Step.TAKE_BLOCK,
+        EventKind.SOURCE_ENDED: Step.END_SOURCE,
+        EventKind.SOURCE_FAILED: Step.LEAVE_BROKEN,
+        EventKind.CONNECTED: Step.REFUSE,
+        EventKind.DISCONNECTED: Step.DEPART,
+        EventKind.WRITABLE: Step.SEND_PARTING,
+        EventKind.CLOCK: Step.CLOSE_OVERDUE,
+        EventKind.STOP: Step.STOP_AFTER_BLOCK,
+        EventKind.ACKNOWLEDGED: Step.COUNT_SAFE,  # still true, and what is safe is not offered again
+        EventKind.SKIPPED: Step.NOTHING,
+        EventKind.RESEND_ASKED: Step.NOTHING,
+        EventKind.NODE_BEHIND: Step.NOTHING,
+        EventKind.STREAM_ENDED: Step.CLOSE,
+        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
+    },
+    State.FINISHING: {
+        EventKind.BLOCK_READY: Step.REFUSE,
+        EventKind.SOURCE_ENDED: Step.REFUSE,
+        EventKind.SOURCE_FAILED: Step.REFUSE,
+        EventKind.CONNECTED: Step.REFUSE,
+        EventKind.DISCONNECTED: Step.FINISHED,
+        EventKind.WRITABLE: Step.SEND_PARTING,
+        EventKind.CLOCK: Step.CLOSE_OVERDUE,
+        EventKind.STOP: Step.NOTHING,  # there is nothing left to stop
+        EventKind.ACKNOWLEDGED: Step.NOTHING,
+        EventKind.SKIPPED: Step.SKIP,  # of a block that looked won
+        # the gateway acknowledged everything: it cannot mean our blocks
+        EventKind.RESEND_ASKED: Step.NOTHING,
+        EventKind.NODE_BEHIND: Step.NOTHING,
+        EventKind.STREAM_ENDED: Step.CLOSE,
+        EventKind.FIRST_TOLD: Step.NOTHING,
+    },
+    State.DONE: _OVER,  # a shell that is winding down may still report what it sees
+    State.FAILED: _OVER,
+    State.STOPPED: _OVER,
+}
+
+
+class Gateway(Enum):
+    """Where to go after a stream."""
+
+    SAME = "same"
+    NEXT = "next"
+    """The next of the list, the first after the last; with one gateway, the same."""
+
+
+class Pace(Enum):
+    """When to go there."""
+
+    AT_ONCE = "at once"
+    SOON = "soon"
+    """As BACKOFF, but where there are several gateways with short waits at first."""
+    BACKOFF = "backoff"
+    """After the wait of the retry policy, but at once where a gateway of the list was not tried yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a gateway's EndOfStream code leads to."""
+
+    gateway: Gateway
+    pace: Pace
+    why: str
+
+
+ENDINGS: Final[dict[EndCode, Ending]] = {
+    # "Connection closed in an orderly way": it shuts down, or is a standby.
+    EndCode.SUCCESS: Ending(Gateway.NEXT, Pace.SOON, "the gateway shuts down or is a standby"),
+    # Bounded: INVALID_REQUEST_RETRIES_MAX.
+    EndCode.INVALID_REQUEST: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway calls our request invalid"),
+    EndCode.ERROR: Ending(
+        Gateway.NEXT,
+        Pace.BACKOFF,
+        "the gateway cannot go on: it lacks what the block is checked with, or failed",
+    ),
+    EndCode.TIMEOUT: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway found us too slow"),
+    # Everything up to its last block is safe: go on behind it. Without news in it, with backoff.
+    EndCode.DUPLICATE_BLOCK: Ending(Gateway.SAME, Pace.AT_ONCE, "the gateway has the block already"),
+    # Bounded: BAD_PROOF_RETRIES_MAX. "To the same or a different block node."
+    EndCode.BAD_BLOCK_PROOF: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway refused the block's proof"),
+    # "Mark block node not healthy and connect to a different block node."
+    EndCode.PERSISTENCE_FAILED: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway cannot store blocks now"),
+    EndCode.UNKNOWN: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway gave no reason"),
+}
+
+
+# --- for the documents -----------------------------------------------------------------------------------
+
+ADVICE: Final[dict[Step, tuple[str, str]]] = {
+    Step.COUNT_SAFE: (
+        "BlockAcknowledgement(N)",
+        """
+        N and all blocks before it are verified and on disk: let go of them. If you are in the middle of one,
+        send no more of it and go on with the first that is not acknowledged.
+        """,
+    ),
+    Step.SKIP: (
+        "SkipBlock(N)",
+        """
+        Somebody else sends N. Send no more of it, go on with the header of N + 1 as soon as you have it, and
+        keep N until it is acknowledged.
+        """,
+    ),
+    Step.RESEND: (
+        "ResendBlock(N)",
+        """
+        Break off what you are sending and go on from the header of N, with all blocks after it. You may hear
+        SkipBlock for any of them. If you have N no more: EndStream(TOO_FAR_BEHIND, earliest, latest).
+        """,
+    ),
+    Step.BEHIND: (
+        "BehindPublisher(L)",
+        """
+        The node has blocks up to L only. If you hold L + 1, go on from its header at once, on this stream.
+        Where L is none, that is the next expected block of `serverStatus`, and block 0 where it expects any.
+        If you do not hold it: EndStream(TOO_FAR_BEHIND, earliest, latest), and try again with growing waits.
+        """,
+    ),
+    Step.OBEY_END: (
+        "EndOfStream(code, L, N)",
+        """
+        The stream is over: stop sending and close your side. L is the node's last stored block, or none; N is
+        the block that the code is about, 0 where there is none. What to do next: the table below.
+        """,
+    ),
+}
+"""Step that an answer leads to while blocks go out -> the answer, and what any publisher should do on it."""
+
+
+def advice_table() -> str:
+    """Return ADVICE as a markdown table."""
+    lines = ["| the node says | what to do |", "|---|---|"]
+    lines += [f"| `{answer}` | {' '.join(advice.split())} |" for answer, advice in ADVICE.values()]
+    return "\n".join(lines) + "\n"
+
+
+def endings_table() -> str:
+    """Return ENDINGS as a markdown table."""
+    lines = ["| code | | meaning | go on at | when |", "|---|---|---|---|---|"]
+    for code, ending in sorted(ENDINGS.items()):
+        lines.append(
+            f"| {int(code)} | {code.name} | {ending.why} | {_WHERE[ending.gateway]} | {_WHEN[ending.pace]} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+_WHERE: Final = {
+    Gateway.SAME: "the same node",
+    Gateway.NEXT: "another node, or the same one where there is no other",
+}
+_WHEN: Final = {
+    Pace.AT_ONCE: "at once",
+    Pace.SOON: "at once where another node was not tried yet, then after 0.1 s for 5 s, then growing waits",
+    Pace.BACKOFF: "after a growing wait, unless another node was not tried yet",
+}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(advice_table() + "\n" + endings_table())

@@ -1,0 +1,105 @@
+"""How often gateways refused what one publisher sends, and when that is final.
+
+Pure. A refusal may be the gateway's fault (a wrong key, another chain), so each gateway of the list is tried
+once in any case, and the retries of limits.py are made.
+
+    refused with       counted                                          the count ends
+    BAD_BLOCK_PROOF    for each block                                   never; a block that is stored is gone
+    INVALID_REQUEST    streams in a row, as the fault may be anywhere   when a block becomes safe
+    message too long   streams in a row                                 when a block becomes safe
+
+A block below the first one of every gateway of the list is stored by none of them: that is final at once.
+
+Source: docs/protocol.md, "Trying again".
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from publishers.protocol.messages import EndCode
+from publishers.protocol.tally import Tally
+
+__all__ = ["Refusals"]
+
+_BAD_PROOF_MEANS: Final = (
+    ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
+    "the gateway's log says which"
+)
+
+
+class Refusals:
+    """Counts refusals, and says when to give up."""
+
+    def __init__(
+        self, tally: Tally, gateway_count: int, bad_proof_retries_max: int, invalid_request_retries_max: int
+    ) -> None:
+        """Start with none.
+
+        Args:
+            tally: keeps the count for each block.
+            gateway_count: how many gateways there are to try.
+            bad_proof_retries_max: times that a block is offered again after BAD_BLOCK_PROOF.
+            invalid_request_retries_max: streams in a row that INVALID_REQUEST may end before the last.
+        """
+        self._tally = tally
+        self._gateway_count = gateway_count
+        self._bad_proof_retries_max = bad_proof_retries_max
+        self._invalid_request_retries_max = invalid_request_retries_max
+        self._invalid_streak = self._too_long_streak = 0
+        self._firsts: dict[int, int] = {}
+
+    def progress(self) -> None:
+        """A block became safe: what is sent is not invalid."""
+        self._invalid_streak = self._too_long_streak = 0
+
+    def begins_with(self, gateway: int, first: int) -> None:
+        """Note the first block that a gateway stores.
+
+        Args:
+            gateway: 0-based position in the list.
+            first: number of the block.
+        """
+        self._firsts[gateway] = first
+
+    def stored_nowhere(self, number: int) -> str | None:
+        """Say that no gateway stores a block, which is final; None where one may, or has yet to tell."""
+        if len(self._firsts) < self._gateway_count or (first := min(self._firsts.values())) <= number:
+            return None
+        self._tally.stored_from = first
+        blocks = f"block {number}" if number == first - 1 else f"blocks {number} to {first - 1}"
+        gateways = "the gateway" if self._gateway_count == 1 else "of the gateways the earliest"
+        return f"no gateway stores {blocks}: {gateways} begins with block {first}"
+
+    def bad_proof(self, number: int) -> str | None:
+        """Count BAD_BLOCK_PROOF for a block; return why it is final, None where it is not."""
+        refused_count = self._tally.refuse(number, EndCode.BAD_BLOCK_PROOF.name)
+        if refused_count <= self._bad_proof_retries_max or refused_count < self._gateway_count:
+            return None
+        return f"block {number} was refused {refused_count} times with BAD_BLOCK_PROOF{_BAD_PROOF_MEANS}"
+
+    def too_long(self) -> bool:
+        """Count a stream that ended because a message was too long for the gateway; tell whether it is final.
+
+        A second stream to the same gateway hears of the blocks before that message first.
+        """
+        self._too_long_streak += 1
+        return self._too_long_streak >= max(2, self._gateway_count)
+
+    def invalid_request(self, number: int, *, is_held: bool) -> str | None:
+        """Count a stream that INVALID_REQUEST ended; return why it is final, None where it is not.
+
+        Args:
+            number: the block that was sent last.
+            is_held: it is one of ours, so that the refusal is its.
+        """
+        self._invalid_streak += 1
+        if is_held:
+            self._tally.refuse(number, EndCode.INVALID_REQUEST.name)
+        streak, retries_max = self._invalid_streak, self._invalid_request_retries_max
+        if streak <= retries_max or streak < self._gateway_count:
+            return None
+        return (
+            f"the gateway answered INVALID_REQUEST {streak} times in a row, "
+            f"last at block {number}; see its log"
+        )

@@ -1,0 +1,293 @@
+"""The send window of one publisher: the blocks it holds, and the place among them where the stream is.
+
+Pure. As in a protocol of go-back-N, two edges move over the chain, and answers move them:
+
+                 first              cursor                   next
+    ──stored─────┤ held, offered    ┤ held, to be offered    ┤ still to come from the source──►
+                 └── window_blocks_max at most ──┘
+
+    answer                              moves
+    acknowledged, duplicate, behind     `first` behind the last block that is stored, and `cursor` with it
+    skipped                             `cursor` to the next block
+    resend, behind                      `cursor` back, in mid-block too; all from there is offered again
+
+Invariants
+  - A block leaves only when a gateway said that it is stored; skipped is not stored.
+  - A block that is known to be stored is not offered, nor is the rest of it sent.
+  - Every stream begins with the oldest block held.
+  - An answer to a header from before the stream went back moves nothing.
+
+Source: docs/protocol.md, "What the node says, and what to do".
+"""
+
+from __future__ import annotations
+
+from publishers import limits
+from publishers.protocol.cache import BlockCache, HeldBlock, Standing
+from publishers.protocol.messages import BlockReady, SendEndOfBlock, SendItems
+from publishers.protocol.offers import Offers
+from publishers.protocol.tally import Tally
+
+__all__ = ["SendWindow"]
+
+
+class SendWindow:
+    """Which block is sent next. What is told of blocks is counted here, too."""
+
+    def __init__(self, tally: Tally, cache_bytes_max: int, blocks_max: int) -> None:
+        """Start with no block.
+
+        Args:
+            tally: counts.
+            cache_bytes_max: bytes of blocks held from which on no further one is wanted.
+            blocks_max: blocks that may be offered and not be stored.
+        """
+        self._tally = tally
+        self._blocks_max = blocks_max
+        self._cache = BlockCache(cache_bytes_max)
+        self._cursor = 0  # the block that is being sent, or comes next
+        self._position = 0  # sets of it that were sent; as many as it has: only its end is left
+        self._offers = Offers(limits.OFFERS_MAX)
+        self._offered_first: int | None = None  # on the present stream; no later one is lower
+        self._behind_count = 0  # on the present stream, since a block last became safe
+        self._resend_count = 0  # the same
+        self._acked_through = -1
+        self._safe_through = -1
+
+    @property
+    def place(self) -> tuple[int, int, int, int]:
+        """What messages and answers move; an answer that leaves it as it was says nothing new."""
+        return self._safe_through, self._cursor, self._position, len(self._offers)
+
+    # --- what is held ---------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no block is held: all that came from the source are stored."""
+        return not self._cache
+
+    @property
+    def first(self) -> int | None:
+        """Number of the oldest block held."""
+        return self._cache.first
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the blocks held."""
+        return self._cache.size_bytes
+
+    @property
+    def safe_through(self) -> int | None:
+        """Every block up to this one is known to be stored."""
+        return self._safe_through if self._safe_through >= 0 else None
+
+    @property
+    def wants_block(self) -> bool:
+        """Whether there is room for the source's next block."""
+        first, following = self._cache.first, self._cache.next_number
+        if first is None or following is None:
+            return True
+        return not self._cache.is_full and following - max(self._cursor, first) < limits.READ_AHEAD_BLOCKS
+
+    def range_held(self) -> tuple[int, int]:
+        """Say which blocks are held, the earliest and the latest; twice the latest that was, if none is."""
+        latest = max(0, (self._cache.next_number or 0) - 1)
+        earliest = self._cache.first
+        return (latest if earliest is None else earliest), latest
+
+    def holds(self, number: int) -> bool:
+        """Tell whether a block is held."""
+        return self._cache.get(number) is not None
+
+    def take(self, block: BlockReady) -> None:
+        """Hold the source's next block, unless it is stored already.
+
+        Raises:
+            BlockOrderError: it is not the next; nothing is changed.
+        """
+        self._cache.check_order(block.number)
+        self._tally.took(block.number)
+        if block.number <= self._safe_through:
+            self._cache.pass_over(block.number)
+            self._tally.safe(acknowledged=block.number <= self._acked_through)
+            return
+        if not self._cache:
+            self._cursor = max(self._cursor, block.number)
+        self._cache.add(HeldBlock(block.number, block.sets, block.size_bytes))
+
+    # --- sending --------------------------------------------------------------------------------------------
+
+    @property
+    def is_between_blocks(self) -> bool:
+        """Whether a header is what would be sent next."""
+        return self._position == 0
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether the gateway has something to answer: a block was offered that is not stored."""
+        return bool(self._cache) and (self._cursor, self._position) != (self._cache.first, 0)
+
+    def begin_stream(self) -> None:
+        """Go to the oldest block held: a stream has begun, which has heard of nothing."""
+        self._offers.clear()
+        self._offered_first = None
+        self._behind_count = self._resend_count = 0
+        self._position = 0
+        self._cursor = self._cache.first if self._cache.first is not None else self._cursor
+        for block in self._cache.blocks_from(self._cursor):
+            block.clear_marks()
+
+    def next_message(self, now_ns: int) -> SendItems | SendEndOfBlock | None:
+        """Give what is to be sent next, as sent.
+
+        Args:
+            now_ns: the machine's clock.
+
+        Returns:
+            None: the source has not given the block yet, or the window is full.
+        """
+        block = self._cache.get(self._cursor)
+        if block is None:
+            return None
+        if self._position == 0:
+            first = self._cache.first
+            if first is not None and self._cursor - first >= self._blocks_max:
+                return None
+            self._offers.sent(block.number)
+            if self._offered_first is None:
+                self._offered_first = block.number
+            self._tally.offer(block)
+        if self._position < len(block.sets):
+            items = block.sets[self._position]
+            self._position += 1
+            self._tally.bytes_sent += sum(map(len, items))
+            return SendItems(block.number, items)
+        block.whole_at_ns = now_ns
+        self._move_to(block.number + 1)
+        return SendEndOfBlock(block.number)
+
+    @property
+    def has_offered(self) -> bool:
+        """Tell whether any block was offered on the present stream."""
+        return self._offered_first is not None
+
+    def has_offered_through(self, number: int) -> bool:
+        """Tell whether a block up to `number` was offered on the present stream."""
+        return self._offered_first is not None and self._offered_first <= number
+
+    def last_sent(self, said: int) -> int:
+        """Name the block that a refusal of what was sent is about.
+
+        Args:
+            said: what the gateway says; 0 may also mean that it does not.
+        """
+        number = said if self._cache.get(said) else self._cursor
+        if self._position == 0 and number == self._cursor and self._cache.get(number - 1):
+            number -= 1  # the block just sent whole
+        return number
+
+    # --- answers --------------------------------------------------------------------------------------------
+
+    def stored(self, number: int, now_ns: int, *, acknowledged: bool) -> bool:
+        """Let go of every block up to `number`: a gateway has it on disk.
+
+        Args:
+            number: of a block, which need not be held, nor have come yet.
+            now_ns: the machine's clock.
+            acknowledged: it was said in an acknowledgement.
+
+        Returns:
+            Whether that is news.
+        """
+        if acknowledged:
+            self._acked_through = max(self._acked_through, number)
+        if number <= self._safe_through:
+            return False
+        self._safe_through = number
+        self._behind_count = self._resend_count = 0
+        for block in self._cache.drop_through(number):
+            self._tally.safe(acknowledged=acknowledged)
+            if acknowledged and block.whole_at_ns is not None and not block.skipped:
+                self._tally.win(block.number, now_ns - block.whole_at_ns)
+        if self._cursor <= number:
+            # It may be the block that is being sent: the rest of it is not wanted any more.
+            self._move_to(number + 1)
+        self._offers.drop_through(number)
+        return True
+
+    def skip(self, number: int) -> None:
+        """Send no more of a block: another publisher does."""
+        is_present = self._offers.answered(lambda offered: offered == number)
+        block = self._cache.get(number)
+        if number <= self._safe_through:  # answers come in order: it was stored before our header was heard
+            self._tally.skip_stored(number)
+            return
+        if not is_present or block is None:
+            return  # never offered here, or about a header from before we were sent back
+        block.skipped = True
+        self._tally.skip(block)
+        if self._cursor == number:
+            self._move_to(number + 1)
+
+    def resend(self, number: int) -> bool:
+        """Go back to a block that the gateway asks for again.
+
+        Returns:
+            False: it is gone, or the gateway has asked too often without taking it.
+        """
+        standing = self._cache.standing_of(number)
+        if standing is Standing.GONE:
+            return False
+        if standing is Standing.COMING or (self._cursor, self._position) <= (number, 0):
+            return True  # it is still to be offered on this stream
+        self._resend_count += 1
+        if self._resend_count > limits.RESEND_ANSWERS_MAX:
+            return False  # or it would go on at the speed of the line
+        self._tally.resent += 1
+        self._go_back_to(number)
+        return True
+
+    def hear_behind(self, wanted: int) -> bool | None:
+        """Match an answer "behind" to the header that it is about; call `go_on_from` then.
+
+        Args:
+            wanted: the block that the gateway is to be sent first.
+
+        Returns:
+            False: that header is from before the stream went back; None: there is no such header.
+        """
+        return self._offers.answered(lambda offered: offered > wanted)
+
+    def go_on_from(self, wanted: int, *, is_late: bool) -> bool:
+        """Go back to the block that a gateway needs which is behind.
+
+        Args:
+            wanted: the block.
+            is_late: what `hear_behind` said.
+
+        Returns:
+            False: it is gone, or the gateway has asked too often without taking it.
+        """
+        standing = self._cache.standing_of(wanted)
+        if standing is Standing.GONE:
+            return False
+        self._tally.behind += 1
+        if standing is not Standing.HELD or is_late or (self._cursor, self._position) <= (wanted, 0):
+            return True
+        self._behind_count += 1
+        if self._behind_count > limits.BEHIND_ANSWERS_MAX:
+            return False  # or it would go on at the speed of the line
+        self._go_back_to(wanted)
+        return True
+
+    def _move_to(self, number: int) -> None:
+        """Go on with block `number`, from its header."""
+        self._cursor = number
+        self._position = 0
+
+    def _go_back_to(self, number: int) -> None:
+        """Offer block `number` and all after it again, on this stream."""
+        self._offers.sent_back()
+        self._move_to(number)
+        for block in self._cache.blocks_from(number):
+            block.clear_marks()

@@ -1,0 +1,165 @@
+"""Counts what one publisher does, and makes its report of them.
+
+Pure. The machine counts here; `PublishReport` is the frozen result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+from publishers.limits import LATENCY_SAMPLES_MAX, OFFERS_MAX
+from publishers.protocol.cache import HeldBlock
+from publishers.report import PublishReport, RefusedBlock
+
+__all__ = ["Tally"]
+
+
+class Tally:
+    """The running counts of one publisher; the fields mean what they mean in `PublishReport`."""
+
+    def __init__(self, publisher_id: str) -> None:
+        """Start at nothing."""
+        self.publisher_id = publisher_id
+        self.first_block: int | None = None
+        self.last_block: int | None = None
+        self.blocks = 0
+        self.offered = 0
+        self.won = 0
+        self.skipped = 0
+        self.acknowledged = 0
+        self.duplicate = 0
+        self.resent = 0
+        self.behind = 0
+        self.too_far_behind = 0
+        self.streams = 0
+        self.failovers = 0
+        self.bytes_sent = 0
+        self.failure: str | None = None
+        self.trouble: str | None = None
+        self.stored_from: int | None = None
+        self._gateway: int | None = None
+        self._refusals: Counter[int] = Counter()
+        self._refusal_codes: dict[int, str] = {}
+        self._latency_ns: deque[int] = deque(maxlen=LATENCY_SAMPLES_MAX)
+        self._stream_wins: deque[int] = deque(maxlen=OFFERS_MAX)
+
+    def begin_stream(self, gateway: int = 0) -> None:
+        """Count a stream; what was won before it stays won.
+
+        Args:
+            gateway: 0-based position of its gateway in the list.
+        """
+        self.streams += 1
+        self.failovers += self._gateway not in (None, gateway)
+        self._gateway = gateway
+        self._stream_wins.clear()
+
+    def took(self, number: int) -> None:
+        """Count a block taken from the source."""
+        if self.first_block is None:
+            self.first_block = number
+        self.last_block = number
+        self.blocks += 1
+
+    def offer(self, block: HeldBlock) -> None:
+        """Count a header, once per block."""
+        self.offered += not block.offered_ever
+        block.offered_ever = True
+
+    def skip(self, block: HeldBlock) -> None:
+        """Count a skip, once per block; the gateway came to it past all headers before: their wins stand."""
+        self._stream_wins.clear()
+        self.skipped += not block.skipped_ever
+        block.skipped_ever = True
+
+    def skip_stored(self, number: int) -> None:
+        """Count a skip of a block that is known to be stored: it was another publisher's after all.
+
+        Within its duplicate window a gateway answers so, and not with DUPLICATE_BLOCK. It came to the header
+        past all before, so their wins stand.
+        """
+        wins = self._stream_wins
+        while wins and wins[0] < number:
+            wins.popleft()
+        if wins and wins[0] == number:
+            if len(self._latency_ns) >= len(wins):
+                del self._latency_ns[-len(wins)]
+            wins.popleft()
+            self.won -= 1
+            self.skipped += 1
+
+    def safe(self, *, acknowledged: bool) -> None:
+        """Count a block that is known to be stored."""
+        if acknowledged:
+            self.acknowledged += 1
+        else:
+            self.duplicate += 1
+
+    def win(self, number: int, latency_ns: int) -> None:
+        """Count a block that this publisher won, as far as is known.
+
+        Args:
+            number: of the block.
+            latency_ns: from its last byte sent to its acknowledgement.
+        """
+        self.won += 1
+        self._latency_ns.append(latency_ns)
+        self._stream_wins.append(number)
+
+    def take_back_wins(self, from_number: int) -> None:
+        """Take back what was counted as won on this stream from a block on, as far as no skip confirmed it.
+
+        An acknowledgement of another publisher's block can cross with our sending the same block. It looks
+        like a win, until the gateway comes to our header and ends the stream with DUPLICATE_BLOCK: no header
+        from that on was accepted.
+
+        Args:
+            from_number: the block of that header; 0 where the gateway does not say.
+        """
+        while self._stream_wins and self._stream_wins[-1] >= from_number:
+            self._stream_wins.pop()
+            self.won -= 1
+            if self._latency_ns:
+                self._latency_ns.pop()
+
+    def refuse(self, number: int, code: str) -> int:
+        """Count a refusal of a block, and say how many it has now."""
+        self._refusals[number] += 1
+        self._refusal_codes[number] = code
+        return self._refusals[number]
+
+    def report(self, safe_through: int | None, elapsed_ns: int) -> PublishReport:
+        """Make the report.
+
+        Args:
+            safe_through: every block up to this one is known to be stored.
+            elapsed_ns: since the publisher's first event.
+        """
+        refused = tuple(
+            RefusedBlock(number, self._refusal_codes[number], count)
+            for number, count in sorted(self._refusals.items())
+        )
+        return PublishReport(
+            publisher_id=self.publisher_id,
+            first_block=self.first_block,
+            last_block=self.last_block,
+            safe_through=safe_through,
+            stored_from=self.stored_from,
+            blocks=self.blocks,
+            offered=self.offered,
+            won=self.won,
+            skipped=self.skipped,
+            acknowledged=self.acknowledged,
+            duplicate=self.duplicate,
+            resent=self.resent,
+            behind=self.behind,
+            too_far_behind=self.too_far_behind,
+            reconnects=max(0, self.streams - 1),
+            failovers=self.failovers,
+            bytes_sent=self.bytes_sent,
+            refused=refused,
+            elapsed_ns=elapsed_ns,
+            latency_ns=tuple(self._latency_ns),
+            failure=self.failure,
+            trouble=self.trouble,
+        )

@@ -1,0 +1,90 @@
+"""Reads a node's stream as a legacy client does, over TCP, and compares every block with its source.
+
+What the demo and tests go by: the entries that a client is sent must decode to exactly the published items.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from datastream import BlockingStreamClient, DatastreamError, Entry
+from gateway.blocks.block import Block
+from gateway.blocks.stream_layout import BlockDecoder, StoredBlock
+from gateway.errors import GatewayError
+
+__all__ = ["ReadTotals", "StreamReader"]
+
+
+@dataclass(slots=True)
+class ReadTotals:
+    """What a reader has seen so far."""
+
+    entries: int = 0
+    blocks: int = 0
+    items: int = 0
+    bytes: int = 0
+    """Of items."""
+    differing: int = 0
+    """Blocks whose items are not those of the source."""
+    last_number: int | None = None
+
+
+class StreamReader(threading.Thread):
+    """Follows the stream from its first entry until a block is there, in a thread of its own.
+
+    Args:
+        host: of the node's TCP address.
+        port: of the node's TCP address.
+        source: gives the published block of a number.
+        last_number: the block after which it ends.
+    """
+
+    def __init__(self, host: str, port: int, source: Callable[[int], Block], last_number: int) -> None:
+        super().__init__(name="stream-reader", daemon=True)
+        self.totals = ReadTotals()
+        self.failure: Exception | None = None
+        """Why it ended early; None while it runs and when it came to the last block."""
+        self._client = BlockingStreamClient(host, port)
+        self._source = source
+        self._last_number = last_number
+        self._stopped = False
+
+    def run(self) -> None:
+        """Read until the last block is here."""
+        decoder = BlockDecoder()
+        try:
+            self._client.start(0)
+            for entry in self._client.entries():
+                if self._take(decoder, entry) == self._last_number:
+                    return
+        except (DatastreamError, GatewayError, OSError) as error:
+            if not self._stopped:
+                self.failure = error
+        finally:
+            self._client.close()
+
+    def stop(self) -> None:
+        """End the thread, wherever it is."""
+        self._stopped = True
+        self._client.shut_down()
+        self.join()
+
+    def _take(self, decoder: BlockDecoder, entry: Entry) -> int | None:
+        """Count an entry; return the number of the block that it ends."""
+        self.totals.entries += 1
+        stored = decoder.feed(entry.type, entry.data)
+        if stored is None:
+            return None
+        self._count(stored)
+        return stored.number
+
+    def _count(self, stored: StoredBlock) -> None:
+        totals, items = self.totals, tuple(stored.items)
+        totals.blocks += 1
+        totals.items += len(items)
+        totals.bytes += sum(map(len, items))
+        totals.last_number = stored.number
+        if items != self._source(stored.number).items:
+            totals.differing += 1

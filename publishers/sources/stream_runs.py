@@ -1,0 +1,189 @@
+"""A stream file read in runs of data pages, by many readers at once, while somebody may be appending to it.
+
+    | header page | page 0 | page 1 | page 2 | page 3 | ...
+                  '------ run 0 ----'------ run 1 ----'
+
+A data page begins with an entry, whose number is in its head; so a run can be read without what is before it.
+What is committed when the header is read does not change any more; nothing is locked, and nothing beside the
+file itself is looked at.
+Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn, TypeVar
+
+from datastream.errors import EntriesDisagree
+from datastream.file.disk import RealDisk
+from datastream.file.header_check import inspect_header
+from datastream.file.pages import PageFault, walk_page
+from datastream.layout import (
+    ENTRY_HEAD,
+    ENTRY_HEAD_SIZE,
+    HEADER_OFFSET,
+    HEADER_PAGE_SIZE,
+    HEADER_SIZE,
+    PACKET_DATA,
+    PAGE_SIZE,
+    Entry,
+    StreamHeader,
+    decode_header,
+    page_start,
+    pages_used,
+)
+from publishers.number_range import cut_evenly
+
+__all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
+
+STREAM_FILE_NAME: Final = "datastream.bin"
+"""The name that a node gives its stream file."""
+
+PageT = TypeVar("PageT", bound=Sized)
+
+
+@dataclass(frozen=True, slots=True)
+class PageRun:
+    """Consecutive data pages of a file."""
+
+    first_page: int
+    """0-based."""
+    end_page: int
+    """The page after the last."""
+    first_number: int
+    """Number of the first entry on the first page."""
+    end_number: int
+    """The number after that of the last entry on the last page."""
+
+
+def stream_file_in(path: Path) -> Path:
+    """Give the stream file of what may be a node's data folder."""
+    return path / STREAM_FILE_NAME if path.is_dir() else path
+
+
+class PagesReader:
+    """An open stream file.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be opened.
+        StreamFileRefused: it is no stream file, or its header cannot be right.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._disk = RealDisk(path, writable=False)
+        try:
+            self.header = self._inspect()
+        except BaseException:
+            self._disk.close()
+            raise
+
+    def __enter__(self) -> PagesReader:
+        """Return self."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close."""
+        self._disk.close()
+
+    @property
+    def page_count(self) -> int:
+        """Data pages in use."""
+        return pages_used(self.header.total_length)
+
+    def plan(self, parts: int) -> list[PageRun]:
+        """Cut the pages into runs of about the same length.
+
+        Args:
+            parts: at least 1; fewer come back when there are fewer pages.
+
+        Raises:
+            EntriesDisagree: a page does not begin with an entry.
+        """
+        return [
+            PageRun(start, stop, self._first_number(start), self._first_number(stop))
+            for start, stop in cut_evenly(0, self.page_count, parts)
+        ]
+
+    def run_from(self, page_number: int) -> PageRun:
+        """Give the run of all pages from one on.
+
+        Raises:
+            EntriesDisagree: the page does not begin with an entry.
+        """
+        end_number = self.header.total_entries
+        return PageRun(page_number, self.page_count, self._first_number(page_number), end_number)
+
+    def pages_from(self, run: PageRun) -> Iterator[list[Entry]]:
+        """Give the entries, page by page; as `read_from`."""
+        return self.read_from(run, _entries_on)
+
+    def read_from(self, run: PageRun, read: Callable[[bytes, int, int], PageT]) -> Iterator[PageT]:
+        """Read page by page, from the beginning of a run to the end of the stream.
+
+        Args:
+            run: where to begin, and what is known of its end.
+            read: makes of a page what is given; called with its bytes, the number of its first entry, and the
+                position where its entries end at the latest. It raises PageFault for what is no page, and its
+                length is the number of the entries.
+
+        Raises:
+            EntriesDisagree: the entries are not what the format and the header say, at the run's end, too.
+        """
+        number = run.first_number
+        for page_number in range(run.first_page, self.page_count):
+            if page_number == run.end_page and number != run.end_number:
+                self._disagree(page_number, 0, number, f"entry {number}", f"entry {run.end_number}")
+            start = page_start(page_number)
+            end = min(PAGE_SIZE, self.header.total_length - start)
+            try:
+                page = read(self._disk.pread(end, start), number, end)
+            except PageFault as fault:
+                self._disagree(page_number, fault.position, fault.number, fault.found, fault.expected)
+            number += len(page)
+            yield page
+        if number != self.header.total_entries:
+            expected = f"TotalEntries {self.header.total_entries}"
+            self._disagree(self.page_count - 1, 0, number, f"{number} entries", expected)
+
+    def _inspect(self) -> StreamHeader:
+        page = self._disk.pread(HEADER_OFFSET + HEADER_SIZE, 0)
+        # Whatever kind of stream it says it is: a reader has no kind of its own.
+        whole = len(page) == HEADER_OFFSET + HEADER_SIZE
+        stream_type = decode_header(page[HEADER_OFFSET:]).header.stream_type if whole else 1
+        return inspect_header(self._path, self._disk, stream_type)
+
+    def _first_number(self, page_number: int) -> int:
+        if page_number >= self.page_count:
+            return self.header.total_entries
+        head = self._disk.pread(ENTRY_HEAD_SIZE, page_start(page_number))
+        packet_type, _, _, number = ENTRY_HEAD.unpack(head)
+        if packet_type != PACKET_DATA:
+            self._disagree(page_number, 0, 0, f"packet type {packet_type}", f"packet type {PACKET_DATA}")
+        if page_number == 0 and number != 0:
+            self._disagree(0, 0, 0, f"entry {number}", "entry 0")
+        return int(number)
+
+    def _disagree(self, page_number: int, position: int, number: int, found: str, expected: str) -> NoReturn:
+        offset = page_start(page_number) + position
+        assert offset >= HEADER_PAGE_SIZE or not self.page_count
+        raise EntriesDisagree(self._path, number, offset, found, expected)
+
+
+def _entries_on(page: bytes, first_number: int, end: int) -> list[Entry]:
+    walk_page(page, first_number, end)
+    entries = []
+    position = 0
+    unpack = ENTRY_HEAD.unpack_from
+    while position + ENTRY_HEAD_SIZE <= end:
+        packet_type, size, entry_type, number = unpack(page, position)
+        if packet_type != PACKET_DATA:
+            break
+        entries.append(Entry(entry_type, number, page[position + ENTRY_HEAD_SIZE : position + size]))
+        position += size
+    return entries

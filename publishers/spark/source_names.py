@@ -1,0 +1,172 @@
+"""What `sluice publish --source` names: one of a few formats, and where the blocks lie.
+
+blockfiles:PATH        a folder of block files, a zip, a tar or a glob, or the URL of one in an object store
+datastream:PATH        a stream file, or the data folder of a node
+datastream:HOST:PORT   a data streamer over TCP; a comma list of several
+blockstream:HOST:PORT  the gRPC address of a node; a comma list of several
+parquet:PATH           a lake table of block_number and items, by its path
+table:NAME             the same by its name in Spark's catalog
+PATH                   whichever of them is there, else a folder of block files
+
+Block files may be in several places: each is then named as one source, and they are one chain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from datastream.layout import HEADER_OFFSET, MAGIC
+from gateway.addresses import parse_addresses
+from gateway.errors import AddressError
+from publishers.blocks.block_layouts import has_glob, is_archive_name, is_block_name
+from publishers.errors import OptionError
+from publishers.sources.stream_runs import STREAM_FILE_NAME
+from publishers.spark.options import required
+
+__all__ = ["SourceKind", "SourceName", "parse_source", "parse_sources"]
+
+SourceKind = Literal["blockfiles", "datastream", "blockstream", "parquet", "table"]
+"""The formats."""
+
+_PREFIX: Final = re.compile(r"(?P<word>[A-Za-z_][A-Za-z0-9_-]*):(?!//)(?P<rest>.*)", re.DOTALL)
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_FORMS: Final = (
+    "a folder or archive of block files, blockfiles:PATH, datastream:PATH, datastream:HOST:PORT, "
+    "blockstream:HOST:PORT, parquet:PATH or table:NAME"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceName:
+    """A source, named and not yet looked into."""
+
+    kind: SourceKind
+    location: str
+    """Path (absolute), URL, addresses or name, as the format has it."""
+    is_server: bool = False
+    """With `datastream`: whether it is read over TCP."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further options of the format."""
+    further: tuple[str, ...] = ()
+    """With `blockfiles`: further locations."""
+
+    @property
+    def locations(self) -> tuple[str, ...]:
+        """All locations."""
+        return (self.location, *self.further)
+
+    def __str__(self) -> str:
+        """Write it so that it can be read again, each location as one source."""
+        return " ".join(f"{self.kind}:{location}" for location in self.locations)
+
+
+def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None) -> SourceName:
+    """Read the names of one source or, of block files, several.
+
+    Args:
+        texts: as given, at least one.
+        options: of the format.
+
+    Raises:
+        OptionError: as `parse_source`; or one of several is no place of block files.
+    """
+    sources = [parse_source(text, options) for text in texts]
+    for source in sources:
+        if len(sources) > 1 and source.kind != "blockfiles":
+            raise OptionError("source", f"{source} among several", "block files, where there are several")
+    return replace(sources[0], further=tuple(source.location for source in sources[1:]))
+
+
+def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceName:
+    """Read the name of a source; of one without a format, look what is there.
+
+    Args:
+        text: as given.
+        options: of the format.
+
+    Raises:
+        OptionError: it cannot be told what it is, or it is not there.
+    """
+    given = dict(options or {})
+    text = required({"source": text}, "source", _FORMS)
+    match = _PREFIX.fullmatch(text)
+    if match is not None and match["word"].lower() in get_args(SourceKind):
+        return _named(match["word"].lower(), match["rest"].strip(), given)
+    if _URL.match(text):
+        return SourceName("blockfiles", text, options=given)
+    path = Path(text)
+    if path.exists():
+        return _found(path, given)
+    if has_glob(text) and not _is_addresses(text):
+        return SourceName("blockfiles", str(path.absolute()), options=given)
+    if _is_addresses(text):
+        expected = f"blockstream:{text} for a node's gRPC address, or datastream:{text} for a data streamer"
+        raise OptionError("source", f"{text!r}, which may be either", expected)
+    if match is not None and "/" not in match["word"]:
+        raise OptionError("source", f"{text!r}, a format that is not known", _FORMS)
+    raise OptionError("source", f"{text!r}, which is not there", _FORMS)
+
+
+def _named(kind: str, location: str, options: dict[str, str]) -> SourceName:
+    if not location:
+        raise OptionError("source", f"{kind}: and nothing", f"{kind}: and where the blocks are")
+    if kind == "table":
+        return SourceName("table", location, options=options)
+    if kind == "blockstream":
+        if not _is_addresses(location):
+            raise OptionError("source", repr(f"{kind}:{location}"), "blockstream:HOST:PORT")
+        return SourceName("blockstream", location, options=options)
+    if kind == "datastream" and not Path(location).exists() and _is_addresses(location):
+        return SourceName("datastream", location, is_server=True, options=options)
+    if _URL.match(location) and kind != "datastream":
+        return SourceName("parquet" if kind == "parquet" else "blockfiles", location, options=options)
+    path = Path(location)
+    is_glob = kind == "blockfiles" and has_glob(location)
+    if not path.exists() and not is_glob:
+        raise OptionError("source", f"{location!r}, which is not there", f"a path after {kind}:")
+    absolute = str(path.absolute())
+    if kind == "parquet":
+        return SourceName("parquet", absolute, options=options)
+    if kind == "datastream":
+        return SourceName("datastream", absolute, options=options)
+    return SourceName("blockfiles", absolute, options=options)
+
+
+def _found(path: Path, options: dict[str, str]) -> SourceName:
+    """Look at what is there."""
+    absolute = str(path.absolute())
+    if path.is_dir():
+        names = [child.name for child in path.iterdir()]
+        if any(is_block_name(name) or is_archive_name(name) for name in names):
+            return SourceName("blockfiles", absolute, options=options)
+        if STREAM_FILE_NAME in names:
+            return SourceName("datastream", absolute, options=options)
+        if any(name.endswith(".parquet") for name in names):
+            return SourceName("parquet", absolute, options=options)
+        return SourceName("blockfiles", absolute, options=options)
+    if path.suffix == ".parquet":
+        return SourceName("parquet", absolute, options=options)
+    if _is_stream_file(path):
+        return SourceName("datastream", absolute, options=options)
+    if is_block_name(path.name) or is_archive_name(path.name):
+        return SourceName("blockfiles", absolute, options=options)
+    raise OptionError("source", f"{str(path)!r}, a file of no kind that is known", _FORMS)
+
+
+def _is_stream_file(path: Path) -> bool:
+    if not path.is_file():  # to open a pipe waits for who writes to it
+        return False
+    with path.open("rb") as file:
+        return file.read(HEADER_OFFSET) == MAGIC
+
+
+def _is_addresses(text: str) -> bool:
+    try:
+        parse_addresses(text, port_min=1)
+    except AddressError:
+        return False
+    return True

@@ -1,0 +1,203 @@
+"""Checks the blocks of a source: ledger data first, then every block, in one process or several, in order.
+
+    source ── jobs ──►  processes: read, hash, check the proofs  ──► here: links ──► verdicts, by number
+
+A shell around `verify.verdicts`. Where the keys allow it, the ledger data of a TSS network are taken from
+the source's block 0, once its own proof holds with them; without it TSS proofs are refused.
+Source: docs/spec/tss.md section 1.1.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from itertools import chain, islice
+from types import FrameType
+
+from gateway.blocks.proofs import ProofVerifier
+from gateway.blocks.refusal import Refusal
+from gateway.blocks.root_hash import RootLayout
+from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.verification import BlockVerifier
+from gateway.errors import Fatal
+from gateway.store.trust_store import given_address_book, given_ledger
+from publishers.limits import VERIFY_AHEAD_BLOCKS, VERIFY_ALONE_BLOCKS_MAX
+from publishers.verify.verdicts import BlockVerdict, ChainChecker, CheckedBlock
+from publishers.verify.verify_sources import BlockSource, Job, check_job
+
+__all__ = ["VerifyRun", "make_verifier"]
+
+
+def make_verifier(
+    keys: LedgerKeys, mode: VerificationMode, root_layout: RootLayout, rsa_threshold: int
+) -> BlockVerifier:
+    """Make what blocks are checked with; the files that the keys name are read here.
+
+    Args:
+        keys: of the operator.
+        mode: `full` or `hash`.
+        root_layout: as the setting `verification.root_layout`.
+        rsa_threshold: nodes that must have signed a record file; 0: more than a third.
+
+    Raises:
+        LedgerKeyError: a file cannot be used.
+    """
+    book = given_address_book(keys, mode, rsa_threshold)
+    return BlockVerifier(ProofVerifier(keys, mode, given_ledger(keys, mode), book), root_layout)
+
+
+class VerifyRun:
+    """One run over a source; `verdicts` is called once.
+
+    Args:
+        source: the blocks.
+        verifier: what they are checked with; it believes what block 0 publishes, if its keys allow that.
+        workers_count: processes that check; 1: this one alone.
+    """
+
+    def __init__(self, source: BlockSource, verifier: BlockVerifier, workers_count: int) -> None:
+        self._source = source
+        self._verifier = verifier
+        self._workers_count = workers_count
+        self._links = ChainChecker()
+        self.is_from_block_0 = False
+        """Whether the ledger data were taken from block 0."""
+        self.block_0_refusal: Refusal | None = None
+        """Why block 0 gives none, if it was asked for them and refused; its own verdict may not be wanted."""
+
+    @property
+    def count(self) -> int | None:
+        """How many blocks there are, None: that is not known before."""
+        return self._source.count
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """The numbers that are missing between blocks so far: first and last of each gap."""
+        return self._links.gaps
+
+    @property
+    def ledger_id(self) -> bytes | None:
+        """The TSS network's ledger id, 32 bytes, None while it is not known."""
+        ledger = self._verifier.proofs.ledger
+        return None if ledger is None else ledger.ledger_id
+
+    def verdicts(self) -> Generator[BlockVerdict, None, None]:
+        """Check all blocks; give the verdicts in order.
+
+        Raises:
+            SourceUnreachable, SourceRefused: a node does not give a block.
+            Fatal: a process that checks was ended.
+        """
+        if self._verifier.awaits_block_0:
+            self._believe_block_0()
+        jobs = self._source.jobs()
+        first = list(islice(jobs, VERIFY_ALONE_BLOCKS_MAX + 1))
+        jobs = chain(first, jobs)
+        alone = self._workers_count == 1 or len(first) <= VERIFY_ALONE_BLOCKS_MAX
+        checked = (check_job(self._verifier, job) for job in jobs) if alone else self._in_processes(jobs)
+        for block in checked:
+            yield self._links.take(block)
+
+    def _believe_block_0(self) -> None:
+        job = self._source.block_0()
+        if job is None:
+            return
+        checked = check_job(self._verifier, job)
+        self.block_0_refusal = checked.refusal
+        if checked.published is not None:
+            self._verifier.believe(checked.published)
+            self.is_from_block_0 = True
+
+    def _in_processes(self, jobs: Iterator[Job]) -> Iterator[CheckedBlock]:
+        """Check in processes of their own, a bounded number of blocks ahead."""
+        # Spawned, not forked: gRPC has threads here, which a forked process would not have.
+        pool = ProcessPoolExecutor(
+            self._workers_count, multiprocessing.get_context("spawn"), _begin, (self._verifier,)
+        )
+        under_way: deque[Future[CheckedBlock]] = deque()
+        try:
+            for job in jobs:
+                with _interrupts_held():  # a process may be started here
+                    under_way.append(pool.submit(_check, job))
+                if len(under_way) >= self._workers_count * VERIFY_AHEAD_BLOCKS:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        except BrokenProcessPool as error:
+            raise Fatal(
+                "a process that checks blocks", got="its sudden end", expected="memory enough for all of them"
+            ) from error
+        finally:
+            # Waited for: Python would, at its end, and may print a traceback if the pool ends just then. A
+            # second Ctrl-C waits, too: it would leave a pool that Python never comes to the end of.
+            with _interrupts_held():
+                pool.shutdown(wait=True, cancel_futures=True)
+
+
+_verifier: BlockVerifier | None = None
+"""What this process checks with, if it is one of those that check."""
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back until the end, in a process that is started meanwhile for good.
+
+    Who has started such a process sees to its end. Of several interrupts one is left.
+    """
+    with _interrupts_kept():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Have the main thread handle an interrupt at the end only.
+
+    A mask is that of one thread, and gRPC's threads take the signal in its place.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_interrupted = False
+
+    def keep(number: int, frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        is_interrupted = True
+
+    signal.signal(signal.SIGINT, keep)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if is_interrupted:
+            signal.raise_signal(signal.SIGINT)
+
+
+def _begin(verifier: BlockVerifier) -> None:
+    global _verifier
+    _verifier = verifier
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that has started it does; killed, it cannot say that it is over."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _check(job: Job) -> CheckedBlock:
+    assert _verifier is not None
+    return check_job(_verifier, job)

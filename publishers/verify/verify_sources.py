@@ -1,0 +1,285 @@
+"""Where `sluice verify` takes blocks from: block files, a node's gRPC address, a node's TCP stream.
+
+Each source names its blocks in order of number, without gaps or with them. A block in a file or an archive is
+read by the process that checks it; a block that comes over the network is read here.
+Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import grpc
+
+from datastream import BlockingStreamClient, DatastreamError
+from datastream.errors import ConnectionEnded
+from gateway.addresses import Address
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.blocks.block import Block
+from gateway.blocks.errors import BlockRefused, LayoutError
+from gateway.blocks.refusal import Refusal, RefusalKind
+from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of
+from gateway.blocks.verification import BlockVerifier
+from gateway.services.node_service import held_of
+from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once, open_blocking_channel
+from publishers import limits
+from publishers.blocks.block_places import NO_BLOCKS, BlockPlace, BlockReader, LocalStore, find_blocks
+from publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
+from publishers.number_range import NumberRange
+from publishers.verify.verdicts import CheckedBlock, check_block, unreadable
+
+__all__ = ["BlockSource", "FileSource", "Job", "NodeSource", "StreamSource", "check_job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One block to check; it may go to another process."""
+
+    number: int
+    """Block number, as the source says."""
+    place: BlockPlace | None = None
+    """Where the block lies."""
+    items: tuple[bytes, ...] = ()
+    """Else its items."""
+    stored_root_hash: bytes | None = None
+    """The root hash that a stream has at the block's end, 48 bytes."""
+
+
+class BlockSource(Protocol):
+    """Blocks in order of number."""
+
+    @property
+    def count(self) -> int | None:
+        """How many there are, None: that is not known before."""
+        ...
+
+    def jobs(self) -> Iterator[Job]:
+        """Name each block."""
+        ...
+
+    def block_0(self) -> Job | None:
+        """Name block 0 even if it is not wanted; None: it is not here."""
+        ...
+
+
+_reader = BlockReader(LocalStore())
+"""What this process reads files with; an archive stays open for the next of its blocks."""
+
+
+def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
+    """Read the block of a job and check it, alone."""
+    try:
+        block = Block.from_items(job.items) if job.place is None else _reader.read(job.place)
+    except BlockFileError as error:
+        return unreadable(job.number, error.path, error.reason)
+    except BlockRefused as refused:
+        return CheckedBlock(job.number, refusal=refused.refusal)
+    if block.number != job.number:
+        return _differs(job.number, "block header: number", str(block.number), str(job.number))
+    checked = check_block(verifier, block)
+    stored, summary = job.stored_root_hash, checked.summary
+    if stored is None or summary is None or checked.refusal is not None or stored == summary.root_hash:
+        return checked
+    if stored == summary.root_hash_other_layout:  # the node's setting says so, and no proof says otherwise
+        return replace(checked, summary=summary.in_other_layout())
+    return _differs(job.number, "root hash at the block's end", stored.hex(), summary.root_hash.hex())
+
+
+def _differs(number: int, what: str, got: str, expected: str) -> CheckedBlock:
+    return CheckedBlock(number, refusal=Refusal(RefusalKind.BAD_ROOT_HASH, what, got, expected))
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+class FileSource:
+    """Blocks in files, folders and archives.
+
+    Args:
+        sources: paths and globs.
+        numbers: the blocks that are wanted.
+
+    Raises:
+        BlockListError: there is no block, one that differs is there twice, or a source cannot be read.
+    """
+
+    def __init__(self, sources: Sequence[str], numbers: NumberRange) -> None:
+        found = find_blocks(LocalStore(), sources)
+        self._block_0 = found[0] if found and found[0].number == 0 else None
+        self._places = [place for place in found if place.number in numbers]
+        if not self._places:
+            raise BlockListError(", ".join(sources), NO_BLOCKS + (" of these numbers" if found else ""))
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._places)
+
+    def jobs(self) -> Iterator[Job]:
+        """Name each block."""
+        return (Job(place.number, place) for place in self._places)
+
+    def block_0(self) -> Job | None:
+        """Name block 0, wanted or not."""
+        return None if self._block_0 is None else Job(0, self._block_0)
+
+
+# --- a node, over gRPC --------------------------------------------------------------------------------------
+
+
+class NodeSource:
+    """The blocks that a node has committed, asked for one by one; what comes later is left out.
+
+    Args:
+        address: the node's gRPC address.
+        numbers: the blocks that are wanted.
+        tls: None: connect without.
+
+    Raises:
+        SourceUnreachable: the node does not answer.
+        SourceRefused: it has none of these blocks.
+    """
+
+    def __init__(self, address: Address, numbers: NumberRange, tls: ClientTls | None = None) -> None:
+        self._address = str(address)
+        self._tls = tls
+        first, last = self._held()
+        self._has_block_0 = first == 0
+        self._first = max(first, numbers.first)
+        self._end = last + 1 if numbers.end is None else min(last + 1, numbers.end)
+        if self._first >= self._end:
+            raise SourceRefused("these blocks", f"{self._address} has blocks {first} to {last}")
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._end - self._first
+
+    def jobs(self) -> Iterator[Job]:
+        """Get each block.
+
+        Raises:
+            SourceUnreachable, SourceRefused: the node does not give one.
+        """
+        return self._get(self._first, self._end)
+
+    def block_0(self) -> Job | None:
+        """Get block 0, wanted or not."""
+        return next(self._get(0, 1)) if self._has_block_0 else None
+
+    def _held(self) -> tuple[int, int]:
+        wanted = "what the node has"
+
+        def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
+            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+            return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS)
+
+        try:
+            status = call_once(self._address, self._tls, ask)
+        except grpc.RpcError as error:
+            raise self._unreachable(wanted, limits.STATUS_SECONDS, error) from error
+        first, last = held_of(status)
+        if first is None or last is None:
+            raise SourceRefused(wanted, f"{self._address} has no blocks")
+        return first, last
+
+    def _get(self, first: int, end: int) -> Iterator[Job]:
+        code = node_pb2.BlockResponse.Code
+        with open_blocking_channel(self._address, self._tls, WHOLE_BLOCKS) as channel:
+            stub = node_pb2_grpc.BlockAccessServiceStub(channel)
+            for number in range(first, end):
+                request = node_pb2.BlockRequest(block_number=number)
+                try:
+                    response = stub.getBlock(request, timeout=limits.BLOCK_SECONDS)
+                except grpc.RpcError as error:
+                    raise self._unreachable(f"block {number}", limits.BLOCK_SECONDS, error) from error
+                status = response.status
+                if status != code.SUCCESS:
+                    name = code.Name(status) if status in code.values() else str(status)
+                    raise SourceRefused(f"block {number}", f"{self._address} says {name}")
+                yield Job(number, items=tuple(response.block.items))
+
+    def _unreachable(self, wanted: str, seconds: float, error: grpc.RpcError) -> SourceUnreachable:
+        trouble, waited = str(error), None  # most errors come at once
+        if isinstance(error, grpc.Call):
+            trouble = f"{error.code().name}: {error.details()}"
+            waited = seconds if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else None
+        return SourceUnreachable(wanted, waited, f"{self._address}: {trouble}")
+
+
+# --- a node, over TCP ---------------------------------------------------------------------------------------
+
+
+class StreamSource:
+    """The blocks of a data stream, as it is when it is asked; what comes later is left out.
+
+    Args:
+        address: of the data streamer, TCP.
+        numbers: the blocks that are wanted.
+    """
+
+    def __init__(self, address: Address, numbers: NumberRange) -> None:
+        self._address = address
+        self._numbers = numbers
+
+    @property
+    def count(self) -> None:
+        """How many there are is not known before."""
+        return
+
+    def jobs(self) -> Iterator[Job]:
+        """Read each block.
+
+        Raises:
+            SourceUnreachable: the streamer does not answer, or has no such block.
+            SourceRefused: it has none of these blocks, or the stream is not one of blocks.
+        """
+        is_empty = True
+        for stored in self._read(self._numbers.first):
+            if stored.number in self._numbers:
+                is_empty = False
+                yield Job(stored.number, items=stored.items, stored_root_hash=stored.root_hash)
+            elif stored.number > self._numbers.first:
+                break
+        if is_empty:
+            raise SourceRefused("these blocks", f"the stream of {self._address} does not have them")
+
+    def block_0(self) -> Job | None:
+        """Read block 0, wanted or not."""
+        with contextlib.closing(self._read(0)) as blocks:
+            first = next(blocks, None)
+        if first is None or first.number != 0:
+            return None
+        return Job(0, items=first.items, stored_root_hash=first.root_hash)
+
+    def _read(self, first: int) -> Generator[StoredBlock, None, None]:
+        """Read from a block on, or from the first that there is if that is 0, to the end as it is now."""
+        decoder = BlockDecoder()
+        seconds = limits.BLOCK_SECONDS
+        try:
+            with BlockingStreamClient(
+                self._address.host, self._address.port, timeout_seconds=seconds
+            ) as client:
+                entry_count = client.header().total_entries
+                if entry_count == 0:
+                    return
+                if first == 0:
+                    client.start(0)
+                else:
+                    client.start_bookmark(bookmark_of(first))
+                for entry in client.entries():
+                    stored = decoder.feed(entry.type, entry.data)
+                    if stored is not None:
+                        yield stored
+                    if entry.number >= entry_count - 1:
+                        return
+        except LayoutError as error:
+            raise SourceRefused("blocks", f"the stream of {self._address}: {error}") from error
+        except (ConnectionEnded, OSError) as error:
+            waited = seconds if isinstance(error, TimeoutError) else None
+            raise SourceUnreachable(f"block {first}", waited, f"{self._address}: {error}") from error
+        except DatastreamError as error:
+            raise SourceRefused(f"block {first}", f"{self._address}: {error}") from error

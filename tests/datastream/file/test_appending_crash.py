@@ -1,0 +1,478 @@
+"""Power failures: a small workload is stopped before every write and flush, and what was unflushed is torn.
+
+After reopening, every operation whose commit returned is there, the one under way whole or not at all,
+nothing else is, the bookmarks agree, and the next append works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from datastream.errors import CommitFailed, HeaderBehind
+from datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUM_KEY, SUMS_OF_KEY, TABLE_KEY
+from datastream.file.page_sums import sum_of
+from datastream.file.streamer import DataStreamer
+from datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_start
+from tests.datastream.fake_disk import MemoryDisk, PowerLost
+from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
+
+WORKLOAD: tuple[tuple[tuple[Item, ...], str], ...] = (
+    (operation(1), "commit"),
+    ((bookmark(2), (1, b"a" * 600_000)), "commit"),
+    ((bookmark(3), (1, b"b" * 600_000), (2, b"")), "seal"),  # turns the page, and the file grows
+    (operation(4), "commit"),  # a group of two
+    (((1, b"c" * 300_000),), "rollback"),
+    (
+        (bookmark(5), (1, b"d" * DATA_SIZE_MAX), (1, b"e" * 900_000), bookmark(1)),
+        "commit",
+    ),  # two pages at once
+    (operation(6), "commit"),
+    (((1, b"A" * 600_000),), "update 6"),  # many blocks, in place
+    ((bookmark(7),), "update 0"),  # a bookmark, in place
+    ((), "truncate 8"),  # two pages less; bookmark 1 was added again in them
+    ((), "truncate 7"),  # the last entry of a page
+    (operation(8), "commit"),
+    (((2, b"e" * 900_000), bookmark(4)), "commit"),
+)
+"""(items, what becomes of the operation); `update N` replaces entry N, `truncate N` drops those from N on."""
+
+IN_HALVES: tuple[tuple[tuple[Item, ...], str], ...] = (
+    (operation(1), "begin"),
+    ((bookmark(2), (1, b"a" * 600_000)), "begin"),
+    ((bookmark(3), (1, b"b" * 600_000), (2, b"")), "seal"),  # turns the page, and the file grows
+    (operation(4), "begin"),  # a group of two
+    ((), "finish"),
+    (operation(5), "begin"),
+    (((1, b"c" * 300_000),), "rollback"),
+    ((bookmark(6), (1, b"d" * DATA_SIZE_MAX), (1, b"e" * 900_000), bookmark(1)), "begin"),
+    (operation(7), "begin"),
+    ((), "finish"),
+    (operation(8), "commit"),
+    ((), "truncate 20"),
+    (operation(9), "begin"),
+    (((2, b"e" * 900_000), bookmark(4)), "begin"),
+)
+"""The same with commits in two halves; the last one is never finished."""
+
+
+class AlwaysChosen(random.Random):
+    """Chance that is always on the one side."""
+
+    def random(self) -> float:
+        """Choose."""
+        return 0.0
+
+
+@dataclass
+class Run:
+    """What a run of the workload had done when the power failed."""
+
+    acknowledged: list[Item] = field(default_factory=list)
+    """Items of commits that returned."""
+    offered: list[Item] = field(default_factory=list)
+    """With those of the commit that was under way."""
+    updating: bool = False
+    """An update in place was under way; its record is in the folder of bookmarks."""
+
+
+Work = Callable[[DataStreamer, Run], None]
+"""Does a workload, and takes note of what it has done."""
+
+
+@contextmanager
+def opened(path: Path, disk: MemoryDisk) -> Iterator[DataStreamer]:
+    """Open a stream; let go of its locks whatever happens, without the writes of an orderly end."""
+    streamer = DataStreamer.open(path, disk=disk, initial_pages=1, growth_pages=1)
+    try:
+        yield streamer
+    finally:
+        streamer._bookmarks.close()
+
+
+def work(streamer: DataStreamer, run: Run, *, flush: bool = True) -> None:
+    """Do the workload from its beginning."""
+    for items, end in WORKLOAD:
+        verb, _, number = end.partition(" ")
+        if number:
+            run.offered = list(run.acknowledged)
+            run.offered[int(number) :] = (
+                [] if verb == "truncate" else [*items, *run.offered[int(number) + 1 :]]
+            )
+            run.updating = verb == "update"
+            if verb == "update":
+                streamer.update_entry_data(int(number), *items[0])
+            else:
+                streamer.truncate_file(int(number))
+            run.updating = False
+            run.acknowledged = list(run.offered)
+            continue
+        streamer.start_atomic_op()
+        add(streamer, items)
+        if end == "rollback":
+            streamer.rollback_atomic_op()
+            continue
+        run.offered.extend(items)
+        if end == "seal":
+            streamer.seal_atomic_op()
+            continue
+        streamer.commit_atomic_op(flush=flush)
+        run.acknowledged = list(run.offered)
+
+
+def work_in_halves(streamer: DataStreamer, run: Run) -> None:
+    """Do the workload in halves from its beginning. What is begun is not offered before it is finished."""
+    group: list[Item] = []
+    begun: list[Item] = []
+    for items, end in IN_HALVES:
+        verb, _, number = end.partition(" ")
+        if verb in ("finish", "truncate"):
+            run.offered = [*run.acknowledged, *begun]
+            if verb == "finish":
+                streamer.finish_commit()
+            else:
+                del run.offered[int(number) :]
+                streamer.truncate_file(int(number))
+            run.acknowledged, begun = list(run.offered), []
+            continue
+        streamer.start_atomic_op()
+        add(streamer, items)
+        if end == "rollback":
+            streamer.rollback_atomic_op()
+            continue
+        group += items
+        if end == "seal":
+            streamer.seal_atomic_op()
+        elif end == "commit":
+            run.offered = [*run.acknowledged, *group]
+            streamer.commit_atomic_op()
+            run.acknowledged, group = list(run.offered), []
+        else:
+            run.offered = [*run.acknowledged, *begun]
+            streamer.begin_commit()
+            run.acknowledged, begun, group = list(run.offered), group, []
+
+
+def step_count(path: Path, work: Work) -> int:
+    """Return how many writes and flushes a workload makes after the stream was created."""
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        disk.steps.clear()
+        work(streamer, Run())
+    shutil.rmtree(path.with_name("s.db"))
+    return len(disk.steps)
+
+
+def check(path: Path, disk: MemoryDisk, run: Run, where: str) -> None:
+    """Reopen after a crash and check everything that must hold."""
+    with opened(path, disk) as streamer:
+        found = list(streamer.read_entries(0))
+        assert found in (entries(*run.acknowledged), entries(*run.offered)), where
+        newest = {entry.data: entry.number for entry in found if entry.is_bookmark}
+        for data, number in newest.items():
+            assert streamer.get_bookmark(data) == number, where
+        end = streamer.committed.total_length
+        assert disk.cache.count(0, end) == len(disk.cache) - end, where
+        assert len(disk.cache) % PAGE_SIZE == HEADER_PAGE_SIZE, where
+        number = commit(streamer, bookmark(99), (1, b"after"), flush=True)[0]
+        assert streamer.get_bookmark(bookmark(99)[1]) == number == len(found), where
+        assert list(streamer.read_entries(number)) == [
+            Entry(0xB0, number, bookmark(99)[1]),
+            Entry(1, number + 1, b"after"),
+        ]
+    database = plyvel.DB(str(path.with_name("s.db")))
+    stored = {key: int.from_bytes(value, "big") for key, value in database}
+    database.close()
+    sums = {key for key in stored if key.startswith(SUM_KEY)}
+    for key in sums:
+        start = page_start(int.from_bytes(key[-8:], "big"))
+        assert stored[key] == sum_of(bytes(disk.cache[start : start + PAGE_SIZE])), where
+    tables = {key for key in stored if key.startswith(TABLE_KEY)}
+    assert all(int.from_bytes(key[-8:], "big") < end // PAGE_SIZE for key in tables), where
+    expected = {**newest, bookmark(99)[1]: number, COVERED_KEY: number + 2}
+    assert {
+        key: stored[key] for key in stored.keys() - tables - sums - {STREAM_KEY, SUMS_OF_KEY}
+    } == expected, where
+
+
+@pytest.mark.parametrize("how", ["none", "all", "prefix", "sectors"])
+@pytest.mark.parametrize("work", [work, work_in_halves])
+def test_every_boundary(tmp_path: Path, how: str, work: Work) -> None:
+    crash_everywhere(tmp_path / "s.bin", how, work)
+
+
+@pytest.mark.parametrize("bookmarks_max", [2, 1000])
+def test_every_boundary_of_commits_without_a_flush(
+    tmp_path: Path, bookmarks_max: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is killed, also in the middle of a copy: what it wrote is there, the index may lag."""
+    monkeypatch.setattr("datastream.file.committing.PENDING_BOOKMARKS_MAX", bookmarks_max)
+    crash_everywhere(tmp_path / "s.bin", "all", partial(work, flush=False))
+
+
+def crash_everywhere(path: Path, how: str, work: Work) -> None:
+    """Stop a workload before each of its steps, and check what a reopening finds."""
+    rng = random.Random(f"crash {how}")
+    steps = step_count(path, work)
+    assert steps > 20
+    for crash_at in range(steps + 1):
+        run, disk = Run(), MemoryDisk()
+        with opened(path, disk) as streamer:
+            disk.steps.clear()
+            disk.crash_at = crash_at
+            try:
+                work(streamer, run)
+            except PowerLost:
+                pass
+            else:
+                assert crash_at == steps
+        keep_index = path.with_name("s.kept")
+        shutil.copytree(path.with_name("s.db"), keep_index)
+        for index in ("as it was",) if run.updating else ("as it was", "lost"):
+            where = f"crash before step {crash_at} ({how}), index {index}"
+            shutil.rmtree(path.with_name("s.db"))
+            if index == "as it was":
+                shutil.copytree(keep_index, path.with_name("s.db"))
+            check(path, MemoryDisk.of(disk.image_after_crash(how, rng)), run, where)
+        shutil.rmtree(path.with_name("s.db"))
+        shutil.rmtree(keep_index)
+
+
+@pytest.mark.parametrize("work", [work, work_in_halves])
+def test_a_process_is_killed_and_then_the_power_fails(tmp_path: Path, work: Work) -> None:
+    """What the process wrote and did not flush is found by the next one, which may not lose it any more.
+
+    A block node tells publishers at once what it has found; they forget it.
+    """
+    path = tmp_path / "s.bin"
+    steps, unflushed_count = step_count(path, work), 0
+    for killed_at in range(steps + 1):
+        run, disk = Run(), MemoryDisk()
+        with opened(path, disk) as streamer:
+            disk.steps.clear()
+            disk.crash_at = killed_at
+            try:
+                work(streamer, run)
+            except PowerLost:
+                unflushed_count += bool(disk._unflushed)
+        disk.crash_at = None
+        with opened(path, disk) as streamer:
+            found = list(streamer.read_entries(0))
+        after = MemoryDisk.of(disk.image_after_crash("none", random.Random(killed_at)))
+        with opened(path, after) as streamer:
+            assert list(streamer.read_entries(0)) == found, killed_at
+        shutil.rmtree(path.with_name("s.db"))
+    assert unflushed_count > 20
+
+
+@pytest.mark.parametrize("index", ["as it was", "lost"])
+def test_the_power_fails_while_opening_after_a_kill(tmp_path: Path, index: str) -> None:
+    """The index must not have on disk what the header has not: that would be taken for a loss."""
+    path = tmp_path / "s.bin"
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        commit(streamer, bookmark(1), (1, b"a"), flush=True)
+        disk.steps.clear()
+        disk.crash_at = 3  # killed before the header is flushed: that is in the page cache
+        with pytest.raises(PowerLost):
+            commit(streamer, bookmark(2), (1, b"b"), flush=True)
+    assert disk.steps == ["pwrite", "fdatasync", "pwrite"]
+    if index == "lost":
+        shutil.rmtree(path.with_name("s.db"))
+    for crash_at in range(2):
+        killed = MemoryDisk.of(bytes(disk._durable))
+        for offset, data in disk._unflushed:
+            assert data is not None
+            killed._write(data, offset)
+        killed.crash_at = crash_at
+        with pytest.raises(PowerLost), opened(path, killed):
+            pass
+        after = MemoryDisk.of(killed.image_after_crash("none", random.Random(1)))
+        first, second = (bookmark(1), (1, b"a")), (bookmark(2), (1, b"b"))
+        with opened(path, after) as streamer:
+            assert list(streamer.read_entries(0)) in (entries(*first), entries(*first, *second))
+            assert streamer.get_bookmark(bookmark(1)[1]) == 0
+
+
+@pytest.mark.parametrize("is_evicted", [False, True])
+def test_a_header_whose_flush_failed_is_not_believed_by_the_next_process(
+    tmp_path: Path, is_evicted: bool
+) -> None:
+    """The kernel has it in its cache and takes it for written; the disk does not, and nobody was told of it.
+
+    Of the entries that it counts, the kernel may have dropped some meanwhile: they are zeros then.
+    """
+    path, disk = tmp_path / "s.bin", MemoryDisk()
+    with opened(path, disk) as streamer:
+        commit(streamer, bookmark(1), (1, b"a"), flush=True)
+        disk.steps.clear()
+
+        def fail(step: str) -> OSError | None:
+            """Be ill from the commit on, so that nothing can be put right either."""
+            return OSError(errno.EIO, "ill") if step == "fdatasync" else None
+
+        commit(streamer, bookmark(2), (1, b"b" * 9_000))
+        disk.fail = fail
+        with pytest.raises(CommitFailed):
+            streamer.recover()
+    disk.fail = lambda step: None
+    if is_evicted:
+        disk.lost.discard(0)  # but for the header
+        disk.evict(AlwaysChosen())
+        disk.lost.add(0)
+    with opened(path, disk) as streamer:
+        found = list(streamer.read_entries(0))
+    after = MemoryDisk.of(disk.image_after_crash("none", random.Random(1)))
+    with opened(path, after) as streamer:
+        assert list(streamer.read_entries(0)) == found
+    assert found == entries(bookmark(1), (1, b"a"))
+
+
+def insist(streamer: DataStreamer, run: Run, offered: list[Item], step: Callable[[], object]) -> None:
+    """Do a step that makes the stream hold what is offered, again and again until the disk takes it."""
+    run.offered = offered
+    while True:
+        try:
+            step()
+            break
+        except CommitFailed:
+            assert list(streamer.read_entries(0)) == entries(*run.acknowledged)
+    run.acknowledged = list(offered)
+
+
+def insist_on_commit(streamer: DataStreamer, run: Run, *items: Item) -> None:
+    """Commit an operation, again and again until the disk takes it."""
+    insist(streamer, run, [*run.acknowledged, *items], partial(commit, streamer, *items, flush=True))
+
+
+def work_insistently(streamer: DataStreamer, run: Run) -> None:
+    """Do a workload whose steps are done again until the disk takes them."""
+    for number, size in enumerate((10, 600_000, 20, 4_000, 500_000, 30, 1_000_000, 40)):
+        insist_on_commit(streamer, run, bookmark(number), (1, bytes([number + 1]) * size))
+    for number, data in ((5, b"U" * 20), (9, b"V" * 500_000)):
+        offered = [*run.acknowledged[:number], (1, data), *run.acknowledged[number + 1 :]]
+        run.updating = True
+        insist(streamer, run, offered, partial(streamer.update_entry_data, number, 1, data))
+        run.updating = False
+    insist_on_commit(streamer, run, bookmark(8), (1, b"after updates"))
+    insist(streamer, run, run.acknowledged[:12], partial(streamer.truncate_file, 12))
+    for number, size in ((9, 50), (10, 700_000), (11, 60)):
+        insist_on_commit(streamer, run, bookmark(number), (1, bytes([number]) * size))
+
+
+@pytest.mark.parametrize("failures", [1, 2, 5])
+@pytest.mark.parametrize("end", ["power fails", "process is killed"])
+def test_a_flush_fails_and_then_a_crash_comes(tmp_path: Path, failures: int, end: str) -> None:
+    """Each flush of a workload fails in turn, so many in a row; then all is lost that is in the cache alone.
+
+    The disk lies from then on: what is written through the cache to the blocks of that flush is never there.
+    Killed, the process leaves such blocks in the cache to the next one, which goes on before the power fails.
+    """
+    path = tmp_path / "s.bin"
+    counted = MemoryDisk()
+    with opened(path, counted) as streamer:
+        counted.steps.clear()
+        work_insistently(streamer, Run())
+    shutil.rmtree(path.with_name("s.db"))
+    flush_count, later = counted.steps.count("fdatasync"), random.Random(f"{failures} {end}")
+    assert flush_count > 20
+    for failing in range(flush_count):
+        run, disk = Run(), MemoryDisk()
+        with opened(path, disk) as streamer:
+            disk.steps.clear()
+
+            def fail(step: str, disk: MemoryDisk = disk, failing: int = failing) -> OSError | None:
+                is_ill = failing < disk.steps.count("fdatasync") <= failing + failures
+                return OSError(errno.EIO, "ill") if is_ill and step == "fdatasync" else None
+
+            disk.fail = fail
+            disk.crash_at = later.choice([None, later.randrange(len(counted.steps) + 10)])
+            if end == "process is killed":
+                flushes = [at for at, step in enumerate(counted.steps) if step == "fdatasync"]
+                disk.crash_at = flushes[failing] + later.randrange(1, 8)
+            with contextlib.suppress(PowerLost):
+                work_insistently(streamer, run)
+        disk.fail, disk.crash_at = lambda step: None, None
+        where = f"flush {failing} of {flush_count}"
+        if end == "process is killed":
+            disk.evict(later)
+            with opened(path, disk) as streamer:
+                found = list(streamer.read_entries(0))
+                assert found in (entries(*run.acknowledged), entries(*run.offered)), where
+                kept = run.acknowledged if found == entries(*run.acknowledged) else run.offered
+                run.acknowledged, run.offered = list(kept), list(kept)
+                insist_on_commit(streamer, run, bookmark(50), (1, b"next " * 3_000))
+        image = disk.image_after_crash(later.choice(["none", "all", "sectors"]), later)
+        check(path, MemoryDisk.of(image), run, where)
+        shutil.rmtree(path.with_name("s.db"))
+
+
+def test_a_crash_while_putting_right(tmp_path: Path) -> None:
+    """Opening after a crash is stopped too, at each of its writes; the next opening finds the same stream."""
+    path = tmp_path / "s.bin"
+    run, disk = Run(), MemoryDisk()
+    with opened(path, disk) as streamer:
+        disk.steps.clear()
+        disk.crash_at = step_count_until_last_header(path.with_name("other.bin"))
+        with pytest.raises(PowerLost):
+            work(streamer, run)
+    image = disk.image_after_crash("all", random.Random(1))
+    crash_at = 0
+    while True:
+        repaired = MemoryDisk.of(image)
+        repaired.crash_at = crash_at
+        try:
+            with opened(path, repaired):
+                break
+        except PowerLost:
+            check(
+                path,
+                MemoryDisk.of(repaired.image_after_crash("prefix", random.Random(2))),
+                run,
+                f"{crash_at}",
+            )
+            shutil.rmtree(path.with_name("s.db"))
+        crash_at += 1
+    assert crash_at > 2  # the tail was trimmed in several steps
+
+
+def big_commit_end(disk: MemoryDisk) -> int:
+    """Return how many steps the workload has done after its biggest commit, the only one that grows twice."""
+    growths = [step for step, name in enumerate(disk.steps) if name == "truncate"]
+    return growths[1] + 5  # the growth itself, then the four steps of a commit
+
+
+def step_count_until_last_header(path: Path) -> int:
+    """Return the step before the header of the workload's big commit is written."""
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        disk.steps.clear()
+        work(streamer, Run())
+    return big_commit_end(disk) - 2
+
+
+def test_unflushed_commits_that_a_power_failure_lost(tmp_path: Path) -> None:
+    """Their bookmarks may have reached the index, and readers may have had them: somebody has to say so."""
+    path = tmp_path / "s.bin"
+    disk = MemoryDisk()
+    with opened(path, disk) as streamer:
+        commit(streamer, bookmark(1), (1, b"flushed"), flush=True)
+        commit(streamer, bookmark(2), (1, b"lost"), flush=False)
+        streamer._bookmarks.write_pending()
+    disk = MemoryDisk.of(disk.image_after_crash("none", random.Random(1)))
+    with pytest.raises(HeaderBehind, match=r"counts 2 entries .* covers 4 entries"), opened(path, disk):
+        pass
+    with DataStreamer.open(path, disk=disk, judge=lambda evidence: evidence.file.committed) as streamer:
+        assert list(streamer.read_entries(0)) == entries(bookmark(1), (1, b"flushed"))
+    run = Run([bookmark(1), (1, b"flushed")], [bookmark(1), (1, b"flushed")])
+    check(path, disk, run, "unflushed")

@@ -1,0 +1,119 @@
+"""Opening past damaged pages, where that is wanted: what is passed over, and what never is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import plyvel
+import pytest
+
+from datastream import errors
+from datastream.file import opening
+from datastream.file.bookmarks import SUM_KEY, TABLE_KEY
+from datastream.file.streamer import DataStreamer
+from datastream.layout import page_end, page_start
+from datastream.limits import DAMAGED_PAGES_PASSED_MAX
+from tests.datastream.streams import bookmark, commit, u64
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.bin"
+
+
+def paged(path: Path, page_count: int) -> None:
+    """Make a stream of so many pages, three entries each, without sums, as earlier versions left them."""
+    with DataStreamer.open(path, initial_pages=page_count) as streamer:
+        for number in range(page_count):
+            commit(streamer, bookmark(number), (1, b"x" * 1_000_000), (2, b"y" * 48_500), flush=True)
+    database = plyvel.DB(str(path.with_name("s.db")))
+    for number in range(page_count):
+        database.delete(SUM_KEY + u64(number))
+    database.close()
+
+
+def damage(path: Path, page_number: int, kind: str) -> None:
+    """Zero a page, or change one of its heads."""
+    start = page_start(page_number)
+    with path.open("r+b") as file:
+        at, data = {
+            "zeros": (start, bytes(page_end(page_number) - start)),
+            "first head": (start + 16, b"\xee"),
+            "a head": (start + 26, b"\7"),
+        }[kind]
+        file.seek(at)
+        file.write(data)
+
+
+@pytest.mark.parametrize("kind", ["zeros", "first head", "a head"])
+@pytest.mark.parametrize("page_count", [4, 12])
+def test_damaged_pages_are_passed_over_where_that_is_wanted(path: Path, page_count: int, kind: str) -> None:
+    paged(path, page_count)
+    for page_number in (0, 2):
+        damage(path, page_number, kind)
+    before = path.read_bytes()
+    is_met_at_opening = page_count == 4 or kind != "a head"
+    if is_met_at_opening:
+        for _ in range(2):
+            with pytest.raises(errors.EntriesDisagree, match="at entry"):
+                DataStreamer.open(path)
+    with DataStreamer.open(path, past_damage=True) as streamer:
+        assert streamer.committed.total_entries == 3 * page_count
+        for number in range(3 * page_count):
+            if number // 3 in (0, 2):
+                with pytest.raises(errors.EntriesDisagree):
+                    streamer.get_entry(number)
+            else:
+                assert streamer.get_entry(number).number == number
+        with pytest.raises(errors.EntriesDisagree):
+            list(streamer.read_entries(3))
+        assert commit(streamer, bookmark(99), flush=True) == [3 * page_count]
+        assert streamer.get_bookmark(bookmark(99)[1]) == 3 * page_count
+    end = page_end(page_count - 2)
+    assert path.read_bytes()[4096:end] == before[4096:end]
+
+
+@pytest.mark.parametrize("what", ["the last page", "no table", "a table of others", "too many"])
+def test_damage_that_is_not_passed_over(path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    paged(path, 5)
+    damage(path, 4 if what == "the last page" else 1, "zeros")
+    if what == "no table":
+        with plyvel.DB(str(path.with_suffix(".db"))) as database:
+            database.delete(TABLE_KEY + u64(1))
+    elif what == "a table of others":
+        with plyvel.DB(str(path.with_suffix(".db"))) as database:
+            database.put(TABLE_KEY + u64(1), database.get(TABLE_KEY + u64(2)))
+    elif what == "too many":
+        damage(path, 3, "zeros")
+        assert DAMAGED_PAGES_PASSED_MAX > 2
+        monkeypatch.setattr(opening, "DAMAGED_PAGES_PASSED_MAX", 1)
+    before = path.read_bytes()
+    with pytest.raises(errors.EntriesDisagree, match="found packet type 0"):
+        DataStreamer.open(path, past_damage=True)
+    assert path.read_bytes() == before
+
+
+# --- the header's version and system id ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("at", "flip"), [(21, 1), (21, 0x80), (22, 1), (29, 0x10)])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_header_that_was_changed_is_put_back(path: Path, at: int, flip: int, read_only: bool) -> None:
+    """Clients are told it, and compare it; the file has no sum of it, and the index has."""
+    paged(path, 2)
+    before = path.read_bytes()
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes([before[at] ^ flip]))
+    with DataStreamer.open(path, read_only=read_only) as streamer:
+        assert (streamer.header.version, streamer.header.system_id) == (1, 137)
+        assert streamer.get_bookmark(bookmark(1)[1]) == 3
+    assert (path.read_bytes() == before) is not read_only
+
+
+def test_a_stream_of_another_system_keeps_its_own(path: Path) -> None:
+    with DataStreamer.open(path, system_id=5, version=2) as streamer:
+        commit(streamer, bookmark(1), flush=True)
+    for _ in range(2):
+        with DataStreamer.open(path) as streamer:
+            assert (streamer.header.version, streamer.header.system_id) == (2, 5)

@@ -1,0 +1,91 @@
+"""Walking pages: sound ones, others' padding, and every kind of damage."""
+
+from __future__ import annotations
+
+import pytest
+
+from datastream.file.pages import PageFault, find_entry, find_position, walk_page
+from datastream.layout import ENTRY_HEAD_SIZE, PAGE_SIZE, Entry, encode_entry
+
+
+def page_of(*sizes: int, first_number: int = 0, fill: bytes = b"\0") -> bytes:
+    """Return a page of entries with so many bytes of data, its rest filled."""
+    data = b"".join(
+        encode_entry(Entry(1, first_number + position, b"d" * size)) for position, size in enumerate(sizes)
+    )
+    return data.ljust(PAGE_SIZE, fill)
+
+
+def test_walk() -> None:
+    walk = walk_page(page_of(*[3] * 200, first_number=60), 60)
+    assert walk.entries_end == 260
+    assert walk.data_end == 200 * 20
+    assert list(walk.checkpoints) == [(64 - 60) * 20, (128 - 60) * 20, (192 - 60) * 20, (256 - 60) * 20]
+    assert walk.bookmarks == []
+
+
+def test_bookmarks_of_other_lengths_are_not_indexed() -> None:
+    data = b"".join(encode_entry(Entry(0xB0, number, b"b" * number)) for number in range(18))
+    assert [number for _, number in walk_page(data.ljust(PAGE_SIZE, b"\0"), 0).bookmarks] == list(
+        range(1, 17)
+    )
+
+
+@pytest.mark.parametrize("gap", [0, 1, 5, 16, 17, 18, 1000])
+def test_padding_of_any_length(gap: int) -> None:
+    page = page_of(PAGE_SIZE - ENTRY_HEAD_SIZE - gap)
+    assert walk_page(page, 0).data_end == PAGE_SIZE - gap
+
+
+def test_garbage_after_packet_type_0() -> None:
+    page = page_of(10)[:27] + b"\0" + b"\2garbage" * 1000
+    walk = walk_page(page.ljust(PAGE_SIZE, b"\xff"), 0)
+    assert (walk.entries_end, walk.data_end) == (1, 27)
+
+
+def test_last_page_ends_inside() -> None:
+    page = page_of(10, 20)
+    assert walk_page(page[:64], 0, 64).entries_end == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "end", "message"),
+    [
+        (
+            "wrong number",
+            page_of(1, first_number=5),
+            PAGE_SIZE,
+            "entry 0 at position 0: found entry number 5",
+        ),
+        ("no entry", bytes(PAGE_SIZE), PAGE_SIZE, "entry 0 at position 0: found packet type 0"),
+        ("packet type", page_of(1, fill=b"\7"), PAGE_SIZE, "entry 1 at position 18: found packet type 7"),
+        ("padding inside", page_of(1), 18 + 20, "entry 1 at position 18: found packet type 0"),
+        (
+            "short length",
+            b"\2\0\0\0\5" + bytes(PAGE_SIZE),
+            PAGE_SIZE,
+            "found length 5, expected a length of at",
+        ),
+        ("past the end", b"\2\0\x20\0\0" + bytes(PAGE_SIZE), PAGE_SIZE, "found length 2097152, expected"),
+        ("cut", page_of(1, 1), 30, "entry 1 at position 18: found 12 bytes, not padding"),
+    ],
+)
+def test_damage(name: str, page: bytes, end: int, message: str) -> None:
+    with pytest.raises(PageFault) as caught:
+        walk_page(page, 0, end)
+    assert message in str(caught.value)
+
+
+def test_find() -> None:
+    data = b"".join(encode_entry(Entry(1, number, b"d" * number)) for number in range(10, 14))
+    assert [find_position(data, 10, number) for number in range(10, 14)] == [0, 27, 55, 84]
+    assert find_entry(data, 10, 0) == (10, 0)
+    assert find_entry(data, 10, 1) == (11, 27)
+    assert find_entry(data, 10, 27) == (11, 27)
+    assert find_entry(data, 10, len(data)) == (14, len(data))
+    with pytest.raises(PageFault):
+        find_position(data[:60], 10, 13)
+    with pytest.raises(PageFault):
+        find_entry(data[:60], 10, 90)
+    with pytest.raises(PageFault):
+        find_position(data, 11, 12)

@@ -1,0 +1,149 @@
+"""Joining a stream that is being written, at every moment: no gap, no entry twice, no half-written byte.
+
+SLUICE_LONG=1 makes the tests longer.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+import threading
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from datastream.file.streamer import DataStreamer
+from datastream.layout import Entry, encode_entry
+from datastream.protocol.commands import Command, encode_command
+from datastream.protocol.packets import PacketReader
+from tests.datastream.serving import ServerThread, read_exactly
+from tests.datastream.streams import commit, operation
+
+LONG = bool(os.environ.get("SLUICE_LONG"))
+OK = bytes.fromhex("ff 0000000b 00000000 4f4b")
+STOP = bytes.fromhex("0000000000000002 0000000000000001")
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def loop(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+class Written:
+    """What was committed so far, as a client should see it: entries without the padding of the file."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.starts = [0]
+        """Where each entry begins in `data`, and where the next one will."""
+
+    def commit(self, streamer: DataStreamer, number: int) -> None:
+        """Commit an operation of five entries."""
+        items = operation(number)
+        commit(streamer, *items)
+        for kind, data in items:
+            self.data += encode_entry(Entry(kind, len(self.starts) - 1, data))
+            self.starts.append(len(self.data))
+
+
+@dataclass
+class Joined:
+    """A client that has asked for entries from a number on, and has read nothing yet."""
+
+    serving: ServerThread
+    first: int
+
+    def __post_init__(self) -> None:
+        """Connect, and ask in the pieces that known clients send."""
+        self.sock = self.serving.connect()
+        for piece in struct.unpack("8s8s8s", encode_command(Command.START, 1, self.first)):
+            self.sock.sendall(piece)
+
+    def check(self, written: Written) -> None:
+        """Read what is committed, then stop; every byte from the first entry on must be there, once."""
+        with self.sock:
+            begin = written.starts[self.first]
+            assert read_exactly(self.sock, len(OK)) == OK
+            expected = written.data[begin:]
+            assert read_exactly(self.sock, len(expected)) == expected
+            self.sock.sendall(STOP)
+            assert read_exactly(self.sock, len(OK)) == OK
+
+
+@pytest.mark.parametrize("behind", [0, 400])
+def test_joining_at_every_commit(tmp_path: Path, loop: str, behind: int) -> None:
+    """Between any two of the commits a client joins: at the end, or up to 400 entries before it.
+
+    How long after its request the next commit comes is random, from nothing to longer than the answer takes,
+    so that the commit meets the server anywhere between taking the connection and waiting for news.
+    """
+    rng = random.Random(behind)
+    joined: deque[Joined] = deque()
+    written = Written()
+    with (
+        DataStreamer.open(tmp_path / "s.bin", initial_pages=1) as streamer,
+        ServerThread(streamer, loop=loop) as serving,
+    ):
+        for number in range(10_000 if LONG else 2_500):
+            entry_count = len(written.starts) - 1
+            joined.append(Joined(serving, max(0, entry_count - rng.randrange(behind + 1))))
+            for _ in range(rng.choice((0, 0, 100, 1_000, 3_000))):
+                pass  # not a pause of a known length: that is the point
+            written.commit(streamer, number)
+            if len(joined) > 20:
+                joined.popleft().check(written)
+        while joined:
+            joined.popleft().check(written)
+
+
+def entry_size(number: int) -> int:
+    """Return how many bytes an entry of the fast writer has: all kinds of page ends come of it."""
+    return random.Random(number).choice([0, 1, 17, 1_000, 60_000, 200_000, 400_000, 1_048_559])
+
+
+def entry_data(number: int) -> bytes:
+    """Return the data of an entry of the fast writer."""
+    return bytes([1 + number % 255]) * entry_size(number)
+
+
+def test_no_reader_sees_a_half_written_byte(tmp_path: Path, loop: str) -> None:
+    """A writer crosses page ends as fast as it can, several readers check every byte as it comes."""
+    total = 2_000 if LONG else 200
+    failures: list[BaseException] = []
+
+    def read(first: int) -> None:
+        try:
+            reader = PacketReader()
+            number = first
+            with serving.connect() as client:
+                client.sendall(encode_command(Command.START, 1, first))
+                assert read_exactly(client, len(OK)) == OK
+                while number < total:
+                    for packet in reader.feed(client.recv(1 << 20)):
+                        assert packet == Entry(7, number, entry_data(number))
+                        number += 1
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    with (
+        DataStreamer.open(tmp_path / "s.bin", initial_pages=1, growth_pages=1) as streamer,
+        ServerThread(streamer, loop=loop) as serving,
+    ):
+        readers = [threading.Thread(target=read, args=(0,)) for _ in range(3)]
+        for thread in readers:
+            thread.start()
+        number = 0
+        while number < total:
+            if number == total // 2:  # one more joins in the middle
+                readers.append(threading.Thread(target=read, args=(number,)))
+                readers[-1].start()
+            count = 1 + number % 4  # operations of one to four entries, some across page ends
+            commit(streamer, *[(7, entry_data(each)) for each in range(number, min(number + count, total))])
+            number = min(number + count, total)
+        for thread in readers:
+            thread.join(120)
+    assert not failures

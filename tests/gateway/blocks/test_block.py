@@ -1,0 +1,60 @@
+"""Tests of `gateway.blocks.block`."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.api import block_pb2
+from gateway.blocks.block import Block
+from gateway.blocks.errors import BlockRefused
+from tests.gateway.block_makers import block_items, body_items, header_item
+
+
+def test_a_block_reads_back_from_its_bytes() -> None:
+    items = tuple(block_items(3))
+    block = Block.from_items(items)
+    serialized = block.to_bytes()
+    assert serialized == block_pb2.Block(items=items).SerializeToString()
+    assert Block.from_bytes(serialized) == block == Block(3, items)
+    assert block.size_bytes == sum(map(len, items))
+
+
+def test_the_bytes_are_those_of_embedded_messages() -> None:
+    assert Block(0, (b"\x0a\x01x", b"\x22\x00")).to_bytes() == bytes.fromhex(
+        "0a030a0178 0a022200".replace(" ", "")
+    )
+
+
+@pytest.mark.parametrize(
+    ("serialized", "text"),
+    [
+        (b"", "missing item: block: got no items, expected a block header first"),
+        (b"\x0a", "cannot parse: block: got 1 bytes that do not parse, expected a Block message"),
+        (
+            block_pb2.Block(items=body_items(1)).SerializeToString(),
+            "cannot parse: item: got field 2, expected field 1 (block header)",
+        ),
+        (
+            block_pb2.Block(items=[header_item()]).SerializeToString() + b"\x10\x01",
+            (
+                f"cannot parse: block: got {len(header_item()) + 4} bytes with something beside its items, "
+                "expected items alone, in their shortest encoding"
+            ),
+        ),
+    ],
+    ids=["empty", "cut off", "no header", "another field"],
+)
+def test_what_is_no_block_is_refused(serialized: bytes, text: str) -> None:
+    with pytest.raises(BlockRefused) as caught:
+        Block.from_bytes(serialized)
+    assert str(caught.value) == text
+
+
+def test_every_part_of_a_block_is_refused_or_shorter() -> None:
+    serialized = Block.from_items(block_items()).to_bytes()
+    for size in range(len(serialized)):
+        try:
+            part = Block.from_bytes(serialized[:size])
+        except BlockRefused:
+            continue
+        assert part.to_bytes() == serialized[:size]

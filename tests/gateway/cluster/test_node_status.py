@@ -1,0 +1,160 @@
+"""Several nodes side by side: real ones, ones of another make, ones that are away, ones that do not agree."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from grpc import aio
+
+from gateway.cluster import node_status
+from gateway.cluster.node_status import NodeReport, NodesView, collect
+from publishers.blocks.block_summary import summarize
+from tests.gateway.fake_peer import fake_peer, nonsense_peer
+from tests.nodes import make_blocks, running_node
+from tests.publishers.node_thread import store
+
+BLOCKS = make_blocks(8)
+STRANGE = make_blocks(8, seed=8)
+NOBODY = "127.0.0.1:1"
+
+
+def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_have(tmp_path: Path) -> None:
+    store(tmp_path / "a", BLOCKS)
+    store(tmp_path / "b", BLOCKS[:5])
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            first, second, empty = [
+                await stack.enter_async_context(running_node(tmp_path / name)) for name in ("a", "b", "c")
+            ]
+            addresses = [str(node.grpc_address) for node in (first, second, empty)]
+            view = await collect(addresses)
+            assert (view.common, view.agree, view.healthy) == (4, True, True)
+            root_hash = summarize(BLOCKS[4]).root_hash
+            facts = {
+                "role": "active",
+                "verification_mode": "full",
+                "ready": True,
+                "publishers": 0,
+                "subscribers": 0,
+                "tcp_clients": 0,
+                "missing_blocks": 0,
+                "awaiting_standbys": 0,
+            }
+            assert view.as_json() == {
+                "nodes": [
+                    {"node": addresses[0], "first_block": 0, "last_block": 7, "root_hash": root_hash}
+                    | facts
+                    | {"error": None, "detail": None},
+                    {"node": addresses[1], "first_block": 0, "last_block": 4, "root_hash": root_hash}
+                    | facts
+                    | {"error": None, "detail": None},
+                    {"node": addresses[2], "first_block": None, "last_block": None, "root_hash": None}
+                    | facts
+                    | {"error": None, "detail": None},
+                ],
+                "common_block": 4,
+                "agree": True,
+            }
+
+    asyncio.run(scenario())
+
+
+def test_nodes_that_differ_and_one_that_is_away(tmp_path: Path) -> None:
+    store(tmp_path / "a", BLOCKS)
+    store(tmp_path / "b", STRANGE)
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            nodes = [await stack.enter_async_context(running_node(tmp_path / name)) for name in ("a", "b")]
+            view = await collect([*(str(node.grpc_address) for node in nodes), NOBODY])
+            assert (view.common, view.agree, view.healthy) == (7, False, False)
+            assert view.lines()[-1] == "the nodes DO NOT AGREE on block 7"
+            assert view.lines()[-2].startswith(f"{NOBODY}: UNAVAILABLE: ")
+
+    asyncio.run(scenario())
+
+
+def test_a_node_of_another_make_has_blanks_and_an_error_where_it_cannot_answer() -> None:
+    async def scenario() -> None:
+        async with fake_peer(BLOCKS) as peer:
+            view = await collect([peer.address])
+            assert view.common == 7
+            assert view.reports[0].facts == {}
+            assert view.reports[0].error is not None
+            assert view.reports[0].error.startswith("UNIMPLEMENTED: ")
+
+    asyncio.run(scenario())
+
+
+def test_a_node_whose_answer_does_not_parse_has_that_as_its_error(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with nonsense_peer() as nonsense, fake_peer(BLOCKS) as peer:
+            view = await collect([nonsense, peer.address])
+            words = "got a message that does not parse, expected a"
+            assert view.reports[0].error == f"its status: {words} ServerStatusResponse"
+            assert (view.reports[1].last, view.healthy) == (7, False)
+            report = NodeReport(nonsense)
+            async with aio.insecure_channel(nonsense) as channel:
+                await node_status._ask_root(report, channel, 7)
+            assert report.error == f"block 7: {words} BlockResponse"
+
+    asyncio.run(scenario())
+
+
+def test_nodes_without_a_common_block_are_not_compared() -> None:
+    view = NodesView([NodeReport("a:1", 0, 3), NodeReport("b:1", 5, 9)], None)
+    assert view.agree is None
+    assert view.healthy
+
+
+def test_the_table() -> None:
+    reports = [
+        NodeReport("10.0.0.1:40840", 0, 41, {"role": "active", "ready": True, "publishers": 3}, "ab" * 48),
+        NodeReport("10.0.0.2:40840", 0, 40, {"ready": False, "role": ["hostile"]}, "ab" * 48),
+        NodeReport("10.0.0.3:40840"),
+        NodeReport("10.0.0.4:40840", error="UNAVAILABLE: away\x1b[2J"),
+    ]
+    lines = NodesView(reports, 40).lines()
+    assert lines[0].split() == (
+        [
+            "node",
+            "role",
+            "ready",
+            "first",
+            "last",
+            "root",
+            "hash",
+            "publishers",
+            "tcp",
+            "subscribers",
+            "behind",
+            "missing",
+            "verify",
+        ]
+    )
+    assert lines[1:] == [
+        "10.0.0.1:40840  active       yes    0      41    abababababab  3                             0",
+        "10.0.0.2:40840  ['hostile']  no     0      40    abababababab                                1",
+        "10.0.0.3:40840                      none   none",
+        "10.0.0.4:40840  no answer",
+        "10.0.0.4:40840: UNAVAILABLE: away\\x1b[2J",
+        "the nodes agree on block 40",
+    ]
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It accepts the connection, as a node that hangs does."""
+    monkeypatch.setattr(node_status, "PEER_STATUS_SECONDS_MAX", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        view = asyncio.run(collect([address]))
+    (report,) = view.reports
+    assert report.error is not None
+    assert report.error.startswith("DEADLINE_EXCEEDED: ")

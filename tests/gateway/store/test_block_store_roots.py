@@ -1,0 +1,67 @@
+"""Tests of `store.block_store`: the root hash of the last block, which the next may show to be another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gateway.blocks.chain import LastLayout
+from gateway.blocks.merkle import HASH_SIZE, tree_root
+from gateway.store.block_store import Ledger
+from gateway.store.chain_file import pack
+from tests.gateway.store.test_block_store import BLOCKS, filled, logged
+
+
+def with_two_roots(tmp_path: Path) -> tuple[Ledger, bytes]:
+    """A ledger whose last block may have another root, and that root."""
+    other = b"o" * HASH_SIZE
+    filled(tmp_path, BLOCKS[:3])
+    ledger = Ledger.open(tmp_path)
+    ledger.learn(LastLayout(78, 16, other))
+    return ledger, other
+
+
+def test_a_root_that_is_settled_is_written_in_its_place_and_found_again(tmp_path: Path) -> None:
+    ledger, other = with_two_roots(tmp_path)
+    before = ledger.streamer.committed.total_entries
+    ledger.settle(other)
+    ledger.settle(other)  # as after a disk that has refused what followed
+    ledger.settled()
+    assert ledger.streamer.committed.total_entries == before
+    assert (ledger.root_hash_at(2), ledger.chain.last_root_hash) == (other, other)
+    links = ledger.chain.links_of_next()
+    assert links == (other, tree_root([BLOCKS[0].root_hash, BLOCKS[1].root_hash, other]))
+    ledger.close()
+    again = Ledger.open(tmp_path)
+    assert again.chain.links_of_next() == links
+    again.close()
+
+
+def test_a_stop_between_settling_a_root_and_noting_it_leaves_the_settled_one(tmp_path: Path) -> None:
+    ledger, other = with_two_roots(tmp_path)
+    ledger.settle(other)
+    ledger.streamer.close()  # with the snapshot of before
+    again = Ledger.open(tmp_path)
+    assert again.chain.links_of_next()[0] == other
+    again.close()
+
+
+def test_a_snapshot_of_an_earlier_version_is_made_anew_where_the_last_root_may_be_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path, BLOCKS[:3])
+    path = tmp_path / "chain.json"
+    state = json.loads(path.read_text())["chain"]
+    del state["tree_stack_before"]
+    path.write_text(pack(state))
+    ledger = Ledger.open(tmp_path)
+    links = ledger.chain.links_of_next()
+    ledger.learn(LastLayout(78, 16, None))
+    assert logged(caplog, "chain snapshot is of an earlier version: all root hashes are read again") == []
+    ledger.learn(LastLayout(78, 16, b"o" * HASH_SIZE))
+    assert len(logged(caplog, "chain snapshot is of an earlier version: all root hashes are read again")) == 1
+    assert ledger.chain.links_of_next() == links
+    assert ledger.chain.in_other_layout() is not None
+    ledger.close()

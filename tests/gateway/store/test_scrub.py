@@ -1,0 +1,162 @@
+"""The scrubber over real folders: pace, passes, its place over a restart, and what it finds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from datastream.layout import PAGE_SIZE
+from gateway.metrics import Metrics
+from gateway.store.block_store import Ledger
+from gateway.store.page_blocks import PageBlocks
+from gateway.store.scrub import PLACE_KEPT_PAGES, PLACE_KEY, Scrubber
+from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
+
+BLOCKS = large_blocks(12, 400_000)
+PAGES = 7
+PACE = 10 * PAGE_SIZE
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store(tmp_path / "data", BLOCKS)
+    assert len(stored_sums(tmp_path / "data")) == PAGES
+    return tmp_path / "data"
+
+
+class Pauses:
+    """Sleeps at once, writes down how long that would have been, and stands still after so many."""
+
+    def __init__(self, count: int) -> None:
+        self.seconds: list[float] = []
+        self.over = asyncio.Event()
+        self._count = count
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        if len(self.seconds) == self._count:
+            self.over.set()
+            await asyncio.Event().wait()
+
+
+@asynccontextmanager
+async def scrubbing(folder: Path, pauses: int) -> AsyncIterator[tuple[Scrubber, Ledger, Metrics, Pauses]]:
+    """A scrubber that has made so many pauses."""
+    ledger, metrics, sleep = Ledger.open(folder), Metrics(verification_mode="full"), Pauses(pauses)
+    scrubber = Scrubber(ledger, PageBlocks(ledger), metrics, PACE, sleep=sleep)
+    task = asyncio.ensure_future(scrubber.run())
+    try:
+        async with asyncio.timeout(20):
+            await sleep.over.wait()
+        yield scrubber, ledger, metrics, sleep
+    finally:
+        task.cancel()
+        scrubber.close()
+        ledger.close()
+
+
+def test_a_pass_reads_every_page_at_its_pace_and_the_next_one_waits(folder: Path) -> None:
+    async def main() -> None:
+        async with scrubbing(folder, PAGES + 1) as (scrubber, ledger, metrics, sleep):
+            assert metrics.scrubbed_bytes._value.get() == PAGES * PAGE_SIZE
+            assert metrics.scrub_pass_end._value.get() > 1_700_000_000
+            assert all(0 <= seconds <= PAGE_SIZE / PACE for seconds in sleep.seconds[:-1])
+            assert 3500 < sleep.seconds[-1] <= 3600  # a short stream is not scrubbed all the time
+            assert not ledger.streamer.sums.bad
+            assert scrubber.next_page == 0
+
+    asyncio.run(main())
+
+
+def test_it_goes_on_where_it_was(folder: Path) -> None:
+    async def main() -> None:
+        async with scrubbing(folder, 2) as (scrubber, _, _, _):
+            assert scrubber.next_page == 2
+        async with scrubbing(folder, PAGES - 2 + 1) as (scrubber, ledger, metrics, _):
+            assert metrics.scrubbed_bytes._value.get() == (PAGES - 2) * PAGE_SIZE
+            ended_at = metrics.scrub_pass_end._value.get()
+            ledger.streamer.notes.put(PLACE_KEY, b"nonsense")
+        async with scrubbing(folder, 1) as (scrubber, _, metrics, _):
+            assert scrubber.next_page == 1
+            assert metrics.scrub_pass_end._value.get() == ended_at > 0
+
+    asyncio.run(main())
+
+
+def test_a_kill_loses_few_pages_of_the_place(folder: Path) -> None:
+    async def main() -> None:
+        async with scrubbing(folder, 2) as (scrubber, ledger, _, _):
+            scrubber.next_page = PLACE_KEPT_PAGES - 1
+            ledger.streamer.notes.put(PLACE_KEY, None)
+            scrubber._keep_place()
+            assert ledger.streamer.notes.get(PLACE_KEY) is not None
+
+    asyncio.run(main())
+
+
+def test_what_it_finds_is_found_again_at_once_after_a_restart(folder: Path) -> None:
+    flip(folder, 1, 5000)
+
+    async def main() -> None:
+        for _ in range(2):
+            async with scrubbing(folder, PAGES + 1) as (scrubber, ledger, _, _):
+                assert list(ledger.streamer.sums.bad) == [1]
+        async with scrubbing(folder, 1) as (scrubber, ledger, _, _):
+            assert list(ledger.streamer.sums.bad) == [1]
+            assert scrubber.next_page == 2
+
+    asyncio.run(main())
+
+
+def test_pages_without_a_sum_get_one_when_their_blocks_are_right(folder: Path) -> None:
+    drop_sums(folder)
+
+    async def main() -> None:
+        async with scrubbing(folder, PAGES + 1) as (_, ledger, _, _):
+            assert not ledger.streamer.sums.bad
+            assert all(ledger.streamer.sums.has_sum(page) for page in range(PAGES))
+
+    asyncio.run(main())
+    assert stored_sums(folder) == set(range(PAGES))
+
+
+def test_a_wrong_disk_is_mended_from_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = page_bytes(folder, 2)
+
+    async def main() -> None:
+        ledger, metrics = Ledger.open(folder), Metrics(verification_mode="full")
+        scrubber = Scrubber(ledger, PageBlocks(ledger), metrics, PACE)
+        flip(folder, 2, 5000)
+        # What a reader gets is what memory has: the file as it was.
+        monkeypatch.setattr(ledger.streamer.sums, "_read", lambda page: good)
+        await scrubber._look_at(2)
+        assert metrics.pages_healed._value.get() == 1
+        scrubber.close()
+        ledger.close()
+
+    asyncio.run(main())
+    assert page_bytes(folder, 2) == good
+
+
+def test_a_disk_that_cannot_be_read_is_logged_and_the_scrubber_goes_on(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        ledger, metrics = Ledger.open(folder), Metrics(verification_mode="full")
+        scrubber = Scrubber(ledger, PageBlocks(ledger), metrics, PACE)
+
+        def refuse(page_number: int) -> object:
+            raise OSError(12, "no memory")
+
+        monkeypatch.setattr(ledger.streamer.sums, "scrub", refuse)
+        await scrubber._look_at(2)
+        assert "page cannot be scrubbed" in caplog.text
+        assert metrics.scrubbed_bytes._value.get() == 0
+        scrubber.close()
+        ledger.close()
+
+    asyncio.run(main())

@@ -1,0 +1,111 @@
+"""Tests of `gateway.transport.known_nodes`: which callers count as other nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from gateway.transport.known_nodes import LOOK_SECONDS_MIN, KnownNodes
+
+A, B = "a.net:40840", "b.net:40840"
+HOST_A, HOST_B, MOVED, STRANGER = "192.0.2.1", "2001:db8::2", "192.0.2.9", "198.51.100.7"
+ALICE = ("O=Net,CN=a", "CN=a")
+
+
+class Names:
+    """Where names lead."""
+
+    def __init__(self) -> None:
+        self.leads = {A: {HOST_A}, B: {HOST_B}}
+        self.asked = 0
+
+    async def __call__(self, peers: Iterable[str]) -> frozenset[str]:
+        self.asked += 1
+        (peer,) = peers
+        return frozenset(self.leads.get(peer, ()))
+
+
+def nodes_of(names: Names, **rules: Iterable[str]) -> KnownNodes:
+    """Nodes of a cluster of three."""
+    nodes = KnownNodes(resolve=names, **rules)
+    nodes.peers = (A, B)
+    return nodes
+
+
+def test_who_comes_from_where_a_name_in_peers_leads_is_a_node() -> None:
+    nodes = nodes_of(Names())
+    assert not nodes.has(HOST_A, ())
+    asyncio.run(nodes.look())
+    assert [nodes.has(host, ()) for host in (HOST_A, HOST_B, STRANGER, "", "unix:")] == [True] * 2 + [
+        False
+    ] * 3
+    assert not nodes.has(STRANGER, ALICE)  # no certificate counts that is not listed
+
+
+def test_behind_nat_a_network_counts() -> None:
+    nodes = nodes_of(Names(), networks=("198.51.100.0/24", "2001:db8:1::/48"))
+    hosts = (STRANGER, "198.51.101.1", "2001:db8:1::5", "2001:db8:2::5", "unix:/run/grpc")
+    assert [nodes.has(host, ()) for host in hosts] == [True, False, True, False, False]
+
+
+def test_where_subjects_are_listed_no_address_counts() -> None:
+    nodes = nodes_of(Names(), subjects=("CN=a",))
+    asyncio.run(nodes.look())
+    assert nodes.has(STRANGER, ALICE)
+    assert not nodes.has(HOST_A, ())
+    assert not nodes.has(HOST_A, ("CN=b", "claimed:CN=a"))
+
+
+def test_a_node_that_has_moved_is_recognized_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acknowledgements of that node wait for it: not for a minute, until the next look."""
+
+    async def main() -> None:
+        names = Names()
+        nodes = nodes_of(names)
+        await nodes.look()
+        names.leads[A] = {MOVED}
+        assert not await nodes.recognize(MOVED, ())  # the last look was just now
+        monkeypatch.setattr("gateway.transport.known_nodes.LOOK_SECONDS_MIN", 0.0)
+        assert await nodes.recognize(MOVED, ())
+        assert not nodes.has(HOST_A, ())
+
+    asyncio.run(main())
+
+
+def test_strangers_do_not_have_names_resolved_at_will() -> None:
+    async def main() -> None:
+        names = Names()
+        nodes = nodes_of(names)
+        assert LOOK_SECONDS_MIN > 0
+        assert not any([await nodes.recognize(STRANGER, ()) for _ in range(100)])
+        assert names.asked == 2  # each name once
+        proven = nodes_of(names, subjects=("CN=a",))
+        assert not await proven.recognize(STRANGER, ())
+        assert names.asked == 2
+
+    asyncio.run(main())
+
+
+def test_a_name_that_is_not_known_now_leads_where_it_led() -> None:
+    async def main() -> None:
+        names = Names()
+        nodes = nodes_of(names)
+        await nodes.look()
+        del names.leads[A]
+        await nodes.look()
+        assert nodes.has(HOST_A, ())
+        assert nodes.has(HOST_B, ())
+
+    asyncio.run(main())
+
+
+def test_nobody_is_expected_where_nothing_is_set() -> None:
+    assert not KnownNodes().are_expected
+    assert not KnownNodes().has("127.0.0.1", ALICE)
+    assert KnownNodes(subjects=("CN=a",)).are_expected
+    assert KnownNodes(networks=("10.0.0.0/8",)).are_expected
+    assert nodes_of(Names()).are_expected
+    assert "peer_subjects" in KnownNodes(subjects=("CN=a",)).rule
+    assert "peer_networks" in KnownNodes().rule

@@ -1,0 +1,296 @@
+"""Tests of `gateway.workers.hashing`: loop, thread or process, and always the same hashes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from gateway.blocks.errors import BlockRefused
+from gateway.blocks.items import ItemKind, field_item, kinds_of
+from gateway.blocks.merkle import StreamingTree
+from gateway.blocks.root_hash import BlockHasher, Leaves
+from gateway.limits import (
+    HASH_PROCESS_BYTES_MIN,
+    HASH_PROCESS_ITEMS_MIN,
+    INLINE_HASH_BYTES_MAX,
+    INLINE_HASH_ITEMS_MAX,
+)
+from gateway.race.actions import Append, AttemptId
+from gateway.workers import hash_process, hashing
+from gateway.workers.hash_process import HashProcess
+from gateway.workers.hashing import Hashing
+from tests.gateway.block_makers import body_items, header_item
+from tests.gateway.cluster.test_peer_follower import until
+from tests.gateway.conducting import Stage, gate, on_stage
+from tests.gateway.rounds import Rounds
+from tests.nodes import ANSWER_SECONDS, make_blocks
+
+BLOCKS = make_blocks(2)
+SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
+
+
+def item_of(size: int) -> bytes:
+    """An item of so many bytes, more than 127 and fewer than 2 million."""
+    for head_size in (3, 4):
+        item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(size - head_size))
+        if len(item) == size:
+            return item
+    raise AssertionError(size)
+
+
+def queue_of(*sets: list[bytes]) -> deque[Append]:
+    return deque(Append(AttemptId(1), items, kinds_of(items), sum(map(len, items))) for items in sets)
+
+
+def roots_of(*sets: list[bytes]) -> list[bytes]:
+    hasher = BlockHasher()
+    for items in sets:
+        hasher.add(items)
+    return hasher.subtree_roots()
+
+
+class NotedProcess(HashProcess):
+    """Counts what it was asked to hash."""
+
+    hashed_count = 0
+
+    async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
+        """Count, and hash."""
+        self.hashed_count += 1
+        return await super().hash(trees, leaves)
+
+
+def test_what_is_quick_depends_on_whether_a_process_is_ready() -> None:
+    async def main() -> None:
+        process = HashProcess()
+        subject = Hashing([process])
+        try:
+            for items_max, bytes_max in (
+                (INLINE_HASH_ITEMS_MAX, INLINE_HASH_BYTES_MAX),
+                (HASH_PROCESS_ITEMS_MIN - 1, HASH_PROCESS_BYTES_MIN - 1),
+            ):
+                assert subject.is_quick([SHORT] * items_max)
+                assert not subject.is_quick([SHORT] * (items_max + 1))
+                assert subject.is_quick([item_of(bytes_max)])
+                assert not subject.is_quick([item_of(bytes_max + 1)])
+                process.start()
+                await process.ready.wait()
+        finally:
+            subject.close()
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("ready", [True, False])
+@pytest.mark.parametrize(
+    ("limit", "value", "left"),
+    [("HASH_BATCH_BYTES", 20_000, [4, 1, 0]), ("HASH_BATCH_ITEMS", 3, [7, 4, 1, 0])],
+)
+def test_sets_that_wait_go_together_up_to_a_limit(
+    ready: bool, limit: str, value: int, left: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hashing, limit, value)
+    sets = [[header_item(), *body_items(3)], *([item_of(8_000)] for _ in range(7))]
+
+    async def main() -> None:
+        process = HashProcess()
+        subject = Hashing([process] if ready else [])
+        try:
+            if ready:
+                process.start()
+                await process.ready.wait()
+            hasher, waiting = BlockHasher(), queue_of(*sets)
+            lengths = []
+            while waiting:
+                await subject.add_next(hasher, waiting)
+                lengths.append(len(waiting))
+            assert lengths == left
+            assert hasher.subtree_roots() == roots_of(*sets)
+        finally:
+            subject.close()
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("limit", ["HASH_PROCESS_ITEMS_MAX", "HASH_PROCESS_BYTES_MAX"])
+def test_what_is_too_much_for_the_process_goes_to_a_thread(
+    limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = [header_item(), *body_items(200)]
+    most = len(items) if limit == "HASH_PROCESS_ITEMS_MAX" else sum(map(len, items))
+
+    async def main() -> None:
+        process = HashProcess()
+        subject = Hashing([process])
+        try:
+            process.start()
+            await process.ready.wait()
+            with gate(monkeypatch, BlockHasher, "add") as held:
+                held.open()
+                for value, thread_count in ((most, 0), (most - 1, 1)):
+                    monkeypatch.setattr(hashing, limit, value)
+                    hasher = BlockHasher()
+                    await subject.add_next(hasher, queue_of(items))
+                    assert hasher.subtree_roots() == roots_of(items)
+                    assert len([name for name in held.threads if name.startswith("hash")]) == thread_count
+        finally:
+            subject.close()
+
+    uvloop.run(main())
+
+
+def test_a_further_process_takes_what_the_one_before_cannot_keep_up_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hashing, "HASH_BACKLOG_ITEMS", 300)
+    items = [header_item(), *body_items(200)]
+
+    async def main() -> None:
+        first, second = processes = NotedProcess(), NotedProcess()
+        subject = Hashing(processes)
+        hashers = [BlockHasher() for _ in range(5)]
+        try:
+            for process in processes:
+                process.start()
+            for process in processes:
+                await process.ready.wait()
+            assert first.pid is not None
+            os.kill(first.pid, signal.SIGSTOP)
+            works = [
+                asyncio.ensure_future(subject.add_next(hasher, queue_of(items))) for hasher in hashers[:3]
+            ]
+            await works[2]
+            assert (first.waiting_items, second.waiting_items) == (402, 0)
+            os.kill(first.pid, signal.SIGCONT)
+            await asyncio.gather(*works)
+            await subject.add_next(hashers[3], queue_of(items))
+            assert (first.hashed_count, second.hashed_count) == (3, 1)
+            assert (first.waiting_items, second.waiting_items) == (0, 0)
+            # One that died is passed over, and what it had was hashed in a thread.
+            os.kill(first.pid, signal.SIGKILL)
+            await until(lambda: not first.ready.is_set())
+            await subject.add_next(hashers[4], queue_of(items))
+            assert (first.hashed_count, second.hashed_count) == (3, 2)
+            assert all(hasher.subtree_roots() == roots_of(items) for hasher in hashers)
+        finally:
+            subject.close()
+        assert all(process.pid is None for process in processes)
+
+    uvloop.run(main())
+
+
+def test_a_refusal_comes_from_the_process_path_as_from_the_hasher() -> None:
+    items = [header_item(), *body_items(200), header_item()]
+    with pytest.raises(BlockRefused) as here:
+        BlockHasher().add(items)
+
+    async def main() -> None:
+        process = HashProcess()
+        subject = Hashing([process])
+        try:
+            process.start()
+            await process.ready.wait()
+            hasher = BlockHasher()
+            with pytest.raises(BlockRefused) as there:
+                await subject.add_next(hasher, queue_of(items))
+            assert there.value.refusal == here.value.refusal
+            assert hasher.item_count == 0
+        finally:
+            subject.close()
+
+    uvloop.run(main())
+
+
+def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its request is hashed in a thread instead; the block is acknowledged, and stored as it came."""
+    monkeypatch.setattr(hashing, "HASH_PROCESS_ITEMS_MIN", 1)  # every set
+    monkeypatch.setattr(hash_process, "HASH_PROCESS_REST_SECONDS", 600.0)  # and none in its place
+    process = HashProcess()
+
+    async def play(stage: Stage) -> None:
+        process.start()
+        await process.ready.wait()
+        alice = stage.publisher("alice")
+        alice.items(*BLOCKS[0].items)
+        alice.end(0)
+        await alice.expect("ack 0")
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        items = BLOCKS[1].items
+        alice.items(*items[:2])
+        alice.items(*items[2:4])
+        await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGKILL)
+        alice.items(*items[4:])
+        alice.end(1)
+        await alice.expect("ack 1")
+        assert not process.ready.is_set()
+        for block in BLOCKS[:2]:
+            stored = stage.ledger.read_block(block.number)
+            assert stored is not None
+            assert stored.items == block.items
+
+    on_stage(tmp_path, play, hash_processes=[process])
+
+
+def test_a_node_that_stops_while_a_dropped_block_is_hashed_breaks_nothing(tmp_path: Path) -> None:
+    process = HashProcess()
+
+    async def play(stage: Stage) -> None:
+        process.start()
+        await process.ready.wait()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        alice = stage.publisher("alice")
+        alice.items(header_item(), *body_items(200))
+        await asyncio.sleep(0)
+        assert process.waiting_items == 201
+        await stage.conductor.stop(ANSWER_SECONDS)
+        await asyncio.sleep(0.01)  # a task that was left over would die now
+        assert not stage.conductor.broken.done()
+        await alice.expect_end("end SUCCESS last None about 0")
+
+    on_stage(tmp_path, play, hash_processes=[process])
+
+
+def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four blocks at once; those of few items do not wait for them."""
+    many = [header_item(), *body_items(200)]
+    few = [header_item(), *body_items(10)]
+
+    async def main() -> None:
+        rounds, subject = Rounds(), Hashing()
+        monkeypatch.setattr(hashing, "_next_batch", taken)
+        seen.append(rounds)
+        try:
+            hashers = [BlockHasher() for _ in range(6)]
+            sets = [many, many, few, many, few, many]
+            works = [
+                subject.add_next(hasher, queue_of(items)) for hasher, items in zip(hashers, sets, strict=True)
+            ]
+            await asyncio.gather(*works)
+            assert [hasher.subtree_roots() for hasher in hashers] == [roots_of(items) for items in sets]
+            assert rounds.all == [201, 11, 11, 201, 201, 201]
+            assert [noted.count(201) for noted in rounds.noted.values()] == [1] * 4
+        finally:
+            rounds.stop()
+            subject.close()
+
+    seen: list[Rounds] = []
+    next_batch = hashing._next_batch
+
+    def taken(waiting: deque[Append]) -> Append:
+        batch = next_batch(waiting)
+        seen[0].note(len(batch.items))
+        return batch
+
+    uvloop.run(main())

@@ -1,0 +1,86 @@
+"""Blocks prepared in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.blocks.block import Block
+from publishers.coordination.prepared import PreparedBlocks
+
+
+def blocks(count: int, size: int = 100) -> Iterator[Block]:
+    for number in range(count):
+        yield Block(number, (bytes(size),))
+
+
+async def numbers_of(prepared: PreparedBlocks) -> list[int]:
+    return [block.number async for block in prepared]
+
+
+def test_all_blocks_come_in_order_and_memory_is_bounded() -> None:
+    pulled: list[int] = []
+
+    def source() -> Iterator[Block]:
+        for block in blocks(500):
+            pulled.append(block.number)
+            yield block
+
+    async def run() -> None:
+        prepared = PreparedBlocks(source(), size_bytes_max=1000)
+        prepared.start()
+        number = 0
+        async for block in prepared:
+            assert block.number == number
+            number += 1
+            # Ten are held at most; one more waits for room.
+            assert len(pulled) <= number + 11
+        assert number == 500
+
+    asyncio.run(run())
+
+
+def test_the_thread_waits_while_nobody_reads() -> None:
+    pulled: list[int] = []
+    full = threading.Event()
+
+    def source() -> Iterator[Block]:
+        for block in blocks(50):
+            pulled.append(block.number)
+            if block.number == 10:  # ten are held, this one waits
+                full.set()
+            yield block
+
+    prepared = PreparedBlocks(source(), size_bytes_max=1000)
+    prepared.start()
+    assert full.wait(10)
+    assert len(pulled) == 11
+    prepared.stop()
+
+
+def test_what_goes_wrong_comes_after_the_blocks_before_it() -> None:
+    def source() -> Iterator[Block]:
+        yield from blocks(3)
+        raise LookupError("no more")
+
+    async def run() -> list[int]:
+        prepared = PreparedBlocks(source(), 1000)
+        prepared.start()
+        seen = []
+        held = aiter(prepared)
+        for _ in range(3):
+            seen.append((await anext(held)).number)
+        with pytest.raises(LookupError, match="no more"):
+            await anext(held)
+        return seen
+
+    assert asyncio.run(run()) == [0, 1, 2]
+
+
+def test_nothing_at_all() -> None:
+    prepared = PreparedBlocks(blocks(0), 10)
+    prepared.start()
+    assert asyncio.run(numbers_of(prepared)) == []

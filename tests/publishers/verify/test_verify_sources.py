@@ -1,0 +1,176 @@
+"""Where blocks to verify come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.addresses import Address
+from gateway.blocks.proofs import ProofVerifier
+from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.verification import BlockVerifier
+from gateway.node.node import Node
+from gateway.store.block_store import Ledger, VerifiedBlock
+from publishers.blocks.block_files import write_block_file
+from publishers.blocks.block_places import BlockPlace
+from publishers.errors import BlockListError, SourceRefused, SourceUnreachable
+from publishers.number_range import NumberRange
+from publishers.verify.verify_sources import BlockSource, FileSource, Job, NodeSource, StreamSource, check_job
+from tests.datastream.serving import ServerThread
+from tests.gateway.block_makers import summary_of
+from tests.nodes import ledger_key, make_blocks
+from tests.publishers.node_thread import node_thread, store
+
+BLOCKS = make_blocks(5)
+VERIFIER = BlockVerifier(ProofVerifier(LedgerKeys.parse([ledger_key()])))
+ALL = NumberRange()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node that holds the blocks."""
+    data_dir = tmp_path_factory.mktemp("node")
+    store(data_dir, BLOCKS)
+    with node_thread(data_dir) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The blocks as files."""
+    for block in BLOCKS:
+        write_block_file(tmp_path / f"{block.number}.blk", block)
+    return tmp_path
+
+
+def numbers(source: BlockSource) -> list[int]:
+    """The numbers of a source's blocks, all of which hold."""
+    jobs = list(source.jobs())
+    assert all(check_job(VERIFIER, job).refusal is None for job in jobs)
+    return [job.number for job in jobs]
+
+
+def test_files_and_folders(folder: Path) -> None:
+    assert numbers(FileSource([str(folder)], ALL)) == [0, 1, 2, 3, 4]
+    some = FileSource([f"{folder}/3.blk", f"{folder}/1.blk"], NumberRange(1))
+    assert numbers(some) == [1, 3]
+    assert (some.count, some.block_0()) == (2, None)
+    part = FileSource([str(folder)], NumberRange(2, 4))
+    assert (numbers(part), part.count) == ([2, 3], 2)
+    assert part.block_0() == Job(0, BlockPlace(0, f"{folder}/0.blk"))
+    assert numbers(FileSource([str(folder), f"{folder}/1.blk"], ALL)) == [0, 1, 2, 3, 4]
+
+
+def test_files_that_make_no_source(folder: Path) -> None:
+    (folder / "copy").mkdir()
+    copy = folder / "copy" / "1.blk.gz"
+    write_block_file(copy, BLOCKS[1])
+    assert numbers(FileSource([str(folder)], ALL)) == [0, 1, 2, 3, 4]
+    write_block_file(copy, make_blocks(2, seed=9)[1])
+    with pytest.raises(BlockListError) as twice:
+        FileSource([str(folder)], ALL)
+    assert str(twice.value) == (
+        f"{copy}: block 1 is there twice, and not the same: {folder / '1.blk'} and {copy}"
+    )
+    copy.unlink()
+    with pytest.raises(BlockListError) as none:
+        FileSource([str(folder)], NumberRange(9))
+    assert str(none.value) == (
+        f"{folder}: no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar) of these numbers"
+    )
+    (folder / "x.bin").write_bytes(b"xyz")
+    with pytest.raises(BlockListError) as name:
+        FileSource([f"{folder}/x.bin"], ALL)
+    assert str(name.value) == (
+        f"{folder / 'x.bin'}: not an archive: it begins with 78 79 7a; expected a zip or a tar"
+    )
+
+
+def test_what_a_file_holds_instead(folder: Path) -> None:
+    (folder / "1.blk").write_bytes(BLOCKS[2].to_bytes())
+    refusal = check_job(VERIFIER, Job(1, BlockPlace(1, f"{folder}/1.blk"))).refusal
+    assert str(refusal) == (
+        f"cannot parse: {folder / '1.blk'}: got holds block 2, expected 1 by its name, expected the file of "
+        "block 1"
+    )
+
+
+def test_what_a_node_sends_instead() -> None:
+    other = check_job(VERIFIER, Job(1, items=BLOCKS[2].items)).refusal
+    assert str(other) == "bad root hash: block header: number: got 2, expected 1"
+    nothing = check_job(VERIFIER, Job(1)).refusal
+    assert str(nothing) == "missing item: block: got no items, expected a block header first"
+
+
+def test_a_node(node: Node) -> None:
+    source = NodeSource(node.grpc_address, ALL)
+    assert (numbers(source), source.count) == ([0, 1, 2, 3, 4], 5)
+    part = NodeSource(node.grpc_address, NumberRange(3, 9))
+    assert (numbers(part), part.count) == ([3, 4], 2)
+    assert part.block_0() == Job(0, items=BLOCKS[0].items)
+    with pytest.raises(SourceRefused) as none:
+        NodeSource(node.grpc_address, NumberRange(5))
+    assert str(none.value) == f"these blocks cannot be had: {node.grpc_address} has blocks 0 to 4"
+
+
+def test_an_empty_node(tmp_path: Path) -> None:
+    with node_thread(tmp_path) as node:
+        with pytest.raises(SourceRefused) as empty:
+            NodeSource(node.grpc_address, ALL)
+        assert str(empty.value) == f"what the node has cannot be had: {node.grpc_address} has no blocks"
+        with pytest.raises(SourceRefused) as no_stream:
+            numbers(StreamSource(node.tcp_address, ALL))
+        assert str(no_stream.value) == (
+            f"these blocks cannot be had: the stream of {node.tcp_address} does not have them"
+        )
+        with pytest.raises(SourceRefused) as no_streamer:
+            numbers(StreamSource(node.grpc_address, ALL))
+        assert str(no_streamer.value).startswith(f"block 0 cannot be had: {node.grpc_address}: ")
+    with pytest.raises(SourceUnreachable):
+        NodeSource(node.grpc_address, ALL)
+    with pytest.raises(SourceUnreachable, match=r"^block 0 did not come \("):
+        numbers(StreamSource(node.tcp_address, ALL))
+
+
+def test_a_stream(node: Node) -> None:
+    source = StreamSource(node.tcp_address, ALL)
+    assert (numbers(source), source.count) == ([0, 1, 2, 3, 4], None)
+    part = StreamSource(node.tcp_address, NumberRange(2, 4))
+    assert numbers(part) == [2, 3]
+    block_0 = part.block_0()
+    assert block_0 is not None
+    assert (block_0.number, block_0.items) == (0, BLOCKS[0].items)
+    with pytest.raises(SourceRefused) as none:
+        numbers(StreamSource(node.tcp_address, NumberRange(7)))
+    assert str(none.value).startswith(f"block 7 cannot be had: {node.tcp_address}: ")
+
+
+def test_a_root_that_a_node_has_stored_in_the_other_layout() -> None:
+    unsigned = BlockVerifier(ProofVerifier(LedgerKeys(), "hash"))
+    summary = check_job(unsigned, Job(1, items=BLOCKS[1].items)).summary
+    assert summary is not None
+    other = summary.in_other_layout()
+    assert other is not None
+    job = Job(1, items=BLOCKS[1].items, stored_root_hash=other.root_hash)
+    checked = check_job(unsigned, job)
+    assert (checked.refusal, checked.summary) == (None, other)
+    refusal = check_job(VERIFIER, job).refusal  # whose proof signs the root
+    assert refusal is not None
+    assert refusal.what == "root hash at the block's end"
+
+
+def test_a_false_root_at_the_end_of_a_stored_block(tmp_path: Path) -> None:
+    """From a data streamer's server, which knows nothing of blocks: a node that finds that does not start."""
+    ledger = Ledger.open(tmp_path)
+    root_hashes = bytes(48), summary_of(list(BLOCKS[1].items)).root_hash
+    ledger.append([VerifiedBlock(n, BLOCKS[n].items, root_hash) for n, root_hash in enumerate(root_hashes)])
+    with ServerThread(ledger.streamer) as server:
+        job, _ = StreamSource(Address(server.host, server.port), ALL).jobs()
+    ledger.close()
+    root_hash = check_job(VERIFIER, Job(0, items=BLOCKS[0].items)).summary
+    assert root_hash is not None
+    assert str(check_job(VERIFIER, job).refusal) == (
+        f"bad root hash: root hash at the block's end: got {'00' * 48}, expected {root_hash.root_hash.hex()}"
+    )

@@ -1,0 +1,114 @@
+"""The rooms of the three packages, and which of them may import which: read from the imports themselves.
+
+    python -m tests.rooms        print the picture in docs/architecture.md
+
+A room is a folder of a package; the modules beside the folders are the package's root. A room may import
+the rooms on the floors below it, and no other one.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+__all__ = ["FLOORS", "arrows", "picture", "room_of"]
+
+ROOT = Path(__file__).resolve().parents[1]
+FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "publishers": (
+        ("commands",),
+        ("demo",),
+        ("job",),
+        ("spark",),
+        ("coordination", "verify"),
+        ("blocks", "client"),
+        ("protocol", "sources"),
+        ("root",),
+    ),
+    "gateway": (
+        ("commands",),
+        ("node",),
+        ("status",),
+        ("cluster",),
+        ("services",),
+        ("pipeline",),
+        ("workers",),
+        ("race", "settings", "store"),
+        ("blocks", "transport"),
+        ("root",),
+        ("api",),
+    ),
+    "datastream": (
+        ("server",),
+        ("check", "client"),
+        ("events", "file", "protocol"),
+        ("root",),
+    ),
+}
+"""The floors of each package, from the top; the packages themselves stand on each other in this order."""
+
+
+def room_of(path: str) -> tuple[str, str] | None:
+    """Return package and room of a path; None of a package's `__init__.py`, which is above its rooms."""
+    package, *folders, name = path.split("/")
+    if folders:
+        return package, folders[0]
+    return None if name == "__init__.py" else (package, "root")
+
+
+@cache
+def arrows() -> dict[tuple[tuple[str, str], tuple[str, str]], list[str]]:
+    """Return each pair of rooms of which the first imports the second, with the places of the imports."""
+    found: dict[tuple[tuple[str, str], tuple[str, str]], list[str]] = {}
+    for package in FLOORS:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            path = str(file.relative_to(ROOT))
+            here = room_of(path)
+            for line, target in _imports(file):
+                there = room_of(target)
+                if here is not None and there is not None and here != there:
+                    found.setdefault((here, there), []).append(f"{path}:{line}")
+    return found
+
+
+def _imports(file: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and path of what a module imports of the three packages."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            module = node.module or ""
+            names = [f"{module}.{alias.name}" for alias in node.names]
+            names = [name if _path_of(name) else module for name in names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] in FLOORS and (path := _path_of(name)):
+                yield node.lineno, path
+
+
+@cache
+def _path_of(module: str) -> str | None:
+    base = module.replace(".", "/")
+    return next((path for path in (f"{base}.py", f"{base}/__init__.py") if (ROOT / path).is_file()), None)
+
+
+def picture() -> str:
+    """Return the floors as text, with what each room imports of its own package's other rooms."""
+    lines = []
+    for package, floors in FLOORS.items():
+        lines.append(f"{package}/")
+        for floor in floors:
+            for room in floor:
+                pairs = (pair for pair in arrows() if pair[0] == (package, room))
+                below = {there[1] for _, there in pairs if there[0] == package}
+                order = [name for names in floors for name in names if name in below]
+                lines.append(f"  {room:<13}{'→ ' if order else ''}{' '.join(order)}".rstrip())
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(picture() + "\n")
