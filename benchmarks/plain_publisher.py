@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gateway.blocks.block import Block
-from publishers.blocks.block_check import BlockCheck
+from publishers.blocks.block_check import OfferCheck
 from publishers.blocks.block_places import read_chain
 from publishers.client.client import publish_blocks
 
@@ -23,7 +23,7 @@ __all__: list[str] = []
 
 
 async def _blocks(folder: Path, *, is_checked: bool) -> AsyncIterator[Block]:
-    check = BlockCheck()
+    check = OfferCheck()
     for block in read_chain(folder):
         if is_checked:
             check.check(block)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from datastream import DataStreamer
 from datastream.layout import PAGE_SIZE
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.sources.stream_runs import PagesReader
 from publishers.spark.data_stream import DataStreamDataSource
@@ -104,7 +104,7 @@ def _make_chain(folder: Path, size: int) -> None:
     folder.mkdir()
     blocks = BlockMaker(1, key_of_seed(1), _BLOCKS).blocks(50)
     made = [VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks]
-    ledger = Ledger.open(folder)
+    ledger = BlockStore.open(folder)
     try:
         while ledger.streamer.committed.total_length < size:
             ledger.append(made)

@@ -25,7 +25,7 @@ from gateway.commands.cli import main  # noqa: E402
 from gateway.node.node import Node  # noqa: E402
 from gateway.race.actions import Action, AttemptId, PublisherId  # noqa: E402
 from gateway.race.arbiter import Arbiter  # noqa: E402
-from gateway.store.block_store import Ledger, VerifiedBlock  # noqa: E402
+from gateway.store.block_store import BlockStore, VerifiedBlock  # noqa: E402
 
 __all__ = ["Moment", "TracedNode", "moments_in"]
 
@@ -66,7 +66,7 @@ class _TracedArbiter(Arbiter):
         return super().committed(attempt_id, now_ns)
 
 
-class _TracedLedger(Ledger):
+class _TracedLedger(BlockStore):
     """A ledger whose commits are noted: those that are begun and finished, as those of small blocks are."""
 
     _begun: Sequence[int] = ()

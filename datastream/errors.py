@@ -67,8 +67,8 @@ __all__ = [
     "OperationsNotCommitted",
     "PageDamaged",
     "PageUnchecked",
-    "PeerError",
     "RangeTooLarge",
+    "RemoteError",
     "ServerBehind",
     "ServerSpokeWrongly",
     "ShorterThanHeaderPage",
@@ -498,11 +498,11 @@ class AddressUnavailable(EnvironmentFault):
 # --- the other end ---------------------------------------------------------------------------------------
 
 
-class PeerError(DatastreamError):
+class RemoteError(DatastreamError):
     """The other end of a connection."""
 
 
-class ServerSpokeWrongly(PeerError):
+class ServerSpokeWrongly(RemoteError):
     """Bytes from a server that are not the protocol."""
 
     def __init__(self, what: str, got: str, expected: str) -> None:
@@ -512,7 +512,7 @@ class ServerSpokeWrongly(PeerError):
         self.expected = expected
 
 
-class ConnectionEnded(PeerError):
+class ConnectionEnded(RemoteError):
     """The server closed the connection."""
 
     def __init__(self, while_doing: str) -> None:
@@ -520,7 +520,7 @@ class ConnectionEnded(PeerError):
         self.while_doing = while_doing
 
 
-class CommandRefused(PeerError):
+class CommandRefused(RemoteError):
     """The server answered a command with an error Result."""
 
     def __init__(self, command: str, error_number: int, text: str) -> None:
@@ -530,7 +530,7 @@ class CommandRefused(PeerError):
         self.text = text
 
 
-class ServerBehind(PeerError):
+class ServerBehind(RemoteError):
     """A server that does not have yet what was handed over from another, or from it before."""
 
     def __init__(self, total_entries: int, number_next: int) -> None:
@@ -539,7 +539,7 @@ class ServerBehind(PeerError):
         self.number_next = number_next
 
 
-class EntryOutOfOrder(PeerError):
+class EntryOutOfOrder(RemoteError):
     """A streamed entry that is not the next one: one was left out, or sent again."""
 
     def __init__(self, got: str, expected: str) -> None:
@@ -548,7 +548,7 @@ class EntryOutOfOrder(PeerError):
         self.expected = expected
 
 
-class EntryNotRelayed(PeerError):
+class EntryNotRelayed(RemoteError):
     """An entry of the master that a relay cannot keep as it is."""
 
     def __init__(self, number: int, reason: str) -> None:
@@ -557,7 +557,7 @@ class EntryNotRelayed(PeerError):
         self.reason = reason
 
 
-class StreamContradicts(PeerError):
+class StreamContradicts(RemoteError):
     """A server whose stream is another than the one that was followed until now."""
 
     def __init__(self, what: str, got: str, expected: str) -> None:

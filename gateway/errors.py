@@ -29,10 +29,10 @@ __all__ = [
     "FailoverInterrupted",
     "Fatal",
     "GatewayError",
-    "HelperProcessLost",
+    "WorkerProcessLost",
+    "InvalidInput",
     "KeyFileError",
     "NodeCallFailed",
-    "PeerError",
     "RoleRefused",
     "SettingError",
     "StartAbandoned",
@@ -185,7 +185,7 @@ class KeyFileError(GatewayError):
         """What would have been accepted."""
 
 
-class PeerError(GatewayError):
+class InvalidInput(GatewayError):
     """A publisher, a peer or a block file gave bytes that cannot be accepted."""
 
     def __init__(self, what: str, got: str, expected: str, where: str = "") -> None:
@@ -201,11 +201,11 @@ class PeerError(GatewayError):
         """The place of the object in what was given, empty if it was given alone."""
 
 
-class SubscriptionError(PeerError):
+class SubscriptionError(InvalidInput):
     """A node that was subscribed to sent what the rules of its stream do not allow."""
 
 
-class HelperProcessLost(GatewayError):
+class WorkerProcessLost(GatewayError):
     """A process that works for the node is gone, or did not answer."""
 
     def __init__(self, name: str, got: str, *, is_first: bool, was_ready: bool = False) -> None:

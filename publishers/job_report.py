@@ -18,13 +18,13 @@ from typing import Any
 
 from publishers.report import PublishReport, percentile_ns, safe_through_of
 
-__all__ = ["Failure", "JobProgress", "JobReport"]
+__all__ = ["JobFailure", "JobProgress", "JobReport"]
 
 _PERCENTS = (50, 99)
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class JobFailure:
     """A publisher that gave up."""
 
     publisher_id: str
@@ -71,7 +71,7 @@ class JobReport:
     publishers: tuple[PublishReport, ...]
     """Of those that did something, in order of their names; one that failed has its figures here, too, as far
     as they are known."""
-    failures: tuple[Failure, ...]
+    failures: tuple[JobFailure, ...]
     elapsed_seconds: float
     """From the start of the jobs to the end of the last."""
     blocks_per_second: float = 0.0

@@ -23,12 +23,12 @@ import click
 import hpack
 
 from gateway.addresses import parse_address
-from gateway.transport.frames import CLIENT_PREFACE, Kind, frame, window_update
+from gateway.transport.frames import CLIENT_PREFACE, FrameKind, frame, window_update
 from gateway.transport.header_blocks import header_frames
 
 __all__ = ["ATTACKS", "attacking", "ended_within"]
 
-HELLO: Final = CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0)
+HELLO: Final = CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0)
 PUBLISH: Final = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 STRANGERS: Final = "127.0.0.2"
 """Where they come from: an address of their own, on this machine."""
@@ -87,18 +87,18 @@ def _repeat(data: Callable[[int], bytes], hello: bytes = HELLO) -> Callable[[tup
 
 def headers_without_end(address: tuple[str, int], until: float) -> None:
     """HEADERS without END_HEADERS, then CONTINUATION for ever."""
-    first = frame(Kind.HEADERS, 0, 1, request())
-    more = frame(Kind.CONTINUATION, 0, 1, (b"\0\1a\x7f\xe1\x1e" + b"b" * 4_000) * 4)
+    first = frame(FrameKind.HEADERS, 0, 1, request())
+    more = frame(FrameKind.CONTINUATION, 0, 1, (b"\0\1a\x7f\xe1\x1e" + b"b" * 4_000) * 4)
     _repeat(lambda _: more, HELLO + first)(address, until)
 
 
 def headers_byte_by_byte(address: tuple[str, int], until: float) -> None:
     """A block whose next byte comes every second."""
-    strangers = [Stranger(address, HELLO + frame(Kind.HEADERS, 0, 1, request()[:4])) for _ in range(50)]
+    strangers = [Stranger(address, HELLO + frame(FrameKind.HEADERS, 0, 1, request()[:4])) for _ in range(50)]
     while time.monotonic() < until:
         time.sleep(1)
         for stranger in strangers:
-            stranger.send(frame(Kind.CONTINUATION, 0, 1, b""))
+            stranger.send(frame(FrameKind.CONTINUATION, 0, 1, b""))
 
 
 def rapid_reset(address: tuple[str, int], until: float) -> None:
@@ -108,7 +108,7 @@ def rapid_reset(address: tuple[str, int], until: float) -> None:
         first = 2 * 100 * count + 1
         return b"".join(
             header_frames(first + 2 * at, request(), ends_stream=False)
-            + frame(Kind.RST_STREAM, 0, first + 2 * at, b"\0\0\0\x08")
+            + frame(FrameKind.RST_STREAM, 0, first + 2 * at, b"\0\0\0\x08")
             for at in range(100)
         )
 
@@ -154,7 +154,7 @@ def large_messages_that_do_not_come(address: tuple[str, int], until: float) -> N
             stream_id = 2 * at + 1
             stranger.send(
                 header_frames(stream_id, request(), ends_stream=False)
-                + frame(Kind.DATA, 0, stream_id, prefix)
+                + frame(FrameKind.DATA, 0, stream_id, prefix)
             )
         strangers.append(stranger)
     while time.monotonic() < until:
@@ -166,7 +166,7 @@ def large_messages_that_do_not_come(address: tuple[str, int], until: float) -> N
 def answers_that_nobody_reads(address: tuple[str, int], until: float) -> None:
     """Pings whose answers stay unread, until the socket is full."""
     strangers = []
-    ping = frame(Kind.PING, 0, 0, b"12345678") * 500
+    ping = frame(FrameKind.PING, 0, 0, b"12345678") * 500
     for _ in range(20):
         sock = socket.create_connection(address, 10, (STRANGERS, 0))
         sock.settimeout(0.5)
@@ -179,8 +179,8 @@ def answers_that_nobody_reads(address: tuple[str, int], until: float) -> None:
         time.sleep(0.01)
 
 
-_PING = frame(Kind.PING, 0, 0, b"12345678")
-_SETTINGS = frame(Kind.SETTINGS, 0, 0, b"\0\4\0\0\xff\xff")
+_PING = frame(FrameKind.PING, 0, 0, b"12345678")
+_SETTINGS = frame(FrameKind.SETTINGS, 0, 0, b"\0\4\0\0\xff\xff")
 _OPEN_CALL = HELLO + header_frames(1, request(), ends_stream=False)
 
 ATTACKS: Final[dict[str, Callable[[tuple[str, int], float], None]]] = {
@@ -189,9 +189,9 @@ ATTACKS: Final[dict[str, Callable[[tuple[str, int], float], None]]] = {
     "rapid reset": rapid_reset,
     "pings": _repeat(lambda _: _PING * 1_000),
     "settings": _repeat(lambda _: _SETTINGS * 1_000),
-    "empty data": _repeat(lambda _: frame(Kind.DATA, 0, 1) * 1_000, _OPEN_CALL),
+    "empty data": _repeat(lambda _: frame(FrameKind.DATA, 0, 1) * 1_000, _OPEN_CALL),
     "tiny windows": _repeat(lambda _: window_update(1, 1) * 1_000, _OPEN_CALL),
-    "priorities": _repeat(lambda count: frame(Kind.PRIORITY, 0, 2 * count + 3, b"\0\0\0\0\1") * 1_000),
+    "priorities": _repeat(lambda count: frame(FrameKind.PRIORITY, 0, 2 * count + 3, b"\0\0\0\0\1") * 1_000),
     "unknown frames": _repeat(lambda _: frame(0x77, 0, 0, b"z" * 16_000)),
     "another protocol": _repeat(lambda _: b"GET / HTTP/1.1\r\n\r\n", b""),
     "connections that only greet": connections_that_only_greet,

@@ -52,12 +52,12 @@ from gateway.blocks.items import ItemKind, kind_of
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.root_hash import BlockHasher
 from gateway.blocks.stream_layout import encode
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from gateway.cluster.role_file import read_role, write_role
 from gateway.cluster.roles import RoleRecord
 from gateway.errors import GatewayError
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.store.last_block import look_at_last_block
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.nodes import ANSWER_SECONDS, KEY, ledger_key, running_node
@@ -84,7 +84,7 @@ class Folder:
         self.blocks = list(BlockMaker(7, KEY, OPTIONS).blocks(block_count))
         self.versions: list[Files] = []
         place.mkdir()
-        ledger = Ledger.open(place)
+        ledger = BlockStore.open(place)
         write_role(place, RoleRecord("standby", "127.0.0.1:40840"))
         for number in range(0, block_count, 5):
             group = [_verified(block) for block in self.blocks[number : number + 5]]
@@ -230,8 +230,8 @@ def look(folder: Folder, place: Path, what: Place, result: Result, rng: random.R
     ledger = None
     try:
         read_role(place)
-        ledger = Ledger.open(place)
-        verifier = BlockVerifier(ProofVerifier(LedgerKeys.parse((ledger_key(),)), "full"))
+        ledger = BlockStore.open(place)
+        verifier = BlockVerifier(ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full"))
         last = look_at_last_block(ledger, verifier)
         if last is not None:
             ledger.learn(last.layout)
@@ -262,7 +262,7 @@ def _without_header_write(before: bytes, after: bytes | None) -> bool:
     return before[:end] == after[:end]
 
 
-def _judge_start(folder: Folder, ledger: Ledger, what: Place, result: Result, rng: random.Random) -> None:
+def _judge_start(folder: Folder, ledger: BlockStore, what: Place, result: Result, rng: random.Random) -> None:
     last = folder.blocks[-1].number
     if ledger.last_number != last or ledger.first_number != 0:
         result.counts[f"{what.kind}: LOST"] += 1

@@ -24,7 +24,7 @@ import click
 from gateway.addresses import parse_address
 from gateway.api import block_items_pb2, node_pb2, publish_pb2, subscribe_pb2
 from gateway.blocks.block_numbers import U64_MAX
-from gateway.transport.frames import Flag, Kind, frame
+from gateway.transport.frames import Flag, FrameKind, frame
 from gateway.transport.header_blocks import header_frames
 from publishers.demo.node_process import NodeProcess
 from tests.attacks import HELLO, PUBLISH, request
@@ -49,8 +49,10 @@ def _call(path: str, message: bytes, *, is_reset: bool = False) -> Callable[[int
 
     def frames(stream_id: int) -> bytes:
         flags = 0 if path == PUBLISH else Flag.END_STREAM
-        sent = header_frames(stream_id, head, ends_stream=False) + frame(Kind.DATA, flags, stream_id, body)
-        return sent + frame(Kind.RST_STREAM, 0, stream_id, RESET) if is_reset else sent
+        sent = header_frames(stream_id, head, ends_stream=False) + frame(
+            FrameKind.DATA, flags, stream_id, body
+        )
+        return sent + frame(FrameKind.RST_STREAM, 0, stream_id, RESET) if is_reset else sent
 
     return frames
 
@@ -83,7 +85,7 @@ FLOODS: Final[dict[str, Callable[[int], bytes]]] = {
     "watchers of levels": _call("/sluice.standby.NodeLevel/watch", b""),
     "messages that are too long": lambda stream_id: (
         header_frames(stream_id, request(PUBLISH), ends_stream=False)
-        + frame(Kind.DATA, 0, stream_id, b"\0\xff\xff\xff\xff")
+        + frame(FrameKind.DATA, 0, stream_id, b"\0\xff\xff\xff\xff")
     ),
     "blocks that are not there": _call(
         f"{API}.BlockAccessService/getBlock", node_pb2.BlockRequest(block_number=9).SerializeToString()

@@ -29,8 +29,8 @@ from gateway.transport.frames import (
     WINDOW_BYTES_DEFAULT,
     WINDOW_BYTES_MAX,
     Flag,
-    Kind,
-    Setting,
+    FrameKind,
+    Http2Setting,
     frame,
     go_away,
     settings_in,
@@ -87,7 +87,7 @@ class NetworkDouble:
         self._has_settings = False
         self.status: str | None = None
         """gRPC's status, once the stream is over; "reset" and the code where it was reset."""
-        self._send(CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0, SETTINGS))
+        self._send(CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0, SETTINGS))
         self._wait_for(lambda: self._has_settings, "the server's SETTINGS")
 
     def call(self, method: str, frame_bytes_max: int = FRAME_BYTES_DEFAULT) -> None:
@@ -118,10 +118,10 @@ class NetworkDouble:
             size = most if self._random.random() < 0.8 else self._random.randint(1, most)
             self._stream_window -= size
             self._connection_window -= size
-            self._send(frame(Kind.DATA, 0, self._stream_id, data[:size]))
+            self._send(frame(FrameKind.DATA, 0, self._stream_id, data[:size]))
             data = data[size:]
         if ends:
-            self._send(frame(Kind.DATA, Flag.END_STREAM, self._stream_id))
+            self._send(frame(FrameKind.DATA, Flag.END_STREAM, self._stream_id))
 
     def next(self) -> bytes:
         """Wait for the next message of the server."""
@@ -180,14 +180,14 @@ class NetworkDouble:
             self._take(kind, flags, stream_id, payload)
 
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if kind == Kind.SETTINGS and not flags & Flag.ACK:
+        if kind == FrameKind.SETTINGS and not flags & Flag.ACK:
             values = dict(settings_in(payload))
-            window = values.get(Setting.INITIAL_WINDOW_SIZE, self._first_window)
+            window = values.get(Http2Setting.INITIAL_WINDOW_SIZE, self._first_window)
             self._stream_window += window - self._first_window
             self._first_window = window
             self._has_settings = True
-            self._send(frame(Kind.SETTINGS, Flag.ACK, 0))
-        elif kind == Kind.WINDOW_UPDATE:
+            self._send(frame(FrameKind.SETTINGS, Flag.ACK, 0))
+        elif kind == FrameKind.WINDOW_UPDATE:
             size = int.from_bytes(payload, "big")
             assert size, "a window update of 0, which it takes for an error"
             if stream_id:
@@ -195,17 +195,17 @@ class NetworkDouble:
                 self._stream_window = min(WINDOW_BYTES_MAX, self._stream_window + 2 * size)
             else:
                 self._connection_window = min(WINDOW_BYTES_MAX, self._connection_window + size)
-        elif kind == Kind.PING and not flags & Flag.ACK:
-            self._send(frame(Kind.PING, Flag.ACK, 0, payload))
-        elif kind == Kind.HEADERS:
+        elif kind == FrameKind.PING and not flags & Flag.ACK:
+            self._send(frame(FrameKind.PING, Flag.ACK, 0, payload))
+        elif kind == FrameKind.HEADERS:
             fields = dict(self._decoder.decode(payload, raw=True))
             if flags & Flag.END_STREAM and stream_id == self._stream_id:
                 self.status = fields.get(b"grpc-status", b"none").decode()
-        elif kind == Kind.DATA:
+        elif kind == FrameKind.DATA:
             self._take_data(stream_id, payload)
-        elif kind == Kind.RST_STREAM and stream_id == self._stream_id:
+        elif kind == FrameKind.RST_STREAM and stream_id == self._stream_id:
             self.status = f"reset {int.from_bytes(payload, 'big')}"
-        elif kind == Kind.GOAWAY:
+        elif kind == FrameKind.GOAWAY:
             assert not int.from_bytes(payload[4:8], "big"), f"GOAWAY {payload!r}"
             self.went_away = True
 

@@ -12,7 +12,7 @@ from datastream.file.bookmarks import SUM_KEY
 from datastream.layout import PAGE_SIZE, page_start
 from gateway.blocks.block import Block
 from gateway.blocks.root_hash import BlockHasher
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.nodes import KEY, SMALL
 
@@ -32,7 +32,7 @@ def large_blocks(count: int, item_bytes: int, *, seed: int = 7) -> list[Block]:
 
 def store(data_dir: Path, blocks: Sequence[Block]) -> list[int]:
     """Make a folder of these blocks; return the number of the first entry of each page."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     try:
         for block in blocks:
             hasher = BlockHasher()

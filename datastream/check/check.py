@@ -60,7 +60,7 @@ from datastream.layout import (
 )
 from datastream.limits import BOOKMARK_SIZE_MAX, CHECK_FINDINGS_MAX
 
-__all__ = ["CheckResult", "EntryVisitor", "Finding", "Severity", "check_stream", "repair_stream"]
+__all__ = ["CheckFinding", "CheckResult", "EntryVisitor", "Severity", "check_stream", "repair_stream"]
 
 _BLOCK_SIZE = 4096
 _ONLY_IN_MEMORY = "only in memory"
@@ -76,7 +76,7 @@ class Severity(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckFinding:
     """One thing that is not as it should be."""
 
     severity: Severity
@@ -124,7 +124,7 @@ class CheckResult:
     """Full pages that do not fit their sums."""
     unsummed_pages: list[int] = field(default_factory=list)
     """Full pages without a sum."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CheckFinding] = field(default_factory=list)
     """The first CHECK_FINDINGS_MAX of each severity: notes must not hide what is to be repaired."""
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
     """How many there are of each severity, those not kept too."""
@@ -140,7 +140,7 @@ class CheckResult:
         """Take in a finding."""
         self.counts[severity] += 1
         if self.counts[severity] <= CHECK_FINDINGS_MAX:
-            self.findings.append(Finding(severity, what, offset, number))
+            self.findings.append(CheckFinding(severity, what, offset, number))
 
 
 Progress = Callable[[int, int], None]

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from datastream.client.blocking_client import BlockingStreamClient
-from datastream.errors import EntryNotFound, PeerError
+from datastream.errors import EntryNotFound, RemoteError
 from datastream.layout import Entry
 from datastream.limits import FollowLimits
 from datastream.protocol.follow_core import Address, FollowerBase, StartAt, Wait
@@ -112,7 +112,7 @@ class BlockingStreamFollower(FollowerBase):
             entries, wrong = self._core.accept(self._client.receive())
             if wrong is not None:
                 self._failed(wrong)
-        except (OSError, PeerError) as error:
+        except (OSError, RemoteError) as error:
             self._failed(error)
             return []
         return entries

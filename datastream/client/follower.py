@@ -20,7 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from datastream.client.client import StreamClient
-from datastream.errors import EntryNotFound, PeerError
+from datastream.errors import EntryNotFound, RemoteError
 from datastream.layout import Entry, StreamHeader
 from datastream.limits import FollowLimits
 from datastream.protocol.follow_core import Address, FollowerBase, KnownEntries, StartAt, Wait
@@ -112,7 +112,7 @@ class StreamFollower(FollowerBase):
         while self._client is None or self.header is None:
             try:
                 await self._reach()
-            except (OSError, PeerError) as error:
+            except (OSError, RemoteError) as error:
                 await self._failed(error)
         return self.header
 
@@ -136,7 +136,7 @@ class StreamFollower(FollowerBase):
                     await self._failed(wrong)
                 elif entries:
                     return entries
-            except (OSError, PeerError) as error:
+            except (OSError, RemoteError) as error:
                 await self._failed(error)
         return []
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Self
 
-from datastream.events.protobuf import Field, Kind, MessageTable, decode_message, encode_message
+from datastream.events.protobuf import Field, FieldKind, MessageTable, decode_message, encode_message
 from datastream.layout import BOOKMARK_TYPE
 
 __all__ = [
@@ -58,7 +58,7 @@ class Debug:
     message: str = ""
 
 
-_DEBUG = MessageTable("Debug", Field(1, "message", Kind.STRING))
+_DEBUG = MessageTable("Debug", Field(1, "message", FieldKind.STRING))
 
 
 class NetworkEvent:
@@ -92,11 +92,11 @@ class BatchStart(NetworkEvent):
     ENTRY_TYPE = 1
     TABLE = MessageTable(
         "BatchStart",
-        Field(1, "number", Kind.U64),
-        Field(2, "type", Kind.ENUM),
-        Field(3, "fork_id", Kind.U64),
-        Field(4, "chain_id", Kind.U64),
-        Field(5, "debug", Kind.MESSAGE, _DEBUG),
+        Field(1, "number", FieldKind.U64),
+        Field(2, "type", FieldKind.ENUM),
+        Field(3, "fork_id", FieldKind.U64),
+        Field(4, "chain_id", FieldKind.U64),
+        Field(5, "debug", FieldKind.MESSAGE, _DEBUG),
     )
     number: int = 0
     type: int = BatchType.UNSPECIFIED
@@ -113,20 +113,20 @@ class L2Block(NetworkEvent):
     ENTRY_TYPE = 2
     TABLE = MessageTable(
         "L2Block",
-        Field(1, "number", Kind.U64),
-        Field(2, "batch_number", Kind.U64),
-        Field(3, "timestamp", Kind.U64),
-        Field(4, "delta_timestamp", Kind.U32),
-        Field(5, "min_timestamp", Kind.U64),
-        Field(6, "l1_blockhash", Kind.BYTES),
-        Field(7, "l1_infotree_index", Kind.U32),
-        Field(8, "hash", Kind.BYTES),
-        Field(9, "state_root", Kind.BYTES),
-        Field(10, "global_exit_root", Kind.BYTES),
-        Field(11, "coinbase", Kind.BYTES),
-        Field(12, "block_gas_limit", Kind.U64),
-        Field(13, "block_info_root", Kind.BYTES),
-        Field(14, "debug", Kind.MESSAGE, _DEBUG),
+        Field(1, "number", FieldKind.U64),
+        Field(2, "batch_number", FieldKind.U64),
+        Field(3, "timestamp", FieldKind.U64),
+        Field(4, "delta_timestamp", FieldKind.U32),
+        Field(5, "min_timestamp", FieldKind.U64),
+        Field(6, "l1_blockhash", FieldKind.BYTES),
+        Field(7, "l1_infotree_index", FieldKind.U32),
+        Field(8, "hash", FieldKind.BYTES),
+        Field(9, "state_root", FieldKind.BYTES),
+        Field(10, "global_exit_root", FieldKind.BYTES),
+        Field(11, "coinbase", FieldKind.BYTES),
+        Field(12, "block_gas_limit", FieldKind.U64),
+        Field(13, "block_info_root", FieldKind.BYTES),
+        Field(14, "debug", FieldKind.MESSAGE, _DEBUG),
     )
     number: int = 0
     batch_number: int = 0
@@ -155,13 +155,13 @@ class Transaction(NetworkEvent):
     ENTRY_TYPE = 3
     TABLE = MessageTable(
         "Transaction",
-        Field(1, "l2block_number", Kind.U64),
-        Field(2, "index", Kind.U64),
-        Field(3, "is_valid", Kind.BOOL),
-        Field(4, "encoded", Kind.BYTES),
-        Field(5, "effective_gas_price_percentage", Kind.U32),
-        Field(6, "im_state_root", Kind.BYTES),
-        Field(7, "debug", Kind.MESSAGE, _DEBUG),
+        Field(1, "l2block_number", FieldKind.U64),
+        Field(2, "index", FieldKind.U64),
+        Field(3, "is_valid", FieldKind.BOOL),
+        Field(4, "encoded", FieldKind.BYTES),
+        Field(5, "effective_gas_price_percentage", FieldKind.U32),
+        Field(6, "im_state_root", FieldKind.BYTES),
+        Field(7, "debug", FieldKind.MESSAGE, _DEBUG),
     )
     l2block_number: int = 0
     index: int = 0
@@ -180,10 +180,10 @@ class BatchEnd(NetworkEvent):
     ENTRY_TYPE = 4
     TABLE = MessageTable(
         "BatchEnd",
-        Field(1, "number", Kind.U64),
-        Field(2, "local_exit_root", Kind.BYTES),
-        Field(3, "state_root", Kind.BYTES),
-        Field(4, "debug", Kind.MESSAGE, _DEBUG),
+        Field(1, "number", FieldKind.U64),
+        Field(2, "local_exit_root", FieldKind.BYTES),
+        Field(3, "state_root", FieldKind.BYTES),
+        Field(4, "debug", FieldKind.MESSAGE, _DEBUG),
     )
     number: int = 0
     local_exit_root: bytes = b""
@@ -198,14 +198,14 @@ class UpdateGer(NetworkEvent):
     ENTRY_TYPE = 5
     TABLE = MessageTable(
         "UpdateGER",
-        Field(1, "batch_number", Kind.U64),
-        Field(2, "timestamp", Kind.U64),
-        Field(3, "global_exit_root", Kind.BYTES),
-        Field(4, "coinbase", Kind.BYTES),
-        Field(5, "fork_id", Kind.U64),
-        Field(6, "chain_id", Kind.U64),
-        Field(7, "state_root", Kind.BYTES),
-        Field(8, "debug", Kind.MESSAGE, _DEBUG),
+        Field(1, "batch_number", FieldKind.U64),
+        Field(2, "timestamp", FieldKind.U64),
+        Field(3, "global_exit_root", FieldKind.BYTES),
+        Field(4, "coinbase", FieldKind.BYTES),
+        Field(5, "fork_id", FieldKind.U64),
+        Field(6, "chain_id", FieldKind.U64),
+        Field(7, "state_root", FieldKind.BYTES),
+        Field(8, "debug", FieldKind.MESSAGE, _DEBUG),
     )
     batch_number: int = 0
     timestamp: int = 0
@@ -223,7 +223,7 @@ class L2BlockEnd(NetworkEvent):
     """An L2 block ends."""
 
     ENTRY_TYPE = 6
-    TABLE = MessageTable("L2BlockEnd", Field(1, "number", Kind.U64))
+    TABLE = MessageTable("L2BlockEnd", Field(1, "number", FieldKind.U64))
     number: int = 0
 
 
@@ -232,7 +232,7 @@ class Bookmark(NetworkEvent):
     """A bookmark: where a batch or an L2 block begins."""
 
     ENTRY_TYPE = BOOKMARK_TYPE
-    TABLE = MessageTable("BookMark", Field(1, "type", Kind.ENUM), Field(2, "value", Kind.U64))
+    TABLE = MessageTable("BookMark", Field(1, "type", FieldKind.ENUM), Field(2, "value", FieldKind.U64))
     type: int = BookmarkType.UNSPECIFIED
     """A BookmarkType."""
     value: int = 0

@@ -21,7 +21,7 @@ from typing import Any
 from datastream.errors import EventMalformed, EventValueWrong
 from datastream.layout import U64_MAX
 
-__all__ = ["Field", "Kind", "MessageTable", "decode_message", "encode_message"]
+__all__ = ["Field", "FieldKind", "MessageTable", "decode_message", "encode_message"]
 
 _WIRE_VARINT, _WIRE_64, _WIRE_BYTES, _WIRE_32 = 0, 1, 2, 5
 _FIXED_SIZES = {_WIRE_64: 8, _WIRE_32: 4}
@@ -29,7 +29,7 @@ _VARINT_BYTES_MAX = 10
 _FIELD_NUMBER_MAX = (1 << 29) - 1
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """The type of a field: (name, greatest value of a varint or None)."""
 
     U64 = ("uint64", U64_MAX)
@@ -41,14 +41,14 @@ class Kind(Enum):
     MESSAGE = ("message", None)
 
 
-_DEFAULTS: dict[Kind, object] = {
-    Kind.U64: 0,
-    Kind.U32: 0,
-    Kind.ENUM: 0,
-    Kind.BOOL: False,
-    Kind.BYTES: b"",
-    Kind.STRING: "",
-    Kind.MESSAGE: None,
+_DEFAULTS: dict[FieldKind, object] = {
+    FieldKind.U64: 0,
+    FieldKind.U32: 0,
+    FieldKind.ENUM: 0,
+    FieldKind.BOOL: False,
+    FieldKind.BYTES: b"",
+    FieldKind.STRING: "",
+    FieldKind.MESSAGE: None,
 }
 
 
@@ -58,7 +58,7 @@ class Field:
 
     number: int
     name: str
-    kind: Kind
+    kind: FieldKind
     message: MessageTable | None = None
     """The table of a field that is a message itself."""
 
@@ -98,11 +98,11 @@ def encode_message(table: MessageTable, values: Mapping[str, Any]) -> bytes:
         if value is None or (default is not None and value == default):
             continue
         match field.kind:
-            case Kind.BYTES:
+            case FieldKind.BYTES:
                 data = bytes(value)
-            case Kind.STRING:
+            case FieldKind.STRING:
                 data = value.encode()
-            case Kind.MESSAGE:
+            case FieldKind.MESSAGE:
                 assert field.message is not None
                 data = encode_message(field.message, value)
             case _:
@@ -199,16 +199,16 @@ def _read_chunk(table: MessageTable, data: bytes, position: int, wire: int) -> t
 def _from_varint(field: Field, value: int) -> object:
     # A value too large for its field is cut by other decoders; here it stays, and what the encoder says of
     # it keeps the event raw.
-    return bool(value) if field.kind is Kind.BOOL else value
+    return bool(value) if field.kind is FieldKind.BOOL else value
 
 
 def _from_chunk(table: MessageTable, field: Field, chunk: bytes, at: int) -> object:
-    if field.kind is Kind.STRING:
+    if field.kind is FieldKind.STRING:
         try:
             return chunk.decode()
         except UnicodeDecodeError:
             raise EventMalformed(table.name, at, f"{chunk.hex()} as {field.name}", "UTF-8") from None
-    if field.kind is Kind.MESSAGE:
+    if field.kind is FieldKind.MESSAGE:
         assert field.message is not None
         return decode_message(field.message, chunk)
     return bytes(chunk)

@@ -22,7 +22,7 @@ from datastream.errors import BookmarksUnavailable, CommitBegun, CommitFailed, M
 from datastream.file.appending import Appender, CommitStep
 from datastream.file.bookmarks import BookmarkIndex, Undo
 from datastream.file.operation import OperationGroup, WrittenGroup
-from datastream.file.operation_table import CALL_NAMES, Call, State
+from datastream.file.operation_table import CALL_NAMES, Call, OperationState
 from datastream.file.streamfile import StreamFile
 from datastream.file.updating import Changer
 from datastream.layout import Committed
@@ -108,7 +108,7 @@ class Committer:
         except MisuseError:
             raise  # nothing has begun; another thread's commit may go on
         except BaseException:
-            if group.state is State.COMMITTING:
+            if group.state is OperationState.COMMITTING:
                 self._end_failed_commit(committed, undo)
             raise
         if self.callbacks:
@@ -124,7 +124,7 @@ class Committer:
                 self._take_back(written)
         finally:
             group.restart(self._file.committed)
-            if group.state is State.COMMITTING:
+            if group.state is OperationState.COMMITTING:
                 group.move(_COMMIT_DONE)
 
     # --- in two halves ------------------------------------------------------------------------------------
@@ -201,9 +201,9 @@ class Committer:
         """Drop operations that are open, sealed, or about to be committed."""
         group = self._group
         group.restart(self.end)
-        if group.state is State.COMMITTING:
+        if group.state is OperationState.COMMITTING:
             group.move(_COMMIT_DONE)
-        elif group.state in (State.OPEN, State.SEALED, State.OPEN_SEALED):
+        elif group.state in (OperationState.OPEN, OperationState.SEALED, OperationState.OPEN_SEALED):
             group.move(Call.ROLLBACK_GROUP)
 
     def _take_back(self, written: tuple[int, int]) -> None:
@@ -218,7 +218,7 @@ class Committer:
             self._appender.take_back(written)
             self._file.load_index()
         except BaseException:
-            self._group.state = State.READ_ONLY
+            self._group.state = OperationState.READ_ONLY
             raise
 
     # --- beside the disk ---------------------------------------------------------------------------------

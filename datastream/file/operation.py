@@ -27,7 +27,7 @@ from datastream.errors import (
     EntryTypeReserved,
     OperationTooLarge,
 )
-from datastream.file.operation_table import ADDING, TRANSITIONS, Call, State, next_state
+from datastream.file.operation_table import ADDING, TRANSITIONS, Call, OperationState, next_state
 from datastream.layout import (
     BOOKMARK_TYPE,
     DATA_SIZE_MAX,
@@ -51,7 +51,7 @@ __all__ = ["OperationGroup", "WrittenGroup"]
 
 # What `begin`, `begin_commit` and `end_commit` do for a single operation without asking the table every time.
 # They are called for each; to find a member in its class takes longer than to find a name.
-_IDLE, _OPEN, _COMMITTING = State.IDLE, State.OPEN, State.COMMITTING
+_IDLE, _OPEN, _COMMITTING = OperationState.IDLE, OperationState.OPEN, OperationState.COMMITTING
 assert TRANSITIONS[_IDLE][Call.START] is _OPEN
 assert TRANSITIONS[_OPEN][Call.COMMIT] is _COMMITTING
 assert TRANSITIONS[_COMMITTING][Call.COMMIT_DONE] is _IDLE
@@ -126,7 +126,10 @@ class OperationGroup:
     )
 
     def __init__(
-        self, base: tuple[int, int], size_max: int = OPERATION_GROUP_BYTES_MAX, state: State = State.IDLE
+        self,
+        base: tuple[int, int],
+        size_max: int = OPERATION_GROUP_BYTES_MAX,
+        state: OperationState = OperationState.IDLE,
     ) -> None:
         self.state = state
         self.base = base

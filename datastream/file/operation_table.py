@@ -27,10 +27,10 @@ from datastream.errors import (
     StreamReadOnly,
 )
 
-__all__ = ["ADDING", "CALL_NAMES", "TRANSITIONS", "Call", "State", "Wrong", "next_state"]
+__all__ = ["ADDING", "CALL_NAMES", "TRANSITIONS", "Call", "OperationState", "Wrong", "next_state"]
 
 
-class State(IntEnum):
+class OperationState(IntEnum):
     """Where the atomic operation stands."""
 
     IDLE = auto()
@@ -86,73 +86,76 @@ class Wrong(Enum):
     CLOSED = StreamClosed
 
 
-TRANSITIONS: dict[State, dict[Call, State | Wrong]] = {
-    State.IDLE: {
-        Call.START: State.OPEN,
+TRANSITIONS: dict[OperationState, dict[Call, OperationState | Wrong]] = {
+    OperationState.IDLE: {
+        Call.START: OperationState.OPEN,
         Call.ADD_ENTRY: Wrong.NOT_OPEN,
         Call.ADD_BOOKMARK: Wrong.NOT_OPEN,
         Call.UPDATE: Wrong.NOT_OPEN,
         Call.SEAL: Wrong.NOT_OPEN,
         Call.ROLLBACK: Wrong.NOT_OPEN,
-        Call.ROLLBACK_GROUP: State.IDLE,
+        Call.ROLLBACK_GROUP: OperationState.IDLE,
         Call.COMMIT: Wrong.NOT_OPEN,
         Call.COMMIT_DONE: Wrong.NOT_OPEN,
-        Call.UPDATE_COMMITTED: State.COMMITTING,
-        Call.TRUNCATE: State.COMMITTING,
-        Call.CLOSE: State.CLOSED,
+        Call.UPDATE_COMMITTED: OperationState.COMMITTING,
+        Call.TRUNCATE: OperationState.COMMITTING,
+        Call.CLOSE: OperationState.CLOSED,
     },
-    State.OPEN: {
+    OperationState.OPEN: {
         Call.START: Wrong.ALREADY_OPEN,
-        Call.ADD_ENTRY: State.OPEN,
-        Call.ADD_BOOKMARK: State.OPEN,
-        Call.UPDATE: State.OPEN,
-        Call.SEAL: State.SEALED,
-        Call.ROLLBACK: State.IDLE,
-        Call.ROLLBACK_GROUP: State.IDLE,
-        Call.COMMIT: State.COMMITTING,
+        Call.ADD_ENTRY: OperationState.OPEN,
+        Call.ADD_BOOKMARK: OperationState.OPEN,
+        Call.UPDATE: OperationState.OPEN,
+        Call.SEAL: OperationState.SEALED,
+        Call.ROLLBACK: OperationState.IDLE,
+        Call.ROLLBACK_GROUP: OperationState.IDLE,
+        Call.COMMIT: OperationState.COMMITTING,
         Call.COMMIT_DONE: Wrong.ALREADY_OPEN,
         Call.UPDATE_COMMITTED: Wrong.ALREADY_OPEN,
         Call.TRUNCATE: Wrong.ALREADY_OPEN,
-        Call.CLOSE: State.CLOSED,
+        Call.CLOSE: OperationState.CLOSED,
     },
-    State.SEALED: {
-        Call.START: State.OPEN_SEALED,
+    OperationState.SEALED: {
+        Call.START: OperationState.OPEN_SEALED,
         Call.ADD_ENTRY: Wrong.NOT_OPEN,
         Call.ADD_BOOKMARK: Wrong.NOT_OPEN,
         Call.UPDATE: Wrong.NOT_OPEN,
         Call.SEAL: Wrong.NOT_OPEN,
         Call.ROLLBACK: Wrong.NOT_OPEN,
-        Call.ROLLBACK_GROUP: State.IDLE,
-        Call.COMMIT: State.COMMITTING,
+        Call.ROLLBACK_GROUP: OperationState.IDLE,
+        Call.COMMIT: OperationState.COMMITTING,
         Call.COMMIT_DONE: Wrong.NOT_OPEN,
         Call.UPDATE_COMMITTED: Wrong.NOT_COMMITTED,
         Call.TRUNCATE: Wrong.NOT_COMMITTED,
-        Call.CLOSE: State.CLOSED,
+        Call.CLOSE: OperationState.CLOSED,
     },
-    State.OPEN_SEALED: {
+    OperationState.OPEN_SEALED: {
         Call.START: Wrong.ALREADY_OPEN,
-        Call.ADD_ENTRY: State.OPEN_SEALED,
-        Call.ADD_BOOKMARK: State.OPEN_SEALED,
-        Call.UPDATE: State.OPEN_SEALED,
-        Call.SEAL: State.SEALED,
-        Call.ROLLBACK: State.SEALED,
-        Call.ROLLBACK_GROUP: State.IDLE,
-        Call.COMMIT: State.COMMITTING,
+        Call.ADD_ENTRY: OperationState.OPEN_SEALED,
+        Call.ADD_BOOKMARK: OperationState.OPEN_SEALED,
+        Call.UPDATE: OperationState.OPEN_SEALED,
+        Call.SEAL: OperationState.SEALED,
+        Call.ROLLBACK: OperationState.SEALED,
+        Call.ROLLBACK_GROUP: OperationState.IDLE,
+        Call.COMMIT: OperationState.COMMITTING,
         Call.COMMIT_DONE: Wrong.ALREADY_OPEN,
         Call.UPDATE_COMMITTED: Wrong.ALREADY_OPEN,
         Call.TRUNCATE: Wrong.ALREADY_OPEN,
-        Call.CLOSE: State.CLOSED,
+        Call.CLOSE: OperationState.CLOSED,
     },
-    State.COMMITTING: {**dict.fromkeys(Call, Wrong.COMMITTING), Call.COMMIT_DONE: State.IDLE},
-    State.READ_ONLY: {**dict.fromkeys(Call, Wrong.READ_ONLY), Call.CLOSE: State.CLOSED},
-    State.CLOSED: {**dict.fromkeys(Call, Wrong.CLOSED), Call.CLOSE: State.CLOSED},
+    OperationState.COMMITTING: {
+        **dict.fromkeys(Call, Wrong.COMMITTING),
+        Call.COMMIT_DONE: OperationState.IDLE,
+    },
+    OperationState.READ_ONLY: {**dict.fromkeys(Call, Wrong.READ_ONLY), Call.CLOSE: OperationState.CLOSED},
+    OperationState.CLOSED: {**dict.fromkeys(Call, Wrong.CLOSED), Call.CLOSE: OperationState.CLOSED},
 }
 
-ADDING: frozenset[State] = frozenset({State.OPEN, State.OPEN_SEALED})
+ADDING: frozenset[OperationState] = frozenset({OperationState.OPEN, OperationState.OPEN_SEALED})
 """The states in which entries are added."""
 
 
-def next_state(state: State, call: Call) -> State:
+def next_state(state: OperationState, call: Call) -> OperationState:
     """Return the state after `call`.
 
     Raises:

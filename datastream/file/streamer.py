@@ -42,7 +42,7 @@ from datastream.file.disk import Disk
 from datastream.file.notes import Notes
 from datastream.file.opening import Judge, OpeningOptions, open_parts
 from datastream.file.operation import OperationGroup
-from datastream.file.operation_table import Call, State
+from datastream.file.operation_table import Call, OperationState
 from datastream.file.page_sums import PageSums
 from datastream.file.recovery import Access
 from datastream.file.streamfile import StreamFile
@@ -73,7 +73,7 @@ class DataStreamer:
         self._appender = appender
         self._changer = Changer(file, bookmarks, appender)
         self._group = OperationGroup(
-            file.committed, state=State.READ_ONLY if access is Access.READ else State.IDLE
+            file.committed, state=OperationState.READ_ONLY if access is Access.READ else OperationState.IDLE
         )
         self._committer = Committer(file, bookmarks, appender, self._changer, self._group)
         # Called once an entry: without the step through the methods below, which document them.
@@ -136,7 +136,7 @@ class DataStreamer:
 
     def close(self) -> None:
         """Drop what is not committed, write pending bookmarks, close file and index; twice does nothing."""
-        if self._group.state is State.CLOSED:
+        if self._group.state is OperationState.CLOSED:
             return
         self._group.move(Call.CLOSE)
         try:
@@ -301,7 +301,7 @@ class DataStreamer:
             CommitFailed: file or DB still cannot be written; the next call or commit tries again.
         """
         self._check_open("recover")
-        if self._group.state is State.READ_ONLY:
+        if self._group.state is OperationState.READ_ONLY:
             raise StreamReadOnly("recover")
         self._committer.finish_what_is_overdue()
         try:
@@ -332,7 +332,10 @@ class DataStreamer:
             CommitFailed: the disk or the DB refused; the committed entry is as it was.
         """
         group = self._group
-        if number >= self._file.committed.total_entries and group.state in (State.OPEN, State.OPEN_SEALED):
+        if number >= self._file.committed.total_entries and group.state in (
+            OperationState.OPEN,
+            OperationState.OPEN_SEALED,
+        ):
             group.update(number, entry_type, data)
             return
         self._committer.check_not_begun(Call.UPDATE_COMMITTED)
@@ -575,5 +578,5 @@ class DataStreamer:
         return self._file.boundary_from(offset)
 
     def _check_open(self, call: str) -> None:
-        if self._group.state is State.CLOSED:
+        if self._group.state is OperationState.CLOSED:
             raise StreamClosed(call)

@@ -30,6 +30,7 @@ __all__ = [
     "COMMANDS",
     "ERRORS",
     "REPLIES",
+    "ClientState",
     "Close",
     "Command",
     "CommandCore",
@@ -42,7 +43,6 @@ __all__ = [
     "SendRange",
     "StartStream",
     "StopStream",
-    "StreamState",
     "StreamView",
     "encode_command",
 ]
@@ -83,7 +83,7 @@ class CommandError(IntEnum):
     INVALID_COMMAND = 9
 
 
-class StreamState(Enum):
+class ClientState(Enum):
     """Whether the client is being streamed to."""
 
     STOPPED = auto()
@@ -122,8 +122,8 @@ ERRORS: dict[CommandError, tuple[str, str]] = {
 }
 """error -> (text of the Result, what becomes of the connection)."""
 
-REPLIES: dict[StreamState, dict[Command, Reply]] = {
-    StreamState.STOPPED: {
+REPLIES: dict[ClientState, dict[Command, Reply]] = {
+    ClientState.STOPPED: {
         Command.START: Reply.ANSWER,
         Command.STOP: Reply.ALREADY_STOPPED,
         Command.HEADER: Reply.ANSWER,
@@ -131,7 +131,7 @@ REPLIES: dict[StreamState, dict[Command, Reply]] = {
         Command.ENTRY: Reply.ANSWER,
         Command.BOOKMARK: Reply.ANSWER,
     },
-    StreamState.STREAMING: {
+    ClientState.STREAMING: {
         Command.START: Reply.ALREADY_STARTED,
         Command.STOP: Reply.ANSWER,
         Command.HEADER: Reply.ALREADY_STARTED,  # [go] the error number of all three
@@ -242,7 +242,7 @@ class CommandCore:
         self._buffer = b""
         self._ended = False
         self._closed = False
-        self.state = StreamState.STOPPED
+        self.state = ClientState.STOPPED
 
     def receive(self, data: bytes) -> None:
         """Take in bytes from the client."""
@@ -263,7 +263,7 @@ class CommandCore:
         effects = self._next_command()
         if effects is None and self._ended:
             self._closed = True
-            if self.state is StreamState.STREAMING:
+            if self.state is ClientState.STREAMING:
                 return [EndAfterCatchUp()]
             return [Close("the client closed its side")]
         if effects and isinstance(effects[-1], Close):
@@ -316,7 +316,7 @@ class CommandCore:
         if self._on_command_error == "keep":
             return self._error(error)
         # Nothing is streamed after this Result either: the connection ends with it.
-        stop: list[Effect] = [StopStream()] if self.state is StreamState.STREAMING else []
+        stop: list[Effect] = [StopStream()] if self.state is ClientState.STREAMING else []
         name, text = COMMANDS[command][0], ERRORS[error][0]
         return [*stop, *self._error(error), Close(f"{name} while {self.state.name.lower()}: {text}")]
 
@@ -328,7 +328,7 @@ class CommandCore:
             case Command.START_BOOKMARK, bytes(bookmark):
                 return self._start(bookmark, CommandError.BAD_FROM_BOOKMARK)
             case Command.STOP, _:
-                self.state = StreamState.STOPPED
+                self.state = ClientState.STOPPED
                 return [StopStream(), Send(ok)]
             case Command.HEADER, _:
                 return [Send(ok + self._view.header_bytes())]
@@ -344,7 +344,7 @@ class CommandCore:
             offset = self._view.offset_of(number)
         except (NotFoundError, PageDamaged):
             return self._error(error)
-        self.state = StreamState.STREAMING
+        self.state = ClientState.STREAMING
         return [Send(encode_result(CommandError.OK, ERRORS[CommandError.OK][0])), StartStream(offset)]
 
     def _find(self, ok: bytes, what: int | bytes) -> list[Effect]:

@@ -38,7 +38,7 @@ from typing import Protocol
 from datastream.errors import (
     CommandRefused,
     EntryOutOfOrder,
-    PeerError,
+    RemoteError,
     ServerBehind,
     ServerSpokeWrongly,
     StreamContradicts,
@@ -151,7 +151,7 @@ class FollowCore:
         """Servers that failed since the last pause or accepted entry."""
         self._rounds = 0
         """Pauses since then."""
-        self._wrong: dict[Address, PeerError] = {}
+        self._wrong: dict[Address, RemoteError] = {}
         """Servers whose last answer was another stream."""
         self._has_spoken = False
         self._started_at: float | None = None
@@ -255,7 +255,7 @@ class FollowCore:
             self._rounds = 0
         self._started_at = None
         address = self.address
-        if isinstance(error, PeerError) and self._is_another_stream(error):
+        if isinstance(error, RemoteError) and self._is_another_stream(error):
             self._wrong[address] = error
         else:
             self._wrong.pop(address, None)
@@ -264,7 +264,7 @@ class FollowCore:
         self._tries += 1
         self._position = (self._position + 1) % len(self._servers)
 
-    def _is_another_stream(self, error: PeerError) -> bool:
+    def _is_another_stream(self, error: RemoteError) -> bool:
         match error:
             case StreamContradicts():
                 return True

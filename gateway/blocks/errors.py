@@ -15,7 +15,7 @@ GatewayError
 from __future__ import annotations
 
 from gateway.blocks.refusal import Refusal
-from gateway.errors import GatewayError, PeerError
+from gateway.errors import GatewayError, InvalidInput
 
 __all__ = [
     "BlockRefused",
@@ -44,15 +44,15 @@ class LedgerKeyError(GatewayError):
         """How it must be."""
 
 
-class ItemError(PeerError):
+class ItemError(InvalidInput):
     """The bytes of an item, or of a message in it, are not well formed."""
 
 
-class ProofDataError(PeerError):
+class ProofDataError(InvalidInput):
     """A part of a proof or of published ledger data is malformed: a point, a scalar, a count, a size."""
 
 
-class BlockRefused(PeerError):
+class BlockRefused(InvalidInput):
     """A block cannot be accepted."""
 
     def __init__(self, refusal: Refusal) -> None:

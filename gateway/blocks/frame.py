@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from gateway.api import block_pb2
 from gateway.blocks.errors import BlockRefused, ItemError
 from gateway.blocks.items import (
-    Field,
+    ItemField,
     ItemKind,
     WireType,
     field_item,
@@ -203,7 +203,7 @@ def cannot_parse(error: ItemError) -> BlockRefused:
     return refused(RefusalKind.CANNOT_PARSE, what, error.got, error.expected)
 
 
-def _checked(what: str, item: bytes, known: Mapping[int, tuple[str, WireType]]) -> Iterator[Field]:
+def _checked(what: str, item: bytes, known: Mapping[int, tuple[str, WireType]]) -> Iterator[ItemField]:
     """Yield the fields of an item's message; refuse a known one that a parser would merge or pass over."""
     seen: set[int] = set()
     try:

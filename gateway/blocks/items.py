@@ -25,7 +25,7 @@ from gateway.limits import HEADER_SIZE_MAX
 
 __all__ = [
     "VARINT_SIZE_MAX",
-    "Field",
+    "ItemField",
     "ItemKind",
     "WireType",
     "block_number_of",
@@ -74,7 +74,7 @@ class WireType(IntEnum):
     FIXED32 = 5
 
 
-class Field(NamedTuple):
+class ItemField(NamedTuple):
     """One field of a message, undecoded."""
 
     number: int
@@ -239,7 +239,7 @@ def _name_of(kind: ItemKind) -> str:
 # --- fields of a message, undecoded -------------------------------------------------------------------------
 
 
-def fields_of(message: bytes) -> Iterator[Field]:
+def fields_of(message: bytes) -> Iterator[ItemField]:
     """Yield a message's fields in the order of their bytes, repeated ones each time.
 
     For what a parser hides: the very bytes of a field, and whether it is there twice. Varints in a longer
@@ -269,7 +269,7 @@ def fields_of(message: bytes) -> Iterator[Field]:
                 raise ItemError(_named("length", at), f"{length} bytes", expected)
             value = message[offset : offset + length]
             offset += length
-        yield Field(number, _WIRE_TYPES[wire_type], value)
+        yield ItemField(number, _WIRE_TYPES[wire_type], value)
 
 
 def varint(value: int) -> bytes:

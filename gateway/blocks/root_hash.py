@@ -63,8 +63,8 @@ __all__ = [
     "NOT_HASHED",
     "BlockHasher",
     "BlockSummary",
+    "ItemLook",
     "Leaves",
-    "Looked",
     "RootLayout",
     "hash_into",
     "subtree_of",
@@ -177,7 +177,7 @@ class Leaves(NamedTuple):
     """The field number of each."""
 
 
-class Looked(NamedTuple):
+class ItemLook(NamedTuple):
     """The next items of a block, which may be taken: what the hasher knows when they are."""
 
     leaves: Leaves
@@ -237,7 +237,7 @@ class BlockHasher:
 
     def look(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
-    ) -> Looked | None:
+    ) -> ItemLook | None:
         """Look at the next items, and change nothing; None when there are none.
 
         Args:
@@ -279,9 +279,9 @@ class BlockHasher:
         if body_end < item_count:
             items, kinds = items[:body_end], kinds[:body_end]
         leaves = Leaves(subtree_of_kind, items, kinds)
-        return Looked(leaves, header, footer, proofs, record_file, item_count, size_bytes)
+        return ItemLook(leaves, header, footer, proofs, record_file, item_count, size_bytes)
 
-    def take(self, looked: Looked, grown: Mapping[int, StreamingTree] | None = None) -> None:
+    def take(self, looked: ItemLook, grown: Mapping[int, StreamingTree] | None = None) -> None:
         """Take the items that were looked at last; nothing here can fail.
 
         Args:

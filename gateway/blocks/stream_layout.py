@@ -41,7 +41,7 @@ __all__ = [
     "BOOKMARK_COUNT",
     "CONTINUED",
     "BlockDecoder",
-    "Run",
+    "EntryRun",
     "StoredBlock",
     "block_number_of",
     "bookmark_of",
@@ -86,7 +86,7 @@ def block_number_of(bookmark: bytes) -> int | None:
         return None
 
 
-class Run(NamedTuple):
+class EntryRun(NamedTuple):
     """Entries of a block that follow one another."""
 
     entry_types: list[int]
@@ -116,7 +116,7 @@ def encode_runs(
     *,
     items_max: int = RUN_ITEMS_MAX,
     bytes_max: int = sys.maxsize,
-) -> Iterator[Run]:
+) -> Iterator[EntryRun]:
     """Give the entries of a block behind its bookmarks, in order, some at a time.
 
     A run has `items_max` entries at most, and `bytes_max` bytes of items or a single entry; the block end is
@@ -158,7 +158,7 @@ def encode_runs(
         if stop == len(items):
             entry_types.append(BLOCK_END_TYPE)
             data.append(block_number.to_bytes(_NUMBER_SIZE, "big") + root_hash)
-        yield Run(entry_types, data, size_bytes)
+        yield EntryRun(entry_types, data, size_bytes)
         start = stop
 
 
@@ -167,10 +167,10 @@ def _last_piece_at(item: bytes) -> int:
     return (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
 
 
-def _pieces_before_last(kind: int, item: bytes) -> Iterator[Run]:
+def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
     """Cut off all pieces of an item but the last, each when it is asked for: to copy it takes a while."""
     for offset in range(0, _last_piece_at(item), DATA_SIZE_MAX):
-        yield Run([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
+        yield EntryRun([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import Final, Literal, Self
 from gateway.blocks.errors import LedgerKeyError
 from gateway.limits import LEDGER_KEYS_MAX
 
-__all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "LedgerKeys", "VerificationMode"]
+__all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "TrustedKeys", "VerificationMode"]
 
 VerificationMode = Literal["full", "hash"]
 """Setting `verification.mode`: `full` checks signatures; `hash` checks root and links, and that a proof is
@@ -36,7 +36,7 @@ _EXPECTED: Final = "ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerKeys:
+class TrustedKeys:
     """The public keys that block proofs are checked with, and where to find those that are in files."""
 
     ed25519: tuple[bytes, ...] = ()
@@ -82,7 +82,7 @@ class LedgerKeys:
     @property
     def trusts_any_block_0(self) -> bool:
         """Whether a publication is believed for nothing but being in block 0."""
-        return self.tss_id is None and (self.tss_block0 or self == LedgerKeys())
+        return self.tss_id is None and (self.tss_block0 or self == TrustedKeys())
 
     @property
     def takes_tss_from_block_0(self) -> bool:

@@ -40,9 +40,9 @@ __all__ = [
     "DONE",
     "FOLLOWED",
     "OUTCOMES",
+    "AttemptOutcome",
     "CatchUp",
     "CatchUpRules",
-    "Outcome",
     "Pause",
     "Range",
     "Rest",
@@ -78,7 +78,7 @@ class Rest(Enum):
     LONGEST = "the longest at once"
 
 
-class Outcome(Enum):
+class AttemptOutcome(Enum):
     """How an attempt ended."""
 
     COMPLETE = "everything that was asked for has come"
@@ -95,19 +95,19 @@ class Outcome(Enum):
     ITSELF = "the peer is this node itself"
 
 
-OUTCOMES: Final[dict[Outcome, Rest]] = {
-    Outcome.COMPLETE: Rest.NONE,
-    Outcome.RACED: Rest.NONE,
-    Outcome.NOTHING: Rest.SHORT,
-    Outcome.UNREACHABLE: Rest.RISING,
-    Outcome.CLOSED: Rest.SHORT,
-    Outcome.BROKE_OFF: Rest.RISING,
-    Outcome.STALLED: Rest.RISING,
-    Outcome.OUTRUN: Rest.SHORT,
-    Outcome.STANDBY: Rest.NONE,
-    Outcome.LIED: Rest.LONGEST,
-    Outcome.NODE: Rest.RISING_A_LITTLE,
-    Outcome.ITSELF: Rest.LONGEST,
+OUTCOMES: Final[dict[AttemptOutcome, Rest]] = {
+    AttemptOutcome.COMPLETE: Rest.NONE,
+    AttemptOutcome.RACED: Rest.NONE,
+    AttemptOutcome.NOTHING: Rest.SHORT,
+    AttemptOutcome.UNREACHABLE: Rest.RISING,
+    AttemptOutcome.CLOSED: Rest.SHORT,
+    AttemptOutcome.BROKE_OFF: Rest.RISING,
+    AttemptOutcome.STALLED: Rest.RISING,
+    AttemptOutcome.OUTRUN: Rest.SHORT,
+    AttemptOutcome.STANDBY: Rest.NONE,
+    AttemptOutcome.LIED: Rest.LONGEST,
+    AttemptOutcome.NODE: Rest.RISING_A_LITTLE,
+    AttemptOutcome.ITSELF: Rest.LONGEST,
 }
 """What the peer gets for it. An attempt that brought blocks counts as the first failure, if it is one."""
 
@@ -120,10 +120,10 @@ class Told(Enum):
     MORE = "it has blocks that the node lacks"
 
 
-FOLLOWED: Final[dict[tuple[Outcome, Told], Rest]] = {
-    (Outcome.UNREACHABLE, Told.NOTHING): Rest.RISING_A_LITTLE,
-    (Outcome.UNREACHABLE, Told.LEVEL): Rest.RISING_A_LITTLE,
-    (Outcome.BROKE_OFF, Told.LEVEL): Rest.RISING_A_LITTLE,
+FOLLOWED: Final[dict[tuple[AttemptOutcome, Told], Rest]] = {
+    (AttemptOutcome.UNREACHABLE, Told.NOTHING): Rest.RISING_A_LITTLE,
+    (AttemptOutcome.UNREACHABLE, Told.LEVEL): Rest.RISING_A_LITTLE,
+    (AttemptOutcome.BROKE_OFF, Told.LEVEL): Rest.RISING_A_LITTLE,
 }
 """What goes before `OUTCOMES` where a peer is followed live: acknowledgements may wait for the follower, and
 nothing wakes it when the peer is well again. One that told of blocks and did not bring them is not here."""
@@ -131,10 +131,12 @@ nothing wakes it when the peer is well again. One that told of blocks and did no
 _LITTLE_MAX: Final = 3
 """So often `Rest.RISING_A_LITTLE` is doubled: a node that is well again is not to lag for long."""
 
-_NO_ATTEMPT: Final = frozenset({Outcome.RACED, Outcome.ITSELF, Outcome.STANDBY, Outcome.CLOSED})
+_NO_ATTEMPT: Final = frozenset(
+    {AttemptOutcome.RACED, AttemptOutcome.ITSELF, AttemptOutcome.STANDBY, AttemptOutcome.CLOSED}
+)
 """These do not count as standing still."""
 
-_SHUNNED: Final = frozenset({Outcome.STALLED, Outcome.LIED})
+_SHUNNED: Final = frozenset({AttemptOutcome.STALLED, AttemptOutcome.LIED})
 """Whoever does this while it says that it is active would again be left only after long without blocks."""
 
 
@@ -462,13 +464,15 @@ class CatchUp:
         lasts = [peer.last_number for peer in self._peers if peer.last_number is not None]
         self.target = max(lasts, default=None)
 
-    def ended(self, address: str, outcome: Outcome, reason: str, next_number: int, now_ns: int) -> None:
+    def ended(
+        self, address: str, outcome: AttemptOutcome, reason: str, next_number: int, now_ns: int
+    ) -> None:
         """An attempt has ended; `reason` is for people, `next_number` the block that is needed now."""
         peer = self._peer(address)
         rest = OUTCOMES[outcome]
         if self.live:
             rest = FOLLOWED.get((outcome, peer.told), rest)
-        peer.is_itself = outcome is Outcome.ITSELF
+        peer.is_itself = outcome is AttemptOutcome.ITSELF
         # Since the attempt began: `came_to` may have been told of its blocks already.
         began_number, peer.began_number, peer.told = peer.began_number, None, Told.NOTHING
         came_forward = next_number > self._next_number >= 0
@@ -477,14 +481,14 @@ class CatchUp:
             peer.role = ""  # it is to answer again before it is preferred
         if outcome in _SHUNNED:
             peer.shunned_until_ns = now_ns + self.rules.rest_max_ns
-        if outcome is Outcome.STALLED:
+        if outcome is AttemptOutcome.STALLED:
             peer.stalled_count = self.stalled_at(address, next_number) + 1
             peer.stalled_at_number = next_number
         if came_forward:
             peer.lie = ""
-        if outcome is Outcome.LIED:
+        if outcome is AttemptOutcome.LIED:
             peer.lie, peer.lied_at_number = reason, next_number
-        if came_forward or outcome is Outcome.COMPLETE:
+        if came_forward or outcome is AttemptOutcome.COMPLETE:
             peer.failures_count = peer.lapses_count = 0
         if came_forward:
             self.stalled_count, self._next_number = 0, next_number

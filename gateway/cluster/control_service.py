@@ -33,7 +33,7 @@ from gateway.cluster.roles import Phase
 from gateway.errors import AddressError, GatewayError, RoleRefused
 from gateway.limits import CONTROL_SECONDS_MAX
 from gateway.logs import caused_by, fields
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.transport.callers import caller_of
 
 __all__ = ["ControlService", "IsItself", "NodeFacts"]
@@ -67,7 +67,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     def __init__(
         self,
         keeper: RoleKeeper,
-        ledger: Ledger,
+        ledger: BlockStore,
         facts: NodeFacts,
         is_itself: IsItself,
         instance: str,

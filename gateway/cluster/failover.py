@@ -54,7 +54,7 @@ from gateway.limits import (
     FAILOVER_READY_SECONDS,
 )
 
-__all__ = ["Failover", "NodeControl", "NodeStatus", "Step"]
+__all__ = ["Failover", "FailoverStep", "NodeControl", "NodeStatus"]
 
 _Result = TypeVar("_Result")
 
@@ -117,7 +117,7 @@ class NodeControl(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FailoverStep:
     """One step that is done."""
 
     name: str
@@ -141,7 +141,7 @@ class Failover:
         self,
         source: NodeControl,
         target: NodeControl,
-        report: Callable[[Step], None],
+        report: Callable[[FailoverStep], None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -303,7 +303,7 @@ class Failover:
             raise FailoverFailed(f"{self._target.address} cannot be activated: {error.reason}", "") from error
         if target.problems:  # it is active, and may not take blocks before it has a standby of its own
             name = f"{self._target.address} is active and NOT READY"
-            self._report(Step(name, "; ".join(target.problems), 0.0))
+            self._report(FailoverStep(name, "; ".join(target.problems), 0.0))
 
     # --- steps ---------------------------------------------------------------------------------------------
 
@@ -466,7 +466,7 @@ class Failover:
                 f"lives it becomes one after {FAILOVER_HOLD_SECONDS:g} s; if both are active then, run "
                 "the failover again"
             )
-            self._report(Step(name, detail, 0.0))
+            self._report(FailoverStep(name, detail, 0.0))
             return
         if source.phase is not Phase.STANDBY:
             until = (
@@ -479,7 +479,7 @@ class Failover:
                 f"{self._target.address} is active, but {self._source.address} is {source.phase.value}"
                 f"{until}: run the failover again",
             )
-        self._report(Step(name, f"follows {source.followed}", 0.0))
+        self._report(FailoverStep(name, f"follows {source.followed}", 0.0))
 
     async def _undo(self, reason: str, error: NodeCallFailed | None = None, note: str = "") -> NoReturn:
         """Make the drained node active again; `note` is added to the words that say so.
@@ -508,7 +508,7 @@ class Failover:
     async def _step(self, name: str, work: Awaitable[_Result], detail: Callable[[_Result], str]) -> _Result:
         began, self._step_name = self._clock(), name
         result = await work
-        self._report(Step(name, detail(result), self._clock() - began))
+        self._report(FailoverStep(name, detail(result), self._clock() - began))
         return result
 
 

@@ -30,12 +30,12 @@ from datastream.errors import DatastreamError, PageDamaged
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.blocks.block import Block
 from gateway.blocks.errors import LayoutError
-from gateway.errors import GatewayError, PeerError
+from gateway.errors import GatewayError, InvalidInput
 from gateway.limits import MESSAGE_BYTES_DEFAULT
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.services.subscription_client import BlockAssembler, status_name
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.page_blocks import BlocksOfPage, PageBlocks, PageBuilder, root_of
 from gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
 
@@ -68,7 +68,7 @@ class Healer:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BlockStore,
         blocks: PageBlocks,
         peers: Sequence[str],
         metrics: Metrics,
@@ -228,14 +228,14 @@ class Healer:
                 async with asyncio.timeout(self._stall_seconds):
                     response = await call.read()
                 if response is aio.EOF or response is None:
-                    raise PeerError(f"blocks {first} to {last}", f"{count} of them", "all", where=peer)
+                    raise InvalidInput(f"blocks {first} to {last}", f"{count} of them", "all", where=peer)
                 block = await asyncio.to_thread(assembler.feed, response)
                 if block is not None:
                     count += 1
                     yield block
                 elif assembler.status is not None:
                     got = f"{count} of them, and the status {status_name(assembler.status)}"
-                    raise PeerError(f"blocks {first} to {last}", got, "all", where=peer)
+                    raise InvalidInput(f"blocks {first} to {last}", got, "all", where=peer)
         finally:
             await channel.close()
 

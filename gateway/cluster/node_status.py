@@ -1,6 +1,6 @@
 """What several nodes say of themselves, side by side: asked over gRPC, compared, and laid out as a table.
 
-`NodeReport` and what is made of it are plain values; `collect` asks the nodes.
+`NodeAnswer` and what is made of it are plain values; `collect` asks the nodes.
 
     node             role    ready  first  last  root hash     publishers  tcp  subscribers  behind  missing
     127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
@@ -23,7 +23,7 @@ from grpc import aio
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.blocks.errors import BlockRefused
 from gateway.blocks.root_hash import BlockHasher
-from gateway.errors import PeerError, TlsError
+from gateway.errors import InvalidInput, TlsError
 from gateway.limits import PEER_STATUS_SECONDS_MAX
 from gateway.logs import one_line
 from gateway.services.node_service import INSTANCE_KEY, ask_status, held_of
@@ -32,13 +32,13 @@ from gateway.services.status_detail import lines as detail_lines
 from gateway.table_lines import table_lines
 from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
 
-__all__ = ["NodeReport", "NodesView", "collect"]
+__all__ = ["NodeAnswer", "NodesView", "collect"]
 
 _ROOT_CHARACTERS = 12
 
 
 @dataclass(slots=True)
-class NodeReport:
+class NodeAnswer:
     """One node."""
 
     address: str
@@ -73,7 +73,7 @@ class NodeReport:
 class NodesView:
     """Several nodes, compared."""
 
-    reports: Sequence[NodeReport]
+    reports: Sequence[NodeAnswer]
     common: int | None
     """The last block that every node which answered and holds blocks has; None where there is none."""
 
@@ -121,7 +121,7 @@ class NodesView:
                 lines += ["", report.address, *(f"  {line}" for line in detail_lines(report.detail))]
         return lines
 
-    def _row(self, report: NodeReport, highest: int | None) -> tuple[str, ...]:
+    def _row(self, report: NodeAnswer, highest: int | None) -> tuple[str, ...]:
         facts = report.facts
         if report.error is not None:
             return (report.address, "no answer", *("",) * 10)
@@ -154,7 +154,7 @@ async def collect(
     Raises:
         TlsError: a file of `tls` cannot be read.
     """
-    reports = [NodeReport(address) for address in addresses]
+    reports = [NodeAnswer(address) for address in addresses]
     channels: dict[int, aio.Channel] = {}  # by the report's place: an address may be named twice
 
     async def ask(place: int) -> None:
@@ -181,15 +181,15 @@ async def collect(
 _OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
 
 
-async def _reached(report: NodeReport, ask: Callable[[], Awaitable[None]]) -> None:
+async def _reached(report: NodeAnswer, ask: Callable[[], Awaitable[None]]) -> None:
     """Ask one node, and note why it does not answer."""
     try:
         await relayed_if_refused(report.address, ask)
-    except (aio.AioRpcError, PeerError, TlsError) as error:
+    except (aio.AioRpcError, InvalidInput, TlsError) as error:
         report.error = _reason(error)
 
 
-async def _ask(report: NodeReport, channel: aio.Channel, *, detail: bool) -> None:
+async def _ask(report: NodeAnswer, channel: aio.Channel, *, detail: bool) -> None:
     """Ask one node what it holds."""
     status = await _status(report, channel, "")
     report.first, report.last = held_of(status)
@@ -197,7 +197,7 @@ async def _ask(report: NodeReport, channel: aio.Channel, *, detail: bool) -> Non
         await _ask_detail(report, channel)
 
 
-async def _ask_detail(report: NodeReport, channel: aio.Channel) -> None:
+async def _ask_detail(report: NodeAnswer, channel: aio.Channel) -> None:
     """Ask one node that has answered what it says of itself; what it does not say is no error."""
     call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
         node_pb2.ServerStatusRequest(), timeout=PEER_STATUS_SECONDS_MAX
@@ -207,7 +207,7 @@ async def _ask_detail(report: NodeReport, channel: aio.Channel) -> None:
         report.detail = None if answer is None else detail_as_json(answer)
 
 
-async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> None:
+async def _ask_root(report: NodeAnswer, channel: aio.Channel, number: int) -> None:
     """Ask one node for the root hash of a block, or compute it from the block."""
     try:
         if report.facts:
@@ -219,7 +219,7 @@ async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> No
         )
         response: node_pb2.BlockResponse | None = await call
         if response is None:  # what gRPC gives for bytes that do not parse
-            raise PeerError(f"block {number}", "a message that does not parse", "a BlockResponse")
+            raise InvalidInput(f"block {number}", "a message that does not parse", "a BlockResponse")
         hasher = BlockHasher()
         hasher.add(list(response.block.items))
         summary = hasher.finish()
@@ -230,11 +230,11 @@ async def _ask_root(report: NodeReport, channel: aio.Channel, number: int) -> No
         report.error = _reason(error)
     except BlockRefused as refused:
         report.error = f"block {number}: {refused}"
-    except PeerError as error:
+    except InvalidInput as error:
         report.error = _reason(error)
 
 
-async def _status(report: NodeReport, channel: aio.Channel, asked: str) -> node_pb2.ServerStatusResponse:
+async def _status(report: NodeAnswer, channel: aio.Channel, asked: str) -> node_pb2.ServerStatusResponse:
     stub = node_pb2_grpc.BlockNodeServiceStub(channel)
     status, facts = await ask_status(stub, asked, PEER_STATUS_SECONDS_MAX)
     facts.pop(INSTANCE_KEY, None)  # says nothing to people
@@ -242,7 +242,7 @@ async def _status(report: NodeReport, channel: aio.Channel, asked: str) -> node_
     return status
 
 
-def _reason(error: aio.AioRpcError | PeerError | TlsError) -> str:
+def _reason(error: aio.AioRpcError | InvalidInput | TlsError) -> str:
     if isinstance(error, aio.AioRpcError):
         return f"{error.code().name}: {error.details() or 'no details'}"
     return str(error)

@@ -25,9 +25,9 @@ from typing import Final
 from grpc import aio
 
 from gateway.api import node_pb2_grpc
-from gateway.cluster.catch_up import DONE, CatchUp, CatchUpRules, Outcome, Range, Try
+from gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
 from gateway.cluster.peer_stream import PeerStream
-from gateway.errors import GatewayError, PeerError
+from gateway.errors import GatewayError, InvalidInput
 from gateway.limits import (
     FOLLOW_SETTLE_SECONDS,
     KEEPALIVE_PEER_SECONDS,
@@ -44,7 +44,7 @@ from gateway.services.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.transport.channels import ClientTls, keepalive, open_channel, relayed_if_refused, why_failed
 from gateway.transport.message_size import why_too_long
 
-__all__ = ["Following"]
+__all__ = ["PeerFollower"]
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,18 @@ PEER_PACE_SHARE_MIN: Final = 0.5
 """The share of the network's pace below which a peer is left that has further blocks, if another peer has
 them: the node would never come to the end of the chain. Half, since a live one is as fast as the network."""
 
-_QUIET = frozenset({Outcome.COMPLETE, Outcome.RACED, Outcome.NOTHING, Outcome.STANDBY, Outcome.CLOSED})
+_QUIET = frozenset(
+    {
+        AttemptOutcome.COMPLETE,
+        AttemptOutcome.RACED,
+        AttemptOutcome.NOTHING,
+        AttemptOutcome.STANDBY,
+        AttemptOutcome.CLOSED,
+    }
+)
 
 
-class Following:
+class PeerFollower:
     """Takes blocks from peers, for one node. It does nothing until told to.
 
     Args:
@@ -269,22 +277,22 @@ class Following:
         try:
             outcome, reason = await relayed_if_refused(address, lambda: self._attempt(machine, address))
         except aio.AioRpcError as error:
-            outcome, reason = Outcome.UNREACHABLE, why_failed(error)
+            outcome, reason = AttemptOutcome.UNREACHABLE, why_failed(error)
             if why := why_too_long(reason, "grpc.max_message_bytes of this node"):
-                outcome, reason = Outcome.NODE, f"a block of {address}: {why}"
-        except PeerError as error:
-            outcome, reason = Outcome.LIED, str(error)
+                outcome, reason = AttemptOutcome.NODE, f"a block of {address}: {why}"
+        except InvalidInput as error:
+            outcome, reason = AttemptOutcome.LIED, str(error)
         except GatewayError as error:  # a certificate that cannot be read
-            outcome, reason = Outcome.UNREACHABLE, str(error)
+            outcome, reason = AttemptOutcome.UNREACHABLE, str(error)
         except Exception as error:  # the edge of a shell: the next attempt may go better
             log.exception("an attempt failed", extra=fields(peer=address))
-            outcome, reason = Outcome.NODE, f"{type(error).__name__}: {error}"
+            outcome, reason = AttemptOutcome.NODE, f"{type(error).__name__}: {error}"
         finally:
             self.followed = None
         machine.ended(address, outcome, reason, conductor.next_to_store, conductor.now_ns())
         self._metrics.catch_up_attempts.labels(outcome=outcome.name.lower()).inc()
         level = logging.INFO if outcome in _QUIET else logging.WARNING
-        if outcome is Outcome.NODE:  # as every peer would have it, for as long as it lasts
+        if outcome is AttemptOutcome.NODE:  # as every peer would have it, for as long as it lasts
             said = reason, conductor.next_to_store
             level = logging.DEBUG if said == self._said_of_node else level
             self._said_of_node = said
@@ -310,7 +318,7 @@ class Following:
             log.info("catch-up gets on again", extra=fields(last_block=self._conductor.arbiter.last_number))
         self._was_problem = problem is not None
 
-    async def _attempt(self, machine: CatchUp, address: str) -> tuple[Outcome, str]:
+    async def _attempt(self, machine: CatchUp, address: str) -> tuple[AttemptOutcome, str]:
         """Ask a peer what it has, and take what is wanted."""
         conductor = self._conductor
         channel = open_channel(address, self._tls, self._channel_options())
@@ -318,11 +326,11 @@ class Following:
             status = node_pb2_grpc.BlockNodeServiceStub(channel)
             said = await ask(status, self._status_seconds())
             if self._is_own(said):
-                return Outcome.ITSELF, "its address leads to this node itself"
+                return AttemptOutcome.ITSELF, "its address leads to this node itself"
             next_number = None if conductor.arbiter.is_unbegun() else conductor.next_to_store
             plan = machine.told(address, said.first, said.last, next_number, said.role)
             if not isinstance(plan, Range):
-                return Outcome.NOTHING, plan
+                return AttemptOutcome.NOTHING, plan
             log.info(
                 "subscribing to a peer",
                 extra=fields(peer=address, start=plan.start_number, end=plan.end_number),
@@ -403,14 +411,14 @@ class Following:
         answers = await asyncio.gather(*(self.said_by(address) for address in addresses))
         return max((said.last for said in answers if said.last is not None), default=None)
 
-    async def said_by(self, address: str) -> Said:
+    async def said_by(self, address: str) -> PeerSaid:
         """Ask a node in passing; nothing where it does not answer, or is this node itself."""
         try:
             said = await self._ask_at(address)
         except (aio.AioRpcError, GatewayError) as error:
             log.debug("a peer does not answer", extra=fields(peer=address, reason=str(error)))
-            return Said()
-        return Said() if self._is_own(said) else said
+            return PeerSaid()
+        return PeerSaid() if self._is_own(said) else said
 
     async def is_itself(self, address: str) -> bool:
         """Ask at an address whether this node is there; one that does not answer is another."""
@@ -419,14 +427,14 @@ class Following:
         except (aio.AioRpcError, GatewayError):
             return False
 
-    async def _ask_at(self, address: str) -> Said:
+    async def _ask_at(self, address: str) -> PeerSaid:
         return await relayed_if_refused(address, lambda: self._ask_directly(address))
 
-    async def _ask_directly(self, address: str) -> Said:
+    async def _ask_directly(self, address: str) -> PeerSaid:
         async with open_channel(address, self._tls, self._channel_options()) as channel:
             return await ask(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
 
-    def _is_own(self, said: Said) -> bool:
+    def _is_own(self, said: PeerSaid) -> bool:
         return bool(said.instance) and said.instance == self._instance
 
     async def _look_around(self, machine: CatchUp, before: int) -> None:
@@ -462,7 +470,7 @@ def _block_seconds(stall_seconds: float, stalled_count: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class PeerSaid:
     """What a node says of itself."""
 
     first: int | None = None
@@ -475,7 +483,7 @@ class Said:
     """What it is, as `gateway.cluster.roles.Phase` has it; the same."""
 
 
-async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float) -> Said:
+async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float) -> PeerSaid:
     """Ask a node what it has, what it calls itself, and what it is.
 
     Raises:
@@ -484,4 +492,4 @@ async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: fl
     """
     status, facts = await ask_status(stub, "", timeout_seconds)
     instance, role = str(facts.get(INSTANCE_KEY, "")), str(facts.get("role", ""))
-    return Said(*held_of(status), instance, role)
+    return PeerSaid(*held_of(status), instance, role)

@@ -26,7 +26,7 @@ from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.blocks.block_numbers import to_wire
 from gateway.blocks.errors import ItemError
 from gateway.blocks.item_set import ItemSet
-from gateway.cluster.catch_up import Outcome, Range
+from gateway.cluster.catch_up import AttemptOutcome, Range
 from gateway.errors import SubscriptionError
 from gateway.identity import name_of_peer
 from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
@@ -43,16 +43,16 @@ __all__ = ["ENDINGS", "PeerStream"]
 
 log = logging.getLogger(__name__)
 
-Ending = tuple[Outcome, str]
+Ending = tuple[AttemptOutcome, str]
 
-ENDINGS: Final[dict[EndStatus, Outcome]] = {
-    EndStatus.SUCCESS: Outcome.NODE,
-    EndStatus.INVALID_REQUEST: Outcome.LIED,
-    EndStatus.ERROR: Outcome.NODE,
-    EndStatus.TIMEOUT: Outcome.STALLED,
-    EndStatus.DUPLICATE_BLOCK: Outcome.RACED,
-    EndStatus.BAD_BLOCK_PROOF: Outcome.LIED,
-    EndStatus.PERSISTENCE_FAILED: Outcome.NODE,
+ENDINGS: Final[dict[EndStatus, AttemptOutcome]] = {
+    EndStatus.SUCCESS: AttemptOutcome.NODE,
+    EndStatus.INVALID_REQUEST: AttemptOutcome.LIED,
+    EndStatus.ERROR: AttemptOutcome.NODE,
+    EndStatus.TIMEOUT: AttemptOutcome.STALLED,
+    EndStatus.DUPLICATE_BLOCK: AttemptOutcome.RACED,
+    EndStatus.BAD_BLOCK_PROOF: AttemptOutcome.LIED,
+    EndStatus.PERSISTENCE_FAILED: AttemptOutcome.NODE,
 }
 """What it means for a peer when the race ends its stream."""
 
@@ -219,9 +219,9 @@ class PeerStream:
                 self._total_waited_seconds += silent_seconds
                 self._heard_at = None
                 if response is aio.EOF:
-                    return Outcome.BROKE_OFF, "the stream ended without a status"
+                    return AttemptOutcome.BROKE_OFF, "the stream ended without a status"
                 if response is None:  # what gRPC gives for bytes that do not parse
-                    return Outcome.LIED, "it sent a message that does not parse"
+                    return AttemptOutcome.LIED, "it sent a message that does not parse"
                 # gRPC receives the next message, in a thread of its own, while this one is hashed.
                 reading = asyncio.ensure_future(call.read())
                 await self._take(response, outbox)
@@ -229,7 +229,7 @@ class PeerStream:
                 if ending is not None:
                     return ending
         except SubscriptionError as error:
-            return Outcome.LIED, str(error)
+            return AttemptOutcome.LIED, str(error)
         finally:
             reading.cancel()
         if not order.complete:
@@ -240,16 +240,16 @@ class PeerStream:
             self._settled.clear()
             await self._settled.wait()
             self._heard_at = loop.time()
-        return Outcome.COMPLETE, f"it has sent everything up to block {order.next_number - 1}"
+        return AttemptOutcome.COMPLETE, f"it has sent everything up to block {order.next_number - 1}"
 
-    def _closed(self, status: int) -> Outcome:
+    def _closed(self, status: int) -> AttemptOutcome:
         """What it means that the peer ended a stream that has not brought all that was asked for.
 
         Every live subscriber of a peer hears ERROR when its last publisher leaves with an error, and SUCCESS
         when it stops: that says nothing against the peer.
         """
         in_order = status in _ORDERLY and not self._order.in_block and not self._has(self.known_last)
-        return Outcome.CLOSED if in_order else Outcome.BROKE_OFF
+        return AttemptOutcome.CLOSED if in_order else AttemptOutcome.BROKE_OFF
 
     async def _take(self, response: subscribe_pb2.SubscribeStreamResponse, outbox: Outbox) -> None:
         """Check one message and offer it to the race."""
@@ -277,7 +277,7 @@ class PeerStream:
                 if ending is not None:
                     return ending
             self._settled.set()
-        return Outcome.NODE, "the node takes no blocks from peers now"
+        return AttemptOutcome.NODE, "the node takes no blocks from peers now"
 
     def _ending_of(self, response: Response) -> Ending | None:
         """What an answer of the race means; None: go on."""
@@ -285,9 +285,9 @@ class PeerStream:
             case EndOfStream():
                 return ENDINGS[response.status], response.reason
             case Resend(number):
-                return Outcome.RACED, f"block {number} is needed again"
+                return AttemptOutcome.RACED, f"block {number} is needed again"
             case Behind():
-                return Outcome.RACED, "a block before it is needed again"
+                return AttemptOutcome.RACED, "a block before it is needed again"
             case Skip(number):
                 log.debug("a publisher sends it, too", extra=fields(peer=self._address, block=number))
         return None
@@ -296,17 +296,17 @@ class PeerStream:
         """Leave the peer between two blocks, if an active one is known that is as far; None: go on."""
         if self.known_active is None or self.is_mute or self._order.in_block:
             return None
-        return Outcome.STANDBY, f"{self.known_active} is active"
+        return AttemptOutcome.STANDBY, f"{self.known_active} is active"
 
     def _left_as_mute(self) -> Ending | None:
         """Leave the peer wherever it is, if it says nothing at all and another is better; None: go on."""
         if not self.is_mute or not self._is_silent(1 / 4):
             return None
         if self.known_active is not None:
-            return Outcome.UNREACHABLE, f"it does not answer, and {self.known_active} is active"
+            return AttemptOutcome.UNREACHABLE, f"it does not answer, and {self.known_active} is active"
         if self._has(self.known_elsewhere):
             return (
-                Outcome.UNREACHABLE,
+                AttemptOutcome.UNREACHABLE,
                 f"it does not answer, and another peer has block {self.known_elsewhere}",
             )
         return None
@@ -321,13 +321,13 @@ class PeerStream:
         last = await self._ask_others()
         if (slowness := self.slowness) is None or not self._has(last):
             return None
-        return Outcome.STALLED, f"{slowness}, and another peer has block {last}"
+        return AttemptOutcome.STALLED, f"{slowness}, and another peer has block {last}"
 
     def _left_as_crawling(self) -> Ending | None:
         """Leave the peer between two blocks, if another one brings more; None: go on."""
         if self._is_crawling is None or self._order.in_block:
             return None
-        return Outcome.STALLED, self._is_crawling
+        return AttemptOutcome.STALLED, self._is_crawling
 
     async def _look_at_pace(self) -> None:
         """See whether the peer brings too few of the blocks that it, or another one, has.
@@ -362,9 +362,9 @@ class PeerStream:
             if self._is_silent(1) and (
                 order.in_block or order.status is not None or self._has(self.known_last)
             ):
-                return Outcome.STALLED, f"no message in {self._stall_seconds:g} s"
+                return AttemptOutcome.STALLED, f"no message in {self._stall_seconds:g} s"
             if self.is_quiet and self._has(self.known_elsewhere):
-                return Outcome.OUTRUN, f"another peer has block {self.known_elsewhere}"
+                return AttemptOutcome.OUTRUN, f"another peer has block {self.known_elsewhere}"
 
     async def _poll(self, poll: Callable[[], Awaitable[None]]) -> Ending:
         """Ask the peer now and then how far it is; one that does not answer again and again is gone."""
@@ -377,4 +377,4 @@ class PeerStream:
             except aio.AioRpcError as error:
                 failures_count += 1
                 reason = why_failed(error)
-        return Outcome.UNREACHABLE, reason
+        return AttemptOutcome.UNREACHABLE, reason

@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from gateway.cluster.peer_follower import Said
+from gateway.cluster.peer_follower import PeerSaid
 from gateway.cluster.role_file import read_role, write_role
 from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
 from gateway.errors import Fatal, RoleRefused
@@ -36,16 +36,16 @@ from gateway.limits import DISK_PROBE_SECONDS, LEVEL_LOOK_SECONDS
 from gateway.logs import fields
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.replication_quorum import unconfirmed
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 
-__all__ = ["Following", "RoleKeeper"]
+__all__ = ["RoleFollower", "RoleKeeper"]
 
 log = logging.getLogger(__name__)
 
 _RETIRED = "the node is a standby: publish to the active one"
 
 
-class Following(Protocol):
+class RoleFollower(Protocol):
     """Takes blocks from other nodes."""
 
     def catch_up(self, addresses: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ class Following(Protocol):
     async def stop(self) -> None:
         """Follow nobody; return when nothing of it is in flight any more."""
 
-    async def said_by(self, address: str) -> Said:
+    async def said_by(self, address: str) -> PeerSaid:
         """Ask a node in passing; nothing where it does not answer, or is this node itself."""
 
 
@@ -79,8 +79,8 @@ class RoleKeeper:
         data_dir: Path,
         role: RoleRecord,
         conductor: Conductor,
-        ledger: Ledger,
-        following: Following,
+        ledger: BlockStore,
+        following: RoleFollower,
         *,
         peers: Sequence[str] = (),
         drain_seconds: float = 10.0,

@@ -41,8 +41,8 @@ from gateway.limits import (
 )
 from gateway.logs import fields
 from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.replication_quorum import Level, StandbyGate
-from gateway.store.block_store import Ledger
+from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
+from gateway.store.block_store import BlockStore
 from gateway.transport.channels import ClientTls, keepalive, open_channel, why_failed
 
 __all__ = ["StandbyWatch"]
@@ -84,8 +84,8 @@ class StandbyWatch:
     def __init__(
         self,
         conductor: Conductor,
-        gate: StandbyGate,
-        ledger: Ledger,
+        gate: ReplicationQuorum,
+        ledger: BlockStore,
         addresses: Sequence[str],
         tls: ClientTls | None = None,
     ) -> None:
@@ -262,7 +262,7 @@ def _on_done(task: asyncio.Task[None]) -> None:
         log.critical("watching standbys stopped on an internal error", exc_info=error)
 
 
-def _level_of(message: standby_pb2.Level | None) -> Level:
+def _level_of(message: standby_pb2.Level | None) -> DurableHeight:
     """Read what a node said.
 
     Raises:
@@ -271,7 +271,7 @@ def _level_of(message: standby_pb2.Level | None) -> Level:
     if message is None:  # what gRPC gives for bytes that do not parse
         raise ValueError("level: got a message that does not parse, expected a Level")
     if message.block_number == U64_MAX:
-        return Level(message.instance, None, b"")
+        return DurableHeight(message.instance, None, b"")
     if message.block_number > BLOCK_NUMBER_MAX:
         raise ValueError(f"level: got block {message.block_number}, expected at most {BLOCK_NUMBER_MAX}")
     if len(message.root_hash) != HASH_SIZE or not 0 < len(message.instance) <= INSTANCE_CHARACTERS_MAX:
@@ -280,10 +280,10 @@ def _level_of(message: standby_pb2.Level | None) -> Level:
             f"{message.instance[: INSTANCE_CHARACTERS_MAX + 1]!r}, expected {HASH_SIZE} bytes and a name of "
             f"at most {INSTANCE_CHARACTERS_MAX} characters"
         )
-    return Level(message.instance, message.block_number, message.root_hash)
+    return DurableHeight(message.instance, message.block_number, message.root_hash)
 
 
-def _check_follows(before: Level, level: Level) -> None:
+def _check_follows(before: DurableHeight, level: DurableHeight) -> None:
     """Refuse a report that cannot follow another one of the same stream.
 
     Raises:

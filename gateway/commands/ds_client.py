@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import click
 
 from datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower
-from datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, PeerError
+from datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, RemoteError
 from datastream.events.events import event_of
 from datastream.events.network_events import Bookmark, BookmarkType
 from datastream.events.original_events import OriginalBookmark, OriginalBookmarkType
@@ -200,7 +200,7 @@ async def _connected(
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 connected, answer = await _asked(host, port, ask)
-        except (OSError, PeerError) as error:
+        except (OSError, RemoteError) as error:
             errors.append(f"{host}:{port}: {_why(error)}")
             continue
         async with connected:
@@ -221,7 +221,7 @@ async def _asked(host: str, port: int, ask: Callable[[StreamClient], Awaitable[T
         raise
 
 
-def _why(error: OSError | PeerError) -> str:
+def _why(error: OSError | RemoteError) -> str:
     if isinstance(error, OSError):
         is_ours = isinstance(error, TimeoutError) and error.errno is None  # the system's has a number
         return f"no answer within {_ANSWER_SECONDS:g} s" if is_ours else error.strerror or str(error)

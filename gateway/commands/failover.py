@@ -12,7 +12,7 @@ import click
 
 from gateway.addresses import parse_address
 from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, Step
+from gateway.cluster.failover import Failover, FailoverStep
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, FailoverFailed, FailoverInterrupted
 from gateway.ignored_signals import unless_ignored
@@ -72,10 +72,10 @@ def command(
     """
     if source == target:
         raise click.UsageError("--from and --to are the same node")
-    steps: list[Step] = []
+    steps: list[FailoverStep] = []
     unprinted: list[OSError] = []
 
-    def report(step: Step) -> None:
+    def report(step: FailoverStep) -> None:
         steps.append(step)
         if not as_json:
             try:
@@ -99,7 +99,7 @@ def command(
 
 
 async def _run(
-    source: str, target: str, tls: ClientTls | None, report: Callable[[Step], None], *, force: bool
+    source: str, target: str, tls: ClientTls | None, report: Callable[[FailoverStep], None], *, force: bool
 ) -> None:
     async with ControlClient(source, tls) as one, ControlClient(target, tls) as other:
         failover = Failover(one, other, report)
@@ -122,7 +122,7 @@ async def _run(
             raise failover.ended_at_once() from None
 
 
-def _as_json(steps: list[Step], target: str, failure: FailoverFailed | None) -> dict[str, object]:
+def _as_json(steps: list[FailoverStep], target: str, failure: FailoverFailed | None) -> dict[str, object]:
     is_done = failure is None or (isinstance(failure, FailoverInterrupted) and failure.is_done)
     return {
         "steps": [{"name": step.name, "detail": step.detail, "seconds": step.seconds} for step in steps],

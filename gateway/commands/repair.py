@@ -15,7 +15,7 @@ from gateway.commands.truncate import is_wanted
 from gateway.errors import Fatal
 from gateway.store.chain_file import SNAPSHOT_NAME
 from gateway.store.cutting import stream_type_of
-from gateway.store.repair import Choice, Found, Offer, find, take
+from gateway.store.repair import Found, Offer, RepairChoice, find, take
 from gateway.table_lines import table_lines
 
 __all__ = ["command"]
@@ -26,7 +26,7 @@ __all__ = ["command"]
 @click.option(
     "--take",
     "choice",
-    type=click.Choice([choice.value for choice in Choice]),
+    type=click.Choice([choice.value for choice in RepairChoice]),
     help="What is right. entries: the header goes on over the sound blocks, or entries, behind it. header: "
     "what is behind it goes. sound: the blocks, or entries, before the first damage; all behind that goes.",
 )
@@ -66,7 +66,7 @@ def command(path: Path, choice: str | None, cut_to: Path | None, yes: bool, as_j
         if not yes and not is_wanted(lines, "Do it?"):
             raise Fatal(str(file), got="no leave to repair", expected="y, or --yes; nothing was changed")
 
-    offer, place = take(file, stream_type, Choice(choice), cut_to, agree)
+    offer, place = take(file, stream_type, RepairChoice(choice), cut_to, agree)
     if as_json:
         click.echo(json.dumps(_offer_as_json(offer) | {"file": str(file), "cut_to": place and str(place)}))
         return

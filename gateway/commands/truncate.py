@@ -22,8 +22,8 @@ from gateway.commands.check import stream_file_of
 from gateway.commands.ds_client import bookmarks_of
 from gateway.commands.named_path import NamedPath
 from gateway.errors import Fatal
-from gateway.store.block_store import STREAM_FILE_NAME, Ledger
-from gateway.store.cutting import Looked, block_time, check_place, look_at, write_cut
+from gateway.store.block_store import STREAM_FILE_NAME, BlockStore
+from gateway.store.cutting import CutCheck, block_time, check_place, look_at, write_cut
 
 __all__ = ["command", "is_wanted"]
 
@@ -193,14 +193,16 @@ def command(
 
 
 @contextmanager
-def _opened(file: Path, looked: Looked, *, is_node: bool) -> Iterator[tuple[Ledger | None, DataStreamer]]:
+def _opened(
+    file: Path, looked: CutCheck, *, is_node: bool
+) -> Iterator[tuple[BlockStore | None, DataStreamer]]:
     """Open the stream, locked; of a node, with its chain."""
     header = looked.header
     if not is_node:
         with DataStreamer.open(file, stream_type=header.stream_type) as streamer:
             yield None, streamer
         return
-    ledger = Ledger.open(
+    ledger = BlockStore.open(
         file.parent,
         stream_type=header.stream_type,
         system_id=header.system_id,
@@ -214,7 +216,7 @@ def _opened(file: Path, looked: Looked, *, is_node: bool) -> Iterator[tuple[Ledg
 
 def _kept(
     streamer: DataStreamer,
-    ledger: Ledger | None,
+    ledger: BlockStore | None,
     to_block: int | None,
     to_entry: int | None,
     to_bookmark: list[bytes] | None,
@@ -248,7 +250,7 @@ def _kept(
     return total if to_block == last else streamer.get_bookmark(bookmark_of(to_block + 1))
 
 
-def _ends(streamer: DataStreamer, ledger: Ledger | None) -> tuple[int, int]:
+def _ends(streamer: DataStreamer, ledger: BlockStore | None) -> tuple[int, int]:
     """Return the first and the last block of a stream of blocks."""
     if ledger is not None:
         assert ledger.first_number is not None
@@ -267,7 +269,7 @@ def _ends(streamer: DataStreamer, ledger: Ledger | None) -> tuple[int, int]:
 def _planned(
     file: Path,
     streamer: DataStreamer,
-    ledger: Ledger | None,
+    ledger: BlockStore | None,
     to_block: int | None,
     kept: int,
     cut_to: Path | None,

@@ -27,11 +27,11 @@ from datastream.file.disk import Disk
 from datastream.server.descriptors import descriptors_max
 from gateway.addresses import Address
 from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from gateway.cluster.control_service import ControlService
 from gateway.cluster.healing import Healer
-from gateway.cluster.peer_follower import Following
+from gateway.cluster.peer_follower import PeerFollower
 from gateway.cluster.role_keeper import RoleKeeper
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.cluster.standby_watch import StandbyWatch
@@ -54,7 +54,7 @@ from gateway.node.rules import (
 from gateway.node.servers import NodeServers
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.in_flight import Lack
-from gateway.pipeline.replication_quorum import StandbyGate
+from gateway.pipeline.replication_quorum import ReplicationQuorum
 from gateway.race.arbiter import Arbiter
 from gateway.services.level_service import LevelService
 from gateway.services.node_service import BlockAccessService, BlockNodeService
@@ -63,9 +63,9 @@ from gateway.services.status_detail import StatusDetail
 from gateway.services.subscribe_service import SubscribeService
 from gateway.settings.table import Settings
 from gateway.status.http import start_http
-from gateway.status.node_report import NodeAccount
+from gateway.status.node_report import NodeReport
 from gateway.status.processor_watch import ProcessorWatch
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.last_block import look_at_last_block
 from gateway.store.page_blocks import PageBlocks
 from gateway.store.scrub import Scrubber
@@ -100,7 +100,7 @@ class Node:
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
         self.refused_messages = RefusedMessages(self.metrics)
-        self._keys = LedgerKeys.parse(settings.ledger_keys)
+        self._keys = TrustedKeys.parse(settings.ledger_keys)
         mode = settings.verification_mode
         self._given_ledger = given_ledger(self._keys, mode)
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
@@ -121,19 +121,19 @@ class Node:
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
         # What follows is made in this order while the node starts.
-        self.ledger: Ledger
+        self.ledger: BlockStore
         self._peers: list[str]  # the nodes of `settings.peers` that are not this one
         self._page_blocks: PageBlocks
         self._healer: Healer
         self._checks: ProofChecks
         self._lack: str | None = None  # why the last block cannot be checked
         self.conductor: Conductor
-        self.following: Following
+        self.following: PeerFollower
         self.keeper: RoleKeeper
         self.subscribe_service: SubscribeService
         self.publish_service: PublishService
         self._tcp_server: StreamServer
-        self.account: NodeAccount
+        self.account: NodeReport
         self.block_access: BlockAccessService
         self._level_service: LevelService
 
@@ -197,7 +197,7 @@ class Node:
     async def _start(self) -> None:
         settings = self.settings
         self.ledger = await asyncio.to_thread(
-            Ledger.open,
+            BlockStore.open,
             settings.data_dir,
             stream_type=settings.stream_type,
             system_id=settings.stream_system_id,
@@ -243,7 +243,7 @@ class Node:
         first, last = self.ledger.first_number, self.ledger.last_number
         gate, least = None, settings.commit_min_standbys
         if least:
-            gate = StandbyGate(least, self._instance, self._peers, self.ledger.chain)
+            gate = ReplicationQuorum(least, self._instance, self._peers, self.ledger.chain)
         self.conductor = Conductor(
             Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
             self.ledger,
@@ -271,7 +271,7 @@ class Node:
 
     def _make_following(self) -> None:
         settings = self.settings
-        self.following = Following(
+        self.following = PeerFollower(
             self.conductor,
             self.metrics,
             rules=catch_up_rules(settings),
@@ -399,7 +399,7 @@ class Node:
     def _make_account(self) -> None:
         processor = ProcessorWatch(self.metrics, self._processes)
         self._cleanup.callback(processor.close)
-        self.account = NodeAccount(
+        self.account = NodeReport(
             self.settings,
             self.metrics,
             self._instance,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datastream import ServerLimits
 from gateway.addresses import Address
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.cluster.catch_up import CatchUpRules
 from gateway.race.records import RaceRules
 from gateway.services.status_detail import Abilities
@@ -34,7 +34,7 @@ def first_number(settings: Settings) -> int | None:
     return None if settings.first_block == "any" else settings.first_block or 0
 
 
-def abilities(settings: Settings, keys: LedgerKeys) -> Abilities:
+def abilities(settings: Settings, keys: TrustedKeys) -> Abilities:
     """Give what the node can do, by its settings and the keys that are in them."""
     return Abilities(
         verification_mode=settings.verification_mode,

@@ -30,17 +30,17 @@ from typing import NamedTuple
 from gateway.limits import RELEASE_REST_SECONDS, RELEASED_BLOCKS_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.pipeline.replication_quorum import StandbyFacts, StandbyGate
+from gateway.pipeline.replication_quorum import ReplicationQuorum, StandbyFacts
 from gateway.race.actions import Action, AttemptId
 from gateway.race.arbiter import Arbiter
 from gateway.race.history import RaceHistory
 
-__all__ = ["Acknowledging", "StoredBlock"]
+__all__ = ["Acknowledging", "UnconfirmedBlock"]
 
 log = logging.getLogger(__name__)
 
 
-class StoredBlock(NamedTuple):
+class UnconfirmedBlock(NamedTuple):
     """A block that is on disk here, and not acknowledged yet."""
 
     attempt_id: AttemptId
@@ -64,7 +64,7 @@ class Acknowledging:
         arbiter: acknowledges.
         perform: performs its actions.
         metrics: is told of everything.
-        now_ns: monotonic time in nanoseconds, the clock of `StoredBlock`.
+        now_ns: monotonic time in nanoseconds, the clock of `UnconfirmedBlock`.
         gate: knows what other nodes have; None: nothing waits for them.
     """
 
@@ -74,7 +74,7 @@ class Acknowledging:
         perform: Callable[[Sequence[Action]], None],
         metrics: Metrics,
         now_ns: Callable[[], int],
-        gate: StandbyGate | None = None,
+        gate: ReplicationQuorum | None = None,
     ) -> None:
         self.history = RaceHistory()
         """Who won the last blocks."""
@@ -86,7 +86,7 @@ class Acknowledging:
         self._perform = perform
         self._metrics = metrics
         self._now_ns = now_ns
-        self._awaiting: deque[StoredBlock] = deque()
+        self._awaiting: deque[UnconfirmedBlock] = deque()
         self._safe_number = -1
         """Every block up to this one was on enough other disks."""
         self._refuses = False
@@ -164,7 +164,7 @@ class Acknowledging:
 
     # --- what happens --------------------------------------------------------------------------------------
 
-    def stored(self, block: StoredBlock) -> None:
+    def stored(self, block: UnconfirmedBlock) -> None:
         """A block is on disk: acknowledge it, now or when it is confirmed."""
         if self.gate is None:
             self._acknowledge(block)
@@ -194,7 +194,7 @@ class Acknowledging:
             level = logging.WARNING if note.is_trouble else logging.INFO
             log.log(level, "standby", extra=fields(peer=note.address, what=note.text))
 
-    def _acknowledge(self, block: StoredBlock) -> None:
+    def _acknowledge(self, block: UnconfirmedBlock) -> None:
         now_ns, metrics = self._now_ns(), self._metrics
         metrics.blocks_acknowledged.inc()
         metrics.last_block.set(block.number)

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.limits import STAGE_BLOCK_ITEMS_MIN, STAGE_ITEM_BYTES_MAX
-from gateway.store.block_store import Ledger, VerifiedBlock
-from gateway.workers.loop_slots import Turns
+from gateway.store.block_store import BlockStore, VerifiedBlock
+from gateway.workers.loop_slots import LoopSlots
 from gateway.workers.work_thread import WorkThread
 
 __all__ = ["commit", "is_laid_out_in_loop"]
@@ -32,14 +32,14 @@ def is_laid_out_in_loop(block_count: int, item_count: int, size_bytes: int) -> b
 
 
 async def commit(
-    ledger: Ledger,
+    ledger: BlockStore,
     blocks: Sequence[VerifiedBlock],
     size_bytes: int,
     thread: WorkThread,
-    turns: Turns,
+    turns: LoopSlots,
     now_ns: Callable[[], int],
 ) -> int:
-    """Commit blocks, one at least, as `Ledger.append` does; return when they are on disk.
+    """Commit blocks, one at least, as `BlockStore.append` does; return when they are on disk.
 
     Args:
         ledger: has nothing else to commit until this is over.
@@ -53,7 +53,7 @@ async def commit(
         Nanoseconds from when the thread was asked; turns that were waited for are not in it.
 
     Raises:
-        As `Ledger.append`; none of the blocks can be seen then.
+        As `BlockStore.append`; none of the blocks can be seen then.
     """
     item_count = sum(len(block.items) for block in blocks)
     if not is_laid_out_in_loop(len(blocks), item_count, size_bytes):

@@ -26,25 +26,25 @@ from gateway.blocks.item_set import ItemSet
 from gateway.limits import LISTENING_SECONDS, STOOD_STILL_SECONDS_MIN, TIMER_LATE_SECONDS_MAX
 from gateway.logs import caused_by, fields
 from gateway.metrics import Metrics
-from gateway.pipeline.acknowledging import Acknowledging, StoredBlock
+from gateway.pipeline.acknowledging import Acknowledging, UnconfirmedBlock
 from gateway.pipeline.dispute import source_of
 from gateway.pipeline.group_commit import GroupCommit
 from gateway.pipeline.in_flight import Attempt, BlocksInFlight
 from gateway.pipeline.notes import note_answer, note_backoff, note_stray
 from gateway.pipeline.outbox import Outbox
-from gateway.pipeline.replication_quorum import StandbyGate
+from gateway.pipeline.replication_quorum import ReplicationQuorum
 from gateway.race.actions import (
     Action,
+    AimCatchUp,
     Append,
     Begin,
-    CatchUp,
     CheckLink,
-    Close,
+    CloseStream,
     Commit,
     Drop,
     Idle,
     PublisherId,
-    Send,
+    SendResponse,
     Skip,
     SourceError,
     Stray,
@@ -53,10 +53,10 @@ from gateway.race.actions import (
 from gateway.race.arbiter import Arbiter
 from gateway.race.facts import LIVE
 from gateway.race.reputation import BackedOff
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.workers.hash_process import HashProcess
 from gateway.workers.hashing import Hashing
-from gateway.workers.loop_slots import Turns
+from gateway.workers.loop_slots import LoopSlots
 from gateway.workers.proof_checks import ProofChecks
 from gateway.workers.work_thread import WorkThread
 
@@ -84,7 +84,7 @@ class Conductor:
     def __init__(
         self,
         arbiter: Arbiter,
-        ledger: Ledger,
+        ledger: BlockStore,
         checks: ProofChecks,
         metrics: Metrics,
         *,
@@ -92,7 +92,7 @@ class Conductor:
         responses_max: int = 4096,
         group_blocks_max: int = 64,
         hash_processes: Sequence[HashProcess] = (),
-        standbys: StandbyGate | None = None,
+        standbys: ReplicationQuorum | None = None,
         commit_thread: WorkThread | None = None,
     ) -> None:
         self.arbiter = arbiter
@@ -102,7 +102,7 @@ class Conductor:
         """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
         self.acknowledging = Acknowledging(arbiter, self.perform, metrics, clock_ns, standbys)
         """What is on disk, and what of it was acknowledged."""
-        self.turns = Turns()
+        self.turns = LoopSlots()
         """Of the event loop, for what takes it long."""
         self._hashing = Hashing(hash_processes, self.turns)
         self.in_flight = BlocksInFlight(
@@ -331,7 +331,7 @@ class Conductor:
     def _perform_one(self, action: Action) -> Sequence[Action]:
         """Perform one action; return what the arbiter answers to its outcome, where that is known at once."""
         match action:
-            case Send():
+            case SendResponse():
                 self._send(action)
             case Append():
                 return self.in_flight.append(action)
@@ -345,13 +345,13 @@ class Conductor:
                 self._commit_queue.append(self.in_flight.attempts[action.attempt_id])
             case Drop():
                 self.in_flight.drop(action)
-            case Close():
+            case CloseStream():
                 outbox = self._outboxes.get(action.publisher_id)
                 if outbox is not None:
                     outbox.close()
             case Idle():
                 self.idle.set()
-            case CatchUp(target_number):
+            case AimCatchUp(target_number):
                 for tell_target in self._catch_up_listeners:
                     asyncio.get_running_loop().call_soon(tell_target, target_number)
             case Stray():
@@ -364,7 +364,7 @@ class Conductor:
                     asyncio.get_running_loop().call_soon(tell)
         return ()
 
-    def _send(self, action: Send) -> None:
+    def _send(self, action: SendResponse) -> None:
         outbox = self._outboxes.get(action.publisher_id)
         if outbox is None:
             return
@@ -403,7 +403,7 @@ class Conductor:
             self._ledger.advance(block)
             self.in_flight.attempts.pop(attempt.attempt_id)
             self.acknowledging.stored(
-                StoredBlock(
+                UnconfirmedBlock(
                     *(attempt.attempt_id, block.number, block.root_hash, attempt.publisher),
                     *(attempt.begun_ns, now_ns),
                 )

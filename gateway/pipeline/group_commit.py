@@ -12,14 +12,14 @@ A group has flushes of its own
 
 - where it would hold up the one before it: it is large, or is laid out in the event loop
   (`pipeline.committing`), or is block 0, of which more is to be kept, or begins with a block that settles the
-  root hash of the one before it, which is written first (`Ledger.settle`);
+  root hash of the one before it, which is written first (`BlockStore.settle`);
 - where the one before it has several blocks. They come faster than they can be written one by one, and then
   the processors are what there is too little of: while the flush lasts, and until the event loop has heard
   of it and asks the thread again, more of them gather.
 
 When the disk refuses a group, nothing of it can be seen, and what waits behind it is forgotten, too: it is
 linked to what is not there. Then the disk is tried until it takes writes again; a flush that failed is never
-trusted again, so what it left in doubt is written past the page cache and read back (`Ledger.probe`).
+trusted again, so what it left in doubt is written past the page cache and read back (`BlockStore.probe`).
 
 Invariants
   - One group at a time is begun, and blocks are in the order of the queue.
@@ -43,9 +43,9 @@ from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS, SHARED_FL
 from gateway.logs import fields
 from gateway.pipeline.committing import commit, is_laid_out_in_loop
 from gateway.pipeline.in_flight import Attempt
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.workers.begun import Begun
-from gateway.workers.loop_slots import Turns
+from gateway.workers.loop_slots import LoopSlots
 from gateway.workers.work_thread import WorkThread
 
 __all__ = ["GroupCommit"]
@@ -106,9 +106,9 @@ class GroupCommit:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BlockStore,
         thread: WorkThread,
-        turns: Turns,
+        turns: LoopSlots,
         now_ns: Callable[[], int],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,

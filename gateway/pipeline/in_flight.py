@@ -43,7 +43,7 @@ from gateway.pipeline.notes import note_dispute, note_drop, note_refusal
 from gateway.race.actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
 from gateway.race.arbiter import Arbiter
 from gateway.race.tables import Failure
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.workers.hashing import Hashing
 from gateway.workers.proof_checks import ProofChecks
 
@@ -115,7 +115,7 @@ class BlocksInFlight:
         self,
         arbiter: Arbiter,
         perform: Callable[[Sequence[Action]], None],
-        ledger: Ledger,
+        ledger: BlockStore,
         checks: ProofChecks,
         hashing: Hashing,
         metrics: Metrics,

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from gateway.blocks.chain import Chain
 from gateway.limits import OWN_ROOTS_KEPT
 
-__all__ = ["Level", "StandbyFacts", "StandbyGate", "StandbyNote", "unconfirmed"]
+__all__ = ["DurableHeight", "ReplicationQuorum", "StandbyFacts", "StandbyNote", "unconfirmed"]
 
 
 _NOT_YET = "not reached yet"
@@ -38,7 +38,7 @@ _REPLACED = "another process has taken its place"
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class DurableHeight:
     """What a node says that it has on disk."""
 
     instance: str
@@ -84,7 +84,7 @@ class _Peer:
     """A watched node."""
 
     address: str
-    said: Level | None = None
+    said: DurableHeight | None = None
     """Its last report; None while it is not connected to."""
     reason: str = _NOT_YET
     """Why it is not."""
@@ -102,7 +102,7 @@ class _Peer:
     """Whether the stream to it was opened before a process was replaced that may be behind it."""
 
 
-class StandbyGate:
+class ReplicationQuorum:
     """What is on disk elsewhere, for one node.
 
     Args:
@@ -150,7 +150,7 @@ class StandbyGate:
         """A stream to a watched node is opened: what comes over it is said by a process that runs now."""
         self._peers[address].is_stale = False
 
-    def heard(self, address: str, level: Level) -> None:
+    def heard(self, address: str, level: DurableHeight) -> None:
         """A watched node has reported its last block."""
         peer = self._peers[address]
         if peer.is_stale:
@@ -173,7 +173,7 @@ class StandbyGate:
             self._judge(peer, level.number, level.root_hash)
         self._count()
 
-    def holds(self, address: str, level: Level) -> None:
+    def holds(self, address: str, level: DurableHeight) -> None:
         """A watched node, asked for one block of this node's chain, has that one, or a lower last one."""
         peer = self._peers[address]
         if peer.said is None or level.instance != peer.instance or level.number is None:

@@ -15,13 +15,13 @@ from gateway.race.tables import EndStatus, Failure
 __all__ = [
     "Acknowledgement",
     "Action",
+    "AimCatchUp",
     "Append",
     "AttemptId",
     "Begin",
     "Behind",
-    "CatchUp",
     "CheckLink",
-    "Close",
+    "CloseStream",
     "Commit",
     "Drop",
     "EndOfStream",
@@ -29,7 +29,7 @@ __all__ = [
     "PublisherId",
     "Resend",
     "Response",
-    "Send",
+    "SendResponse",
     "Skip",
     "SourceError",
     "Stray",
@@ -92,7 +92,7 @@ Response = Acknowledgement | Skip | Resend | Behind | EndOfStream
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendResponse:
     """Queue a response to a publisher. An EndOfStream is followed by nothing on that stream."""
 
     publisher_id: PublisherId
@@ -100,7 +100,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseStream:
     """End the stream with status OK, once all its responses are sent."""
 
     publisher_id: PublisherId
@@ -186,7 +186,7 @@ class Stray:
 
 
 @dataclass(frozen=True, slots=True)
-class CatchUp:
+class AimCatchUp:
     """A publisher has told of a block further ahead than any before; said once for each rise."""
 
     target_number: int
@@ -194,8 +194,8 @@ class CatchUp:
 
 
 Action = (
-    Send
-    | Close
+    SendResponse
+    | CloseStream
     | Begin
     | Append
     | Verify
@@ -206,5 +206,5 @@ Action = (
     | SourceError
     | Stray
     | BackedOff
-    | CatchUp
+    | AimCatchUp
 )

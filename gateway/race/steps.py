@@ -12,19 +12,19 @@ from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from gateway.limits import BLAMED_PUBLISHERS_KEPT
 from gateway.race.actions import (
     Action,
+    AimCatchUp,
     Append,
     AttemptId,
     Begin,
     Behind,
-    CatchUp,
     CheckLink,
-    Close,
+    CloseStream,
     Drop,
     EndOfStream,
     Idle,
     Resend,
     Response,
-    Send,
+    SendResponse,
     Skip,
     Stray,
     Verify,
@@ -36,11 +36,11 @@ from gateway.race.tables import (
     CONSEQUENCES,
     ON_HEADER,
     STREAM_TABLE,
-    Answer,
     BlockEvent,
     BlockState,
     EndStatus,
     Failure,
+    HeaderAnswer,
     Reaction,
     Standing,
     StreamEvent,
@@ -184,7 +184,11 @@ class RaceSteps(RaceFacts):
         Nothing follows from that: no block is in another state, none is to be asked for, no time limit began.
         """
         actions = self._actions
-        if len(actions) != 1 or type(action := actions[0]) is not Send or type(action.response) is not Skip:
+        if (
+            len(actions) != 1
+            or type(action := actions[0]) is not SendResponse
+            or type(action.response) is not Skip
+        ):
             return False
         if stream.owed_since_ns is not None:
             return False  # an acknowledgement in time
@@ -202,23 +206,23 @@ class RaceSteps(RaceFacts):
         stream.state, stream.stray_count = StreamState.DROPPING, 0
         answer = None if self.is_closing else ON_HEADER[self._standing(stream, said)]
         # What nobody may send yet is no block that it could hear of.
-        if answer is not Answer.BEHIND and number > stream.offered_max:
+        if answer is not HeaderAnswer.BEHIND and number > stream.offered_max:
             stream.offered_max = number
         if answer is None:
             return
-        if answer is Answer.ACCEPT:
+        if answer is HeaderAnswer.ACCEPT:
             self._accept(stream, said)
-        elif answer is Answer.SKIP:
+        elif answer is HeaderAnswer.SKIP:
             if number < stream.hears_from and not stream.has_heard and stream.owed_since_ns is None:
                 stream.owed_since_ns = said.now_ns
             if number == self.next_number and not self.skipped_ns and number not in self.blocks:
                 self.skipped_ns = said.now_ns  # by one who stands back: others have their time from now on
             self._send(stream, Skip(number))
-        elif answer is Answer.BEHIND:
+        elif answer is HeaderAnswer.BEHIND:
             self._offered_ahead(number)
             stream.next_offer = stream.behind_from = self.next_number if self.has_beginning else 0
             self._send(stream, Behind(self.last_number))
-        elif answer is Answer.END_BELOW_FIRST:
+        elif answer is HeaderAnswer.END_BELOW_FIRST:
             reason = (
                 f"got the header of block {number}, expected {self.first_number}, the first here, or later"
             )
@@ -527,10 +531,10 @@ class RaceSteps(RaceFacts):
     def _offered_ahead(self, number: int) -> None:
         if number <= BLOCK_NUMBER_MAX and (self.catch_up_target is None or number > self.catch_up_target):
             self.catch_up_target = number
-            self._actions.append(CatchUp(number))
+            self._actions.append(AimCatchUp(number))
 
     def _send(self, stream: StreamFacts, response: Response) -> None:
-        self._actions.append(Send(stream.publisher_id, response))
+        self._actions.append(SendResponse(stream.publisher_id, response))
 
     def _end(
         self,
@@ -546,7 +550,7 @@ class RaceSteps(RaceFacts):
         self._send(
             stream, EndOfStream(status, self.last_number if says_last else None, proximate_number, reason)
         )
-        self._actions.append(Close(stream.publisher_id))
+        self._actions.append(CloseStream(stream.publisher_id))
         if block is not None:
             self._fail(block, Failure.STREAM_ENDED, reason)
 
@@ -557,4 +561,4 @@ class RaceSteps(RaceFacts):
 
     def _close(self, stream: StreamFacts) -> None:
         stream.state = StreamState.ENDED
-        self._actions.append(Close(stream.publisher_id))
+        self._actions.append(CloseStream(stream.publisher_id))

@@ -27,12 +27,12 @@ __all__ = [
     "CONSEQUENCES",
     "ON_HEADER",
     "STREAM_TABLE",
-    "Answer",
     "BlockEvent",
     "BlockState",
     "Consequence",
     "EndStatus",
     "Failure",
+    "HeaderAnswer",
     "Reaction",
     "Standing",
     "StreamEvent",
@@ -82,7 +82,7 @@ class Standing(_Key):
     AHEAD = "N > U"
 
 
-class Answer(_Key):
+class HeaderAnswer(_Key):
     """What the publisher hears."""
 
     ACCEPT = "nothing: it is the winner"
@@ -92,28 +92,28 @@ class Answer(_Key):
     END_BELOW_FIRST = "EndOfStream(ERROR, none, N)"
 
 
-ON_HEADER: Final[dict[Standing, Answer]] = {
-    Standing.COMMITTED: Answer.END_DUPLICATE,
-    Standing.COMMITTED_JUST_NOW: Answer.SKIP,
+ON_HEADER: Final[dict[Standing, HeaderAnswer]] = {
+    Standing.COMMITTED: HeaderAnswer.END_DUPLICATE,
+    Standing.COMMITTED_JUST_NOW: HeaderAnswer.SKIP,
     # This node will never hold N, and says nothing by which P could take N for stored: a publisher takes the
     # number in any EndOfStream as acknowledged, and the acknowledgements that would follow a SkipBlock. ERROR
     # makes a consensus node go to another node for a while; on the other codes it starts again behind L.
-    Standing.BELOW_FIRST: Answer.END_BELOW_FIRST,
-    Standing.STREAMING: Answer.SKIP,
+    Standing.BELOW_FIRST: HeaderAnswer.END_BELOW_FIRST,
+    Standing.STREAMING: HeaderAnswer.SKIP,
     # The newcomer hears Skip: the block is P's now.
-    Standing.HEADER_OF_NEWCOMER: Answer.ACCEPT,
-    Standing.HELD: Answer.SKIP,
+    Standing.HEADER_OF_NEWCOMER: HeaderAnswer.ACCEPT,
+    Standing.HELD: HeaderAnswer.SKIP,
     # P stays its winner, whatever has happened meanwhile: also where it failed the block before, and where a
     # block below is open again.
-    Standing.STARTED_OVER: Answer.ACCEPT,
-    Standing.WANTED: Answer.ACCEPT,
+    Standing.STARTED_OVER: HeaderAnswer.ACCEPT,
+    Standing.WANTED: HeaderAnswer.ACCEPT,
     # "The previous winner cannot be selected for the failed block". It hears Skip and goes on behind it, and
     # hears ResendBlock(N) when everybody else has left or has let its time go by, so that the block is never
     # one that nobody sends.
-    Standing.WANTED_BUT_LOST_BY_P: Answer.SKIP,
+    Standing.WANTED_BUT_LOST_BY_P: HeaderAnswer.SKIP,
     # The same, for every block while it lasts; so it may come beyond U, and hears ResendBlock as those do.
-    Standing.WANTED_BUT_P_STANDS_BACK: Answer.SKIP,
-    Standing.AHEAD: Answer.BEHIND,
+    Standing.WANTED_BUT_P_STANDS_BACK: HeaderAnswer.SKIP,
+    Standing.AHEAD: HeaderAnswer.BEHIND,
 }
 
 

@@ -25,7 +25,7 @@ from gateway.limits import (
     STANDBY_WRITE_SECONDS_MAX,
 )
 from gateway.logs import caused_by
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.transport.callers import Caller, caller_of
 from gateway.transport.known_nodes import KnownNodes
 
@@ -47,7 +47,7 @@ class LevelService:
         nodes: whom it serves; None: everybody (tests).
     """
 
-    def __init__(self, ledger: Ledger, instance: str, nodes: KnownNodes | None = None) -> None:
+    def __init__(self, ledger: BlockStore, instance: str, nodes: KnownNodes | None = None) -> None:
         self._ledger = ledger
         self._instance = instance
         self._nodes = nodes

@@ -24,7 +24,7 @@ from datastream import DatastreamError
 from gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from gateway.blocks.block_numbers import U64_MAX, from_wire, to_wire
 from gateway.blocks.errors import LayoutError
-from gateway.errors import PeerError
+from gateway.errors import InvalidInput
 from gateway.limits import (
     ACCESS_ADDRESS_BYTES_MAX,
     ACCESS_BYTES_MAX,
@@ -33,7 +33,7 @@ from gateway.limits import (
 )
 from gateway.logs import caused_by
 from gateway.services.answer_shares import AnswerShares
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.transport.callers import Caller, caller_of
 
 __all__ = [
@@ -73,7 +73,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BlockStore,
         first_number: int | None,
         facts: Facts,
         detail: Detail,
@@ -161,7 +161,7 @@ async def ask_status(
     )
     status: node_pb2.ServerStatusResponse | None = await call
     if status is None:  # what gRPC gives for bytes that do not parse
-        raise PeerError("its status", "a message that does not parse", "a ServerStatusResponse")
+        raise InvalidInput("its status", "a message that does not parse", "a ServerStatusResponse")
     facts: dict[str, Any] = {}
     for key, value in await call.trailing_metadata() or ():
         if key == STATUS_KEY:
@@ -172,7 +172,7 @@ async def ask_status(
 class BlockAccessService:
     """Serves `getBlock`."""
 
-    def __init__(self, ledger: Ledger, ensure: Callable[[int], None] = lambda number: None) -> None:
+    def __init__(self, ledger: BlockStore, ensure: Callable[[int], None] = lambda number: None) -> None:
         """`ensure` raises where a block is not what was committed; called in a thread, before it is read."""
         self._ledger = ledger
         self._ensure = ensure

@@ -38,9 +38,9 @@ from gateway.limits import SUBSCRIBE_READ_THREADS, SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.logs import caused_by
 from gateway.metrics import Metrics
 from gateway.services.block_reader import BlockReader, Position
-from gateway.services.subscriber_state import READ, WAIT, End, Held, Subscriber
+from gateway.services.subscriber_state import READ, WAIT, Held, Subscriber, SubscriptionEnd
 from gateway.services.subscription_client import status_name
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.transport.callers import Caller, caller_of
 from gateway.transport.message_shares import MessageShares, StreamKey
 
@@ -94,7 +94,7 @@ class _Stream:
     is_cut_off: bool = False
     number: int = 0
     """Unique in the service."""
-    refusal: End | None = None
+    refusal: SubscriptionEnd | None = None
     """What it is told in place of everything else."""
 
     @property
@@ -113,7 +113,7 @@ class _Places:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BlockStore,
         limits: SubscribeLimits,
         streams_max: int,
         streams_per_address_max: int,
@@ -155,7 +155,7 @@ class SubscribeService:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BlockStore,
         first_number: int | None,
         metrics: Metrics,
         limits: SubscribeLimits,
@@ -260,7 +260,7 @@ class SubscribeService:
         subscriber = Subscriber(start, end, self._limits.future_blocks_max)
         stream = _Stream(subscriber, caller, places, number=self._stream_number)
         if request is None:
-            stream.refusal = End(_Code.INVALID_REQUEST, "a request that does not parse")
+            stream.refusal = SubscriptionEnd(_Code.INVALID_REQUEST, "a request that does not parse")
         if self._closing:
             stream.subscriber.shut_down(self.held())
         self._streams.add(stream)
@@ -271,7 +271,7 @@ class SubscribeService:
             "subscriber connected",
             extra=caused_by(address, subscriber=stream.name, start=_text(start), end=_text(end)),
         )
-        ended = End(_Code.UNKNOWN, "cancelled, or the connection was lost")
+        ended = SubscriptionEnd(_Code.UNKNOWN, "cancelled, or the connection was lost")
         try:
             ended = await self._serve(stream, context)
         except Exception:
@@ -279,7 +279,7 @@ class SubscribeService:
                 raise
         finally:
             if stream.is_cut_off:
-                ended = End(_Code.UNKNOWN, "it took nothing of what was sent to it")
+                ended = SubscriptionEnd(_Code.UNKNOWN, "it took nothing of what was sent to it")
             self._streams.discard(stream)
             places.by_address -= Counter((address,))  # one that comes to 0 is forgotten
             if not self._streams:
@@ -321,7 +321,7 @@ class SubscribeService:
                     ),
                 )
 
-    async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> End:
+    async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> SubscriptionEnd:
         """Do what the subscriber's steps say, up to its last word."""
         stream.subscriber.take_place(self.held())  # before it knows that it is heard
         await context.send_initial_metadata(())  # so that a subscriber who waits knows that it is heard
@@ -339,8 +339,8 @@ class SubscribeService:
                 except (StoredDataError, DatastreamError, OSError) as error:
                     extra = caused_by(stream.caller.address, subscriber=stream.name, got=str(error))
                     log.error("blocks cannot be read", extra=extra)
-                    step = End(_Code.ERROR, str(error))
-            assert isinstance(step, End)
+                    step = SubscriptionEnd(_Code.ERROR, str(error))
+            assert isinstance(step, SubscriptionEnd)
             last_word = _Response(status=step.status)  # type: ignore[arg-type]
             await _write(stream, context, last_word.SerializeToString())
             return step

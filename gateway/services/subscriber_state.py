@@ -37,7 +37,7 @@ from typing import Final, Literal
 from gateway.api import subscribe_pb2
 from gateway.blocks.block_numbers import U64_MAX
 
-__all__ = ["READ", "WAIT", "End", "Held", "Step", "Subscriber"]
+__all__ = ["READ", "WAIT", "Held", "Step", "Subscriber", "SubscriptionEnd"]
 
 _Code = subscribe_pb2.SubscribeStreamResponse.Code
 
@@ -60,7 +60,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class SubscriptionEnd:
     """The last word."""
 
     status: int
@@ -81,7 +81,7 @@ READ: Final = _Do.READ
 WAIT: Final = _Do.WAIT
 """Ask again when more is committed, or the subscriber was ended."""
 
-Step = Literal[_Do.READ, _Do.WAIT] | End
+Step = Literal[_Do.READ, _Do.WAIT] | SubscriptionEnd
 
 
 class Subscriber:
@@ -102,7 +102,7 @@ class Subscriber:
         """It has been level with the node; what it waits for has yet to come."""
         self._future_blocks_max = future_blocks_max
         self._in_block = False
-        self._ending: End | None = None
+        self._ending: SubscriptionEnd | None = None
         self._ends_after = -1
 
     @property
@@ -132,7 +132,7 @@ class Subscriber:
         number = self.next_number
         if number is not None:
             if number > self.end:
-                return End(_Code.SUCCESS, "everything was sent")
+                return SubscriptionEnd(_Code.SUCCESS, "everything was sent")
             if self._ending is not None and number > self._ends_after:
                 return self._ending
             if held.last is not None and number <= held.last:
@@ -165,29 +165,29 @@ class Subscriber:
             self._end(_Code.SUCCESS, "the node stops", held if self.live else None)
 
     def _end(self, status: int, reason: str, held: Held | None) -> None:
-        self._ending = End(status, reason)
+        self._ending = SubscriptionEnd(status, reason)
         self._ends_after = held.last if held is not None and held.last is not None else -1
 
-    def _place(self, held: Held) -> End | None:
+    def _place(self, held: Held) -> SubscriptionEnd | None:
         """Find the first block to send; None where that is found, or cannot be known yet."""
         start, end = self.start, self.end
         asked = f"start {_text(start)}, end {_text(end)}"
         if start != U64_MAX and end < start:
-            return End(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: got an end before the start")
+            return SubscriptionEnd(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: got an end before the start")
         first, level = held.first, held.level
         if first is None or level is None:
             return None
         if start == U64_MAX:
             if end < first:
-                return End(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: the first block is {first}")
+                return SubscriptionEnd(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: the first block is {first}")
             # A live subscriber of an empty node whose first block was not known has waited for that block.
             self.next_number = first if end != U64_MAX or self.live else level + 1
             return None
         if start < first:
-            return End(_Code.INVALID_START_BLOCK_NUMBER, f"{asked}: the first block is {first}")
+            return SubscriptionEnd(_Code.INVALID_START_BLOCK_NUMBER, f"{asked}: the first block is {first}")
         if start > level + self._future_blocks_max:
             got = f"{start - level} blocks above the last, at most {self._future_blocks_max} are waited for"
-            return End(_Code.NOT_AVAILABLE, f"{asked}: {got}")
+            return SubscriptionEnd(_Code.NOT_AVAILABLE, f"{asked}: {got}")
         self.next_number = start
         return None
 

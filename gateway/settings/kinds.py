@@ -40,11 +40,11 @@ __all__ = [
     "FirstBlock",
     "Folder",
     "HostPort",
-    "Kind",
     "Listed",
     "Network",
     "NotThisKind",
     "Seconds",
+    "SettingKind",
     "Size",
     "Subject",
     "Switch",
@@ -75,7 +75,7 @@ class NotThisKind(ValueError):
     """What was written is not a value of the kind; the one argument says what would have been."""
 
 
-class Kind(Protocol):
+class SettingKind(Protocol):
     """How to read and write the values of one setting."""
 
     @property
@@ -373,7 +373,7 @@ class Subject:
 class Listed:
     """Several values of one kind: a repeated flag, a list in the file, commas in the environment."""
 
-    kind: Kind
+    kind: SettingKind
     separator: str = ","
     """What stands between values in the environment."""
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.settings.kinds import Kind, Listed
+from gateway.settings.kinds import Listed, SettingKind
 
 if TYPE_CHECKING:
     from gateway.settings.table import Settings
@@ -38,7 +38,7 @@ class Setting:
 
     name: str
     """Dotted name, `section.key`, or `key` for those in no section."""
-    kind: Kind
+    kind: SettingKind
     """How the value is read and written."""
     default: object
     """A value of the kind, a `Derived`, or None for "unset"."""
@@ -95,7 +95,7 @@ class Setting:
         return self.kind.to_toml(self.default).strip('"')
 
 
-def row(name: str, kind: Kind, default: object, help: str, *, unit: str = "", flag: str = "") -> Any:
+def row(name: str, kind: SettingKind, default: object, help: str, *, unit: str = "", flag: str = "") -> Any:
     """Make the dataclass field of one row; typed `Any`, so that the annotation of the field is its type."""
     setting = Setting(
         name, kind, default, unit, help, flag or "--" + name.replace(".", "-").replace("_", "-")

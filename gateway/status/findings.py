@@ -25,7 +25,7 @@ __all__ = [
     "Facts",
     "Finding",
     "FindingBook",
-    "Kind",
+    "FindingKind",
     "Seen",
     "look",
     "slug",
@@ -37,7 +37,7 @@ LACK_SECONDS: Final = 10.0
 come, a publisher could make the node unready at will; a network has a block every few seconds."""
 
 
-class Kind(Enum):
+class FindingKind(Enum):
     """The class of a finding."""
 
     STARTING = "starting"
@@ -74,88 +74,88 @@ class Advice:
     """It keeps the node from being ready."""
 
 
-ADVICE: Final[dict[Kind, Advice]] = {
-    Kind.STARTING: Advice(
+ADVICE: Final[dict[FindingKind, Advice]] = {
+    FindingKind.STARTING: Advice(
         "Nothing: it takes connections in a moment.", "A node is not ready", is_problem=True
     ),
-    Kind.STOPPING: Advice(
+    FindingKind.STOPPING: Advice(
         "Nothing: it finishes its blocks and ends.", "A node is not ready", is_problem=True
     ),
-    Kind.DISK: Advice(
+    FindingKind.DISK: Advice(
         "Make room, or mend the disk of data_dir: the node tries again twice a second and goes on by itself. "
         "Publishers with another address are there already.",
         "The disk is slow or full",
         is_problem=True,
     ),
-    Kind.LACK: Advice(
+    FindingKind.LACK: Advice(
         "Give the node what it lacks, and restart it: the --ledger-key that is named, an address book that "
         "has the key, or a later Sluice for an item that it does not know.",
         "Blocks cannot be checked",
         is_problem=True,
     ),
-    Kind.BROKEN: Advice(
+    FindingKind.BROKEN: Advice(
         "Keep the log, restart the node, and report the bug.", "A node is not ready", is_problem=True
     ),
-    Kind.BEHIND: Advice(
+    FindingKind.BEHIND: Advice(
         "See whether the peers below answer and hold the next block: sluice status NODE PEER.",
         "A node is behind",
         is_problem=True,
     ),
-    Kind.DEAD_END: Advice(
+    FindingKind.DEAD_END: Advice(
         "Compare its root hash with other nodes: sluice status NODE OTHER. Where this node is alone, stop it "
         "and cut that block: sluice truncate DATA_DIR --to-block N, one below it.",
         "The last block fits nobody",
         is_problem=True,
     ),
-    Kind.STANDBYS: Advice(
+    FindingKind.STANDBYS: Advice(
         "Start the standbys that do not report, or see why they do not follow: sluice status NODE STANDBY. "
         "Without them: add another node, or restart with --commit-min-standbys 0.",
         "Blocks wait for standbys",
         is_problem=True,
     ),
-    Kind.OTHER_CHAIN: Advice(
+    FindingKind.OTHER_CHAIN: Advice(
         "Compare the nodes: sluice status NODE PEER. One of them was started on the data of another network.",
         "Blocks wait for standbys",
         is_problem=False,
     ),
-    Kind.NO_PUBLISHERS: Advice(
+    FindingKind.NO_PUBLISHERS: Advice(
         "Ask the publishers whether they reach this address, and with which certificate.",
         "No blocks come",
         is_problem=False,
     ),
-    Kind.ONE_PUBLISHER: Advice(
+    FindingKind.ONE_PUBLISHER: Advice(
         "Find out where the others are: nobody takes over if this one fails.",
         "Publishers are missing",
         is_problem=False,
     ),
-    Kind.NO_BLOCKS: Advice(
+    FindingKind.NO_BLOCKS: Advice(
         "See below what each publisher does, and in the log whether blocks are refused.",
         "No blocks come",
         is_problem=False,
     ),
-    Kind.UNCONFIRMED: Advice(
+    FindingKind.UNCONFIRMED: Advice(
         "Find out which publisher is wrong, or which node has that block and make it a peer of this one.",
         "A node is behind",
         is_problem=False,
     ),
-    Kind.DOUBT: Advice(
+    FindingKind.DOUBT: Advice(
         "See whether others say the same: one publisher may be wrong. Compare with another node: "
         "sluice status NODE OTHER.",
         "The last block fits nobody",
         is_problem=False,
     ),
-    Kind.CERTIFICATE: Advice(
+    FindingKind.CERTIFICATE: Advice(
         "Put a certificate and key into place that fit each other; they are taken up without a restart.",
         "A certificate ends",
         is_problem=False,
     ),
-    Kind.CONNECTIONS: Advice(
+    FindingKind.CONNECTIONS: Advice(
         "See in the log who it is. One that should connect: raise the limit that is named. A stranger: keep "
         "it out with a firewall or client certificates; the node has ended what it did.",
         "Connections are refused or ended",
         is_problem=False,
     ),
-    Kind.MESSAGE_TOO_LONG: Advice(
+    FindingKind.MESSAGE_TOO_LONG: Advice(
         "If it is a publisher of yours: raise grpc.max_message_bytes on every node, or have it send smaller "
         "items.",
         "Messages are refused",
@@ -163,19 +163,19 @@ ADVICE: Final[dict[Kind, Advice]] = {
     ),
     # The chain goes on, and all but the page is served: a node that took itself out of service for it would
     # have the others do its work, and might be the last one.
-    Kind.BAD_PAGE: Advice(
+    FindingKind.BAD_PAGE: Advice(
         "Nothing, while a peer heals it. Else give the node a peer that has these blocks (peers), or restore "
         "a backup; and look at the disk (smartctl, dmesg).",
         "A page is bad",
         is_problem=False,
     ),
-    Kind.BLOCKS_HELD: Advice(
+    FindingKind.BLOCKS_HELD: Advice(
         "See in the log what it failed: block dropped, block refused. One of yours: look at its line and its "
         "key. A stranger: keep it out with a firewall or client certificates; the chain goes on without it.",
         "A publisher holds blocks open",
         is_problem=False,
     ),
-    Kind.PROCESSOR: Advice(
+    FindingKind.PROCESSOR: Advice(
         "Find out what else uses the processors of this machine: top. Move it elsewhere, or give it a lower "
         "priority than the node (nice); in a container, raise the limit.",
         "The processor is too slow",
@@ -229,7 +229,7 @@ class Facts:
     """Which tasks of the node get too little processor, in words."""
 
 
-Seen = tuple[Kind, str]
+Seen = tuple[FindingKind, str]
 """A finding of a moment, and its text."""
 
 
@@ -237,19 +237,19 @@ def look(facts: Facts) -> list[Seen]:
     """Tell what is wrong at this moment: problems first."""
     seen: list[Seen] = []
     if facts.is_starting:
-        seen.append((Kind.STARTING, "the node is starting"))
+        seen.append((FindingKind.STARTING, "the node is starting"))
     if facts.is_stopping:
-        seen.append((Kind.STOPPING, "the node is stopping"))
+        seen.append((FindingKind.STOPPING, "the node is stopping"))
     if facts.disk_failure is not None:
-        seen.append((Kind.DISK, f"blocks cannot be written: {facts.disk_failure}"))
+        seen.append((FindingKind.DISK, f"blocks cannot be written: {facts.disk_failure}"))
     if facts.lack is not None and _stands(facts):
-        seen.append((Kind.LACK, facts.lack))
+        seen.append((FindingKind.LACK, facts.lack))
     if facts.is_broken:
-        seen.append((Kind.BROKEN, "the publish race has stopped on an internal error, see the log"))
+        seen.append((FindingKind.BROKEN, "the publish race has stopped on an internal error, see the log"))
     if facts.catch_up_problem is not None:
-        seen.append((Kind.BEHIND, facts.catch_up_problem))
+        seen.append((FindingKind.BEHIND, facts.catch_up_problem))
     if facts.disputed is not None and facts.disputed.is_dead_end:
-        seen.append((Kind.DEAD_END, facts.disputed.text))
+        seen.append((FindingKind.DEAD_END, facts.disputed.text))
     if facts.standbys is not None:
         seen += _standbys(facts.standbys)
     return seen if facts.is_stopping else seen + _notes(facts)
@@ -266,11 +266,11 @@ def _stands(facts: Facts) -> bool:
 def _standbys(facts: StandbyFacts) -> list[Seen]:
     seen: list[Seen] = []
     if facts.refusal is not None:
-        seen.append((Kind.STANDBYS, facts.refusal))
+        seen.append((FindingKind.STANDBYS, facts.refusal))
     elif facts.awaiting is not None and facts.awaiting_seconds >= STANDBY_WAIT_SECONDS:
-        seen.append((Kind.STANDBYS, unconfirmed(facts, facts.awaiting)))
+        seen.append((FindingKind.STANDBYS, unconfirmed(facts, facts.awaiting)))
     if facts.other_chains:
-        seen.append((Kind.OTHER_CHAIN, "; ".join(facts.other_chains)))
+        seen.append((FindingKind.OTHER_CHAIN, "; ".join(facts.other_chains)))
     return seen
 
 
@@ -278,31 +278,33 @@ def _notes(facts: Facts) -> list[Seen]:
     seen: list[Seen] = []
     if facts.takes_publishers:
         if facts.publisher_count == 0:
-            seen.append((Kind.NO_PUBLISHERS, "no publisher is connected"))
+            seen.append((FindingKind.NO_PUBLISHERS, "no publisher is connected"))
         elif facts.publisher_count == 1:
-            seen.append((Kind.ONE_PUBLISHER, "only one publisher is connected"))
+            seen.append((FindingKind.ONE_PUBLISHER, "only one publisher is connected"))
         quiet_seconds = max(QUIET_SECONDS_MIN, QUIET_BLOCK_TIMES * facts.block_time_seconds)
         if facts.quiet_seconds > quiet_seconds:
-            seen.append((Kind.NO_BLOCKS, f"no block was acknowledged for more than {quiet_seconds:g} s"))
+            seen.append(
+                (FindingKind.NO_BLOCKS, f"no block was acknowledged for more than {quiet_seconds:g} s")
+            )
     if facts.given_up_target is not None:
         text = f"publishers told of block {facts.given_up_target}, and no peer has it or one before it"
-        seen.append((Kind.UNCONFIRMED, text))
+        seen.append((FindingKind.UNCONFIRMED, text))
     if facts.disputed is not None and not facts.disputed.is_dead_end:
-        seen.append((Kind.DOUBT, facts.disputed.text))
+        seen.append((FindingKind.DOUBT, facts.disputed.text))
     if facts.certificates:
-        seen.append((Kind.CERTIFICATE, "; ".join(facts.certificates)))
+        seen.append((FindingKind.CERTIFICATE, "; ".join(facts.certificates)))
     if facts.door:
-        seen.append((Kind.CONNECTIONS, "; ".join(facts.door)))
+        seen.append((FindingKind.CONNECTIONS, "; ".join(facts.door)))
     if facts.refused_message is not None:
-        seen.append((Kind.MESSAGE_TOO_LONG, facts.refused_message))
+        seen.append((FindingKind.MESSAGE_TOO_LONG, facts.refused_message))
     if facts.bad_pages:
-        seen.append((Kind.BAD_PAGE, "; ".join(facts.bad_pages)))
+        seen.append((FindingKind.BAD_PAGE, "; ".join(facts.bad_pages)))
     if facts.backing_off:
         worst, *others = facts.backing_off
         text = f"{worst.words()}: {worst.level} failed blocks in a row or more, backing off"
-        seen.append((Kind.BLOCKS_HELD, text + (f"; so do {len(others)} others" if others else "")))
+        seen.append((FindingKind.BLOCKS_HELD, text + (f"; so do {len(others)} others" if others else "")))
     if facts.processor is not None:
-        seen.append((Kind.PROCESSOR, facts.processor))
+        seen.append((FindingKind.PROCESSOR, facts.processor))
     return seen
 
 
@@ -326,7 +328,7 @@ class FindingBook:
     """Remembers since when each kind of finding is there, by a clock that nobody sets."""
 
     def __init__(self) -> None:
-        self._since: dict[Kind, float] = {}
+        self._since: dict[FindingKind, float] = {}
 
     def note(self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float) -> tuple[Finding, ...]:
         """Take note of what is wrong now; what is not among it is over.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from datastream import StreamServer
 from gateway.addresses import Address
 from gateway.cluster.healing import Healer
-from gateway.cluster.peer_follower import Following
+from gateway.cluster.peer_follower import PeerFollower
 from gateway.cluster.role_keeper import RoleKeeper
 from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.logs import tell_left_out
@@ -32,16 +32,16 @@ from gateway.status.findings import ADVICE, Facts, Finding, FindingBook, look
 from gateway.status.page_facts import gather_status
 from gateway.status.processor_watch import ProcessorWatch
 from gateway.status.status_page import Status
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.refused_messages import RefusedMessages
 from gateway.transport.tls import ServerTls
 from gateway.transport.tls_watch import certificate_notes
 
-__all__ = ["NodeAccount"]
+__all__ = ["NodeReport"]
 
 
-class NodeAccount:
+class NodeReport:
     """What one node says of itself.
 
     Args:
@@ -61,8 +61,8 @@ class NodeAccount:
         instance: str,
         *,
         conductor: Conductor,
-        ledger: Ledger,
-        following: Following,
+        ledger: BlockStore,
+        following: PeerFollower,
         keeper: RoleKeeper,
         tcp_server: StreamServer,
         subscribers: SubscribeService,

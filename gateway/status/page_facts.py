@@ -18,7 +18,7 @@ from gateway.race.tables import StreamState
 from gateway.settings.table import Settings
 from gateway.status.findings import Finding
 from gateway.status.status_page import PublisherStatus, Status
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 
 __all__ = ["PUBLISHERS_SHOWN", "gather_status"]
 
@@ -29,7 +29,7 @@ PUBLISHERS_SHOWN: Final = 200
 def gather_status(
     settings: Settings,
     conductor: Conductor,
-    ledger: Ledger,
+    ledger: BlockStore,
     *,
     phase: str,
     followed: str | None,

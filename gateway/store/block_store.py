@@ -62,7 +62,7 @@ from gateway.regular_files import make_folder, replace_file
 from gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
 from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, judge_for, look_for_lost_blocks
 
-__all__ = ["STREAM_FILE_NAME", "Ledger", "VerifiedBlock"]
+__all__ = ["STREAM_FILE_NAME", "BlockStore", "VerifiedBlock"]
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ class VerifiedBlock(NamedTuple):
     """The layout of the root hash, where it is known."""
 
 
-class Ledger:
-    """The committed blocks of one node. Made by `Ledger.open`."""
+class BlockStore:
+    """The committed blocks of one node. Made by `BlockStore.open`."""
 
     def __init__(self, data_dir: Path, streamer: DataStreamer) -> None:
         self.data_dir = data_dir
@@ -116,7 +116,7 @@ class Ledger:
         group_blocks_max: int = GROUP_BLOCKS_DEFAULT,
         judge: Judge | None = None,
         past_damage: bool = False,
-    ) -> Ledger:
+    ) -> BlockStore:
         """Open the ledger in `data_dir`, or make an empty one there.
 
         Args:

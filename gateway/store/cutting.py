@@ -40,7 +40,7 @@ from gateway.blocks.stream_layout import BLOCK_END_TYPE, BOOKMARK_COUNT
 from gateway.errors import Fatal
 
 __all__ = [
-    "Looked",
+    "CutCheck",
     "block_time",
     "check_place",
     "look_at",
@@ -56,7 +56,7 @@ _BLOCK_END_SIZE: Final = 8 + HASH_SIZE
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class CutCheck:
     """A stream file, looked at without a lock."""
 
     header: StreamHeader
@@ -65,7 +65,7 @@ class Looked:
     """Whether it ends with a block."""
 
 
-def look_at(path: Path) -> Looked:
+def look_at(path: Path) -> CutCheck:
     """Look what a stream file holds; nothing is locked or changed.
 
     Raises:
@@ -77,9 +77,9 @@ def look_at(path: Path) -> Looked:
         file = StreamFile(path, disk, header)
         file.load()
         if not header.total_entries:
-            return Looked(header, holds_blocks=False)
+            return CutCheck(header, holds_blocks=False)
         last = file.read_entry(header.total_entries - 1)
-        return Looked(header, last.type == BLOCK_END_TYPE and len(last.data) == _BLOCK_END_SIZE)
+        return CutCheck(header, last.type == BLOCK_END_TYPE and len(last.data) == _BLOCK_END_SIZE)
 
 
 def stream_type_of(path: Path) -> int:

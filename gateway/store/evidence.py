@@ -40,7 +40,7 @@ __all__ = [
     "GROUP_BLOCKS_DEFAULT",
     "STREAM_FILE_NAME",
     "BlocksBehind",
-    "Standing",
+    "StoredEvidence",
     "judge_for",
     "look",
     "look_for_lost_blocks",
@@ -76,7 +76,7 @@ class BlocksBehind(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StoredEvidence:
     """What each says."""
 
     evidence: Evidence
@@ -118,17 +118,17 @@ def judge_for(data_dir: Path, group_blocks_max: int) -> Callable[[Evidence], Non
     return judge
 
 
-def look(data_dir: Path, evidence: Evidence) -> Standing:
+def look(data_dir: Path, evidence: Evidence) -> StoredEvidence:
     """Ask all of them; nothing is changed."""
     try:
         chain = read_snapshot(data_dir)
     except (OSError, ValueError, ChainStateError):  # said where the chain is read
         chain = None
     chain_block = None if chain is None else chain.last_number
-    return Standing(evidence, _last_block(evidence), chain_block, _blocks_behind(evidence))
+    return StoredEvidence(evidence, _last_block(evidence), chain_block, _blocks_behind(evidence))
 
 
-def refusal_of(data_dir: Path, standing: Standing, group_blocks_max: int) -> Fatal | None:
+def refusal_of(data_dir: Path, standing: StoredEvidence, group_blocks_max: int) -> Fatal | None:
     """Return why a start may not go on; None: it may."""
     evidence, behind = standing.evidence, standing.behind
     chain_is_ahead = standing.chain_block is not None and (

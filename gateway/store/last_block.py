@@ -28,7 +28,7 @@ from gateway.blocks.refusal import Fault, Refusal
 from gateway.blocks.root_hash import BlockSummary
 from gateway.blocks.verification import BlockVerifier
 from gateway.errors import Fatal
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.stream_check import summary_of
 
 __all__ = ["LastBlock", "look_at_last_block"]
@@ -43,7 +43,7 @@ class LastBlock(NamedTuple):
     """Why its proofs cannot be checked here; None: they hold, or are not looked at."""
 
 
-def look_at_last_block(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | None:
+def look_at_last_block(ledger: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
     """Read and check the last block; None where there is none.
 
     Args:
@@ -61,7 +61,7 @@ def look_at_last_block(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | N
     return found
 
 
-def _look(ledger: Ledger, verifier: BlockVerifier) -> LastBlock | None:
+def _look(ledger: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
     number = ledger.last_number
     stored = None if number is None else ledger.read_block(number)
     if number is None or stored is None:
@@ -104,14 +104,14 @@ def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSumm
     )
 
 
-def _check_last_page(ledger: Ledger, last_number: int) -> None:
+def _check_last_page(ledger: BlockStore, last_number: int) -> None:
     """Compare the root hashes of the blocks that end on the last data page with their items, but the last."""
     first = ledger.first_on_last_page()
     for number in range(last_number if first is None else first, last_number):
         _check_root(ledger, number)
 
 
-def _check_root(ledger: Ledger, number: int) -> None:
+def _check_root(ledger: BlockStore, number: int) -> None:
     """Compare a block's root hash with its items. Raises Fatal if they differ."""
     stored = ledger.read_block(number)
     summary, problem = (None, "no block") if stored is None else summary_of(stored)
@@ -123,16 +123,16 @@ def _check_root(ledger: Ledger, number: int) -> None:
         )
 
 
-def _check_doubted(ledger: Ledger) -> None:
+def _check_doubted(ledger: BlockStore) -> None:
     """Look at the block of which chain.json knows another root hash. Raises Fatal if that is right.
 
-    chain.json may be of another chain, or of before `Ledger.settle`; then the stream is right.
+    chain.json may be of another chain, or of before `BlockStore.settle`; then the stream is right.
     """
     if ledger.doubted_number is not None:
         _check_root(ledger, ledger.doubted_number)
 
 
-def _check_links(ledger: Ledger, summary: BlockSummary, where: str) -> None:
+def _check_links(ledger: BlockStore, summary: BlockSummary, where: str) -> None:
     """Compare the block's links with the root hashes here. Raises Fatal: further blocks would be refused.
 
     They were compared when the block was committed, so one of those that are stored has changed.

@@ -49,7 +49,7 @@ __all__ = ["BlocksOfPage", "PageBlocks", "PageBuilder", "root_of"]
 log = logging.getLogger(__name__)
 
 
-class HeldBlocks(Protocol):
+class BlockPlaces(Protocol):
     """What is asked of the ledger; `Ledger` is one."""
 
     streamer: DataStreamer
@@ -92,7 +92,7 @@ class PageBlocks:
         ledger: whose pages they are.
     """
 
-    def __init__(self, ledger: HeldBlocks) -> None:
+    def __init__(self, ledger: BlockPlaces) -> None:
         self._ledger = ledger
         self._lock = threading.RLock()
         ledger.streamer.sums.prove_with(self.prove)

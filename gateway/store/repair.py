@@ -46,15 +46,15 @@ from gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlo
 from gateway.errors import Fatal
 from gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
 from gateway.store.cutting import taken, write_entries
-from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, Standing, look, refusal_of
+from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, StoredEvidence, look, refusal_of
 from gateway.store.stream_check import summary_of
 
-__all__ = ["Choice", "Found", "Offer", "find", "take"]
+__all__ = ["Found", "Offer", "RepairChoice", "find", "take"]
 
 _COPY_BYTES: Final = PAGE_SIZE
 
 
-class Choice(Enum):
+class RepairChoice(Enum):
     """What may be taken for right."""
 
     ENTRIES = "entries"
@@ -66,7 +66,7 @@ class Choice(Enum):
 class Offer:
     """What a choice would give."""
 
-    choice: Choice
+    choice: RepairChoice
     totals: Committed
     """What the header counts then."""
     last_block: int | None
@@ -84,7 +84,7 @@ class Found:
     """What there is to know of a stream, and what can be done."""
 
     path: Path
-    standing: Standing
+    standing: StoredEvidence
     header: StreamHeader
     holds_blocks: bool
     damage: EntriesDisagree | None
@@ -126,7 +126,7 @@ def find(path: Path, stream_type: int) -> Found:
 def take(
     path: Path,
     stream_type: int,
-    choice: Choice,
+    choice: RepairChoice,
     place: Path | None,
     agree: Callable[[Found, Offer, Path | None], None],
 ) -> tuple[Offer, Path | None]:
@@ -198,7 +198,7 @@ def _find(path: Path, evidence: Evidence) -> Found:
 # --- what the choices give ----------------------------------------------------------------------------------
 
 
-def _as_it_is(standing: Standing) -> Offer:
+def _as_it_is(standing: StoredEvidence) -> Offer:
     evidence = standing.evidence
     tail = evidence.tail()
     totals = evidence.file.committed
@@ -206,7 +206,7 @@ def _as_it_is(standing: Standing) -> Offer:
     if not tail.is_all:
         for entry, offset in evidence.entries_behind():
             end, count = _end_of(entry, offset), entry.number + 1 - totals.total_entries
-    return Offer(Choice.HEADER, totals, standing.last_block, count, end - totals.total_length)
+    return Offer(RepairChoice.HEADER, totals, standing.last_block, count, end - totals.total_length)
 
 
 def _forward_entries(evidence: Evidence) -> Offer:
@@ -218,10 +218,10 @@ def _forward_entries(evidence: Evidence) -> Offer:
             break
     if evidence.index_count is not None and totals.total_entries < evidence.index_count:
         why = f"entry {totals.total_entries} is not there, or not whole"
-    return Offer(Choice.ENTRIES, totals, None, 0, 0, why)
+    return Offer(RepairChoice.ENTRIES, totals, None, 0, 0, why)
 
 
-def _forward_blocks(path: Path, standing: Standing) -> Offer:
+def _forward_blocks(path: Path, standing: StoredEvidence) -> Offer:
     """Count on over the sound blocks."""
     evidence = standing.evidence
     totals, last = evidence.file.committed, standing.last_block
@@ -243,7 +243,7 @@ def _forward_blocks(path: Path, standing: Standing) -> Offer:
         last, root_hash = block.number, block.root_hash
     if why is None and standing.chain_block is not None and (last is None or last < standing.chain_block):
         why = f"block {0 if last is None else last + 1} is not there, or not whole"
-    return Offer(Choice.ENTRIES, totals, last, 0, 0, why)
+    return Offer(RepairChoice.ENTRIES, totals, last, 0, 0, why)
 
 
 def _problem_of(
@@ -283,7 +283,7 @@ def _sound(evidence: Evidence, *, holds_blocks: bool) -> Offer:
             totals, last = Committed(end, entry.number + 1), int.from_bytes(entry.data[:8], "big")
     counted = evidence.file.committed
     size = _data_end(evidence.file.disk, totals.total_length) - totals.total_length
-    return Offer(Choice.SOUND, totals, last, max(0, counted.total_entries - totals.total_entries), size)
+    return Offer(RepairChoice.SOUND, totals, last, max(0, counted.total_entries - totals.total_entries), size)
 
 
 def _entries_from_begin(evidence: Evidence) -> Iterator[tuple[Entry, int]]:
@@ -328,14 +328,14 @@ def _chain_beside(path: Path) -> Chain | None:
 
 def _place_beside(path: Path, offer: Offer) -> Path:
     stem, first = path.name.split(".")[0], offer.totals.total_entries
-    if offer.choice is Choice.SOUND:
+    if offer.choice is RepairChoice.SOUND:
         return path.with_name(f"cut-{stem}-bytes-from-{offer.totals.total_length}.raw")
     return path.with_name(f"cut-{stem}-entries-{first}-to-{first + offer.cut_entries - 1}.bin")
 
 
 def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
     """Write it to a file of its own, flushed; the same file may be there already."""
-    if offer.choice is Choice.SOUND:
+    if offer.choice is RepairChoice.SOUND:
         _write_bytes(evidence.file.disk, offer.totals.total_length, offer.cut_bytes, place)
     else:
         write_entries(evidence.header, (entry for entry, _ in evidence.entries_behind()), place)

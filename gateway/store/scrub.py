@@ -31,7 +31,7 @@ from datastream.layout import PAGE_SIZE
 from gateway.errors import GatewayError
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.page_blocks import PageBlocks
 
 __all__ = ["Scrubber"]
@@ -66,7 +66,7 @@ class Scrubber:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: BlockStore,
         blocks: PageBlocks,
         metrics: Metrics,
         bytes_per_second: int,

@@ -39,13 +39,13 @@ from gateway.blocks.proofs.ledger_data import (
 )
 from gateway.blocks.root_hash import RootLayout
 from gateway.blocks.stream_layout import StoredBlock
-from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.blocks.verification import BlockVerifier, Verdict
 from gateway.errors import Fatal
 from gateway.limits import PUBLICATION_FILE_BYTES_MAX
 from gateway.logs import fields
 from gateway.regular_files import open_regular, replace_file
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 
 __all__ = [
     "KEPT_NAME",
@@ -158,7 +158,7 @@ def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
     )
 
 
-def given_address_book(keys: LedgerKeys, mode: VerificationMode, needed_count: int) -> RsaBook | None:
+def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: int) -> RsaBook | None:
     """Return the address book that the operator names, read; None if none is named or needed.
 
     Args:
@@ -187,7 +187,7 @@ def given_address_book(keys: LedgerKeys, mode: VerificationMode, needed_count: i
     return book
 
 
-def given_ledger(keys: LedgerKeys, mode: VerificationMode) -> LedgerData | None:
+def given_ledger(keys: TrustedKeys, mode: VerificationMode) -> LedgerData | None:
     """Return the ledger data of the file that the operator names, None if none is named or needed.
 
     Raises:
@@ -199,9 +199,9 @@ def given_ledger(keys: LedgerKeys, mode: VerificationMode) -> LedgerData | None:
 
 
 def ledger_to_start_with(
-    keys: LedgerKeys,
+    keys: TrustedKeys,
     mode: VerificationMode,
-    ledger: Ledger,
+    ledger: BlockStore,
     *,
     given: LedgerData | None = None,
     rsa_book: RsaBook | None = None,
@@ -285,7 +285,7 @@ def _read(publication: bytes) -> LedgerData | None:
 
 def _verdict_on(
     block_0: StoredBlock,
-    keys: LedgerKeys,
+    keys: TrustedKeys,
     mode: VerificationMode,
     rsa_book: RsaBook | None,
     root_layout: RootLayout,
@@ -304,7 +304,7 @@ def _verdict_on(
         return None
 
 
-def _require_block_0(keys: LedgerKeys, ledger: Ledger, first_number: int | None) -> None:
+def _require_block_0(keys: TrustedKeys, ledger: BlockStore, first_number: int | None) -> None:
     """Refuse to start where block 0 cannot come any more, and nothing else has the ledger data."""
     if ledger.last_number is not None:
         where = f"blocks {ledger.first_number} to {ledger.last_number} are here without ledger data"
@@ -312,7 +312,7 @@ def _require_block_0(keys: LedgerKeys, ledger: Ledger, first_number: int | None)
         where = f"the chain is to begin with block {first_number}"
     else:
         return
-    said = "none" if keys == LedgerKeys() else "no tss:FILE"
+    said = "none" if keys == TrustedKeys() else "no tss:FILE"
     raise LedgerKeyError(
         "ledger keys",
         got=said,

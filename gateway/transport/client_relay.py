@@ -6,12 +6,12 @@ Pure, as `gateway.transport.relay` is. Blocks of both directions are written ane
 from __future__ import annotations
 
 from gateway.transport.header_blocks import HeaderBlock, HeaderReader, HeaderWriter, header_frames
-from gateway.transport.relay import Relay
+from gateway.transport.relay import FrameRelay
 
 __all__ = ["ClientRelay"]
 
 
-class ClientRelay(Relay):
+class ClientRelay(FrameRelay):
     """The relay in front of a client: the outside is a server that wants indexed pseudo-headers.
 
     Blocks of both directions are written anew without the dynamic table, so the trailers of an answer can

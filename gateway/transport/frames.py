@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gateway.errors import PeerError
+from gateway.errors import InvalidInput
 
 __all__ = [
     "CLIENT_PREFACE",
@@ -28,9 +28,9 @@ __all__ = [
     "ConnectionBreach",
     "ErrorCode",
     "Flag",
+    "FrameKind",
     "FrameScanner",
-    "Kind",
-    "Setting",
+    "Http2Setting",
     "frame",
     "go_away",
     "settings_in",
@@ -49,7 +49,7 @@ WINDOW_BYTES_DEFAULT: Final = 65_535
 WINDOW_BYTES_MAX: Final = (1 << 31) - 1
 
 
-class Kind:
+class FrameKind:
     """Types of frames."""
 
     DATA: Final = 0
@@ -74,7 +74,7 @@ class Flag:
     PRIORITY: Final = 0x20
 
 
-class Setting:
+class Http2Setting:
     """Identifiers in SETTINGS frames."""
 
     HEADER_TABLE_SIZE: Final = 1
@@ -94,7 +94,7 @@ class ErrorCode:
     ENHANCE_YOUR_CALM: Final = 11
 
 
-class ConnectionBreach(PeerError):
+class ConnectionBreach(InvalidInput):
     """One end of a connection broke the rules of HTTP/2, or a limit; the connection ends."""
 
     def __init__(self, what: str, *, got: str, expected: str, code: int = ErrorCode.PROTOCOL_ERROR) -> None:
@@ -114,13 +114,13 @@ def _head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
 
 def window_update(stream_id: int, size: int) -> bytes:
     """Write a WINDOW_UPDATE that grants `size` bytes; stream 0 is the connection."""
-    return _head(4, Kind.WINDOW_UPDATE, 0, stream_id) + size.to_bytes(4, "big")
+    return _head(4, FrameKind.WINDOW_UPDATE, 0, stream_id) + size.to_bytes(4, "big")
 
 
 def go_away(code: int, words: str, last_stream_id: int = 0) -> bytes:
     """Write a GOAWAY frame, with words for whoever reads a log at the other end."""
     payload = last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + words.encode()
-    return frame(Kind.GOAWAY, 0, 0, payload)
+    return frame(FrameKind.GOAWAY, 0, 0, payload)
 
 
 def settings_in(payload: Buffer) -> list[tuple[int, int]]:
@@ -300,7 +300,7 @@ class FrameScanner:
             raise _too_long(length, self.frame_bytes_max)
         kind, flags = carry[3], carry[4]
         stream_id = int.from_bytes(carry[5:HEAD_BYTES], "big") & WINDOW_BYTES_MAX
-        if kind == Kind.DATA and not self._is_announced:
+        if kind == FrameKind.DATA and not self._is_announced:
             if self._on_data(flags, stream_id, length):
                 self._out.append(bytes(carry))
                 carry.clear()

@@ -24,7 +24,7 @@ from gateway.transport.frames import (
     ConnectionBreach,
     ErrorCode,
     Flag,
-    Kind,
+    FrameKind,
     frame,
 )
 
@@ -92,7 +92,7 @@ class HeaderBlock:
         Raises:
             ConnectionBreach: it is another frame, or the block grows too long.
         """
-        if kind != Kind.CONTINUATION or stream_id != self.stream_id:
+        if kind != FrameKind.CONTINUATION or stream_id != self.stream_id:
             raise ConnectionBreach(
                 "header block",
                 got=f"a frame of type {kind} on stream {stream_id}",
@@ -185,10 +185,10 @@ def header_frames(
     """Write a whole block in as few frames as it needs."""
     payload = memoryview(priority + bytes(fragment))
     flags = (Flag.END_STREAM if ends_stream else 0) | (Flag.PRIORITY if priority else 0)
-    kind, written = Kind.HEADERS, []
+    kind, written = FrameKind.HEADERS, []
     while True:
         piece, payload = payload[:frame_bytes_max], payload[frame_bytes_max:]
         written.append(frame(kind, flags if payload else flags | Flag.END_HEADERS, stream_id, piece))
         if not payload:
             return b"".join(written)
-        kind, flags = Kind.CONTINUATION, 0
+        kind, flags = FrameKind.CONTINUATION, 0

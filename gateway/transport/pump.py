@@ -31,7 +31,7 @@ from gateway.transport.client_relay import ClientRelay
 from gateway.transport.frames import Buffer, ConnectionBreach
 from gateway.transport.server_relay import ServerRelay
 
-__all__ = ["LINGER_SECONDS", "READ_BYTES", "End", "PrivateFolder", "Pump"]
+__all__ = ["LINGER_SECONDS", "READ_BYTES", "PrivateFolder", "Pump", "SocketEnd"]
 
 READ_BYTES: Final = 256 * 1024
 """Bytes that are read from a socket at once. A Unix socket takes some 200 kB in one go."""
@@ -97,7 +97,7 @@ def _why(error: OSError) -> str:
 AnyRelay = TypeVar("AnyRelay", bound=ServerRelay | ClientRelay)
 
 
-class End:
+class SocketEnd:
     """One of the two sockets of a connection.
 
     Args:
@@ -310,7 +310,7 @@ class Pump(Generic[AnyRelay]):
         self.loop = loop
         self.relay: AnyRelay = relay
         self.outside = self.end_of(outside, self._read_outside)
-        self.grpc: End | None = None
+        self.grpc: SocketEnd | None = None
         self.is_closed = False
         self._buffer = buffer
         self._is_paused = False
@@ -319,10 +319,10 @@ class Pump(Generic[AnyRelay]):
 
     def end_of(
         self, sock: socket.socket, on_readable: Callable[[], None], on_lost: Callable[[], None] | None = None
-    ) -> End:
+    ) -> SocketEnd:
         """Make one end of the connection; one that is lost ends it, unless `on_lost` is something else."""
         sock.setblocking(False)
-        end = End(self.loop, sock, on_readable, on_lost or self.close)
+        end = SocketEnd(self.loop, sock, on_readable, on_lost or self.close)
         end.on_drained = self._on_drained
         return end
 

@@ -44,9 +44,9 @@ from gateway.transport.frames import (
     ConnectionBreach,
     ErrorCode,
     Flag,
+    FrameKind,
     FrameScanner,
-    Kind,
-    Setting,
+    Http2Setting,
     frame,
     go_away,
     settings_in,
@@ -54,7 +54,7 @@ from gateway.transport.frames import (
 )
 from gateway.transport.header_blocks import HeaderBlock
 
-__all__ = ["Relay", "Stream"]
+__all__ = ["FrameRelay", "Stream"]
 
 _NEARLY_USED_UP: Final = 1 << 16
 """A client that waits for a window for a whole message may stop so many bytes before the end of it."""
@@ -93,7 +93,7 @@ class Stream:
     is_held: bool = False
 
 
-class Relay(ABC):
+class FrameRelay(ABC):
     """What both sides share. Streams are mended in the direction from outside to gRPC core."""
 
     large_window = 1 << 30
@@ -163,7 +163,7 @@ class Relay(ABC):
     def end(self, breach: ConnectionBreach) -> None:
         """Tell the outside why its connection ends, unless a frame is on its way to it."""
         if self.awaits_preface:  # a client is told in HTTP/2, whatever it speaks
-            self._grpc.insert(frame(Kind.SETTINGS, 0, 0))
+            self._grpc.insert(frame(FrameKind.SETTINGS, 0, 0))
         self._grpc.insert(go_away(breach.code, str(breach), self.last_stream_id))
 
     def close(self) -> None:
@@ -200,7 +200,7 @@ class Relay(ABC):
 
     def _on_outside_data(self, flags: int, stream_id: int, length: int) -> bool:
         if self._block is not None:
-            self._block.add(Kind.DATA, flags, stream_id, b"")
+            self._block.add(FrameKind.DATA, flags, stream_id, b"")
         self.data_bytes += length
         self._connection_window -= length
         if self._connection_window < 0:
@@ -230,29 +230,29 @@ class Relay(ABC):
         """Payload of the current stream has come."""
 
     def _on_outside_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
-        if kind == Kind.DATA:
+        if kind == FrameKind.DATA:
             return self._on_whole_data(flags, stream_id, payload)
         self.cost += HEAD_BYTES + len(payload)
         if self._block is not None:
             self._block.add(kind, flags, stream_id, payload)
             return self._take_outside_block(self._block)
-        if kind == Kind.HEADERS:
+        if kind == FrameKind.HEADERS:
             self.cost += _CALL_COST
             self._block = HeaderBlock.begin(flags, stream_id, payload, self.now_ns)
             return self._take_outside_block(self._block)
-        if kind == Kind.CONTINUATION:
+        if kind == FrameKind.CONTINUATION:
             raise ConnectionBreach(
                 "header block", got="CONTINUATION without HEADERS", expected="HEADERS in front of it"
             )
-        if kind in (Kind.PING, Kind.SETTINGS) and not flags & Flag.ACK:
+        if kind in (FrameKind.PING, FrameKind.SETTINGS) and not flags & Flag.ACK:
             self.cost += _ANSWER_COST
-        if kind == Kind.RST_STREAM:
+        if kind == FrameKind.RST_STREAM:
             stream = self._streams.get(stream_id)
             if stream is not None:
                 if not stream.grpc_done:
                     self.cost += _RESET_COST
                 self._forget(stream)
-        elif kind == Kind.SETTINGS:
+        elif kind == FrameKind.SETTINGS:
             return self._on_outside_settings(flags, payload)
         return None
 
@@ -260,9 +260,9 @@ class Relay(ABC):
         if flags & Flag.ACK:
             settings = self._unacknowledged.popleft() if self._unacknowledged else {}
             drained = self._put_in_force(settings)
-            return frame(Kind.SETTINGS, Flag.ACK, 0) + drained if drained else None
+            return frame(FrameKind.SETTINGS, Flag.ACK, 0) + drained if drained else None
         for identifier, value in settings_in(payload):
-            if identifier == Setting.HEADER_TABLE_SIZE:
+            if identifier == Http2Setting.HEADER_TABLE_SIZE:
                 self._outside_table_size(value)
         return None
 
@@ -318,13 +318,13 @@ class Relay(ABC):
             piece = queue[0]
             size = min(len(piece), stream.window, most)
             stream.window -= size
-            frames.append(frame(Kind.DATA, 0, stream.stream_id, bytes(piece[:size])))
+            frames.append(frame(FrameKind.DATA, 0, stream.stream_id, bytes(piece[:size])))
             if size < len(piece):
                 del piece[:size]
             else:
                 queue.popleft()
         if not queue and stream.queued_end:
-            frames.append(stream.trailers or frame(Kind.DATA, Flag.END_STREAM, stream.stream_id))
+            frames.append(stream.trailers or frame(FrameKind.DATA, Flag.END_STREAM, stream.stream_id))
             stream.queued_end = False
             self._outside_ends(stream)
         return b"".join(frames)
@@ -369,7 +369,7 @@ class Relay(ABC):
 
         Gives what may be sent to gRPC core behind the acknowledgement.
         """
-        window = settings.get(Setting.INITIAL_WINDOW_SIZE)
+        window = settings.get(Http2Setting.INITIAL_WINDOW_SIZE)
         if window is None:
             return b""
         for stream in self._streams.values():
@@ -390,20 +390,20 @@ class Relay(ABC):
         return True
 
     def _on_grpc_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
-        if kind == Kind.WINDOW_UPDATE:
+        if kind == FrameKind.WINDOW_UPDATE:
             size = int.from_bytes(payload, "big") & WINDOW_BYTES_MAX
             stream = self._streams.get(stream_id)
             if stream is not None:
                 return self._on_grpc_window(stream, size)
             if not stream_id:
                 return self._on_grpc_connection_window(size)
-        elif kind in (Kind.HEADERS, Kind.CONTINUATION):
+        elif kind in (FrameKind.HEADERS, FrameKind.CONTINUATION):
             return self._on_grpc_headers(kind, flags, stream_id, payload)
-        elif kind == Kind.RST_STREAM:
+        elif kind == FrameKind.RST_STREAM:
             stream = self._streams.get(stream_id)
             if stream is not None:
                 self._forget(stream)
-        elif kind == Kind.SETTINGS and not flags & Flag.ACK:
+        elif kind == FrameKind.SETTINGS and not flags & Flag.ACK:
             self._on_grpc_settings(dict(settings_in(payload)))
         return None
 
@@ -426,13 +426,13 @@ class Relay(ABC):
 
     def _on_grpc_settings(self, settings: dict[int, int]) -> None:
         self._unacknowledged.append(settings)
-        window = settings.get(Setting.INITIAL_WINDOW_SIZE)
+        window = settings.get(Http2Setting.INITIAL_WINDOW_SIZE)
         if window is not None:
             self._window_sent = window
-        size = settings.get(Setting.MAX_FRAME_SIZE)
+        size = settings.get(Http2Setting.MAX_FRAME_SIZE)
         if size is not None:
             self._outside.frame_bytes_max = max(size, FRAME_BYTES_DEFAULT)
-        table = settings.get(Setting.HEADER_TABLE_SIZE)
+        table = settings.get(Http2Setting.HEADER_TABLE_SIZE)
         if table is not None:
             self._grpc_table_size(table)
 

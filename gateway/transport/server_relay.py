@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gateway.transport.callers import STREAM_KEY
-from gateway.transport.frames import ConnectionBreach, ErrorCode, Kind, go_away, window_update
+from gateway.transport.frames import ConnectionBreach, ErrorCode, FrameKind, go_away, window_update
 from gateway.transport.header_blocks import HeaderBlock, HeaderReader, field, header_frames
-from gateway.transport.relay import Relay, Stream
+from gateway.transport.relay import FrameRelay, Stream
 
 __all__ = ["MessageGate", "RefusedMessage", "ServerRelay"]
 
@@ -60,7 +60,7 @@ class RefusedMessage:
     """The most that gRPC core takes."""
 
 
-class ServerRelay(Relay):
+class ServerRelay(FrameRelay):
     """The relay in front of a server: the outside is a client.
 
     Args:
@@ -163,7 +163,7 @@ class ServerRelay(Relay):
 
     def _on_outside_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
         passes = super()._on_outside_frame(kind, flags, stream_id, payload)
-        if kind == Kind.GOAWAY and passes is None:
+        if kind == FrameKind.GOAWAY and passes is None:
             # gRPC core logs a client's words as they are, newlines too.
             return go_away(ErrorCode.NO_ERROR, "")
         return passes

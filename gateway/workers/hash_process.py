@@ -7,7 +7,7 @@ whatever thread, so another process is the way to hash on a second core.
     answer    state of each subtree concerned, with the items in it
 
 Both are `marshal`, and go the way that `workers.subprocess_worker` describes; the process keeps nothing
-between two requests. Where it fails, `HelperProcessLost` is raised, and who asked hashes itself, to the same
+between two requests. Where it fails, `WorkerProcessLost` is raised, and who asked hashes itself, to the same
 result.
 """
 
@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from gateway.blocks.merkle import StreamingTree
 from gateway.blocks.root_hash import NOT_HASHED, Leaves, hash_into
-from gateway.errors import HelperProcessLost
+from gateway.errors import WorkerProcessLost
 from gateway.limits import (
     HASH_PROCESS_REST_SECONDS,
     HASH_PROCESS_SECONDS_MAX,
@@ -30,7 +30,7 @@ from gateway.limits import (
     WARM_UP_SECONDS_MAX,
 )
 from gateway.logs import fields
-from gateway.workers.subprocess_worker import HelperProcess, serve
+from gateway.workers.subprocess_worker import WorkerProcess, serve
 
 __all__ = ["HashProcess", "main"]
 
@@ -55,7 +55,7 @@ class HashProcess:
         self._next: asyncio.TimerHandle | None = None
         self._waiting_items = self._waiting_bytes = 0
         self._has_room = asyncio.Event()
-        self._helper = HelperProcess(
+        self._helper = WorkerProcess(
             *(_NAME, "gateway.workers.hash_process", HASH_PROCESS_SECONDS_MAX),
             on_ready=self._on_ready,
             on_lost=self._on_lost,
@@ -103,7 +103,7 @@ class HashProcess:
             await self._has_room.wait()
         if not self.ready.is_set():
             self.start()
-            raise HelperProcessLost(_NAME, "none that is ready", is_first=False)
+            raise WorkerProcessLost(_NAME, "none that is ready", is_first=False)
         kinds = leaves.kinds
         subtree_of_kind = {int(kind): leaves.subtree_of_kind[kind] for kind in set(kinds)}
         subtrees = set(subtree_of_kind.values()) - {NOT_HASHED}

@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from gateway.blocks.root_hash import BlockHasher
-from gateway.errors import HelperProcessLost
+from gateway.errors import WorkerProcessLost
 from gateway.limits import (
     HASH_BACKLOG_ITEMS,
     HASH_BATCH_BYTES,
@@ -45,7 +45,7 @@ from gateway.limits import (
 )
 from gateway.race.actions import Append
 from gateway.workers.hash_process import HashProcess
-from gateway.workers.loop_slots import Turns
+from gateway.workers.loop_slots import LoopSlots
 
 __all__ = ["Hashing"]
 
@@ -58,9 +58,9 @@ class Hashing:
         turns: of the event loop, in one of which a batch of many items begins its way; None: its own.
     """
 
-    def __init__(self, processes: Sequence[HashProcess] = (), turns: Turns | None = None) -> None:
+    def __init__(self, processes: Sequence[HashProcess] = (), turns: LoopSlots | None = None) -> None:
         self._processes = processes
-        self._turns = turns or Turns()
+        self._turns = turns or LoopSlots()
         self._threads = ThreadPoolExecutor(HASH_THREADS, "hash")
         self._free_threads = asyncio.Semaphore(HASH_THREADS)
 
@@ -96,7 +96,7 @@ class Hashing:
             return False
         try:
             grown = await self._next_process().hash(hasher.trees, looked.leaves)
-        except HelperProcessLost:
+        except WorkerProcessLost:
             return False
         hasher.take(looked, grown)
         return True

@@ -31,7 +31,7 @@ from gateway.limits import (
     SET_ITEMS_MAX,
     TURN_ITEMS_MIN,
 )
-from gateway.workers.loop_slots import Turns
+from gateway.workers.loop_slots import LoopSlots
 
 __all__ = ["Looking"]
 
@@ -50,7 +50,7 @@ class Looking:
         rng: says where samples are taken.
     """
 
-    def __init__(self, turns: Turns, rng: random.Random | None = None) -> None:
+    def __init__(self, turns: LoopSlots, rng: random.Random | None = None) -> None:
         self._turns = turns
         self._rng = rng or random.Random()
         self.one_crowd = asyncio.Lock()

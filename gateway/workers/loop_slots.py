@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-__all__ = ["Turns"]
+__all__ = ["LoopSlots"]
 
 
-class Turns:
+class LoopSlots:
     """The turns of one event loop."""
 
     def __init__(self) -> None:

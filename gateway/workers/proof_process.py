@@ -39,7 +39,7 @@ from gateway.blocks.proofs.poseidon import round_constants
 from gateway.blocks.refusal import Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
 from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.errors import HelperProcessLost
+from gateway.errors import WorkerProcessLost
 from gateway.limits import (
     PROOF_CHECK_SECONDS_MAX,
     PROOF_PROCESS_REST_SECONDS,
@@ -47,7 +47,7 @@ from gateway.limits import (
     PROOFS_TOGETHER_MAX,
 )
 from gateway.logs import fields
-from gateway.workers.subprocess_worker import HelperProcess, serve
+from gateway.workers.subprocess_worker import WorkerProcess, serve
 
 __all__ = ["ProofProcess", "main"]
 
@@ -66,7 +66,7 @@ class ProofProcess:
     """
 
     def __init__(self, module: str = "gateway.workers.proof_process") -> None:
-        self._helper = HelperProcess(
+        self._helper = WorkerProcess(
             *("proof process", module, PROOF_CHECK_SECONDS_MAX),
             on_ready=self._on_ready,
             on_lost=self._on_lost,
@@ -111,7 +111,7 @@ class ProofProcess:
                         bytes((more_come,)) + pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
                     )
                 )
-            except HelperProcessLost as lost:
+            except WorkerProcessLost as lost:
                 if not lost.was_ready:
                     continue
                 lost_count += lost.is_first  # the others only waited behind it, or were checked with it

@@ -11,7 +11,7 @@ it; another process has its own lock.
 Requests are sent as they are asked, so that the process goes on to the next one without waiting for the node,
 and answered in their order. The process says that it is ready by an empty frame, and ends with its socket,
 that is with the node, however the node ends. One that dies, or takes too long for one request, is lost, and
-with it everything that was asked of it: `HelperProcessLost`. The next request starts another one. Time
+with it everything that was asked of it: `WorkerProcessLost`. The next request starts another one. Time
 in which the node itself stood still, as in a container that was paused, does not count.
 """
 
@@ -30,16 +30,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from gateway.errors import HelperProcessLost
+from gateway.errors import WorkerProcessLost
 from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
 from gateway.workers.malloc import keep_freed_memory
 
-__all__ = ["HelperProcess", "serve"]
+__all__ = ["WorkerProcess", "serve"]
 
 _SIZE: Final = struct.Struct(">I")
 
 
-class HelperProcess:
+class WorkerProcess:
     """The node's end. It lives in one event loop.
 
     Args:
@@ -153,7 +153,7 @@ class HelperProcess:
         for index, answered in enumerate(asked):
             if not answered.done():
                 answered.set_exception(
-                    HelperProcessLost(self._name, got, is_first=index == 0, was_ready=was_ready)
+                    WorkerProcessLost(self._name, got, is_first=index == 0, was_ready=was_ready)
                 )
 
     def _take(self, answer: bytes) -> None:

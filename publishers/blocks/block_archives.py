@@ -28,7 +28,7 @@ from publishers import limits
 from publishers.blocks.block_layouts import number_of_parts
 from publishers.errors import ArchiveError
 
-__all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "Member"]
+__all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember"]
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -44,7 +44,7 @@ _TRUNCATED: Final = "truncated: it ends in the middle of {}"
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ArchiveMember:
     """A block in an archive."""
 
     number: int
@@ -89,7 +89,7 @@ class Archive:
                 begin = magic.hex(" ") if magic else "nothing: it is empty"
                 raise ArchiveError(f"not an archive: it begins with {begin}; expected a zip or a tar")
 
-    def members(self) -> Iterator[Member]:
+    def members(self) -> Iterator[ArchiveMember]:
         """List the blocks, in the order in which they are stored; other members are left out.
 
         Raises:
@@ -103,7 +103,7 @@ class Archive:
                     raise ArchiveError(f"more than {limits.ARCHIVE_MEMBERS_MAX} members")
                 number = number_of_parts(_checked_parts(name))
                 if number is not None and entry is not None:
-                    yield Member(number, name, entry, size_bytes)
+                    yield ArchiveMember(number, name, entry, size_bytes)
 
     def read(self, entry: int, size_bytes: int, size_bytes_max: int) -> bytes:
         """Read a member; of one that is too long, one byte beyond the limit.

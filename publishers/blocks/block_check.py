@@ -16,10 +16,10 @@ from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from publishers.errors import BadBlock
 
-__all__ = ["BlockCheck"]
+__all__ = ["OfferCheck"]
 
 
-class BlockCheck:
+class OfferCheck:
     """Takes the blocks of a part of a chain in order."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ from typing import BinaryIO, Final, Protocol
 from gateway.blocks.block import Block
 from gateway.regular_files import open_regular
 from publishers import limits
-from publishers.blocks.block_archives import Archive, Member
+from publishers.blocks.block_archives import Archive, ArchiveMember
 from publishers.blocks.block_files import decode_block, stored_bytes_max
 from publishers.blocks.block_layouts import (
     has_glob,
@@ -40,9 +40,9 @@ from publishers.number_range import NumberRange
 
 __all__ = [
     "NO_BLOCKS",
+    "BlockFileReader",
+    "BlockFileState",
     "BlockPlace",
-    "BlockReader",
-    "FileState",
     "FileStore",
     "LocalStore",
     "blocks_in",
@@ -82,7 +82,7 @@ class BlockPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class FileState:
+class BlockFileState:
     """What is known of a file without reading it."""
 
     size_bytes: int
@@ -106,7 +106,7 @@ class FileStore(Protocol):
         """Give each folder, the root first, with the names of the files in it, sorted."""
         ...
 
-    def state(self, path: str) -> FileState:
+    def state(self, path: str) -> BlockFileState:
         """Look at a file."""
         ...
 
@@ -163,10 +163,10 @@ class LocalStore:
             yield folder, names
             pending.extend(reversed(below))
 
-    def state(self, path: str) -> FileState:
+    def state(self, path: str) -> BlockFileState:
         """Look at a file."""
         status = Path(path).stat()
-        return FileState(status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
+        return BlockFileState(status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
 
     def open(self, path: str) -> BinaryIO:
         """Open a file to read it; nothing but a regular one."""
@@ -256,7 +256,7 @@ def read_chain(folder: Path) -> Iterator[Block]:
     check_no_gaps(str(folder), places)
 
     def blocks() -> Iterator[Block]:
-        with BlockReader(LocalStore()) as reader:
+        with BlockFileReader(LocalStore()) as reader:
             yield from map(reader.read, places)
 
     return blocks()
@@ -312,7 +312,7 @@ def _of_names(
             yield BlockPlace(number, folder + name)
 
 
-_lists: dict[tuple[str, FileState], tuple[Member, ...]] = {}
+_lists: dict[tuple[str, BlockFileState], tuple[ArchiveMember, ...]] = {}
 """The members of archives that were listed lately, the oldest first."""
 
 
@@ -344,7 +344,7 @@ def _reason(error: OSError | ArchiveError) -> str:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-class BlockReader:
+class BlockFileReader:
     """Reads blocks, quickest in the order in which they lie: the last archive stays open. `with` it.
 
     Args:
@@ -356,7 +356,7 @@ class BlockReader:
         self._file: BinaryIO | None = None
         self._open: tuple[tuple[str, int], Archive] | None = None
 
-    def __enter__(self) -> BlockReader:
+    def __enter__(self) -> BlockFileReader:
         return self
 
     def __exit__(
@@ -406,7 +406,7 @@ class _Comparison:
     def __init__(self, store: FileStore, is_growing: bool) -> None:
         self._store = store
         self._is_growing = is_growing
-        self._readers = BlockReader(store), BlockReader(store)
+        self._readers = BlockFileReader(store), BlockFileReader(store)
 
     def __enter__(self) -> _Comparison:
         return self
@@ -448,7 +448,7 @@ class _Comparison:
         _same.add(key)
         return one
 
-    def _is_one_file(self, one: BlockPlace, other: BlockPlace, states: Sequence[FileState]) -> bool:
+    def _is_one_file(self, one: BlockPlace, other: BlockPlace, states: Sequence[BlockFileState]) -> bool:
         identities = {state.identity for state in states}
         return one.entry == other.entry and len(identities) == 1 and None not in identities
 
@@ -459,5 +459,5 @@ class _Comparison:
         return False
 
 
-_same: set[tuple[BlockPlace, BlockPlace, FileState, FileState]] = set()
+_same: set[tuple[BlockPlace, BlockPlace, BlockFileState, BlockFileState]] = set()
 """Pairs of places that were compared and have the same block, as the files were then."""

@@ -33,7 +33,7 @@ from publishers.blocks.block_layouts import (
     path_in,
     zip_of,
 )
-from publishers.blocks.block_places import BlockPlace, BlockReader, LocalStore, blocks_in
+from publishers.blocks.block_places import BlockFileReader, BlockPlace, LocalStore, blocks_in
 from publishers.errors import BlockFileError
 
 __all__ = ["BlockWriter"]
@@ -171,7 +171,7 @@ class BlockWriter:
             raise BlockFileError(
                 str(path), f"has no block {block.number}, and a zip that is there is not changed"
             )
-        with BlockReader(LocalStore()) as reader:
+        with BlockFileReader(LocalStore()) as reader:
             if reader.read(place) != block:
                 reason = f"another block {block.number} than the one that is to be written"
                 raise BlockFileError(str(place), reason)

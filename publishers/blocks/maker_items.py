@@ -14,7 +14,7 @@ from typing import Final
 
 from gateway.blocks.items import ItemKind, WireType, field_item, varint
 
-__all__ = ["ITEM_BYTES_MIN", "Transaction", "event_header", "round_header", "timestamp", "transaction"]
+__all__ = ["ITEM_BYTES_MIN", "MadeTransaction", "event_header", "round_header", "timestamp", "transaction"]
 
 HASH_SIZE: Final = 48
 NODE_COUNT: Final = 4
@@ -79,7 +79,7 @@ def event_header(rng: Random, round_number: int, creator: int, at_ns: int, event
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class MadeTransaction:
     """The items of one transaction, in the order in which they stand in the block."""
 
     items: tuple[bytes, ...]
@@ -88,7 +88,7 @@ class Transaction:
     """The last of them."""
 
 
-def transaction(rng: Random, at_ns: int, item_bytes: int) -> Transaction:
+def transaction(rng: Random, at_ns: int, item_bytes: int) -> MadeTransaction:
     """Make one transaction: half are topic messages, the others transfers, and now and then a new account.
 
     Args:
@@ -128,7 +128,7 @@ def transaction(rng: Random, at_ns: int, item_bytes: int) -> Transaction:
     )
     state_changes = message(ItemKind.STATE_CHANGES, when, changes, _account_change(rng, payer))
     items = (signed, result, output, state_changes) if output else (signed, result, state_changes)
-    return Transaction(items, state_changes)
+    return MadeTransaction(items, state_changes)
 
 
 def _some_account(rng: Random) -> int:

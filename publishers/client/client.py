@@ -45,20 +45,20 @@ from publishers.protocol.messages import (
     BlockReady,
     Clock,
     CloseStream,
-    Connect,
     Connected,
+    ConnectGateway,
     Disconnected,
     Event,
     Finish,
     FirstTold,
     HalfClose,
-    Outcome,
     SendEndOfBlock,
     SendEndStream,
     SendItems,
     SourceEnded,
     SourceFailed,
     Stop,
+    StreamOutcome,
     Writable,
 )
 from publishers.report import PublishReport
@@ -166,7 +166,7 @@ class PublishClient:
         self._asking: asyncio.Task[None] | None = None
         self._is_closing = False
         self._unexplained: set[int] = set()  # gateways that ended a call, and its status was lost
-        self._connect: Connect | None = None
+        self._connect: ConnectGateway | None = None
         self._finish: Finish | None = None
         self._source_error: Exception | None = None
         self._clock_at_ns: int | None = None
@@ -222,7 +222,7 @@ class PublishClient:
             raise self._source_error
         report = self._machine.report()
         assert self._finish is not None, "the driver ends with a Finish"
-        if self._finish.outcome is Outcome.FAILED:
+        if self._finish.outcome is StreamOutcome.FAILED:
             raise PublishFailed(self._finish.reason or "no reason", report)
         return report
 
@@ -311,7 +311,7 @@ class PublishClient:
             except TimeoutError:
                 self._hear(Clock())
 
-    async def _stream(self, connect: Connect) -> None:
+    async def _stream(self, connect: ConnectGateway) -> None:
         """Open one stream and live through it."""
         if connect.is_soon:
             await asyncio.sleep(limits.SOON_SECONDS)
@@ -441,7 +441,7 @@ class PublishClient:
         """Give an event to the machine, do what is to be done at once, and return the sends."""
         sends: list[Action] = []
         for action in self._machine.handle(event, self._now_ns()):
-            if isinstance(action, Connect):
+            if isinstance(action, ConnectGateway):
                 self._connect = action
                 self._turn.set()
             elif isinstance(action, Finish):

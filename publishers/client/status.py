@@ -11,12 +11,12 @@ from gateway.api import node_pb2, node_pb2_grpc
 from gateway.services.node_service import held_of
 from gateway.transport.channels import ClientTls, open_blocking_channel, refused_headers
 
-__all__ = ["Head"]
+__all__ = ["GatewayStatus"]
 
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
 
 
-class Head:
+class GatewayStatus:
     """The last block of the first gateway that answers.
 
     Args:
@@ -29,7 +29,7 @@ class Head:
         self._tls = tls
         self._channels = [open_blocking_channel(address, tls) for address in gateways]
 
-    def __enter__(self) -> Head:
+    def __enter__(self) -> GatewayStatus:
         """Return self."""
         return self
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.addresses import parse_address
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.commands.named_path import NamedPath
 from gateway.ignored_signals import unless_ignored
 from gateway.table_lines import table_lines
@@ -115,7 +115,7 @@ def command(
     maker.check()
     if source is not None:
         check_no_gaps(str(source), blocks_in(source))
-        make_verifier(LedgerKeys.parse(ledger_keys), "full", "auto", 0)  # reads the files that they name
+        make_verifier(TrustedKeys.parse(ledger_keys), "full", "auto", 0)  # reads the files that they name
     options = DemoOptions(
         folder=_claim(folder),
         block_count=block_count,

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gateway.addresses import Address, parse_address
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, Fatal
@@ -129,7 +129,7 @@ def command(
     """
     if last is not None and last < first:
         raise click.UsageError(f"--to {last} is before --from {first}")
-    keys = LedgerKeys.parse(key_texts)
+    keys = TrustedKeys.parse(key_texts)
     numbers = NumberRange(first, None if last is None else last + 1)
     verifier = make_verifier(keys, mode, _LAYOUTS[layout], rsa_threshold)
     run = VerifyRun(_source(sources, numbers, tls, tcp=tcp), verifier, workers_count)

@@ -36,7 +36,7 @@ NO_BATCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class StewardAddress:
+class CoordinatorAddress:
     """Where tasks find it; as text `host:port/token`."""
 
     host: str
@@ -48,7 +48,7 @@ class StewardAddress:
         return f"{self.host}:{self.port}/{self.token}"
 
     @classmethod
-    def parse(cls, text: str) -> StewardAddress:
+    def parse(cls, text: str) -> CoordinatorAddress:
         """Read the option.
 
         Raises:
@@ -78,7 +78,7 @@ class _Task:
                 self.connection.sendall(json.dumps({"say": word}).encode() + b"\n")
 
 
-class Steward:
+class Coordinator:
     """Listens for tasks from when it is made until `close`; a context manager.
 
     Args:
@@ -95,13 +95,13 @@ class Steward:
         self._changed = threading.Condition()
         self._server = _Server((host, 0), self)
         port = self._server.server_address[1]
-        self.address = StewardAddress(advertised or host, port, self._token)
+        self.address = CoordinatorAddress(advertised or host, port, self._token)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.05,), name="steward", daemon=True
         )
         self._thread.start()
 
-    def __enter__(self) -> Steward:
+    def __enter__(self) -> Coordinator:
         """Return self."""
         return self
 
@@ -210,8 +210,8 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], steward: Steward) -> None:
-        self.steward = steward
+    def __init__(self, address: tuple[str, int], coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
         super().__init__(address, _Connection)
 
 
@@ -219,18 +219,18 @@ class _Connection(socketserver.StreamRequestHandler):
     """One task's connection. Whatever is wrong with it, it ends, and nothing else does."""
 
     def handle(self) -> None:
-        steward = cast("_Server", self.server).steward
+        coordinator = cast("_Server", self.server).coordinator
         messages = self._messages()
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             hello = next(messages, None)
-            task = None if hello is None else steward.admit(hello, self.request)
+            task = None if hello is None else coordinator.admit(hello, self.request)
             if task is None:
                 return
             try:
                 for message in messages:
-                    steward.hear(task, message)
+                    coordinator.hear(task, message)
             finally:
-                steward.lose(task)
+                coordinator.lose(task)
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         size_max = STEWARD_HELLO_BYTES_MAX  # until it has shown the token

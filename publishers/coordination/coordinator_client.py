@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from publishers.client.client import PublishClient
-from publishers.coordination.coordinator import NO_BATCH, StewardAddress
+from publishers.coordination.coordinator import NO_BATCH, CoordinatorAddress
 from publishers.errors import PublishStopped
 from publishers.limits import START_GATE_SECONDS, STATUS_POLL_SECONDS, STEWARD_CONNECT_SECONDS
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
-class StewardLink:
+class CoordinatorClient:
     """The connection of one task; an async context manager.
 
     Args:
@@ -36,7 +36,7 @@ class StewardLink:
     """
 
     def __init__(self, address: str | None, publisher_id: str, task_name: str, batch: int = NO_BATCH) -> None:
-        self._address = None if address is None else StewardAddress.parse(address)
+        self._address = None if address is None else CoordinatorAddress.parse(address)
         self._hello = {"publisher": publisher_id, "task": task_name, "batch": batch}
         self._task_name = task_name
         self._clients: list[PublishClient] = []
@@ -45,7 +45,7 @@ class StewardLink:
         self._writer: asyncio.StreamWriter | None = None
         self._helpers: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> StewardLink:
+    async def __aenter__(self) -> CoordinatorClient:
         """Connect, and say that this task is ready."""
         if self._address is None:
             self._go.set()

@@ -22,7 +22,7 @@ from typing import Final
 
 from publishers import limits
 from publishers.errors import SourceUnreachable, TurnTimeout
-from publishers.sources.block_gateways import HeldBlocks
+from publishers.sources.block_gateways import HeldRange
 
 __all__ = ["UNREACHABLE", "await_turn", "gateway_of_turn"]
 
@@ -53,7 +53,7 @@ def gateway_of_turn(heads: Sequence[int], before: int, *, is_patient: bool) -> i
 async def await_turn(
     gateways: Sequence[str],
     first_block: int,
-    ask: Callable[[str], HeldBlocks],
+    ask: Callable[[str], HeldRange],
     timeout_seconds: float | None,
     deadline_seconds: float | None = None,
 ) -> tuple[str, ...]:
@@ -99,18 +99,18 @@ async def await_turn(
             await asyncio.sleep(limits.TURN_POLL_SECONDS)
 
 
-def _asked(ask: Callable[[str], HeldBlocks], address: str) -> HeldBlocks | SourceUnreachable:
+def _asked(ask: Callable[[str], HeldRange], address: str) -> HeldRange | SourceUnreachable:
     try:
         return ask(address)
     except SourceUnreachable as error:
         return error
 
 
-def _head(answer: HeldBlocks | SourceUnreachable) -> int:
+def _head(answer: HeldRange | SourceUnreachable) -> int:
     if isinstance(answer, SourceUnreachable):
         return UNREACHABLE
     return _EMPTY if answer.last is None else answer.last
 
 
-def _trouble_in(answers: Sequence[HeldBlocks | SourceUnreachable]) -> str:
+def _trouble_in(answers: Sequence[HeldRange | SourceUnreachable]) -> str:
     return [answer.trouble for answer in answers if isinstance(answer, SourceUnreachable)][-1]

@@ -23,7 +23,7 @@ from gateway.identity import name_of_claim
 from gateway.key_files import public_key_hex
 from publishers.blocks.block_files import write_block_file
 from publishers.blocks.block_layouts import path_in
-from publishers.blocks.block_places import BlockReader, LocalStore, blocks_in, check_no_gaps
+from publishers.blocks.block_places import BlockFileReader, LocalStore, blocks_in, check_no_gaps
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.demo.node_process import NodeProcess
 from publishers.job.job import JobProgress, JobReport, publish
@@ -144,7 +144,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
     node_log, spark_log = options.folder / "node.log", options.folder / "spark.log"
 
     with ExitStack() as cleanup:
-        files = cleanup.enter_context(BlockReader(LocalStore()))
+        files = cleanup.enter_context(BlockFileReader(LocalStore()))
 
         def published(number: int) -> Block:
             return files.read(places[number])

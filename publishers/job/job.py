@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.transport.channels import ClientTls
 from publishers import limits
 from publishers.blocks.signing_key import KeyPlace
-from publishers.client.status import Head
-from publishers.coordination.coordinator import Steward
+from publishers.client.status import GatewayStatus
+from publishers.coordination.coordinator import Coordinator
 from publishers.job.checkpoint import FollowCheckpoint
-from publishers.job_report import Failure, JobProgress, JobReport
+from publishers.job_report import JobFailure, JobProgress, JobReport
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport, safe_through_of
 from publishers.report_totals import by_publisher
@@ -93,7 +93,7 @@ class _Race:
     """Where the sink's reports come."""
     checkpoint: FollowCheckpoint | None
     """None: a batch, or a stream that ends where it ended when it was begun."""
-    steward: Steward
+    coordinator: Coordinator
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
     """When the first publisher could send."""
@@ -106,12 +106,12 @@ class _Race:
     @property
     def tag(self) -> str:
         """Of the Spark jobs."""
-        return f"sluice-publish-{self.steward.address.token}"
+        return f"sluice-publish-{self.coordinator.address.token}"
 
     def rows(self, job: _Job) -> list[PublishReport]:
         """Add up what is committed and what tasks say."""
         is_told = bool(job.reports) and not self.chain.is_streaming
-        live = [] if is_told else self.steward.reports(job.publisher_id)
+        live = [] if is_told else self.coordinator.reports(job.publisher_id)
         return by_publisher(job.publisher_id, [*job.reports, *live], with_latency=True)
 
     def rate(self, rows: Sequence[PublishReport]) -> float:
@@ -185,11 +185,11 @@ def publish(
     jobs = _jobs(publisher_prefix, publishers, prioritized)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder,
-        Head(rotated(prioritized, 0), tls) as head,
-        _steward_for(spark) as steward,
+        GatewayStatus(rotated(prioritized, 0), tls) as head,
+        _steward_for(spark) as coordinator,
     ):
-        texts |= {"report_path": folder, "steward": str(steward.address)}
-        race = _Race(spark, _signed(chain, key), texts, Path(folder), checkpoint, steward)
+        texts |= {"report_path": folder, "steward": str(coordinator.address)}
+        race = _Race(spark, _signed(chain, key), texts, Path(folder), checkpoint, coordinator)
         _take_earlier(race, jobs, source)
         _run(race, jobs, head, on_progress, stop)
         return _report(race, jobs)
@@ -226,13 +226,13 @@ def _signed(chain: ChainFrame, key: KeyPlace | None) -> ChainFrame:
     return ChainFrame(signed, chain.first_block, chain.last_block, chain.is_streaming)
 
 
-def _steward_for(spark: SparkSession) -> Steward:
+def _steward_for(spark: SparkSession) -> Coordinator:
     """Listen where the workers can come: on a cluster under the name that Spark has for this machine."""
     settings = spark.sparkContext.getConf()
     if (settings.get("spark.master") or "").startswith("local"):
-        return Steward(_LOCAL_HOST)
+        return Coordinator(_LOCAL_HOST)
     host = settings.get("spark.driver.host") or _LOCAL_HOST
-    return Steward(settings.get("spark.driver.bindAddress") or host, host)
+    return Coordinator(settings.get("spark.driver.bindAddress") or host, host)
 
 
 def _texts(**values: float | None) -> dict[str, str]:
@@ -243,7 +243,7 @@ def _texts(**values: float | None) -> dict[str, str]:
 def _run(
     race: _Race,
     jobs: list[_Job],
-    head: Head,
+    head: GatewayStatus,
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
 ) -> None:
@@ -272,7 +272,7 @@ def _abort(race: _Race, jobs: list[_Job]) -> None:
 def _watch(
     race: _Race,
     jobs: list[_Job],
-    head: Head,
+    head: GatewayStatus,
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
 ) -> None:
@@ -280,9 +280,9 @@ def _watch(
     stop_by = None
     while True:
         running = [job for job in jobs if job.is_running]
-        ready_count = race.steward.ready_count
+        ready_count = race.coordinator.ready_count
         if race.opened_at is None and ready_count + len(jobs) - len(running) >= len(jobs):
-            race.steward.open_gate()
+            race.coordinator.open_gate()
             race.opened_at = time.monotonic()
         for job in jobs:
             _take_batches(race, job)
@@ -292,9 +292,9 @@ def _watch(
             return
         if stop is not None and stop.is_set() and not race.is_stopping:
             race.is_stopping = True
-            race.steward.stop()
+            race.coordinator.stop()
             stop_by = time.monotonic() + _STOP_WAIT_SECONDS
-        is_stopped = stop_by is not None and (race.steward.await_idle(0) or time.monotonic() > stop_by)
+        is_stopped = stop_by is not None and (race.coordinator.await_idle(0) or time.monotonic() > stop_by)
         is_all_safe = race.checkpoint is not None and _is_all_safe(race, jobs)
         for job in running:
             job.is_over |= is_all_safe and job.error is None
@@ -333,7 +333,7 @@ def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
     return all(through is not None and through >= last for through in known)
 
 
-def _progress(race: _Race, jobs: list[_Job], head: Head, ready: int, running: int) -> JobProgress:
+def _progress(race: _Race, jobs: list[_Job], head: GatewayStatus, ready: int, running: int) -> JobProgress:
     last, is_reachable = head.ask()
     rows = tuple(row for job in jobs for row in race.rows(job))
     return JobProgress(
@@ -358,11 +358,11 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
         is_ended = race.is_stopping and (job.query is not None or job.is_running)
         is_whole = not job.has_failed and not is_ended
         if job.has_failed and not race.is_stopping:
-            failures.append(Failure(job.publisher_id, _reason_of(race, job)))
+            failures.append(JobFailure(job.publisher_id, _reason_of(race, job)))
         is_interrupted |= race.is_stopping and not is_whole
         # What is committed is all there is; of a job that failed or was stopped, the tasks' own words count.
         if is_whole:
-            race.steward.forget(job.publisher_id, 1 << 62)
+            race.coordinator.forget(job.publisher_id, 1 << 62)
         # One that was ended before its tasks said anything has done nothing, and is told of like the others.
         rows += race.rows(job) or [PublishReport(job.publisher_id)]
     starts = [row.first_block for row in rows if row.first_block is not None]
@@ -438,7 +438,7 @@ def _take_batches(race: _Race, job: _Job) -> None:
     for path in race.folder.glob(f"{glob.escape(job.publisher_id.replace('/', '_'))}-batch-*.json"):
         name = path.name.removesuffix(".json")
         reports = _read_reports(race.folder, name)
-        race.steward.forget(job.publisher_id, int(name.rpartition("-")[2]))
+        race.coordinator.forget(job.publisher_id, int(name.rpartition("-")[2]))
         job.reports = by_publisher(job.publisher_id, [*job.reports, *reports], with_latency=True)
         path.unlink()
 

@@ -14,10 +14,10 @@ from enum import Enum
 from publishers.errors import BlockOrderError
 from publishers.protocol.item_sets import ItemSet
 
-__all__ = ["BlockCache", "HeldBlock", "Standing"]
+__all__ = ["BlockCache", "HeldBlock", "HeldState"]
 
 
-class Standing(Enum):
+class HeldState(Enum):
     """Where a block number stands relative to what is held."""
 
     HELD = "held"
@@ -119,13 +119,13 @@ class BlockCache:
         index = number - self._blocks[0].number
         return self._blocks[index] if 0 <= index < len(self._blocks) else None
 
-    def standing_of(self, number: int) -> Standing:
+    def standing_of(self, number: int) -> HeldState:
         """Say where a number stands."""
         if self.get(number) is not None:
-            return Standing.HELD
+            return HeldState.HELD
         if self._next is not None and number < self._next:
-            return Standing.GONE
-        return Standing.COMING
+            return HeldState.GONE
+        return HeldState.COMING
 
     def drop_through(self, number: int) -> list[HeldBlock]:
         """Let go of every block up to `number`, and give them, oldest first."""

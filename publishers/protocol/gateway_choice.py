@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from publishers import limits
 from publishers.protocol.machine_tables import Gateway, Pace
-from publishers.protocol.messages import Connect
+from publishers.protocol.messages import ConnectGateway
 
-__all__ = ["Route"]
+__all__ = ["GatewayChoice"]
 
 
-class Route:
+class GatewayChoice:
     """The list of gateways and the trouble there was."""
 
     def __init__(self, gateway_count: int) -> None:
@@ -37,16 +37,16 @@ class Route:
         """A block became safe: the trouble is over."""
         self._tries = self._soon_count = 0
 
-    def first(self) -> Connect:
+    def first(self) -> ConnectGateway:
         """Connect with nothing to wait for: at once, where we were last or were told to go."""
-        return Connect(self._gateway, attempt=0)
+        return ConnectGateway(self._gateway, attempt=0)
 
     def rest(self, gateway: Gateway) -> None:
         """Note where the next stream begins, after one that ended when there was nothing left to offer."""
         if gateway is Gateway.NEXT:
             self._gateway = (self._gateway + 1) % self._gateway_count
 
-    def after(self, gateway: Gateway, pace: Pace) -> Connect:
+    def after(self, gateway: Gateway, pace: Pace) -> ConnectGateway:
         """Connect after a stream that ended.
 
         Returns:
@@ -54,14 +54,14 @@ class Route:
         """
         self.rest(gateway)
         if pace is Pace.AT_ONCE:
-            return Connect(self._gateway, attempt=0)
+            return ConnectGateway(self._gateway, attempt=0)
         if pace is Pace.SOON and self._gateway_count > 1 and self._soon_count < limits.SOON_TRIES_MAX:
             self._soon_count += 1
             if self._tries + 1 < self._gateway_count:
                 self._tries += 1
-                return Connect(self._gateway, attempt=0)
-            return Connect(self._gateway, attempt=1, is_soon=True)
+                return ConnectGateway(self._gateway, attempt=0)
+            return ConnectGateway(self._gateway, attempt=1, is_soon=True)
         self._tries += 1
         if gateway is Gateway.NEXT and self._tries < self._gateway_count:
-            return Connect(self._gateway, attempt=0)
-        return Connect(self._gateway, attempt=max(1, self._tries - self._gateway_count + 1))
+            return ConnectGateway(self._gateway, attempt=0)
+        return ConnectGateway(self._gateway, attempt=max(1, self._tries - self._gateway_count + 1))

@@ -31,16 +31,24 @@ from typing import Final
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from publishers import limits
 from publishers.errors import MachineError
-from publishers.protocol.gateway_choice import Route
-from publishers.protocol.machine_tables import ENDINGS, FINAL_STATES, TABLE, Gateway, Pace, State, Step
+from publishers.protocol.gateway_choice import GatewayChoice
+from publishers.protocol.machine_tables import (
+    ENDINGS,
+    FINAL_STATES,
+    TABLE,
+    Gateway,
+    MachineState,
+    MachineStep,
+    Pace,
+)
 from publishers.protocol.messages import (
     Acknowledged,
     Action,
     AskFirst,
     BlockReady,
     CloseStream,
-    Connect,
     Connected,
+    ConnectGateway,
     Disconnected,
     EndCode,
     EndStreamCode,
@@ -49,12 +57,12 @@ from publishers.protocol.messages import (
     FirstTold,
     HalfClose,
     NodeBehind,
-    Outcome,
     ResendAsked,
     SendEndStream,
     Skipped,
     SourceFailed,
     StreamEnded,
+    StreamOutcome,
 )
 from publishers.protocol.refusals import Refusals
 from publishers.protocol.send_window import SendWindow
@@ -97,7 +105,7 @@ class _Departure:
     reason: str
     gateway: Gateway = Gateway.SAME
     pace: Pace = Pace.BACKOFF
-    outcome: Outcome | None = None
+    outcome: StreamOutcome | None = None
     """None: another stream; else the end."""
 
 
@@ -112,14 +120,14 @@ class PublisherMachine:
             gateway_count: length of the shell's list of gateways, at least 1.
             options: the bounds.
         """
-        self.state = State.RESTING
+        self.state = MachineState.RESTING
         self._limits = bounds = options or MachineLimits()
         self._tally = Tally(publisher_id)
         self._window = SendWindow(self._tally, bounds.cache_bytes_max, bounds.window_blocks_max)
         self._refusals = Refusals(
             self._tally, gateway_count, bounds.bad_proof_retries_max, bounds.invalid_request_retries_max
         )
-        self._route = Route(gateway_count)
+        self._route = GatewayChoice(gateway_count)
         self._gateway = 0  # of the present stream, or of the next
         self._first: int | None = 0  # the first block of the present gateway; None: not settled, or not known
         self._unplaced: int | None = None  # acknowledged by a gateway that is being asked for its first block
@@ -134,30 +142,30 @@ class PublisherMachine:
         self._close_by_ns = 0  # when a stream that is ending is ended by force
         self._started_at_ns: int | None = None
         self._now_ns = 0
-        self._steps: dict[Step, Callable[[Event], list[Action]]] = {
-            Step.NOTHING: lambda event: [],
-            Step.TAKE_BLOCK: self._take_block,
-            Step.END_SOURCE: self._end_source,
-            Step.FAIL: self._fail_source,
-            Step.LEAVE_BROKEN: self._leave_broken,
-            Step.BEGIN: self._begin,
-            Step.RETRY: self._retry_lost,
-            Step.SEND: self._send,
-            Step.SEND_PARTING: self._send_parting,
-            Step.WATCH: self._watch,
-            Step.CLOSE_OVERDUE: self._close_overdue,
-            Step.COUNT_SAFE: self._count_safe,
-            Step.SKIP: self._skip,
-            Step.RESEND: self._resend,
-            Step.BEHIND: self._behind,
-            Step.OBEY_END: self._obey_end,
-            Step.LEARN_FIRST: self._learn_first,
-            Step.STOP_AFTER_BLOCK: self._stop_after_block,
-            Step.STOP_NOW: lambda event: self._finish(Outcome.STOPPED, None),
-            Step.STOP_CLOSED: self._stop_closed,
-            Step.DEPART: self._depart,
-            Step.FINISHED: lambda event: self._finish(Outcome.DONE, None),
-            Step.CLOSE: self._close,
+        self._steps: dict[MachineStep, Callable[[Event], list[Action]]] = {
+            MachineStep.NOTHING: lambda event: [],
+            MachineStep.TAKE_BLOCK: self._take_block,
+            MachineStep.END_SOURCE: self._end_source,
+            MachineStep.FAIL: self._fail_source,
+            MachineStep.LEAVE_BROKEN: self._leave_broken,
+            MachineStep.BEGIN: self._begin,
+            MachineStep.RETRY: self._retry_lost,
+            MachineStep.SEND: self._send,
+            MachineStep.SEND_PARTING: self._send_parting,
+            MachineStep.WATCH: self._watch,
+            MachineStep.CLOSE_OVERDUE: self._close_overdue,
+            MachineStep.COUNT_SAFE: self._count_safe,
+            MachineStep.SKIP: self._skip,
+            MachineStep.RESEND: self._resend,
+            MachineStep.BEHIND: self._behind,
+            MachineStep.OBEY_END: self._obey_end,
+            MachineStep.LEARN_FIRST: self._learn_first,
+            MachineStep.STOP_AFTER_BLOCK: self._stop_after_block,
+            MachineStep.STOP_NOW: lambda event: self._finish(StreamOutcome.STOPPED, None),
+            MachineStep.STOP_CLOSED: self._stop_closed,
+            MachineStep.DEPART: self._depart,
+            MachineStep.FINISHED: lambda event: self._finish(StreamOutcome.DONE, None),
+            MachineStep.CLOSE: self._close,
         }
 
     # --- what the shell asks --------------------------------------------------------------------------------
@@ -177,7 +185,7 @@ class PublisherMachine:
             BlockOrderError: `BlockReady` with a number that is not the next; nothing is changed.
         """
         step = TABLE[self.state][event.kind]
-        if step is Step.REFUSE:
+        if step is MachineStep.REFUSE:
             raise MachineError(event.kind.value, self.state.value)
         self._now_ns = now_ns
         if self._started_at_ns is None:
@@ -193,16 +201,16 @@ class PublisherMachine:
     @property
     def wants_block(self) -> bool:
         """Whether the shell should take the next block from the source."""
-        if self._source_ended or self.state in FINAL_STATES or self.state is State.STOPPING:
+        if self._source_ended or self.state in FINAL_STATES or self.state is MachineState.STOPPING:
             return False
         return self._window.wants_block
 
     @property
     def wake_at_ns(self) -> int | None:
         """When the shell should send `Clock` at the latest; None: never."""
-        if self.state in (State.LEAVING, State.FINISHING, State.STOPPING):
+        if self.state in (MachineState.LEAVING, MachineState.FINISHING, MachineState.STOPPING):
             return self._close_by_ns
-        if self.state not in (State.CONNECTING, State.STREAMING):
+        if self.state not in (MachineState.CONNECTING, MachineState.STREAMING):
             return None
         times = [self._deadline_at_ns(), self._silence_at_ns()]
         return min((at for at in times if at is not None), default=None)
@@ -227,7 +235,7 @@ class PublisherMachine:
         if was_empty:
             self._progress_at_ns = self._now_ns
             self._heard_at_ns = self._now_ns
-        if self.state is State.RESTING:
+        if self.state is MachineState.RESTING:
             return self._connect(self._route.first())
         return []
 
@@ -235,29 +243,29 @@ class PublisherMachine:
         self._source_ended = True
         if not self._window.is_empty:
             return []
-        if self.state is State.STREAMING:
+        if self.state is MachineState.STREAMING:
             return self._half_close()
-        if self.state in (State.RESTING, State.CONNECTING):
-            return self._finish(Outcome.DONE, None)
+        if self.state in (MachineState.RESTING, MachineState.CONNECTING):
+            return self._finish(StreamOutcome.DONE, None)
         return []
 
     def _fail_source(self, event: Event) -> list[Action]:
         assert isinstance(event, SourceFailed)
-        return self._finish(Outcome.FAILED, event.reason)
+        return self._finish(StreamOutcome.FAILED, event.reason)
 
     def _leave_broken(self, event: Event) -> list[Action]:
         assert isinstance(event, SourceFailed)
-        return self._leave(EndStreamCode.ERROR, _Departure(event.reason, outcome=Outcome.FAILED))
+        return self._leave(EndStreamCode.ERROR, _Departure(event.reason, outcome=StreamOutcome.FAILED))
 
     # --- the stream's beginning and end ---------------------------------------------------------------------
 
-    def _connect(self, connect: Connect) -> list[Action]:
-        self.state = State.CONNECTING
+    def _connect(self, connect: ConnectGateway) -> list[Action]:
+        self.state = MachineState.CONNECTING
         self._gateway = connect.gateway
         return [connect]
 
     def _begin(self, event: Event) -> list[Action]:
-        self.state = State.STREAMING
+        self.state = MachineState.STREAMING
         self._tally.begin_stream(self._gateway)
         self._began_at_ns = self._heard_at_ns = self._now_ns
         self._is_writing = False
@@ -271,14 +279,18 @@ class PublisherMachine:
         self._first = first
         self._refusals.begins_with(self._gateway, first)
         number = self._window.first
-        if number is None or number >= first or self.state not in (State.STREAMING, State.STOPPING):
+        if (
+            number is None
+            or number >= first
+            or self.state not in (MachineState.STREAMING, MachineState.STOPPING)
+        ):
             return []
         reason = f"the gateway begins with block {first}, and does not store block {number}"
         departure = _Departure(reason, Gateway.NEXT, Pace.BACKOFF)
-        if self.state is State.STOPPING:
-            departure = _Departure("stopped", outcome=Outcome.STOPPED)
+        if self.state is MachineState.STOPPING:
+            departure = _Departure("stopped", outcome=StreamOutcome.STOPPED)
         elif (final := self._refusals.stored_nowhere(number)) is not None:
-            departure = _Departure(final, outcome=Outcome.FAILED)
+            departure = _Departure(final, outcome=StreamOutcome.FAILED)
         return self._leave(EndStreamCode.RESET, departure)
 
     def _learn_first(self, event: Event) -> list[Action]:
@@ -294,7 +306,7 @@ class PublisherMachine:
         assert isinstance(event, Disconnected)
         departure = _Departure(event.reason, Gateway.NEXT, Pace.BACKOFF)
         if event.is_too_long and self._refusals.too_long():
-            departure = replace(departure, outcome=Outcome.FAILED)
+            departure = replace(departure, outcome=StreamOutcome.FAILED)
         return self._go_on(departure)
 
     def _go_on(self, departure: _Departure) -> list[Action]:
@@ -303,13 +315,13 @@ class PublisherMachine:
             return self._finish(departure.outcome, departure.reason)
         if self._window.is_empty:
             if self._source_ended:
-                return self._finish(Outcome.DONE, None)
+                return self._finish(StreamOutcome.DONE, None)
             self._route.rest(departure.gateway)
-            self.state = State.RESTING
+            self.state = MachineState.RESTING
             return []
         self._tally.trouble = None if departure.pace is Pace.AT_ONCE else departure.reason  # that is routine
         if self._is_past(self._deadline_at_ns()):
-            return self._finish(Outcome.FAILED, self._deadline_reason())
+            return self._finish(StreamOutcome.FAILED, self._deadline_reason())
         return self._connect(self._route.after(departure.gateway, departure.pace))
 
     def _depart(self, event: Event) -> list[Action]:
@@ -321,35 +333,35 @@ class PublisherMachine:
         return self._start_leaving(departure)
 
     def _start_leaving(self, departure: _Departure) -> list[Action]:
-        self.state = State.LEAVING
+        self.state = MachineState.LEAVING
         self._departure = departure
         self._close_by_ns = self._now_ns + self._limits.close_timeout_ns
         return []
 
     def _half_close(self) -> list[Action]:
-        self.state = State.FINISHING
+        self.state = MachineState.FINISHING
         self._parting = deque([HalfClose()])
         self._close_by_ns = self._now_ns + self._limits.close_timeout_ns
         return []
 
-    def _finish(self, outcome: Outcome, reason: str | None) -> list[Action]:
+    def _finish(self, outcome: StreamOutcome, reason: str | None) -> list[Action]:
         self.state = {
-            Outcome.DONE: State.DONE,
-            Outcome.FAILED: State.FAILED,
-            Outcome.STOPPED: State.STOPPED,
+            StreamOutcome.DONE: MachineState.DONE,
+            StreamOutcome.FAILED: MachineState.FAILED,
+            StreamOutcome.STOPPED: MachineState.STOPPED,
         }[outcome]
-        if outcome is Outcome.FAILED:
+        if outcome is StreamOutcome.FAILED:
             self._tally.failure = reason
-        return [Finish(outcome, reason if outcome is Outcome.FAILED else None)]
+        return [Finish(outcome, reason if outcome is StreamOutcome.FAILED else None)]
 
     def _stop_after_block(self, event: Event) -> list[Action]:
-        if self.state is State.LEAVING:
+        if self.state is MachineState.LEAVING:
             if self._departure.outcome is None:
-                self._departure = _Departure("stopped", outcome=Outcome.STOPPED)
+                self._departure = _Departure("stopped", outcome=StreamOutcome.STOPPED)
             return []
         if self._window.is_between_blocks:
-            return self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=Outcome.STOPPED))
-        self.state = State.STOPPING
+            return self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=StreamOutcome.STOPPED))
+        self.state = MachineState.STOPPING
         self._close_by_ns = self._now_ns + self._limits.stop_timeout_ns
         return []
 
@@ -361,15 +373,15 @@ class PublisherMachine:
 
     def _stop_closed(self, event: Event) -> list[Action]:
         self._take_back_wins(event)
-        self._start_leaving(_Departure("stopped", outcome=Outcome.STOPPED))
+        self._start_leaving(_Departure("stopped", outcome=StreamOutcome.STOPPED))
         return [CloseStream("the gateway ended the stream")]
 
     # --- sending --------------------------------------------------------------------------------------------
 
     def _send(self, event: Event) -> list[Action]:
         if self._window.is_between_blocks:
-            if self.state is State.STOPPING:
-                self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=Outcome.STOPPED))
+            if self.state is MachineState.STOPPING:
+                self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=StreamOutcome.STOPPED))
                 return self._send_parting(event)
             if self._is_reset_due():
                 self._has_gained = False
@@ -398,12 +410,12 @@ class PublisherMachine:
         return self._close_if_all_safe()
 
     def _leave_if_streaming(self, reason: str) -> list[Action]:
-        if self.state is not State.STREAMING:
+        if self.state is not MachineState.STREAMING:
             return []
         return self._leave(EndStreamCode.ERROR, _Departure(reason, Gateway.NEXT, Pace.BACKOFF))
 
     def _close_if_all_safe(self) -> list[Action]:
-        if self.state is State.STREAMING and self._source_ended and self._window.is_empty:
+        if self.state is MachineState.STREAMING and self._source_ended and self._window.is_empty:
             return self._half_close()
         return []
 
@@ -442,8 +454,8 @@ class PublisherMachine:
 
     def _leave_too_far_behind(self, wanted: int) -> list[Action]:
         self._tally.too_far_behind += 1
-        if self.state is State.STOPPING:
-            departure = _Departure("stopped", outcome=Outcome.STOPPED)
+        if self.state is MachineState.STOPPING:
+            departure = _Departure("stopped", outcome=StreamOutcome.STOPPED)
         else:
             earliest = self._window.first
             held = "nothing is held here any more" if earliest is None else f"the earliest here is {earliest}"
@@ -493,21 +505,25 @@ class PublisherMachine:
         known = event.proximate > max(last, 0)
         number = event.proximate if known else max(last + 1, self._window.first or 0)
         reason = self._refusals.bad_proof(number) if self._window.holds(number) else None
-        return departure if reason is None else replace(departure, reason=reason, outcome=Outcome.FAILED)
+        return (
+            departure if reason is None else replace(departure, reason=reason, outcome=StreamOutcome.FAILED)
+        )
 
     def _count_invalid(self, event: StreamEnded, departure: _Departure) -> _Departure:
         number = self._window.last_sent(event.proximate)
         reason = self._refusals.invalid_request(number, is_held=self._window.holds(number))
-        return departure if reason is None else replace(departure, reason=reason, outcome=Outcome.FAILED)
+        return (
+            departure if reason is None else replace(departure, reason=reason, outcome=StreamOutcome.FAILED)
+        )
 
     # --- clocks ---------------------------------------------------------------------------------------------
 
     def _watch(self, event: Event) -> list[Action]:
         if self._is_past(self._deadline_at_ns()):
             reason = self._deadline_reason()
-            if self.state is State.CONNECTING:
-                return self._finish(Outcome.FAILED, reason)
-            return self._leave(EndStreamCode.TIMEOUT, _Departure(reason, outcome=Outcome.FAILED))
+            if self.state is MachineState.CONNECTING:
+                return self._finish(StreamOutcome.FAILED, reason)
+            return self._leave(EndStreamCode.TIMEOUT, _Departure(reason, outcome=StreamOutcome.FAILED))
         if self._is_past(self._silence_at_ns()):
             seconds = self._limits.answer_timeout_ns / SECOND_NS
             reason = f"the gateway was silent for {seconds:g} s"
@@ -535,7 +551,7 @@ class PublisherMachine:
 
     def _silence_at_ns(self) -> int | None:
         # Whatever an answer sent us back to, or told us of: a message that is stuck cannot be taken back.
-        if self.state is not State.STREAMING or not (self._window.is_owed or self._is_writing):
+        if self.state is not MachineState.STREAMING or not (self._window.is_owed or self._is_writing):
             return None
         return self._heard_at_ns + self._limits.answer_timeout_ns
 

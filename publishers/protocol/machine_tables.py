@@ -2,7 +2,7 @@
 
 Pure. `TABLE` has every (state, event); what is not possible is `REFUSE`, so a hole cannot hide. `ENDINGS`
 says for each code that a gateway can end a stream with where the publisher goes next. `machine.py` has one
-method per `Step`.
+method per `MachineStep`.
 
     RESTING ──block──> CONNECTING ──connected──> STREAMING ──all safe──> FINISHING ──disconnected──> DONE
        ^                 ^    ^                    │  │
@@ -28,15 +28,15 @@ __all__ = [
     "TABLE",
     "Ending",
     "Gateway",
+    "MachineState",
+    "MachineStep",
     "Pace",
-    "State",
-    "Step",
     "advice_table",
     "endings_table",
 ]
 
 
-class State(Enum):
+class MachineState(Enum):
     """Where a publisher stands."""
 
     RESTING = "resting"
@@ -56,10 +56,10 @@ class State(Enum):
     STOPPED = "stopped"
 
 
-FINAL_STATES: Final = frozenset({State.DONE, State.FAILED, State.STOPPED})
+FINAL_STATES: Final = frozenset({MachineState.DONE, MachineState.FAILED, MachineState.STOPPED})
 
 
-class Step(Enum):
+class MachineStep(Enum):
     """What an event makes the machine do; each is one method of `PublisherMachine`."""
 
     NOTHING = "nothing"
@@ -108,102 +108,102 @@ _ANSWERS: Final = (
 )
 
 _NO_STREAM: Final = {
-    EventKind.WRITABLE: Step.REFUSE,
-    EventKind.FIRST_TOLD: Step.REFUSE,
-    **dict.fromkeys(_ANSWERS, Step.REFUSE),
+    EventKind.WRITABLE: MachineStep.REFUSE,
+    EventKind.FIRST_TOLD: MachineStep.REFUSE,
+    **dict.fromkeys(_ANSWERS, MachineStep.REFUSE),
 }
 
-_OVER: Final = dict.fromkeys(EventKind, Step.NOTHING)
+_OVER: Final = dict.fromkeys(EventKind, MachineStep.NOTHING)
 
-TABLE: Final[dict[State, dict[EventKind, Step]]] = {
-    State.RESTING: {
+TABLE: Final[dict[MachineState, dict[EventKind, MachineStep]]] = {
+    MachineState.RESTING: {
         **_NO_STREAM,
-        EventKind.BLOCK_READY: Step.TAKE_BLOCK,
-        EventKind.SOURCE_ENDED: Step.END_SOURCE,
-        EventKind.SOURCE_FAILED: Step.FAIL,
-        EventKind.CONNECTED: Step.REFUSE,
-        EventKind.DISCONNECTED: Step.REFUSE,
-        EventKind.CLOCK: Step.NOTHING,
-        EventKind.STOP: Step.STOP_NOW,
+        EventKind.BLOCK_READY: MachineStep.TAKE_BLOCK,
+        EventKind.SOURCE_ENDED: MachineStep.END_SOURCE,
+        EventKind.SOURCE_FAILED: MachineStep.FAIL,
+        EventKind.CONNECTED: MachineStep.REFUSE,
+        EventKind.DISCONNECTED: MachineStep.REFUSE,
+        EventKind.CLOCK: MachineStep.NOTHING,
+        EventKind.STOP: MachineStep.STOP_NOW,
     },
-    State.CONNECTING: {
+    MachineState.CONNECTING: {
         **_NO_STREAM,
-        EventKind.BLOCK_READY: Step.TAKE_BLOCK,
-        EventKind.SOURCE_ENDED: Step.END_SOURCE,
-        EventKind.SOURCE_FAILED: Step.FAIL,
-        EventKind.CONNECTED: Step.BEGIN,
-        EventKind.DISCONNECTED: Step.RETRY,
-        EventKind.CLOCK: Step.WATCH,
-        EventKind.STOP: Step.STOP_NOW,
+        EventKind.BLOCK_READY: MachineStep.TAKE_BLOCK,
+        EventKind.SOURCE_ENDED: MachineStep.END_SOURCE,
+        EventKind.SOURCE_FAILED: MachineStep.FAIL,
+        EventKind.CONNECTED: MachineStep.BEGIN,
+        EventKind.DISCONNECTED: MachineStep.RETRY,
+        EventKind.CLOCK: MachineStep.WATCH,
+        EventKind.STOP: MachineStep.STOP_NOW,
     },
-    State.STREAMING: {
-        EventKind.BLOCK_READY: Step.TAKE_BLOCK,
-        EventKind.SOURCE_ENDED: Step.END_SOURCE,
-        EventKind.SOURCE_FAILED: Step.LEAVE_BROKEN,
-        EventKind.CONNECTED: Step.REFUSE,
-        EventKind.DISCONNECTED: Step.RETRY,
-        EventKind.WRITABLE: Step.SEND,
-        EventKind.CLOCK: Step.WATCH,
-        EventKind.STOP: Step.STOP_AFTER_BLOCK,
-        EventKind.ACKNOWLEDGED: Step.COUNT_SAFE,
-        EventKind.SKIPPED: Step.SKIP,
-        EventKind.RESEND_ASKED: Step.RESEND,
-        EventKind.NODE_BEHIND: Step.BEHIND,
-        EventKind.STREAM_ENDED: Step.OBEY_END,
-        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
+    MachineState.STREAMING: {
+        EventKind.BLOCK_READY: MachineStep.TAKE_BLOCK,
+        EventKind.SOURCE_ENDED: MachineStep.END_SOURCE,
+        EventKind.SOURCE_FAILED: MachineStep.LEAVE_BROKEN,
+        EventKind.CONNECTED: MachineStep.REFUSE,
+        EventKind.DISCONNECTED: MachineStep.RETRY,
+        EventKind.WRITABLE: MachineStep.SEND,
+        EventKind.CLOCK: MachineStep.WATCH,
+        EventKind.STOP: MachineStep.STOP_AFTER_BLOCK,
+        EventKind.ACKNOWLEDGED: MachineStep.COUNT_SAFE,
+        EventKind.SKIPPED: MachineStep.SKIP,
+        EventKind.RESEND_ASKED: MachineStep.RESEND,
+        EventKind.NODE_BEHIND: MachineStep.BEHIND,
+        EventKind.STREAM_ENDED: MachineStep.OBEY_END,
+        EventKind.FIRST_TOLD: MachineStep.LEARN_FIRST,
     },
-    State.STOPPING: {
-        EventKind.BLOCK_READY: Step.NOTHING,  # not taken: it stays unacknowledged, as the report says
-        EventKind.SOURCE_ENDED: Step.NOTHING,
-        EventKind.SOURCE_FAILED: Step.NOTHING,
-        EventKind.CONNECTED: Step.REFUSE,
-        EventKind.DISCONNECTED: Step.STOP_NOW,
-        EventKind.WRITABLE: Step.SEND,
-        EventKind.CLOCK: Step.CLOSE_OVERDUE,
-        EventKind.STOP: Step.NOTHING,
-        EventKind.ACKNOWLEDGED: Step.COUNT_SAFE,
-        EventKind.SKIPPED: Step.SKIP,
-        EventKind.RESEND_ASKED: Step.RESEND,
-        EventKind.NODE_BEHIND: Step.BEHIND,
-        EventKind.STREAM_ENDED: Step.STOP_CLOSED,
-        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
+    MachineState.STOPPING: {
+        EventKind.BLOCK_READY: MachineStep.NOTHING,  # not taken: it stays unacknowledged, as the report says
+        EventKind.SOURCE_ENDED: MachineStep.NOTHING,
+        EventKind.SOURCE_FAILED: MachineStep.NOTHING,
+        EventKind.CONNECTED: MachineStep.REFUSE,
+        EventKind.DISCONNECTED: MachineStep.STOP_NOW,
+        EventKind.WRITABLE: MachineStep.SEND,
+        EventKind.CLOCK: MachineStep.CLOSE_OVERDUE,
+        EventKind.STOP: MachineStep.NOTHING,
+        EventKind.ACKNOWLEDGED: MachineStep.COUNT_SAFE,
+        EventKind.SKIPPED: MachineStep.SKIP,
+        EventKind.RESEND_ASKED: MachineStep.RESEND,
+        EventKind.NODE_BEHIND: MachineStep.BEHIND,
+        EventKind.STREAM_ENDED: MachineStep.STOP_CLOSED,
+        EventKind.FIRST_TOLD: MachineStep.LEARN_FIRST,
     },
-    State.LEAVING: {
-        EventKind.BLOCK_READY: Step.TAKE_BLOCK,
-        EventKind.SOURCE_ENDED: Step.END_SOURCE,
-        EventKind.SOURCE_FAILED: Step.LEAVE_BROKEN,
-        EventKind.CONNECTED: Step.REFUSE,
-        EventKind.DISCONNECTED: Step.DEPART,
-        EventKind.WRITABLE: Step.SEND_PARTING,
-        EventKind.CLOCK: Step.CLOSE_OVERDUE,
-        EventKind.STOP: Step.STOP_AFTER_BLOCK,
-        EventKind.ACKNOWLEDGED: Step.COUNT_SAFE,  # still true, and what is safe is not offered again
-        EventKind.SKIPPED: Step.NOTHING,
-        EventKind.RESEND_ASKED: Step.NOTHING,
-        EventKind.NODE_BEHIND: Step.NOTHING,
-        EventKind.STREAM_ENDED: Step.CLOSE,
-        EventKind.FIRST_TOLD: Step.LEARN_FIRST,
+    MachineState.LEAVING: {
+        EventKind.BLOCK_READY: MachineStep.TAKE_BLOCK,
+        EventKind.SOURCE_ENDED: MachineStep.END_SOURCE,
+        EventKind.SOURCE_FAILED: MachineStep.LEAVE_BROKEN,
+        EventKind.CONNECTED: MachineStep.REFUSE,
+        EventKind.DISCONNECTED: MachineStep.DEPART,
+        EventKind.WRITABLE: MachineStep.SEND_PARTING,
+        EventKind.CLOCK: MachineStep.CLOSE_OVERDUE,
+        EventKind.STOP: MachineStep.STOP_AFTER_BLOCK,
+        EventKind.ACKNOWLEDGED: MachineStep.COUNT_SAFE,  # still true, and what is safe is not offered again
+        EventKind.SKIPPED: MachineStep.NOTHING,
+        EventKind.RESEND_ASKED: MachineStep.NOTHING,
+        EventKind.NODE_BEHIND: MachineStep.NOTHING,
+        EventKind.STREAM_ENDED: MachineStep.CLOSE,
+        EventKind.FIRST_TOLD: MachineStep.LEARN_FIRST,
     },
-    State.FINISHING: {
-        EventKind.BLOCK_READY: Step.REFUSE,
-        EventKind.SOURCE_ENDED: Step.REFUSE,
-        EventKind.SOURCE_FAILED: Step.REFUSE,
-        EventKind.CONNECTED: Step.REFUSE,
-        EventKind.DISCONNECTED: Step.FINISHED,
-        EventKind.WRITABLE: Step.SEND_PARTING,
-        EventKind.CLOCK: Step.CLOSE_OVERDUE,
-        EventKind.STOP: Step.NOTHING,  # there is nothing left to stop
-        EventKind.ACKNOWLEDGED: Step.NOTHING,
-        EventKind.SKIPPED: Step.SKIP,  # of a block that looked won
+    MachineState.FINISHING: {
+        EventKind.BLOCK_READY: MachineStep.REFUSE,
+        EventKind.SOURCE_ENDED: MachineStep.REFUSE,
+        EventKind.SOURCE_FAILED: MachineStep.REFUSE,
+        EventKind.CONNECTED: MachineStep.REFUSE,
+        EventKind.DISCONNECTED: MachineStep.FINISHED,
+        EventKind.WRITABLE: MachineStep.SEND_PARTING,
+        EventKind.CLOCK: MachineStep.CLOSE_OVERDUE,
+        EventKind.STOP: MachineStep.NOTHING,  # there is nothing left to stop
+        EventKind.ACKNOWLEDGED: MachineStep.NOTHING,
+        EventKind.SKIPPED: MachineStep.SKIP,  # of a block that looked won
         # the gateway acknowledged everything: it cannot mean our blocks
-        EventKind.RESEND_ASKED: Step.NOTHING,
-        EventKind.NODE_BEHIND: Step.NOTHING,
-        EventKind.STREAM_ENDED: Step.CLOSE,
-        EventKind.FIRST_TOLD: Step.NOTHING,
+        EventKind.RESEND_ASKED: MachineStep.NOTHING,
+        EventKind.NODE_BEHIND: MachineStep.NOTHING,
+        EventKind.STREAM_ENDED: MachineStep.CLOSE,
+        EventKind.FIRST_TOLD: MachineStep.NOTHING,
     },
-    State.DONE: _OVER,  # a shell that is winding down may still report what it sees
-    State.FAILED: _OVER,
-    State.STOPPED: _OVER,
+    MachineState.DONE: _OVER,  # a shell that is winding down may still report what it sees
+    MachineState.FAILED: _OVER,
+    MachineState.STOPPED: _OVER,
 }
 
 
@@ -257,29 +257,29 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
 
 # --- for the documents -----------------------------------------------------------------------------------
 
-ADVICE: Final[dict[Step, tuple[str, str]]] = {
-    Step.COUNT_SAFE: (
+ADVICE: Final[dict[MachineStep, tuple[str, str]]] = {
+    MachineStep.COUNT_SAFE: (
         "BlockAcknowledgement(N)",
         """
         N and all blocks before it are verified and on disk: let go of them. If you are in the middle of one,
         send no more of it and go on with the first that is not acknowledged.
         """,
     ),
-    Step.SKIP: (
+    MachineStep.SKIP: (
         "SkipBlock(N)",
         """
         Somebody else sends N. Send no more of it, go on with the header of N + 1 as soon as you have it, and
         keep N until it is acknowledged.
         """,
     ),
-    Step.RESEND: (
+    MachineStep.RESEND: (
         "ResendBlock(N)",
         """
         Break off what you are sending and go on from the header of N, with all blocks after it. You may hear
         SkipBlock for any of them. If you have N no more: EndStream(TOO_FAR_BEHIND, earliest, latest).
         """,
     ),
-    Step.BEHIND: (
+    MachineStep.BEHIND: (
         "BehindPublisher(L)",
         """
         The node has blocks up to L only. If you hold L + 1, go on from its header at once, on this stream.
@@ -287,7 +287,7 @@ ADVICE: Final[dict[Step, tuple[str, str]]] = {
         If you do not hold it: EndStream(TOO_FAR_BEHIND, earliest, latest), and try again with growing waits.
         """,
     ),
-    Step.OBEY_END: (
+    MachineStep.OBEY_END: (
         "EndOfStream(code, L, N)",
         """
         The stream is over: stop sending and close your side. L is the node's last stored block, or none; N is

@@ -21,7 +21,7 @@ __all__ = [
     "BlockReady",
     "Clock",
     "CloseStream",
-    "Connect",
+    "ConnectGateway",
     "Connected",
     "Disconnected",
     "EndCode",
@@ -32,7 +32,6 @@ __all__ = [
     "FirstTold",
     "HalfClose",
     "NodeBehind",
-    "Outcome",
     "ResendAsked",
     "SendEndOfBlock",
     "SendEndStream",
@@ -42,6 +41,7 @@ __all__ = [
     "SourceFailed",
     "Stop",
     "StreamEnded",
+    "StreamOutcome",
     "Writable",
 ]
 
@@ -120,7 +120,7 @@ class SourceFailed:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The stream that `Connect` asked for is open."""
+    """The stream that `ConnectGateway` asked for is open."""
 
     kind: ClassVar = EventKind.CONNECTED
     first: int | None = 0
@@ -231,7 +231,7 @@ Event = (
 # --- actions ---------------------------------------------------------------------------------------------
 
 
-class Outcome(Enum):
+class StreamOutcome(Enum):
     """How a publisher ended."""
 
     DONE = "done"
@@ -240,7 +240,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Connect:
+class ConnectGateway:
     """Open a stream; answer `Connected` or `Disconnected`."""
 
     gateway: int
@@ -298,9 +298,11 @@ class CloseStream:
 class Finish:
     """Nothing more is to be done."""
 
-    outcome: Outcome
+    outcome: StreamOutcome
     reason: str | None = None
     """Why it failed."""
 
 
-Action = Connect | AskFirst | SendItems | SendEndOfBlock | SendEndStream | HalfClose | CloseStream | Finish
+Action = (
+    ConnectGateway | AskFirst | SendItems | SendEndOfBlock | SendEndStream | HalfClose | CloseStream | Finish
+)

@@ -23,7 +23,7 @@ Source: docs/protocol.md, "What the node says, and what to do".
 from __future__ import annotations
 
 from publishers import limits
-from publishers.protocol.cache import BlockCache, HeldBlock, Standing
+from publishers.protocol.cache import BlockCache, HeldBlock, HeldState
 from publishers.protocol.messages import BlockReady, SendEndOfBlock, SendItems
 from publishers.protocol.offers import Offers
 from publishers.protocol.tally import Tally
@@ -236,9 +236,9 @@ class SendWindow:
             False: it is gone, or the gateway has asked too often without taking it.
         """
         standing = self._cache.standing_of(number)
-        if standing is Standing.GONE:
+        if standing is HeldState.GONE:
             return False
-        if standing is Standing.COMING or (self._cursor, self._position) <= (number, 0):
+        if standing is HeldState.COMING or (self._cursor, self._position) <= (number, 0):
             return True  # it is still to be offered on this stream
         self._resend_count += 1
         if self._resend_count > limits.RESEND_ANSWERS_MAX:
@@ -269,10 +269,10 @@ class SendWindow:
             False: it is gone, or the gateway has asked too often without taking it.
         """
         standing = self._cache.standing_of(wanted)
-        if standing is Standing.GONE:
+        if standing is HeldState.GONE:
             return False
         self._tally.behind += 1
-        if standing is not Standing.HELD or is_late or (self._cursor, self._position) <= (wanted, 0):
+        if standing is not HeldState.HELD or is_late or (self._cursor, self._position) <= (wanted, 0):
             return True
         self._behind_count += 1
         if self._behind_count > limits.BEHIND_ANSWERS_MAX:

@@ -21,7 +21,7 @@ from grpc import aio
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.blocks.block import Block
 from gateway.blocks.block_numbers import to_wire
-from gateway.cluster.catch_up import CatchUp, CatchUpRules, Outcome, Try
+from gateway.cluster.catch_up import AttemptOutcome, CatchUp, CatchUpRules, Try
 from gateway.errors import SubscriptionError, TlsError
 from gateway.services.node_service import begins_with, held_of
 from gateway.services.subscription_client import BlockAssembler, status_name
@@ -126,7 +126,7 @@ class BlockFollower:
                 until_ns = getattr(step, "until_ns", None) or now_ns
                 await asyncio.sleep(max(0.01, (until_ns - now_ns) / 1e9))
                 continue
-            outcome, reason = Outcome.UNREACHABLE, "gone"
+            outcome, reason = AttemptOutcome.UNREACHABLE, "gone"
             self._is_subscribed = False
             try:
                 async for received in self._subscribe(step.address):
@@ -134,7 +134,7 @@ class BlockFollower:
                     self._heard_at = time.monotonic()
                 return
             except SubscriptionError as error:
-                outcome, reason = Outcome.LIED, str(error)
+                outcome, reason = AttemptOutcome.LIED, str(error)
             except aio.AioRpcError as error:
                 if refused_headers(step.address, error):
                     continue
@@ -143,7 +143,7 @@ class BlockFollower:
                     # Another gateway would send the same item.
                     raise SourceRefused(self._what(), f"{step.address}: {why}") from error
             except _Ended as ended:
-                outcome, reason = Outcome.BROKE_OFF, str(ended)
+                outcome, reason = AttemptOutcome.BROKE_OFF, str(ended)
             except TlsError as error:  # when they were good before, somebody is renewing the files
                 if not self._has_read_tls:
                     raise

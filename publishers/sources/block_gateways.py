@@ -26,7 +26,7 @@ from gateway.transport.message_size import why_too_long
 from publishers import limits
 from publishers.errors import SourceRefused, SourceUnreachable
 
-__all__ = ["SIZE_OPTION", "BlockGateways", "HeldBlocks"]
+__all__ = ["SIZE_OPTION", "BlockGateways", "HeldRange"]
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBlocks:
+class HeldRange:
     """What a gateway holds."""
 
     first: int | None
@@ -79,14 +79,14 @@ class BlockGateways:
             ("grpc.max_receive_message_length", message_bytes_max),
         )
 
-    def held(self) -> HeldBlocks | None:
+    def held(self) -> HeldRange | None:
         """Say what the first gateway that answers holds; None when none answers."""
         try:
             return self.held_surely()
         except SourceUnreachable:
             return None
 
-    def held_surely(self, wanted: str = "what the gateways hold") -> HeldBlocks:
+    def held_surely(self, wanted: str = "what the gateways hold") -> HeldRange:
         """Say what the first gateway that answers holds; each is asked once.
 
         Args:
@@ -104,7 +104,7 @@ class BlockGateways:
                 log.warning("%s", trouble)
         raise SourceUnreachable(wanted, None, trouble)
 
-    def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldBlocks:
+    def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldRange:
         """Say what the first gateway that answers holds; they are asked until one does.
 
         Args:
@@ -123,7 +123,7 @@ class BlockGateways:
                     raise SourceUnreachable(wanted, self._deadline_seconds, error.trouble) from error
             wait(limits.SOURCE_RETRY_SECONDS)
 
-    def held_by(self, address: str) -> HeldBlocks:
+    def held_by(self, address: str) -> HeldRange:
         """Say what one gateway holds.
 
         Raises:
@@ -135,7 +135,7 @@ class BlockGateways:
             log.warning("%s: %s", address, error)
             raise SourceUnreachable("what it holds", None, f"{address}: {error}") from error
 
-    def _asked(self, address: str) -> HeldBlocks:
+    def _asked(self, address: str) -> HeldRange:
         def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
             stub = node_pb2_grpc.BlockNodeServiceStub(channel)
             return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=self._answer_seconds)
@@ -144,7 +144,7 @@ class BlockGateways:
             status = call_once(address, self._tls, ask, self._channel_options)
         except grpc.RpcError as error:
             raise _Trouble(_reason(error)) from error
-        return HeldBlocks(*held_of(status))
+        return HeldRange(*held_of(status))
 
     def blocks(self, first: int, last: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Block]:
         """Give the blocks of a range, in order; what is not committed yet is waited for.

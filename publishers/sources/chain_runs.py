@@ -13,14 +13,14 @@ from typing import Final
 
 from publishers.errors import FrameError
 
-__all__ = ["ChainPlan", "Run", "plan_chain", "runs_of"]
+__all__ = ["ChainPlan", "ChainRun", "plan_chain", "runs_of"]
 
 _NAMED_MAX: Final = 10
 """Ranges that an error names; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ChainRun:
     """Consecutive numbers in consecutive rows."""
 
     partition: int
@@ -60,7 +60,7 @@ def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def plan_chain(runs: Sequence[Run]) -> ChainPlan | None:
+def plan_chain(runs: Sequence[ChainRun]) -> ChainPlan | None:
     """Check that runs make one chain.
 
     Args:

@@ -45,8 +45,8 @@ from pyspark.sql.types import StructType
 
 from gateway.blocks.errors import ItemError
 from gateway.blocks.items import ItemKind, kind_of
-from publishers.blocks.block_check import BlockCheck
-from publishers.blocks.block_places import BlockPlace, BlockReader, FileStore, check_no_gaps
+from publishers.blocks.block_check import OfferCheck
+from publishers.blocks.block_places import BlockFileReader, BlockPlace, FileStore, check_no_gaps
 from publishers.blocks.linking import summary_of
 from publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
 from publishers.limits import (
@@ -319,7 +319,7 @@ def _rows(
     if set(columns) == {BLOCK_NUMBER}:
         yield from ({BLOCK_NUMBER: place.number} for place in partition.places)
         return
-    check = BlockCheck() if options.is_checked else None
+    check = OfferCheck() if options.is_checked else None
     with options.folders.reader() as reader:
         for place in partition.places:
             if is_stream and place.entry < 0:
@@ -333,7 +333,7 @@ def _rows(
             yield row
 
 
-def _await_whole(store: FileStore, reader: BlockReader, place: BlockPlace) -> None:
+def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -> None:
     """Wait for a file that is being written, until it holds a whole block or is left alone."""
     give_up_at = time.monotonic() + FILE_WRITE_SECONDS_MAX
     while store.is_being_written(place.path) and time.monotonic() < give_up_at:
@@ -345,7 +345,7 @@ def _await_whole(store: FileStore, reader: BlockReader, place: BlockPlace) -> No
 
 
 def _row(
-    options: FileOptions, check: BlockCheck | None, reader: BlockReader, place: BlockPlace
+    options: FileOptions, check: OfferCheck | None, reader: BlockFileReader, place: BlockPlace
 ) -> dict[str, Any]:
     """Read one block, check or hash it as far as that is wanted, and give its row."""
     block = reader.read(place)

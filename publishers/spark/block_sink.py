@@ -32,10 +32,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from gateway.blocks.block import Block
 from publishers import limits
-from publishers.blocks.block_check import BlockCheck
+from publishers.blocks.block_check import OfferCheck
 from publishers.client.racing import Racer, race
 from publishers.coordination.coordinator import NO_BATCH
-from publishers.coordination.coordinator_client import StewardLink
+from publishers.coordination.coordinator_client import CoordinatorClient
 from publishers.coordination.part_order import await_turn
 from publishers.coordination.prepared import PreparedBlocks
 from publishers.errors import BlockOrderError, FrameError, OptionError
@@ -144,7 +144,7 @@ async def _publish(
     prepared = PreparedBlocks(_checked(blocks_in(batches), options.is_checked), options.prepared_bytes)
     prepared.start()
     try:
-        async with StewardLink(options.steward, options.publisher_id, name, batch) as link:
+        async with CoordinatorClient(options.coordinator, options.publisher_id, name, batch) as link:
             await link.go()
             runs = _Runs(aiter(prepared))
             reports: list[PublishReport] = []
@@ -181,7 +181,7 @@ def _batch_of(context: TaskContext | None) -> int:
 
 
 def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
-    check = BlockCheck()
+    check = OfferCheck()
     for block in blocks:
         if is_checked:
             check.check(block)

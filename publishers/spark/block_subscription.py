@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from gateway.transport.channels import ClientTls
 from publishers import limits
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
-from publishers.sources.block_gateways import BlockGateways, HeldBlocks
+from publishers.sources.block_gateways import BlockGateways, HeldRange
 from publishers.spark.batches import row_batches
 from publishers.spark.gateway_options import (
     GATEWAY_OPTIONS,
@@ -104,7 +104,7 @@ class SubscriptionOptions:
             message_bytes_max=self.message_bytes,
         )
 
-    def held(self) -> HeldBlocks:
+    def held(self) -> HeldRange:
         """Ask what the gateways hold.
 
         Raises:
@@ -214,7 +214,7 @@ class SubscriptionReader(NumberStreamReader):
         """Read one range as Arrow batches."""
         return _batches(self._options, self._columns, partition)
 
-    def _end_in(self, held: HeldBlocks | None) -> int:
+    def _end_in(self, held: HeldRange | None) -> int:
         if held is None or held.last is None:
             return 0
         last = held.last if self._options.last_block is None else min(held.last, self._options.last_block)

@@ -23,9 +23,9 @@ from pyarrow import fs
 
 from publishers.blocks.block_layouts import has_glob, split_glob
 from publishers.blocks.block_places import (
+    BlockFileReader,
+    BlockFileState,
     BlockPlace,
-    BlockReader,
-    FileState,
     FileStore,
     LocalStore,
     find_blocks,
@@ -99,9 +99,9 @@ class BlockFolders:
         """Give what reads the files."""
         return RemoteStore(self._paths[0]) if self.is_remote else LocalStore()
 
-    def reader(self) -> BlockReader:
+    def reader(self) -> BlockFileReader:
         """Give what reads the blocks."""
-        return BlockReader(self.store())
+        return BlockFileReader(self.store())
 
 
 class RemoteStore:
@@ -135,12 +135,12 @@ class RemoteStore:
         for folder in sorted(folders):
             yield folder, sorted(folders[folder])
 
-    def state(self, path: str) -> FileState:
+    def state(self, path: str) -> BlockFileState:
         """Look at a file."""
         info = self._info(path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(2, "No such file or directory")
-        return FileState(info.size or 0, info.mtime_ns or 0)
+        return BlockFileState(info.size or 0, info.mtime_ns or 0)
 
     def open(self, path: str) -> BinaryIO:
         """Open a file to read it."""

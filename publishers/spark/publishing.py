@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 
 from publishers.errors import FrameError, SparkJobFailed
 from publishers.report import PublishReport, safe_through_of
-from publishers.sources.chain_runs import ChainPlan, Run, plan_chain, runs_of
+from publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
 from publishers.spark import register
 from publishers.spark.active_session import active_session
 from publishers.spark.block_sink import read_reports
@@ -149,7 +149,7 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
             rows = blocks.select(BLOCK_NUMBER).mapInArrow(_runs_of_partition, _RUN_SCHEMA).collect()
     except _SPARK_ERRORS as error:
         raise SparkJobFailed(reason_in(str(error))) from error
-    runs = [Run(row["partition"], row["first"], row["last"]) for row in rows]
+    runs = [ChainRun(row["partition"], row["first"], row["last"]) for row in rows]
     if any(run.first < 0 for run in runs):
         raise FrameError("a row has no block_number, or a negative one", "every row is a block of a chain")
     return plan_chain(runs)

@@ -34,7 +34,7 @@ from gateway.transport.channels import ClientTls
 from publishers import limits
 from publishers.client.client import ClientOptions, check_publisher_id
 from publishers.client.racing import Racer
-from publishers.coordination.coordinator import StewardAddress
+from publishers.coordination.coordinator import CoordinatorAddress
 from publishers.errors import OptionError
 from publishers.number_range import NUMBER_MAX
 from publishers.protocol.machine import SECOND_NS, MachineLimits
@@ -90,7 +90,7 @@ class SinkOptions:
     first_block: int | None
     """The chain's first block, where it is known."""
     report_path: str | None
-    steward: str | None
+    coordinator: str | None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
@@ -128,7 +128,7 @@ class SinkOptions:
             blocks_per_second=positive(options, "blocks_per_second", "blocks a second"),
             first_block=first_block if "first_block" in options else None,
             report_path=options.get("report_path"),
-            steward=_steward(options),
+            coordinator=_steward(options),
         )
 
     @property
@@ -175,7 +175,7 @@ def _publisher_id(options: Mapping[str, str]) -> str:
 
 def _steward(options: Mapping[str, str]) -> str | None:
     text = options.get("steward")
-    return None if text is None else str(StewardAddress.parse(text))
+    return None if text is None else str(CoordinatorAddress.parse(text))
 
 
 def _nanoseconds(seconds: float | None) -> int | None:

@@ -34,7 +34,7 @@ from gateway.blocks.errors import BlockRefused
 from gateway.blocks.merkle import EMPTY_HASH
 from gateway.blocks.refusal import Refusal, RefusalKind
 from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.blocks.verification import BlockVerifier
 from publishers.errors import OptionError
 from publishers.spark.batches import row_batches
@@ -95,7 +95,7 @@ def verify_blocks(
     """
     check_schema(frame.schema)
     _check_options(mode, root_layout, rsa_threshold)
-    verifier = make_verifier(LedgerKeys.parse(ledger_keys), mode, root_layout, rsa_threshold)
+    verifier = make_verifier(TrustedKeys.parse(ledger_keys), mode, root_layout, rsa_threshold)
     if verifier.awaits_block_0 and not frame.isStreaming:
         _believe_block_0(verifier, frame)
     wanted = [name for name in (BLOCK_NUMBER, ITEMS, CORRUPT) if name in frame.columns]

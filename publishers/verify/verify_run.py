@@ -24,7 +24,7 @@ from types import FrameType
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.refusal import Refusal
 from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.blocks.verification import BlockVerifier
 from gateway.errors import Fatal
 from gateway.store.trust_store import given_address_book, given_ledger
@@ -36,7 +36,7 @@ __all__ = ["VerifyRun", "make_verifier"]
 
 
 def make_verifier(
-    keys: LedgerKeys, mode: VerificationMode, root_layout: RootLayout, rsa_threshold: int
+    keys: TrustedKeys, mode: VerificationMode, root_layout: RootLayout, rsa_threshold: int
 ) -> BlockVerifier:
     """Make what blocks are checked with; the files that the keys name are read here.
 

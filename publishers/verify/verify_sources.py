@@ -26,7 +26,7 @@ from gateway.blocks.verification import BlockVerifier
 from gateway.services.node_service import held_of
 from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once, open_blocking_channel
 from publishers import limits
-from publishers.blocks.block_places import NO_BLOCKS, BlockPlace, BlockReader, LocalStore, find_blocks
+from publishers.blocks.block_places import NO_BLOCKS, BlockFileReader, BlockPlace, LocalStore, find_blocks
 from publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
 from publishers.number_range import NumberRange
 from publishers.verify.verdicts import CheckedBlock, check_block, unreadable
@@ -65,7 +65,7 @@ class BlockSource(Protocol):
         ...
 
 
-_reader = BlockReader(LocalStore())
+_reader = BlockFileReader(LocalStore())
 """What this process reads files with; an archive stays open for the next of its blocks."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, NodeStatus, Step
+from gateway.cluster.failover import Failover, FailoverStep, NodeStatus
 from gateway.cluster.roles import Phase
 from gateway.errors import FailoverFailed
 from gateway.limits import FAILOVER_HOLD_SECONDS
@@ -129,7 +129,7 @@ class Faults:
         Raises:
             FailoverFailed: it was not possible.
         """
-        steps: list[Step] = []
+        steps: list[FailoverStep] = []
         async with ControlClient(str(source.control)) as one, ControlClient(str(target.control)) as other:
             failover = Failover(one, other, steps.append)
             await (failover.force() if force else failover.run())

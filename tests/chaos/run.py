@@ -19,7 +19,7 @@ from datastream.check.compare import compare_streams
 from datastream.layout import Entry
 from gateway.blocks.block import Block
 from gateway.blocks.stream_layout import BlockDecoder
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.stream_check import BlockCheck
 from tests.chaos.actors import (
     EntryReader,
@@ -234,7 +234,7 @@ class _Run:
         return wrong
 
     def _entries_of(self, node: ChaosNode) -> list[Entry]:
-        ledger = Ledger.open(node.data_dir)
+        ledger = BlockStore.open(node.data_dir)
         try:
             return list(ledger.streamer.read_entries(0))
         finally:

@@ -13,7 +13,7 @@ from datastream import limits
 from datastream.file.appending import COMMIT_STEPS
 from datastream.file.recovery import RECOVERY
 from datastream.file.updating import TRUNCATE_STEPS, UPDATE_STEPS
-from datastream.protocol.commands import COMMANDS, ERRORS, REPLIES, Command, StreamState
+from datastream.protocol.commands import COMMANDS, ERRORS, REPLIES, ClientState, Command
 
 FOLDER = Path(datastream.__file__).parent
 TEXT = (FOLDER / "README.md").read_text()
@@ -69,7 +69,7 @@ def test_replies() -> None:
     assert rows == [
         [
             COMMANDS[command][0],
-            *(REPLIES[state][command].name.lower().replace("_", " ") for state in StreamState),
+            *(REPLIES[state][command].name.lower().replace("_", " ") for state in ClientState),
         ]
         for command in Command
     ]

@@ -31,7 +31,7 @@ from datastream.file.streamer import DataStreamer
 from datastream.layout import Entry
 from gateway.blocks.block import Block
 from gateway.errors import Fatal
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from publishers.client.client import ClientOptions
 from publishers.protocol.machine import SECOND_NS, MachineLimits
@@ -271,7 +271,7 @@ async def _run_node(folder: Path, kind: str, seed: int) -> Outcome:
 
 def _check_blocks(data_dir: Path, blocks: list[Block], outcome: Outcome) -> None:
     """Compare the blocks on the device with those that were published."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     last = -1 if ledger.last_number is None else ledger.last_number
     words = f"{outcome.acknowledged} acknowledged, {last + 1} on the device"
     outcome.expect(last + 1 >= outcome.acknowledged, words)

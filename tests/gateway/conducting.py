@@ -15,14 +15,14 @@ from datastream.file.disk import RealDisk
 from gateway.blocks.block import Block
 from gateway.blocks.item_set import inspect
 from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from gateway.metrics import Metrics
 from gateway.pipeline.conductor import Conductor
 from gateway.race.actions import Response
 from gateway.race.arbiter import Arbiter
 from gateway.race.records import RaceRules
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.workers.proof_checks import ProofChecks
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.racing import text_of
@@ -76,11 +76,11 @@ class Stage:
         path = data_dir / "datastream.bin"
         path.touch()
         self.disk = FailingDisk(RealDisk(path))
-        self.ledger = Ledger.open(data_dir, disk=self.disk)
+        self.ledger = BlockStore.open(data_dir, disk=self.disk)
         self.events = self.disk.calls
         """Calls of the disk, and what else the test has written down there."""
         self.events.clear()
-        proofs = ProofVerifier(LedgerKeys.parse((ledger_key(),)), "full")
+        proofs = ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full")
         self.metrics = Metrics(verification_mode="full")
         self.conductor = Conductor(
             Arbiter(self.ledger.last_number, 0, rules),

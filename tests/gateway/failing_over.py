@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.cluster.failover import Failover, NodeStatus, Step
+from gateway.cluster.failover import Failover, FailoverStep, NodeStatus
 from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
 from gateway.errors import FailoverFailed, NodeCallFailed, RoleRefused
 
@@ -131,7 +131,7 @@ class Pair:
     def __init__(self) -> None:
         self.a = FakeNode("A", RoleState(RoleRecord("active")))
         self.b = FakeNode("B", RoleState(RoleRecord("standby", "grpc-of-A")))
-        self.steps: list[Step] = []
+        self.steps: list[FailoverStep] = []
 
     def run(self, *, force: bool = False) -> None:
         """Run the failover from A to B."""

@@ -15,7 +15,7 @@ from gateway.blocks.block import Block
 from gateway.blocks.root_hash import BlockHasher
 from gateway.limits import REQUEST_BYTES_MAX
 from gateway.services.level_service import LevelService
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.transport.grpc_server import ServerPlan, start_server
 from gateway.transport.known_nodes import KnownNodes
 from tests.nodes import make_blocks
@@ -37,7 +37,7 @@ OTHER_BLOCKS = make_blocks(12, seed=8)
 class Told:
     """A ledger that tells its level, and connections to it."""
 
-    def __init__(self, ledger: Ledger, service: LevelService, address: str) -> None:
+    def __init__(self, ledger: BlockStore, service: LevelService, address: str) -> None:
         self.ledger = ledger
         self.service = service
         self.address = address
@@ -68,7 +68,7 @@ async def told(
     data_dir: Path, *, port: int = 0, instance: str = "this-process", nodes: KnownNodes | None = None
 ) -> AsyncIterator[Told]:
     """A service that runs, until the end; `nodes`: whom it serves, None for everybody."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     service = LevelService(ledger, instance, nodes)
     plan = ServerPlan("subscriber.address", Address("127.0.0.1", port), REQUEST_BYTES_MAX, 0, 100)
     server = await start_server(plan, service.add_to)

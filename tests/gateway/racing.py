@@ -12,19 +12,19 @@ from gateway.blocks.items import ItemKind
 from gateway.race.actions import (
     Acknowledgement,
     Action,
+    AimCatchUp,
     AttemptId,
     Begin,
     Behind,
-    CatchUp,
     CheckLink,
-    Close,
+    CloseStream,
     Commit,
     Drop,
     EndOfStream,
     PublisherId,
     Resend,
     Response,
-    Send,
+    SendResponse,
     Skip,
     SourceError,
     Verify,
@@ -201,16 +201,16 @@ class Race:
     def _one(self, action: Action) -> Sequence[Action]:
         self.log.append(action)
         match action:
-            case Send(publisher_id, response):
+            case SendResponse(publisher_id, response):
                 self.heard[self.names[publisher_id]].append(text_of(response))
-            case Close(publisher_id):
+            case CloseStream(publisher_id):
                 self.closed.append(self.names[publisher_id])
             case Begin(attempt_id, number, publisher_id):
                 self.attempt_of[number] = attempt_id
                 self.winner_of[number] = self.names[publisher_id]
             case Drop(_, number, failure):
                 self.dropped.append((number, failure.name))
-            case CatchUp(target_number):
+            case AimCatchUp(target_number):
                 self.targets.append(target_number)
             case SourceError(publisher_id):
                 self.source_errors.append(self.names[publisher_id])

@@ -16,7 +16,7 @@ from datastream.client.client import StreamClient
 from gateway.addresses import Address
 from gateway.blocks.block import Block
 from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, Step
+from gateway.cluster.failover import Failover, FailoverStep
 from gateway.cluster.node_status import collect
 from gateway.cluster.role_file import read_role
 from gateway.cluster.roles import Phase, RoleRecord
@@ -41,9 +41,9 @@ async def pair(tmp_path: Path, **changes: Any) -> AsyncIterator[tuple[Node, Node
             yield a, b
 
 
-async def fail_over(source: Node, target: Node, *, force: bool = False) -> list[Step]:
+async def fail_over(source: Node, target: Node, *, force: bool = False) -> list[FailoverStep]:
     """Run a failover by the control addresses; give its steps."""
-    steps: list[Step] = []
+    steps: list[FailoverStep] = []
     async with (
         ControlClient(str(source.control_address)) as one,
         ControlClient(str(target.control_address)) as other,

@@ -16,7 +16,7 @@ from gateway.blocks.items import ItemKind, field_item, payload_of, proof_of, var
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.proofs.ledger_data import LedgerData, read_publication, refusal_of
 from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, footer_item, header_item, proof_item, summary_of
 from tests.gateway.blocks.proofs.encoders import publication_bytes
@@ -30,11 +30,11 @@ SIGNATURE = proof_of(TSS_PROOF).signed_block_proof.block_signature
 ROOT = summary_of([*BODY, TSS_PROOF]).root_hash
 OWN_PROOF = proof_item(1, KEY.sign(ROOT))
 LATER_KIND = field_item(ItemKind.BLOCK_PROOF, b"\x08\x01" + b"\x2a\x03new")
-BOTH_KEYS = LedgerKeys((PUBLIC_KEY,))
+BOTH_KEYS = TrustedKeys((PUBLIC_KEY,))
 
 
 def said_of(
-    items: Sequence[bytes], keys: LedgerKeys = BOTH_KEYS, ledger: LedgerData | None = NETWORK.ledger
+    items: Sequence[bytes], keys: TrustedKeys = BOTH_KEYS, ledger: LedgerData | None = NETWORK.ledger
 ) -> str:
     """`accepted`, or why a block is refused."""
     verifier, hasher = BlockVerifier(ProofVerifier(keys, "full", ledger)), BlockHasher()
@@ -101,7 +101,7 @@ def test_one_that_does_not_hold_refuses_the_block(proofs: list[bytes], reason: s
 def test_a_proof_of_a_kind_without_a_key_refuses_the_block() -> None:
     own_first = said_of([*BODY, OWN_PROOF, TSS_PROOF], ledger=None, keys=BOTH_KEYS)
     assert own_first.startswith("missing verification data: TSS block proof: got no ledger data")
-    tss_first = said_of([*BODY, TSS_PROOF, OWN_PROOF], keys=LedgerKeys())
+    tss_first = said_of([*BODY, TSS_PROOF, OWN_PROOF], keys=TrustedKeys())
     assert tss_first.startswith("missing verification data: Ed25519 block proof: got no Ed25519 ledger key")
 
 
@@ -184,7 +184,7 @@ def test_node_ids_beyond_32_bits() -> None:
     assert refusal_of(network.ledger) is None
     assert [node.node_id for node in network.ledger.nodes] == network.node_ids
     chain = TssChain(network)
-    assert said_of(chain.block(0).items, LedgerKeys(), None) == "accepted"
+    assert said_of(chain.block(0).items, TrustedKeys(), None) == "accepted"
     assert said_of(chain.block(1).items, ledger=network.ledger) == "accepted"
 
 
@@ -207,13 +207,13 @@ def block_0(*publications: bytes, signer: TssNetwork = NETWORK) -> list[bytes]:
     return [*items, proof_item(0, signer.sign(root))]
 
 
-def pinned(network: TssNetwork) -> LedgerKeys:
-    return LedgerKeys(tss_id=network.ledger.ledger_id)
+def pinned(network: TssNetwork) -> TrustedKeys:
+    return TrustedKeys(tss_id=network.ledger.ledger_id)
 
 
 def test_two_ledgers_in_one_block_0() -> None:
     both = block_0(OTHER.publication, NETWORK.publication)
-    assert said_of(both, LedgerKeys(), None) == (
+    assert said_of(both, TrustedKeys(), None) == (
         "bad proof: ledger id publication in block 0: got 2 that differ, expected one"
     )
     assert said_of(both, pinned(NETWORK), None) == "accepted"
@@ -224,10 +224,10 @@ def test_two_ledgers_in_one_block_0() -> None:
 
 
 def test_one_ledger_published_twice_in_one_block_0() -> None:
-    assert said_of(block_0(NETWORK.publication, NETWORK.publication), LedgerKeys(), None) == "accepted"
+    assert said_of(block_0(NETWORK.publication, NETWORK.publication), TrustedKeys(), None) == "accepted"
     entries = list(zip(NETWORK.node_ids, NETWORK.weights, NETWORK.attested_keys, strict=True))
     wraps = publication_bytes(NETWORK.ledger.ledger_id, bytes(1768), entries)
-    for keys in (LedgerKeys(), pinned(NETWORK)):  # the id does not cover the WRAPS key: which one is meant?
+    for keys in (TrustedKeys(), pinned(NETWORK)):  # the id does not cover the WRAPS key: which one is meant?
         assert said_of(block_0(NETWORK.publication, wraps), keys, None) == (
             "bad proof: ledger id publication in block 0: got 2 that differ, expected one"
         )

@@ -21,7 +21,7 @@ from gateway.blocks.block import Block
 from gateway.blocks.stream_layout import BlockDecoder
 from gateway.node.node import Node
 from gateway.pipeline import group_commit
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.datastream.file.test_bookmarks import FailingDatabase
 from tests.datastream.streams import Item, bookmark, commit, entries
@@ -113,7 +113,7 @@ def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
             assert await read_all(node, len(BLOCKS)) == BLOCKS
 
     asyncio.run(main())
-    ledger = Ledger.open(small_disk)
+    ledger = BlockStore.open(small_disk)
     assert ledger.last_number == BLOCKS[-1].number
     ledger.close()
     assert stream_bytes(small_disk) == never_full(tmp_path / "good")

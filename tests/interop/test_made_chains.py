@@ -17,7 +17,7 @@ from gateway.blocks.items import ItemKind, field_item
 from gateway.blocks.proofs import ProofVerifier, RsaBook
 from gateway.blocks.refusal import RefusalKind
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from tests.gateway.block_makers import KEY, body_items, proof_item, summary_of
 from tests.gateway.blocks.proofs import record_files
@@ -25,7 +25,7 @@ from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
 from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 NETWORK = TssNetwork((5, 1, 3))
-KEYS = LedgerKeys((KEY.public_key().public_bytes_raw(),))
+KEYS = TrustedKeys((KEY.public_key().public_bytes_raw(),))
 VERIFIER = BlockVerifier(ProofVerifier(KEYS, "full", NETWORK.ledger))
 EVERY_LAYOUT_KINDS = (2, 3, 4, 5, 6, 7, 11, 23, 24, 25, 26, 27, 20, 39, 40, 44, 123, 2_000_004)
 EXTENSION_KINDS = (28, 29, 35, 48, 55, 1_000_008)
@@ -105,7 +105,7 @@ def test_any_chain(before: list[BlockPlan], last: BlockPlan) -> None:
 
 def test_a_block_0_that_is_proven_by_a_later_one_brings_the_ledger_data() -> None:
     chain = MadeChain(NETWORK, [BlockPlan(is_signed=False), BlockPlan(8, 77, is_signed=False), BlockPlan()])
-    fresh = BlockVerifier(ProofVerifier(LedgerKeys(tss_id=NETWORK.ledger.ledger_id)))
+    fresh = BlockVerifier(ProofVerifier(TrustedKeys(tss_id=NETWORK.ledger.ledger_id)))
     assert fresh.awaits_block_0
     block = chain.blocks()[0]
     hasher = fresh.hasher()

@@ -29,7 +29,7 @@ import pyspark
 
 from gateway.node.node import Node
 from publishers.blocks.block_files import write_block_file
-from publishers.client.status import Head
+from publishers.client.status import GatewayStatus
 from publishers.job.submit import sluice_publish
 from tests.nodes import KEY, make_blocks
 from tests.publishers.fake_node import FakeNode, running
@@ -117,7 +117,7 @@ def ran(*words: object, program: Program = (), environment: Environment = None) 
 
 def await_head(node: Node, number: int, command: Command) -> None:
     """Wait until a node has a block, while the command that is to bring it there runs."""
-    with Head([str(node.grpc_address)]) as head:
+    with GatewayStatus([str(node.grpc_address)]) as head:
         while (last := head.ask()[0]) is None or last < number:
             assert command.process.poll() is None, (last, command.ended())
             time.sleep(LOOK_SECONDS)

@@ -18,7 +18,7 @@ from gateway.blocks.proofs import ProofKind, ProofVerifier, kind_of_proof
 from gateway.blocks.refusal import RefusalKind
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from tests.reference_data import BLOCKS, needs_blocks
 
 pytestmark = needs_blocks
@@ -141,8 +141,8 @@ def test_the_kind_of_each_proof_is_recognised(chain: str, numbers: list[int], ki
     for number in numbers:
         summary = summary_of(block(chain, number).items)
         assert [kind_of_proof(proof_of(item)) for item in summary.proofs] == [kind]
-        assert ProofVerifier(LedgerKeys(), "hash").verify(summary) is None
-        refusal = ProofVerifier(LedgerKeys((bytes(32),)), "full").verify(summary)
+        assert ProofVerifier(TrustedKeys(), "hash").verify(summary) is None
+        refusal = ProofVerifier(TrustedKeys((bytes(32),)), "full").verify(summary)
         assert refusal is not None
         assert refusal.kind in (RefusalKind.UNSUPPORTED, RefusalKind.MISSING_VERIFICATION_DATA)
 

@@ -15,7 +15,7 @@ from datastream.errors import CommitFailed
 from gateway.blocks.block import Block
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from gateway.commands.check import command as check
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from publishers.commands.verify import command as verify
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
@@ -57,7 +57,7 @@ def publish(data_dir: Path, *blocks: Block) -> None:
 
 
 def stored_roots(data_dir: Path) -> list[bytes]:
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     try:
         stored = [ledger.read_block(number) for number in range((ledger.last_number or 0) + 1)]
     finally:
@@ -96,7 +96,7 @@ def test_a_stop_after_the_root_was_settled_and_before_the_block_that_settled_it(
     blocks = chain.blocks()
     publish(tmp_path / "other", *blocks)
     publish(tmp_path / "stopped", blocks[0])
-    ledger = Ledger.open(tmp_path / "stopped")
+    ledger = BlockStore.open(tmp_path / "stopped")
     ledger.settle(chain.roots[0])
     ledger.close()
     assert stored_roots(tmp_path / "stopped") == chain.roots[:1]
@@ -110,16 +110,16 @@ def test_a_disk_that_refuses_the_block_that_settles_a_root(
     chain = MadeChain(NETWORK, PLANS["the version misleads"])
     blocks = chain.blocks()
     publish(tmp_path / "other", *blocks)
-    appended = Ledger.append
+    appended = BlockStore.append
     refused: list[bytes | None] = []
 
-    def append(self: Ledger, group: Sequence[object]) -> None:
+    def append(self: BlockStore, group: Sequence[object]) -> None:
         if self.last_number == 0 and not refused:
             refused.append(self.root_hash_at(0))
             raise CommitFailed("disk", "header", OSError(errno.EIO, "it is ill"))
         appended(self, group)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Ledger, "append", append)
+    monkeypatch.setattr(BlockStore, "append", append)
 
     async def main() -> None:
         async with (

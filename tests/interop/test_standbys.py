@@ -24,7 +24,7 @@ from datastream.check.compare import compare_streams
 from gateway.addresses import Address
 from gateway.blocks.block import Block
 from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, Step
+from gateway.cluster.failover import Failover, FailoverStep
 from gateway.cluster.node_status import collect
 from gateway.cluster.roles import Phase
 from publishers.client.client import ClientOptions
@@ -102,9 +102,9 @@ async def cluster(tmp_path: Path, count: int, least: int) -> AsyncIterator[list[
         yield nodes
 
 
-async def fail_over(source: ClusterNode, target: ClusterNode, *, force: bool = False) -> list[Step]:
+async def fail_over(source: ClusterNode, target: ClusterNode, *, force: bool = False) -> list[FailoverStep]:
     """Do what `sluice failover` does; give its steps."""
-    steps: list[Step] = []
+    steps: list[FailoverStep] = []
     async with ControlClient(str(source.control)) as one, ControlClient(str(target.control)) as other:
         failover = Failover(one, other, steps.append)
         await (failover.force() if force else failover.run())

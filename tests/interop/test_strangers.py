@@ -26,7 +26,7 @@ from gateway.blocks.block import Block
 from gateway.blocks.block_numbers import U64_MAX
 from gateway.limits import STANDBY_STREAMS_MAX
 from gateway.logs import LINES_PER_MESSAGE
-from gateway.transport.frames import Flag, Kind, frame
+from gateway.transport.frames import Flag, FrameKind, frame
 from gateway.transport.header_blocks import header_frames
 from publishers.demo.node_process import NodeProcess
 from tests.attacks import HELLO, PUBLISH, request
@@ -67,7 +67,7 @@ class Stranger:
         head = header_frames(self._stream_id, request(path), ends_stream=False)
         if message is not None:
             body = b"\0" + len(message).to_bytes(4, "big") + message
-            head += frame(Kind.DATA, Flag.END_STREAM, self._stream_id, body)
+            head += frame(FrameKind.DATA, Flag.END_STREAM, self._stream_id, body)
         self.send(head)
         self._stream_id += 2
 

@@ -19,7 +19,7 @@ from gateway.blocks.items import ItemKind, kinds_of
 from gateway.blocks.proofs import ProofVerifier, RsaBook
 from gateway.blocks.refusal import RefusalKind
 from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from tests.gateway.blocks.proofs import real
 
@@ -38,9 +38,9 @@ pytestmark = [real.needs_real_blocks, pytest.mark.timeout(3600)]
 def verifier_of(chain: str) -> BlockVerifier:
     """What checks the blocks of a chain."""
     if chain != "record-file-chain":
-        return BlockVerifier(ProofVerifier(LedgerKeys(), "full", real.ledger(chain)))
+        return BlockVerifier(ProofVerifier(TrustedKeys(), "full", real.ledger(chain)))
     book = RsaBook((real.FOLDER / chain / "address-book.json").read_bytes())
-    return BlockVerifier(ProofVerifier(LedgerKeys(rsa_file="book"), "full", None, book))
+    return BlockVerifier(ProofVerifier(TrustedKeys(rsa_file="book"), "full", None, book))
 
 
 def is_accepted(verifier: BlockVerifier, items: list[bytes]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from gateway.race import tables as race_tables
 from gateway.race.tables import BlockEvent, BlockState, Consequence, EndStatus
 from publishers.protocol import machine_tables
-from publishers.protocol.machine_tables import Ending, Gateway, Pace, Step
+from publishers.protocol.machine_tables import Ending, Gateway, MachineStep, Pace
 
 __all__ = ["TESTS", "Mutant", "mutants"]
 
@@ -118,7 +118,7 @@ def _machine_table() -> Iterator[Mutant]:
     for state, row in table.items():
         for kind, step in row.items():
             column = [other[kind] for other in table.values()]
-            for value in dict.fromkeys([*column, Step.NOTHING, Step.REFUSE]):
+            for value in dict.fromkeys([*column, MachineStep.NOTHING, MachineStep.REFUSE]):
                 if value is not step:
                     yield _set(f"TABLE[{state.name}]", "machine", row, kind, value)
 

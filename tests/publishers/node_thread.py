@@ -13,7 +13,7 @@ from typing import Any
 from gateway.blocks.block import Block
 from gateway.blocks.root_hash import BlockHasher
 from gateway.node.node import Node
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.nodes import running_node
 
 
@@ -24,7 +24,7 @@ def store(data_dir: Path, blocks: Sequence[Block]) -> None:
         hasher = BlockHasher()
         hasher.add(block.items)
         verified.append(VerifiedBlock(block.number, block.items, hasher.finish().root_hash))
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     ledger.append(verified)
     ledger.close()
 

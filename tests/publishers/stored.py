@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from gateway.blocks.block import Block
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 
 LARGE = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=4, item_bytes=120_000)
@@ -21,9 +21,9 @@ def large_blocks(count: int) -> tuple[Block, ...]:
 
 
 @contextmanager
-def ledger_of(folder: Path, blocks: tuple[Block, ...]) -> Iterator[Ledger]:
+def ledger_of(folder: Path, blocks: tuple[Block, ...]) -> Iterator[BlockStore]:
     """A ledger that holds the blocks."""
-    ledger = Ledger.open(folder)
+    ledger = BlockStore.open(folder)
     try:
         ledger.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks])
         yield ledger

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from publishers.job_report import Failure, JobReport
+from publishers.job_report import JobFailure, JobReport
 from publishers.report import PublishReport, safe_through_of
 
 
 def report_of(
-    *publishers: PublishReport, interrupted: bool = False, failures: tuple[Failure, ...] = ()
+    *publishers: PublishReport, interrupted: bool = False, failures: tuple[JobFailure, ...] = ()
 ) -> JobReport:
     return JobReport(0, 1, publishers, failures, 1.25, is_interrupted=interrupted)
 
@@ -17,7 +17,7 @@ def test_a_report_is_complete_when_nobody_failed_and_nothing_is_open() -> None:
     assert report_of(done).is_complete
     assert not report_of(PublishReport("a", blocks=2, acknowledged=1, safe_through=1)).is_complete
     assert not report_of(done, interrupted=True).is_complete
-    assert not report_of(done, failures=(Failure("b", "why"),)).is_complete
+    assert not report_of(done, failures=(JobFailure("b", "why"),)).is_complete
 
 
 def test_a_racer_that_gave_up_leaves_the_others_complete() -> None:
@@ -34,7 +34,7 @@ def test_blocks_that_were_there_and_did_not_come_leave_a_report_open() -> None:
 
 def test_json_has_the_names_of_the_report() -> None:
     published = PublishReport("a", blocks=2, won=1, latency_ns=(2_000_000, 4_000_000), safe_through=1)
-    fields = report_of(published, failures=(Failure("b", "block 1 was refused"),)).to_fields()
+    fields = report_of(published, failures=(JobFailure("b", "block 1 was refused"),)).to_fields()
     assert fields["complete"] is False
     assert fields["failures"] == [{"publisher_id": "b", "reason": "block 1 was refused"}]
     (row,) = fields["publishers"]

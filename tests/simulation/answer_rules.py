@@ -13,15 +13,15 @@ from gateway.race.actions import (
     Acknowledgement,
     Action,
     Behind,
-    Close,
+    CloseStream,
     Drop,
     EndOfStream,
     Resend,
-    Send,
+    SendResponse,
     Skip,
 )
 from gateway.race.tables import EndStatus, Failure
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.simulation.disk_checks import DiskChecks
 from tests.simulation.options import Options
 from tests.simulation.picture import Block, Picture, Stream
@@ -56,7 +56,7 @@ class AnswerRules(Picture):
         ledger: of this life of the node.
     """
 
-    def __init__(self, world: World, options: Options, storage: Storage, ledger: Ledger) -> None:
+    def __init__(self, world: World, options: Options, storage: Storage, ledger: BlockStore) -> None:
         super().__init__(options)
         self.world, self.storage, self.ledger = world, storage, ledger
         self.disk = DiskChecks(world, options, storage, ledger)
@@ -93,7 +93,7 @@ class AnswerRules(Picture):
     def _must_end(self, publisher_id: int, status: EndStatus, proximate: int | None = None) -> None:
         actions = self._now.actions
         for action in actions:
-            if isinstance(action, Send) and action.publisher_id == publisher_id:
+            if isinstance(action, SendResponse) and action.publisher_id == publisher_id:
                 response = action.response
                 is_it = isinstance(response, EndOfStream) and response.status is status
                 if is_it and proximate in (None, getattr(response, "proximate_number", None)):
@@ -105,7 +105,7 @@ class AnswerRules(Picture):
         now = self._now
         number: int | None = None
         if now.name == "header":
-            if any(isinstance(one, Send) and isinstance(one.response, Behind) for one in now.actions):
+            if any(isinstance(one, SendResponse) and isinstance(one.response, Behind) for one in now.actions):
                 number = now.args[1]
         elif now.name == "end_stream" and self._before:
             target = now.kwargs.get("target")
@@ -120,7 +120,7 @@ class AnswerRules(Picture):
 
     # --- answers -------------------------------------------------------------------------------------------
 
-    def _sent(self, action: Send) -> None:
+    def _sent(self, action: SendResponse) -> None:
         now = self._now
         name, args = now.name, now.args
         stream = self.streams.get(action.publisher_id)
@@ -244,7 +244,7 @@ class AnswerRules(Picture):
                 right = self.disk_failed
         self._expect(right, "EndOfStream for a reason", f"{end.status.name} to {stream.name} on {name}")
         self._expect(
-            any(isinstance(one, Close) and one.publisher_id == stream.publisher_id for one in actions),
+            any(isinstance(one, CloseStream) and one.publisher_id == stream.publisher_id for one in actions),
             "A stream that is ended is closed",
             stream.name,
         )

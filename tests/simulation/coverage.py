@@ -12,7 +12,7 @@ from gateway.race.tables import (
     EndStatus,
     Failure,
 )
-from publishers.protocol.machine_tables import FINAL_STATES, TABLE, Step
+from publishers.protocol.machine_tables import FINAL_STATES, TABLE, MachineStep
 from publishers.protocol.messages import EndStreamCode
 
 FAULTS = (
@@ -86,7 +86,7 @@ EXPECTED: dict[str, list[str]] = {
         for state, row in TABLE.items()
         if state not in FINAL_STATES
         for event, step in row.items()
-        if step is not Step.REFUSE
+        if step is not MachineStep.REFUSE
     ],
     "commit": [
         *("apart", "begun", "flush shared", "finished by itself", "several blocks"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.simulation.options import Options
 from tests.simulation.storage import Storage
 from tests.simulation.true_chain import image_from
@@ -21,7 +21,7 @@ class DiskChecks:
         ledger: what the node shows of it.
     """
 
-    def __init__(self, world: World, options: Options, storage: Storage, ledger: Ledger) -> None:
+    def __init__(self, world: World, options: Options, storage: Storage, ledger: BlockStore) -> None:
         self._world, self._options, self._storage, self._ledger = world, options, storage, ledger
 
     def durable_through(self) -> int:

@@ -13,18 +13,18 @@ from typing import Any, TypeVar, TypeVarTuple
 from datastream.errors import DatastreamError
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.cluster.peer_follower import Following
+from gateway.cluster.peer_follower import PeerFollower
 from gateway.cluster.standby_watch import StandbyWatch
 from gateway.errors import Fatal
 from gateway.metrics import Metrics
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.outbox import Outbox
-from gateway.pipeline.replication_quorum import StandbyGate
+from gateway.pipeline.replication_quorum import ReplicationQuorum
 from gateway.race.records import RaceRules
 from gateway.services.publish_service import PublishService
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.transport.admission import Admission, AdmissionLimits
 from gateway.workers.proof_checks import ProofChecks
 from gateway.workers.work_thread import WorkThread
@@ -49,10 +49,10 @@ Ts = TypeVarTuple("Ts")
 @functools.cache
 def _shared() -> tuple[ProofVerifier, Metrics]:
     """What has no state that matters, made once: it would take longer than a run."""
-    return ProofVerifier(LedgerKeys.parse((ledger_key(),)), "full"), Metrics(verification_mode="full")
+    return ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full"), Metrics(verification_mode="full")
 
 
-class SimLedger(Ledger):
+class SimLedger(BlockStore):
     """The ledger, with a probe that finds the disk as ill as it is, and pauses between groups of blocks."""
 
     storage: Storage
@@ -60,12 +60,12 @@ class SimLedger(Ledger):
     count: Callable[[str, str], None]
 
     def append(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """See `Ledger.append`."""
+        """See `BlockStore.append`."""
         super().append(blocks)
         self.count("commit", "apart")
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """See `Ledger.begin`."""
+        """See `BlockStore.begin`."""
         is_behind = self.has_begun
         try:
             super().begin(blocks)
@@ -80,13 +80,13 @@ class SimLedger(Ledger):
         self.pause()
 
     def finish(self) -> None:
-        """See `Ledger.finish`."""
+        """See `BlockStore.finish`."""
         super().finish()
         self.count("commit", "finished by itself")
         self.pause()
 
     def probe(self) -> None:
-        """See `Ledger.probe`."""
+        """See `BlockStore.probe`."""
         self.storage.probe()
         self.streamer.recover()
 
@@ -184,7 +184,7 @@ class SimNode:
         self.conductor_checks = ConductorChecks(world, self.oracle)
         self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
         self.conductor_checks.listen(self.conductor)
-        self.following = Following(self.conductor, _shared()[1], stall_seconds=STALL_SECONDS)
+        self.following = PeerFollower(self.conductor, _shared()[1], stall_seconds=STALL_SECONDS)
         self._peers = peers.addresses
         if self._peers:
             self.loop.run(lambda: self.following.catch_up(self._peers))
@@ -251,7 +251,7 @@ class SimNode:
         gate = None
         if options.min_standbys:
             addresses = self._standbys.addresses
-            gate = StandbyGate(options.min_standbys, "the node", addresses, self.ledger.chain)
+            gate = ReplicationQuorum(options.min_standbys, "the node", addresses, self.ledger.chain)
             self.oracle.on_told = self._standbys.check_held
         return Conductor(
             arbiter,

@@ -14,13 +14,13 @@ from typing import Any
 
 from gateway.race.actions import (
     Action,
+    AimCatchUp,
     Append,
     Begin,
-    CatchUp,
-    Close,
+    CloseStream,
     Drop,
     Idle,
-    Send,
+    SendResponse,
     SourceError,
     Stray,
     Verify,
@@ -28,7 +28,7 @@ from gateway.race.actions import (
 from gateway.race.records import RaceRules
 from gateway.race.reputation import BackedOff
 from gateway.race.tables import EndStatus, Failure
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.simulation.answer_rules import AnswerRules, Moment
 from tests.simulation.options import Options
 from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes
@@ -49,7 +49,7 @@ class Oracle(AnswerRules):
         ledger: of this life of the node.
     """
 
-    def __init__(self, world: World, options: Options, storage: Storage, ledger: Ledger) -> None:
+    def __init__(self, world: World, options: Options, storage: Storage, ledger: BlockStore) -> None:
         super().__init__(world, options, storage, ledger)
         self.dead = False
         self.serving: object = None
@@ -322,9 +322,9 @@ class Oracle(AnswerRules):
                 self._completed(action)
             case Drop():
                 self._dropped(action)
-            case Send():
+            case SendResponse():
                 self._sent(action)
-            case Close():
+            case CloseStream():
                 stream = self.streams.get(action.publisher_id)
                 if stream is not None:
                     self._expect(not stream.closed, "A stream is closed once", stream.name)
@@ -334,7 +334,7 @@ class Oracle(AnswerRules):
                         f"{stream.name} is {stream.state}",
                     )
                     stream.state, stream.closed, stream.close_by_ns = "ended", True, None
-            case CatchUp():
+            case AimCatchUp():
                 self._expect(
                     self._catch_up_due() == action.target_number,
                     "Rule 1: the highest block offered is the target of catch-up, told once",

@@ -16,20 +16,20 @@ from publishers.protocol.messages import (
     BlockReady,
     Clock,
     CloseStream,
-    Connect,
     Connected,
+    ConnectGateway,
     Disconnected,
     Event,
     Finish,
     FirstTold,
     HalfClose,
-    Outcome,
     SendEndOfBlock,
     SendEndStream,
     SendItems,
     SourceEnded,
     SourceFailed,
     Stop,
+    StreamOutcome,
     Writable,
 )
 from tests.simulation.answer_checks import AnswerChecks
@@ -133,7 +133,7 @@ class HonestPublisher:
     @property
     def is_done(self) -> bool:
         """Whether every block is known to be safe."""
-        return self.outcome is not None and self.outcome.outcome is Outcome.DONE
+        return self.outcome is not None and self.outcome.outcome is StreamOutcome.DONE
 
     # --- what happens to it --------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class HonestPublisher:
             self._check_safe(self.name, machine.safe_through, self._begun_with)
         for action in actions:
             match action:
-                case Connect():
+                case ConnectGateway():
                     self.world.at(self._wait_ns(action.attempt), self._open, self.life, action.gateway)
                 case AskFirst():
                     pause_ns = self.world.between(0, 20 * MILLISECOND_NS)
@@ -249,7 +249,7 @@ class HonestPublisher:
     def _finish(self, finish: Finish) -> None:
         self.outcome = finish
         self.world.note(f"{self.name} is {finish.outcome.name}: {finish.reason}")
-        if finish.outcome is Outcome.FAILED:
+        if finish.outcome is StreamOutcome.FAILED:
             reason = finish.reason or ""
             expected = reason == "the source broke" or "was not acknowledged within" in reason
             if reason.startswith("no gateway stores block"):

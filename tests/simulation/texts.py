@@ -10,11 +10,11 @@ from gateway.race.actions import (
     Append,
     Begin,
     Behind,
-    Close,
+    CloseStream,
     Drop,
     EndOfStream,
     Resend,
-    Send,
+    SendResponse,
     Skip,
 )
 
@@ -22,11 +22,11 @@ from gateway.race.actions import (
 def text_of(action: Action) -> str:
     """`#3 Skip 9`, `Drop 9 attempt 4 LEFT`, …"""
     match action:
-        case Send(publisher_id, EndOfStream(status, last, about)):
+        case SendResponse(publisher_id, EndOfStream(status, last, about)):
             return f"#{publisher_id} End {status.name} {last} {about}"
-        case Send(publisher_id, Behind(last)):
+        case SendResponse(publisher_id, Behind(last)):
             return f"#{publisher_id} Behind {last}"
-        case Send(publisher_id, Acknowledgement(number) | Skip(number) | Resend(number) as response):
+        case SendResponse(publisher_id, Acknowledgement(number) | Skip(number) | Resend(number) as response):
             return f"#{publisher_id} {type(response).__name__} {number}"
         case Begin(attempt_id, number, publisher_id):
             return f"Begin {number} #{publisher_id} attempt {attempt_id}"
@@ -34,7 +34,7 @@ def text_of(action: Action) -> str:
             return f"Drop {number} attempt {attempt_id} {failure.name}"
         case Append(attempt_id, items):
             return f"Append {attempt_id} {len(items)}"
-        case Close(publisher_id):
+        case CloseStream(publisher_id):
             return f"Close #{publisher_id}"
         case _:
             return f"{type(action).__name__} {getattr(action, 'attempt_id', '')}"

@@ -20,7 +20,7 @@ from gateway.blocks.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_pro
 from gateway.blocks.proofs.ledger_data import read_publication, refusal_of
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from tests.datastream.serving import ServerThread
 from tests.interop import foreign
@@ -97,7 +97,7 @@ def frame_of(items: list[bytes]) -> list[tuple[int, bytes]]:
 
 def test_the_blocks_are_a_chain() -> None:
     links = Chain()
-    verifier = BlockVerifier(ProofVerifier(LedgerKeys((bytes.fromhex(PROOFS["Ed25519 key"]),))))
+    verifier = BlockVerifier(ProofVerifier(TrustedKeys((bytes.fromhex(PROOFS["Ed25519 key"]),))))
     for vector in BLOCKS:
         items = items_of(vector)
         summary = verifier.check(summary_of(items, len(items)), items).summary
@@ -163,7 +163,7 @@ def verifier() -> BlockVerifier:
     ledger = read_publication(bytes.fromhex(PROOFS["ledger id publication"]))
     assert refusal_of(ledger) is None
     assert ledger.ledger_id.hex() == PROOFS["ledger id"]
-    keys = LedgerKeys((bytes.fromhex(PROOFS["Ed25519 key"]),), tss_file="vectors", rsa_file="vectors")
+    keys = TrustedKeys((bytes.fromhex(PROOFS["Ed25519 key"]),), tss_file="vectors", rsa_file="vectors")
     book = RsaBook(json.dumps(PROOFS["address book"]).encode())
     return BlockVerifier(ProofVerifier(keys, "full", ledger, book))
 

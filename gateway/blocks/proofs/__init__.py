@@ -35,7 +35,7 @@ from gateway.blocks.proofs.state_proof import SiblingCount, StateProofCheck
 from gateway.blocks.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from gateway.blocks.refusal import Fault, Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.limits import QUICK_PROOFS_BYTES_MAX, QUICK_SIGNATURES_MAX
 
 __all__ = [
@@ -118,7 +118,7 @@ class ProofVerifier:
 
     def __init__(
         self,
-        keys: LedgerKeys,
+        keys: TrustedKeys,
         mode: VerificationMode = "full",
         ledger: LedgerData | None = None,
         rsa_book: RsaBook | None = None,

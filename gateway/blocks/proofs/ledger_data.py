@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
-from gateway.blocks.items import Field, ItemKind, WireType, fields_of, kind_of, payload_of, varint
+from gateway.blocks.items import ItemField, ItemKind, WireType, fields_of, kind_of, payload_of, varint
 from gateway.blocks.proofs.baby_jubjub import FIELD_PRIME, POINT_SIZE, Point, read_point
 from gateway.blocks.proofs.encoding import scalar_bytes
 from gateway.blocks.proofs.poseidon import poseidon
@@ -347,7 +347,7 @@ def _messages(message: bytes, number: int, walk: _Walk) -> list[bytes]:
     return found
 
 
-def _fields(message: bytes, what: str) -> list[Field]:
+def _fields(message: bytes, what: str) -> list[ItemField]:
     try:
         return list(fields_of(message))
     except ItemError as error:

@@ -45,7 +45,7 @@ __all__ = [
     "MEMBERS_MAX",
     "SIGNATURE_SIZE",
     "AttestedKey",
-    "Member",
+    "RosterMember",
     "Signature",
     "attested_key_bytes",
     "challenge",
@@ -83,7 +83,7 @@ class AttestedKey(NamedTuple):
     """The proof's response, below l."""
 
 
-class Member(NamedTuple):
+class RosterMember(NamedTuple):
     """One entry of the address book."""
 
     Y: Point
@@ -168,7 +168,7 @@ def challenge(A: Point, K: Point, message: bytes) -> int:
     return int.from_bytes(digest[:_CHALLENGE_SIZE], "little")
 
 
-def check(members: Sequence[Member], encoded: bytes, message: bytes) -> Refusal | None:
+def check(members: Sequence[RosterMember], encoded: bytes, message: bytes) -> Refusal | None:
     """5.3 and 5.4: why this is no signature of the message by at least half of the members' weight, or None.
 
     Args:

@@ -63,7 +63,7 @@ class TssCheck:
     def __init__(self, ledger: LedgerData, random_bits: Callable[[int], int] = secrets.randbits) -> None:
         self.ledger = ledger
         """What signatures are checked against."""
-        self._members = [schnorr.Member(node.key.Y, node.weight) for node in ledger.nodes]
+        self._members = [schnorr.RosterMember(node.key.Y, node.weight) for node in ledger.nodes]
         self._random_bits = random_bits
         # Errors are not remembered: nobody fills these with what does not hold.
         self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datastream.check.check import CheckResult, Finding, Severity, check_stream, repair_stream
+from datastream.check.check import CheckFinding, CheckResult, Severity, check_stream, repair_stream
 from datastream.errors import StreamInUse
 from datastream.file.bookmarks import COVERED_KEY
 from datastream.file.streamer import DataStreamer
@@ -277,7 +277,7 @@ def test_one_finding_too_many_is_only_counted() -> None:
         result.add(Severity.NOTE, "seen", number=number)
     assert len(result.findings) == CHECK_FINDINGS_MAX
     assert result.counts[Severity.NOTE] == CHECK_FINDINGS_MAX + 1
-    assert str(Finding(Severity.NOTE, "what", 5, 7)) == "entry 7, offset 5: what"
+    assert str(CheckFinding(Severity.NOTE, "what", 5, 7)) == "entry 7, offset 5: what"
 
 
 def test_a_visitor_hears_of_entries_and_gaps(path: Path) -> None:
@@ -308,7 +308,7 @@ def test_notes_hide_nothing_that_can_be_repaired() -> None:
     for number in range(CHECK_FINDINGS_MAX + 1):
         result.add(Severity.NOTE, "seen", number=number)
     result.add(Severity.FIXABLE, "bookmark 61 is not in the index")
-    assert result.findings[-1] == Finding(Severity.FIXABLE, "bookmark 61 is not in the index")
+    assert result.findings[-1] == CheckFinding(Severity.FIXABLE, "bookmark 61 is not in the index")
     assert len(result.findings) == CHECK_FINDINGS_MAX + 1
 
 

@@ -16,7 +16,7 @@ from datastream.errors import (
     CommandRefused,
     ConnectionEnded,
     EntryNotFound,
-    PeerError,
+    RemoteError,
     ServerSpokeWrongly,
 )
 from datastream.file.streamer import DataStreamer
@@ -164,7 +164,7 @@ Verb = Callable[[BlockingStreamClient], object]
     ],
 )
 def test_servers_that_speak_wrongly(
-    name: str, answer: bytes, verb: Verb, error: type[PeerError], message: str
+    name: str, answer: bytes, verb: Verb, error: type[RemoteError], message: str
 ) -> None:
     with (
         server_that_says(answer) as port,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from datastream.errors import EventMalformed, EventValueWrong
-from datastream.events.protobuf import Field, Kind, MessageTable, decode_message, encode_message
+from datastream.events.protobuf import Field, FieldKind, MessageTable, decode_message, encode_message
 
-INNER = MessageTable("Inner", Field(1, "text", Kind.STRING))
+INNER = MessageTable("Inner", Field(1, "text", FieldKind.STRING))
 TABLE = MessageTable(
     "Table",
-    Field(1, "number", Kind.U64),
-    Field(2, "small", Kind.U32),
-    Field(3, "flag", Kind.BOOL),
-    Field(4, "data", Kind.BYTES),
-    Field(5, "inner", Kind.MESSAGE, INNER),
-    Field(2000, "kind", Kind.ENUM),
+    Field(1, "number", FieldKind.U64),
+    Field(2, "small", FieldKind.U32),
+    Field(3, "flag", FieldKind.BOOL),
+    Field(4, "data", FieldKind.BYTES),
+    Field(5, "inner", FieldKind.MESSAGE, INNER),
+    Field(2000, "kind", FieldKind.ENUM),
 )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datastream import errors
 from datastream.file.operation import OperationGroup
-from datastream.file.operation_table import TRANSITIONS, Call, State, Wrong
+from datastream.file.operation_table import TRANSITIONS, Call, OperationState, Wrong
 from datastream.file.pages import walk_page
 from datastream.layout import (
     BOOKMARK_TYPE,
@@ -356,8 +356,11 @@ def test_refused_updates(
     assert group.buffer == content
 
 
-@pytest.mark.parametrize("state", [state for state in State if state not in (State.OPEN, State.OPEN_SEALED)])
-def test_nothing_is_added_in_the_wrong_state(state: State) -> None:
+@pytest.mark.parametrize(
+    "state",
+    [state for state in OperationState if state not in (OperationState.OPEN, OperationState.OPEN_SEALED)],
+)
+def test_nothing_is_added_in_the_wrong_state(state: OperationState) -> None:
     group = OperationGroup(NEW, state=state)
     for call, add in (
         (Call.ADD_ENTRY, lambda: group.add_entry(1, b"x")),

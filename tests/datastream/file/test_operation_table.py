@@ -8,13 +8,21 @@ from itertools import product
 import pytest
 
 from datastream.file import operation_table
-from datastream.file.operation_table import ADDING, CALL_NAMES, TRANSITIONS, Call, State, Wrong, next_state
+from datastream.file.operation_table import (
+    ADDING,
+    CALL_NAMES,
+    TRANSITIONS,
+    Call,
+    OperationState,
+    Wrong,
+    next_state,
+)
 
 
-@pytest.mark.parametrize(("state", "call"), list(product(State, Call)))
-def test_every_state_and_call(state: State, call: Call) -> None:
+@pytest.mark.parametrize(("state", "call"), list(product(OperationState, Call)))
+def test_every_state_and_call(state: OperationState, call: Call) -> None:
     following = TRANSITIONS[state][call]
-    if isinstance(following, State):
+    if isinstance(following, OperationState):
         assert next_state(state, call) is following
         return
     with pytest.raises(following.value) as caught:
@@ -27,7 +35,7 @@ def test_each_wrong_state_has_its_own_error() -> None:
 
 
 def test_entries_are_added_where_the_table_takes_one_and_stays() -> None:
-    assert {state for state in State if TRANSITIONS[state][Call.ADD_ENTRY] is state} == ADDING
+    assert {state for state in OperationState if TRANSITIONS[state][Call.ADD_ENTRY] is state} == ADDING
 
 
 COLUMNS = {
@@ -46,7 +54,12 @@ def test_the_table_in_the_docstring_is_the_one_in_the_code() -> None:
     rows = [re.split(r" {2,}", line.strip()) for line in (operation_table.__doc__ or "").splitlines()]
     (titles,) = [row[1:] for row in rows if row[0] == "state"]
     assert titles == list(COLUMNS)
-    for state in (State.IDLE, State.OPEN, State.SEALED, State.OPEN_SEALED):
+    for state in (
+        OperationState.IDLE,
+        OperationState.OPEN,
+        OperationState.SEALED,
+        OperationState.OPEN_SEALED,
+    ):
         (cells,) = [row[1:] for row in rows if row[0] == state.name]
         for title, cell in zip(titles, cells, strict=True):
             for call in COLUMNS[title]:

@@ -14,6 +14,7 @@ from datastream.protocol.commands import (
     COMMANDS,
     ERRORS,
     REPLIES,
+    ClientState,
     Close,
     Command,
     CommandCore,
@@ -25,7 +26,6 @@ from datastream.protocol.commands import (
     SendRange,
     StartStream,
     StopStream,
-    StreamState,
     encode_command,
 )
 from tests.datastream import fuzz_commands
@@ -74,10 +74,10 @@ class SmallStream:
         return self.get_entry(self.get_bookmark(bookmark) + 1)
 
 
-def core_in(state: StreamState, on_command_error: OnCommandError = "close") -> CommandCore:
+def core_in(state: ClientState, on_command_error: OnCommandError = "close") -> CommandCore:
     """Return a core that came into a state by commands."""
     core = CommandCore(SmallStream(), 1, on_command_error)
-    if state is StreamState.STREAMING:
+    if state is ClientState.STREAMING:
         core.receive(START_0)
         assert core.next_effects() == [Send(OK), StartStream(4096)]
     return core
@@ -120,24 +120,24 @@ ANSWERS: list[tuple[str, bytes, list[Effect]]] = [
 
 @pytest.mark.parametrize(("name", "request_bytes", "effects"), ANSWERS, ids=[case[0] for case in ANSWERS])
 def test_answers(name: str, request_bytes: bytes, effects: list[Effect]) -> None:
-    core = core_in(StreamState.STOPPED)
+    core = core_in(ClientState.STOPPED)
     core.receive(request_bytes)
     assert core.next_effects() == effects
 
-    core = core_in(StreamState.STOPPED)  # the same, byte by byte
+    core = core_in(ClientState.STOPPED)  # the same, byte by byte
     for byte in request_bytes[:-1]:
         core.receive(bytes([byte]))
         assert core.next_effects() is None
     core.receive(request_bytes[-1:])
     assert core.next_effects() == effects
 
-    core = core_in(StreamState.STOPPED)  # with another command behind it
+    core = core_in(ClientState.STOPPED)  # with another command behind it
     core.receive(request_bytes + GET_HEADER)
     assert core.next_effects() == effects
     following = core.next_effects()
     if isinstance(effects[-1], Close):
         assert following is None
-    elif core.state is StreamState.STREAMING:
+    elif core.state is ClientState.STREAMING:
         assert following == [
             StopStream(),
             Send(ALREADY_STARTED),
@@ -159,15 +159,15 @@ REQUESTS = {
 
 @pytest.mark.parametrize(("command", "on_command_error"), list(product(Command, ("close", "keep"))))
 def test_commands_while_streaming(command: Command, on_command_error: OnCommandError) -> None:
-    core = core_in(StreamState.STREAMING, on_command_error)
+    core = core_in(ClientState.STREAMING, on_command_error)
     core.receive(REQUESTS[command])
     effects = core.next_effects()
     if command is Command.STOP:
         assert effects == [StopStream(), Send(OK)]
-        assert core.state is StreamState.STOPPED
+        assert core.state is ClientState.STOPPED
     elif on_command_error == "keep":
         assert effects == [Send(ALREADY_STARTED)]
-        assert core.state is StreamState.STREAMING
+        assert core.state is ClientState.STREAMING
     else:
         name = COMMANDS[command][0]
         assert effects == [
@@ -178,14 +178,14 @@ def test_commands_while_streaming(command: Command, on_command_error: OnCommandE
 
 
 def test_stop_while_stopped_is_kept() -> None:
-    core = core_in(StreamState.STOPPED, "keep")
+    core = core_in(ClientState.STOPPED, "keep")
     core.receive(STOP + GET_HEADER)
     assert all_effects(core) == [Send(ALREADY_STOPPED), Send(OK + HEADER)]
 
 
 @pytest.mark.parametrize("on_command_error", ["close", "keep"])
 def test_a_bad_start_keeps_the_connection(on_command_error: OnCommandError) -> None:
-    core = core_in(StreamState.STOPPED, on_command_error)
+    core = core_in(ClientState.STOPPED, on_command_error)
     core.receive(
         encode_command(Command.START, 1, 99) + encode_command(Command.START_BOOKMARK, 1, b"no") + START_0
     )
@@ -214,7 +214,7 @@ def test_a_long_answer_is_sent_from_the_file() -> None:
 
 
 def test_start_stop_start() -> None:
-    core = core_in(StreamState.STOPPED)
+    core = core_in(ClientState.STOPPED)
     core.receive(START_0 + STOP + START_MARK)
     assert all_effects(core) == [
         Send(OK),
@@ -245,7 +245,7 @@ def test_start_stop_start() -> None:
     ],
 )
 def test_the_client_closes_its_side(name: str, sent: bytes, effects: list[Effect]) -> None:
-    core = core_in(StreamState.STOPPED)
+    core = core_in(ClientState.STOPPED)
     core.receive(sent)
     core.receive_end()
     assert all_effects(core) == effects
@@ -262,7 +262,7 @@ def test_tables_are_complete() -> None:
     assert set(COMMANDS) == set(Command) == set(range(1, 7))
     assert set(ERRORS) == set(CommandError)
     assert {(state, command) for state in REPLIES for command in REPLIES[state]} == set(
-        product(StreamState, Command)
+        product(ClientState, Command)
     )
 
 

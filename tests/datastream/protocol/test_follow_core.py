@@ -10,7 +10,7 @@ from datastream.errors import (
     CommandRefused,
     ConnectionEnded,
     EntryOutOfOrder,
-    PeerError,
+    RemoteError,
     ServerBehind,
     ServerSpokeWrongly,
     StreamContradicts,
@@ -273,7 +273,7 @@ def test_a_server_that_spoke_the_protocol_before_is_tried_again() -> None:
     """A gateway between us may answer with a page of its own while the server is away."""
     core = core_of(A)
     connect(core)
-    wrong: PeerError = ServerSpokeWrongly("packet type", "0x48", "0x1")
+    wrong: RemoteError = ServerSpokeWrongly("packet type", "0x48", "0x1")
     core.on_failure(wrong, 0)
     assert core.next_step() == Wait(1)
 

@@ -10,7 +10,7 @@ from gateway.api import block_pb2
 from gateway.blocks import items
 from gateway.blocks.errors import ItemError
 from gateway.blocks.items import (
-    Field,
+    ItemField,
     ItemKind,
     WireType,
     block_number_of,
@@ -137,7 +137,7 @@ def test_every_item_reads_back(kind: int, payload: bytes) -> None:
     item = field_item(kind, payload)
     assert kind_of(item) == kind
     assert payload_of(item) == payload
-    assert list(fields_of(item)) == [Field(kind, WireType.LEN, payload)]
+    assert list(fields_of(item)) == [ItemField(kind, WireType.LEN, payload)]
 
 
 @given(st.integers(0, (1 << 64) - 1))
@@ -199,11 +199,11 @@ def test_a_message_that_does_not_parse_is_refused() -> None:
 def test_fields_of_gives_the_very_bytes() -> None:
     message = bytes.fromhex("0a0161 1805 0a0162 2500000001 290000000000000002".replace(" ", ""))
     assert list(fields_of(message)) == [
-        Field(1, WireType.LEN, b"a"),
-        Field(3, WireType.VARINT, 5),
-        Field(1, WireType.LEN, b"b"),
-        Field(4, WireType.FIXED32, b"\x00\x00\x00\x01"),
-        Field(5, WireType.FIXED64, b"\x00\x00\x00\x00\x00\x00\x00\x02"),
+        ItemField(1, WireType.LEN, b"a"),
+        ItemField(3, WireType.VARINT, 5),
+        ItemField(1, WireType.LEN, b"b"),
+        ItemField(4, WireType.FIXED32, b"\x00\x00\x00\x01"),
+        ItemField(5, WireType.FIXED64, b"\x00\x00\x00\x00\x00\x00\x00\x02"),
     ]
     assert list(fields_of(b"")) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.limits import LEDGER_KEYS_MAX
 
 ONE, TWO = bytes(range(32)), bytes(range(1, 33))
@@ -17,23 +17,23 @@ def ed25519_text(public_key: bytes) -> str:
 
 
 def test_keys_are_read() -> None:
-    assert LedgerKeys.parse([ed25519_text(ONE), ed25519_text(TWO)]) == LedgerKeys((ONE, TWO))
-    assert LedgerKeys.parse([f"  ed25519:{ONE.hex().upper()}\n"]) == LedgerKeys((ONE,))
-    assert LedgerKeys.parse([]) == LedgerKeys()
+    assert TrustedKeys.parse([ed25519_text(ONE), ed25519_text(TWO)]) == TrustedKeys((ONE, TWO))
+    assert TrustedKeys.parse([f"  ed25519:{ONE.hex().upper()}\n"]) == TrustedKeys((ONE,))
+    assert TrustedKeys.parse([]) == TrustedKeys()
 
 
 def test_a_key_that_is_given_twice_counts_once() -> None:
-    assert LedgerKeys.parse([ed25519_text(ONE)] * 3) == LedgerKeys((ONE,))
+    assert TrustedKeys.parse([ed25519_text(ONE)] * 3) == TrustedKeys((ONE,))
 
 
 KINDS = "ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS_BOOK.json"
 
 
 def test_each_kind_of_key() -> None:
-    keys = LedgerKeys.parse(
+    keys = TrustedKeys.parse(
         [ed25519_text(ONE), " tss:a:b.bin ", f"tss:id={TWO.hex().upper()}", "rsa:book.json", "tss:block0"]
     )
-    assert keys == LedgerKeys((ONE,), "a:b.bin", TWO, True, "book.json")
+    assert keys == TrustedKeys((ONE,), "a:b.bin", TWO, True, "book.json")
 
 
 def test_block_0_is_believed_where_no_key_is_given_or_the_operator_says_so() -> None:
@@ -50,7 +50,7 @@ def test_block_0_is_believed_where_no_key_is_given_or_the_operator_says_so() -> 
         ("rsa:book.json",): (False, False),
     }
     for texts, (any_block_0, from_block_0) in table.items():
-        keys = LedgerKeys.parse(texts)
+        keys = TrustedKeys.parse(texts)
         assert (keys.trusts_any_block_0, keys.takes_tss_from_block_0) == (any_block_0, from_block_0), texts
 
 
@@ -63,9 +63,9 @@ def test_block_0_is_believed_where_no_key_is_given_or_the_operator_says_so() -> 
     ],
 )
 def test_there_is_one_network_and_one_address_book(texts: tuple[str, ...], got: str) -> None:
-    assert LedgerKeys.parse((texts[0], texts[0])) == LedgerKeys.parse(texts[:1])
+    assert TrustedKeys.parse((texts[0], texts[0])) == TrustedKeys.parse(texts[:1])
     with pytest.raises(LedgerKeyError) as caught:
-        LedgerKeys.parse(texts)
+        TrustedKeys.parse(texts)
     assert str(caught.value) == f"ledger keys: got {got}, expected one at most"
 
 
@@ -105,14 +105,14 @@ def test_there_is_one_network_and_one_address_book(texts: tuple[str, ...], got: 
 )
 def test_keys_that_cannot_be_used_are_refused(text: str, message: str) -> None:
     with pytest.raises(LedgerKeyError) as caught:
-        LedgerKeys.parse([ed25519_text(ONE), text])
+        TrustedKeys.parse([ed25519_text(ONE), text])
     assert str(caught.value) == message
     assert caught.value.exit_status == 2
 
 
 def test_the_count_of_keys_is_limited() -> None:
     texts = [ed25519_text(bytes([index]) * 32) for index in range(LEDGER_KEYS_MAX + 1)]
-    assert len(LedgerKeys.parse(texts[:-1]).ed25519) == LEDGER_KEYS_MAX
+    assert len(TrustedKeys.parse(texts[:-1]).ed25519) == LEDGER_KEYS_MAX
     with pytest.raises(LedgerKeyError) as caught:
-        LedgerKeys.parse(texts)
+        TrustedKeys.parse(texts)
     assert str(caught.value) == "ledger keys: got 65, expected at most 64"

@@ -18,7 +18,7 @@ from gateway.blocks.proofs.ledger_data import FIELDS_MAX, LedgerData
 from gateway.blocks.proofs.poseidon import hash_array_number, round_constants
 from gateway.blocks.refusal import Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary, RootLayout
-from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.blocks.verification import BlockVerifier, Verdict
 from gateway.limits import PROOFS_PER_BLOCK_MAX, STATE_PROOF_SIBLINGS_MAX
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
@@ -36,7 +36,7 @@ def verify(
     items: list[bytes], *, mode: VerificationMode = "full", root_layout: RootLayout = "auto"
 ) -> BlockSummary:
     """Verify a block with the key of `blocks`."""
-    keys = LedgerKeys.parse((f"ed25519:{PUBLIC_KEY.hex()}",))
+    keys = TrustedKeys.parse((f"ed25519:{PUBLIC_KEY.hex()}",))
     verifier = BlockVerifier(ProofVerifier(keys, mode), root_layout)
     hasher = verifier.hasher()
     hasher.add(items)
@@ -91,7 +91,7 @@ def test_what_is_missing_is_refused_in_either_mode(mode: VerificationMode, cut: 
 
 
 def test_an_item_that_cannot_be_placed_is_refused_when_it_comes() -> None:
-    keys = LedgerKeys.parse((f"ed25519:{PUBLIC_KEY.hex()}",))
+    keys = TrustedKeys.parse((f"ed25519:{PUBLIC_KEY.hex()}",))
     hasher = BlockVerifier(ProofVerifier(keys, "full")).hasher()
     hasher.add(block_items()[:3])
     with pytest.raises(BlockRefused) as caught:
@@ -100,7 +100,7 @@ def test_an_item_that_cannot_be_placed_is_refused_when_it_comes() -> None:
 
 
 def test_hashers_do_not_know_each_other() -> None:
-    keys = LedgerKeys.parse((f"ed25519:{PUBLIC_KEY.hex()}",))
+    keys = TrustedKeys.parse((f"ed25519:{PUBLIC_KEY.hex()}",))
     verifier = BlockVerifier(ProofVerifier(keys, "full"))
     items = block_items()
     first, second = verifier.hasher(), verifier.hasher()
@@ -114,16 +114,16 @@ def test_hashers_do_not_know_each_other() -> None:
 
 
 def verdict_on(
-    block: Block, keys: LedgerKeys, known: LedgerData | None = None, mode: VerificationMode = "full"
+    block: Block, keys: TrustedKeys, known: LedgerData | None = None, mode: VerificationMode = "full"
 ) -> Verdict:
     """Check a block of a TSS network with these keys."""
     return BlockVerifier(ProofVerifier(keys, mode, known)).check(summary_of(list(block.items)), block.items)
 
 
 @pytest.mark.parametrize(
-    "keys", [LedgerKeys(), LedgerKeys(tss_block0=True), LedgerKeys(tss_id=NETWORK.ledger.ledger_id)]
+    "keys", [TrustedKeys(), TrustedKeys(tss_block0=True), TrustedKeys(tss_id=NETWORK.ledger.ledger_id)]
 )
-def test_block_0_brings_the_ledger_data(keys: LedgerKeys) -> None:
+def test_block_0_brings_the_ledger_data(keys: TrustedKeys) -> None:
     verifier = BlockVerifier(ProofVerifier(keys, "full"))
     assert verifier.awaits_block_0
     assert verdict_on(CHAIN.block(0), keys).published == NETWORK.ledger
@@ -136,9 +136,9 @@ def test_block_0_brings_the_ledger_data(keys: LedgerKeys) -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [LedgerKeys((PUBLIC_KEY,)), LedgerKeys(rsa_file="book"), LedgerKeys(tss_file="f")]
+    "keys", [TrustedKeys((PUBLIC_KEY,)), TrustedKeys(rsa_file="book"), TrustedKeys(tss_file="f")]
 )
-def test_block_0_is_not_asked_where_other_keys_are_given(keys: LedgerKeys) -> None:
+def test_block_0_is_not_asked_where_other_keys_are_given(keys: TrustedKeys) -> None:
     assert not BlockVerifier(ProofVerifier(keys, "full")).awaits_block_0
     with pytest.raises(BlockRefused) as caught:
         verdict_on(CHAIN.block(0), keys)
@@ -146,7 +146,7 @@ def test_block_0_is_not_asked_where_other_keys_are_given(keys: LedgerKeys) -> No
 
 
 def test_block_0_of_another_network_is_refused() -> None:
-    pinned = LedgerKeys(tss_id=OTHER.ledger.ledger_id)
+    pinned = TrustedKeys(tss_id=OTHER.ledger.ledger_id)
     with pytest.raises(BlockRefused) as caught:
         verdict_on(CHAIN.block(0), pinned)
     assert caught.value.refusal == Refusal(
@@ -156,7 +156,7 @@ def test_block_0_of_another_network_is_refused() -> None:
         f"{OTHER.ledger.ledger_id.hex()}, the ledger key",
     )
     with pytest.raises(BlockRefused) as caught:
-        verdict_on(CHAIN.block(0), LedgerKeys(tss_file="file"), OTHER.ledger)
+        verdict_on(CHAIN.block(0), TrustedKeys(tss_file="file"), OTHER.ledger)
     assert caught.value.refusal == Refusal(
         RefusalKind.BAD_PROOF,
         "ledger id publication: ledger id",
@@ -165,8 +165,10 @@ def test_block_0_of_another_network_is_refused() -> None:
     )
     twin = TssNetwork((1, 1, 1), wraps_vk=bytes(1768))
     with pytest.raises(BlockRefused, match="ledger id publication in block 0: WRAPS key"):
-        verdict_on(CHAIN.block(0), LedgerKeys(tss_file="file"), twin.ledger)
-    assert verdict_on(CHAIN.block(0), LedgerKeys(tss_file="file"), NETWORK.ledger).published == NETWORK.ledger
+        verdict_on(CHAIN.block(0), TrustedKeys(tss_file="file"), twin.ledger)
+    assert (
+        verdict_on(CHAIN.block(0), TrustedKeys(tss_file="file"), NETWORK.ledger).published == NETWORK.ledger
+    )
 
 
 def test_a_publication_that_is_believed_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +176,7 @@ def test_a_publication_that_is_believed_is_not_checked_again(monkeypatch: pytest
         raise AssertionError("to check a publication of 128 nodes takes half a second")
 
     monkeypatch.setattr("gateway.blocks.verification.published_ledger", check_again)
-    keys = LedgerKeys(tss_file="file")
+    keys = TrustedKeys(tss_file="file")
     assert verdict_on(CHAIN.block(0), keys, NETWORK.ledger).published is NETWORK.ledger
     with pytest.raises(AssertionError):
         verdict_on(CHAIN.block(0), keys, OTHER.ledger)
@@ -196,7 +198,7 @@ def test_a_pinned_id_does_not_let_block_0_choose_the_key_that_vouches_for_it() -
     network, forger = TssNetwork((1, 1, 1), wraps_vk=WRAPS.key_bytes()), Forger((1, 1, 1), seed=2)
     chain = TssChain(network)
     assert network.ledger.ledger_id == NETWORK.ledger.ledger_id
-    pinned, forged = LedgerKeys(tss_id=network.ledger.ledger_id), chain.block(0, signed_by=forger)
+    pinned, forged = TrustedKeys(tss_id=network.ledger.ledger_id), chain.block(0, signed_by=forger)
     with pytest.raises(BlockRefused) as caught:
         verdict_on(forged, pinned)
     assert caught.value.refusal == Refusal(
@@ -221,7 +223,7 @@ def test_a_publication_that_no_proof_covers_is_not_believed() -> None:
     header, *rest = record_files.block_items(record_files.record_file_item(file), proof)
     plain, forged = [header, *rest], [header, publishing_transaction(network.publication), *rest]
     book = RsaBook(record_files.book_bytes(3))
-    pinned = LedgerKeys(ed25519=(PUBLIC_KEY,), rsa_file="book", tss_id=network.ledger.ledger_id)
+    pinned = TrustedKeys(ed25519=(PUBLIC_KEY,), rsa_file="book", tss_id=network.ledger.ledger_id)
 
     def verdict(items: list[bytes], ledger: LedgerData | None = None) -> Verdict:
         return BlockVerifier(ProofVerifier(pinned, "full", ledger, book)).check(summary_of(items), items)
@@ -243,7 +245,7 @@ def test_a_publication_that_no_proof_covers_is_not_believed() -> None:
 
 def test_a_block_0_signed_by_others_than_it_publishes_is_refused() -> None:
     with pytest.raises(BlockRefused, match="Schnorr address-book proof: challenge"):
-        verdict_on(CHAIN.block(0, signed_by=OTHER), LedgerKeys())
+        verdict_on(CHAIN.block(0, signed_by=OTHER), TrustedKeys())
 
 
 @pytest.mark.parametrize(
@@ -268,9 +270,9 @@ def test_a_block_0_has_to_publish_one_ledger(
 ) -> None:
     block = TssChain(NETWORK, publishes=publishes).block(0)
     with pytest.raises(BlockRefused) as caught:
-        verdict_on(block, LedgerKeys())
+        verdict_on(block, TrustedKeys())
     assert (caught.value.refusal.kind, caught.value.refusal.what) == (kind, what)
-    known = LedgerKeys(tss_file="file")
+    known = TrustedKeys(tss_file="file")
     if NETWORK.publication in publishes:  # what else is published is of no concern to who knows the ledger
         assert verdict_on(block, known, NETWORK.ledger).published == NETWORK.ledger
     elif publishes:
@@ -278,7 +280,7 @@ def test_a_block_0_has_to_publish_one_ledger(
             verdict_on(block, known, NETWORK.ledger)
     else:
         assert verdict_on(block, known, NETWORK.ledger).published is None
-    assert verdict_on(block, LedgerKeys(), mode="hash").published is None
+    assert verdict_on(block, TrustedKeys(), mode="hash").published is None
 
 
 # --- what a block may cost ----------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ def test_the_dearest_block_takes_less_than_a_second() -> None:
         message = block_pb2.BlockProof(block=0, block_state_proof=proof)
         items.append(field_item(9, message.SerializeToString()))
     round_constants()
-    verifier = BlockVerifier(ProofVerifier(LedgerKeys()))
+    verifier = BlockVerifier(ProofVerifier(TrustedKeys()))
     began = time.process_time()
     with pytest.raises(BlockRefused, match=r"state proof: hinTS signature: pairings 1: "):
         verifier.check(summary_of(items), items)

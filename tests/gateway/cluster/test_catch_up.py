@@ -6,7 +6,17 @@ import itertools
 
 import pytest
 
-from gateway.cluster.catch_up import DONE, OUTCOMES, CatchUp, CatchUpRules, Outcome, Pause, Range, Rest, Try
+from gateway.cluster.catch_up import (
+    DONE,
+    OUTCOMES,
+    AttemptOutcome,
+    CatchUp,
+    CatchUpRules,
+    Pause,
+    Range,
+    Rest,
+    Try,
+)
 from gateway.limits import TOLD_AHEAD_BLOCKS_MAX
 
 RULES = CatchUpRules(stalled_attempts_max=3, rest_ns=100, rest_max_ns=1_000)
@@ -21,7 +31,7 @@ def behind(*addresses: str, target: int = 20) -> CatchUp:
 
 
 def test_every_outcome_has_a_rest() -> None:
-    assert set(OUTCOMES) == set(Outcome)
+    assert set(OUTCOMES) == set(AttemptOutcome)
 
 
 def test_without_a_target_there_is_nothing_to_do() -> None:
@@ -101,9 +111,11 @@ def test_peers_take_turns_when_they_fail_and_stay_while_they_do_not() -> None:
     machine = behind(A, B, C)
     tried = []
     now_ns = 0
-    outcomes = iter([Outcome.UNREACHABLE, Outcome.COMPLETE, Outcome.COMPLETE, Outcome.STALLED])
+    outcomes = iter(
+        [AttemptOutcome.UNREACHABLE, AttemptOutcome.COMPLETE, AttemptOutcome.COMPLETE, AttemptOutcome.STALLED]
+    )
     for next_number, outcome in zip((5, 6, 7, 7), outcomes, strict=True):
-        step = machine.step(next_number - (outcome is Outcome.COMPLETE), now_ns)
+        step = machine.step(next_number - (outcome is AttemptOutcome.COMPLETE), now_ns)
         assert isinstance(step, Try)
         tried.append(step.address)
         machine.ended(step.address, outcome, "", next_number, now_ns)
@@ -114,9 +126,9 @@ def test_peers_take_turns_when_they_fail_and_stay_while_they_do_not() -> None:
 def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
     machine = CatchUp((A, B), RULES, live=True)
     assert machine.step(5, 0) == Try(A)
-    machine.ended(A, Outcome.UNREACHABLE, "", 5, 0)
+    machine.ended(A, AttemptOutcome.UNREACHABLE, "", 5, 0)
     assert machine.step(5, 0) == Try(B)
-    machine.ended(B, Outcome.BROKE_OFF, "", 9, 50)
+    machine.ended(B, AttemptOutcome.BROKE_OFF, "", 9, 50)
     assert machine.step(9, 50) == Pause(100)
     assert machine.step(9, 100) == Try(A)
 
@@ -124,21 +136,21 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
 @pytest.mark.parametrize(
     ("outcome", "rests"),
     [
-        (Outcome.UNREACHABLE, [100, 200, 400, 800, 1_000, 1_000]),
-        (Outcome.BROKE_OFF, [100, 200, 400, 800, 1_000, 1_000]),
-        (Outcome.STALLED, [100, 200, 400, 800, 1_000, 1_000]),
-        (Outcome.LIED, [1_000] * 3),
-        (Outcome.ITSELF, [1_000] * 3),
-        (Outcome.NOTHING, [100] * 3),
-        (Outcome.NODE, [100, 200, 400, 800, 800, 800]),
-        (Outcome.OUTRUN, [100] * 3),
-        (Outcome.CLOSED, [100] * 3),
-        (Outcome.RACED, [12] * 3),
-        (Outcome.COMPLETE, [12] * 3),
-        (Outcome.STANDBY, [12] * 3),
+        (AttemptOutcome.UNREACHABLE, [100, 200, 400, 800, 1_000, 1_000]),
+        (AttemptOutcome.BROKE_OFF, [100, 200, 400, 800, 1_000, 1_000]),
+        (AttemptOutcome.STALLED, [100, 200, 400, 800, 1_000, 1_000]),
+        (AttemptOutcome.LIED, [1_000] * 3),
+        (AttemptOutcome.ITSELF, [1_000] * 3),
+        (AttemptOutcome.NOTHING, [100] * 3),
+        (AttemptOutcome.NODE, [100, 200, 400, 800, 800, 800]),
+        (AttemptOutcome.OUTRUN, [100] * 3),
+        (AttemptOutcome.CLOSED, [100] * 3),
+        (AttemptOutcome.RACED, [12] * 3),
+        (AttemptOutcome.COMPLETE, [12] * 3),
+        (AttemptOutcome.STANDBY, [12] * 3),
     ],
 )
-def test_how_long_a_peer_rests(outcome: Outcome, rests: list[int]) -> None:
+def test_how_long_a_peer_rests(outcome: AttemptOutcome, rests: list[int]) -> None:
     machine = behind(A)
     now_ns = 0
     for rest_ns in rests:
@@ -152,9 +164,9 @@ def test_blocks_make_good_what_a_peer_failed_before() -> None:
     machine = behind(A)
     for now_ns in (0, 1_000, 2_000):
         machine.step(5, now_ns)
-        machine.ended(A, Outcome.STALLED, "", 5, now_ns)
+        machine.ended(A, AttemptOutcome.STALLED, "", 5, now_ns)
     machine.step(5, 3_000)
-    machine.ended(A, Outcome.STALLED, "", 6, 3_000)
+    machine.ended(A, AttemptOutcome.STALLED, "", 6, 3_000)
     assert machine.step(6, 3_000) == Pause(3_100)
 
 
@@ -164,12 +176,12 @@ def test_blocks_that_were_noted_while_they_came_make_it_good_too() -> None:
     for number in (5, 7, 9):
         assert machine.told(A, 0, 30, number) == Range(number, None)
         machine.came_to(number + 2)
-        machine.ended(A, Outcome.UNREACHABLE, "broken", number + 2, 0)
+        machine.ended(A, AttemptOutcome.UNREACHABLE, "broken", number + 2, 0)
         assert machine.step(number + 2, 0) == Pause(RULES.rest_ns)
     machine.told(A, 0, 30, 11)
-    machine.ended(A, Outcome.UNREACHABLE, "broken", 11, 0)
+    machine.ended(A, AttemptOutcome.UNREACHABLE, "broken", 11, 0)
     assert machine.step(11, 0) == Pause(2 * RULES.rest_ns)
-    machine.ended(A, Outcome.UNREACHABLE, "it does not answer", 12, 0)  # a publisher brought the block
+    machine.ended(A, AttemptOutcome.UNREACHABLE, "it does not answer", 12, 0)  # a publisher brought the block
     assert machine.step(12, 0) == Pause(RULES.rest_ns)
 
 
@@ -177,7 +189,7 @@ def test_many_failures_do_not_make_the_rest_overflow() -> None:
     machine = behind(A)
     for count in range(200):
         machine.step(5, count * 1_000)
-        machine.ended(A, Outcome.UNREACHABLE, "", 5, count * 1_000)
+        machine.ended(A, AttemptOutcome.UNREACHABLE, "", 5, count * 1_000)
     assert machine.step(5, 199_000) == Pause(200_000)
 
 
@@ -186,7 +198,7 @@ def test_standing_still_is_said_after_so_many_attempts_and_a_block_ends_it() -> 
     for count in range(3):
         assert machine.problem is None
         machine.step(5, count * 1_000)
-        machine.ended(A, Outcome.NOTHING, "it is empty", 5, count * 1_000)
+        machine.ended(A, AttemptOutcome.NOTHING, "it is empty", 5, count * 1_000)
     assert machine.problem == (
         "the node does not come closer to block 20: 3 attempts without a further block, the last one with "
         "a:1: it is empty"
@@ -199,7 +211,7 @@ def test_a_race_that_a_publisher_wins_is_not_standing_still() -> None:
     machine = behind(A)
     for count in range(10):
         machine.step(5, count * 1_000)
-        machine.ended(A, Outcome.RACED, "", 5, count * 1_000)
+        machine.ended(A, AttemptOutcome.RACED, "", 5, count * 1_000)
     assert machine.stalled_count == 0
 
 
@@ -207,7 +219,7 @@ def test_a_target_that_is_reached_otherwise_is_no_problem_any_more() -> None:
     machine = behind(A)
     for count in range(3):
         machine.step(5, count * 1_000)
-        machine.ended(A, Outcome.UNREACHABLE, "", 5, count * 1_000)
+        machine.ended(A, AttemptOutcome.UNREACHABLE, "", 5, count * 1_000)
     assert machine.problem is not None
     assert machine.step(21, 9_000) is DONE
     assert machine.problem is None
@@ -217,16 +229,16 @@ def test_a_curious_node_asks_every_peer_once_and_aims_at_what_they_have() -> Non
     machine = CatchUp((A, B, C), RULES, curious=True)
     assert machine.step(0, 0) == Try(A)
     assert machine.told(A, None, None, 0) == "it is empty"
-    machine.ended(A, Outcome.NOTHING, "", 0, 0)
+    machine.ended(A, AttemptOutcome.NOTHING, "", 0, 0)
     assert machine.step(0, 0) == Try(B)
-    machine.ended(B, Outcome.UNREACHABLE, "", 0, 0)
+    machine.ended(B, AttemptOutcome.UNREACHABLE, "", 0, 0)
     assert machine.step(0, 0) == Try(C)
     assert machine.told(C, 0, 7, 0) == Range(0, 7)
-    machine.ended(C, Outcome.COMPLETE, "", 8, 0)
+    machine.ended(C, AttemptOutcome.COMPLETE, "", 8, 0)
     assert machine.step(8, 0) == Pause(100), "B may have more"
     assert machine.step(8, 100) == Try(B)
     assert machine.told(B, 0, 9, 8) == Range(8, 9)
-    machine.ended(B, Outcome.COMPLETE, "", 10, 100)
+    machine.ended(B, AttemptOutcome.COMPLETE, "", 10, 100)
     assert machine.step(10, 100) is DONE
 
 
@@ -234,11 +246,11 @@ def test_a_curious_node_is_content_with_empty_peers_and_with_its_first_publisher
     machine = CatchUp((A,), RULES, curious=True)
     machine.step(0, 0)
     assert machine.told(A, None, None, 0) == "it is empty"
-    machine.ended(A, Outcome.NOTHING, "", 0, 0)
+    machine.ended(A, AttemptOutcome.NOTHING, "", 0, 0)
     assert machine.step(0, 0) is DONE
     machine = CatchUp((A,), RULES, curious=True)
     machine.step(0, 0)
-    machine.ended(A, Outcome.UNREACHABLE, "", 0, 0)
+    machine.ended(A, AttemptOutcome.UNREACHABLE, "", 0, 0)
     assert machine.step(1, 0) is DONE
 
 
@@ -246,7 +258,7 @@ def test_a_curious_node_gives_up_without_a_problem() -> None:
     machine = CatchUp((A,), RULES, curious=True)
     for count in range(3):
         assert machine.step(0, count * 1_000) == Try(A)
-        machine.ended(A, Outcome.UNREACHABLE, "", 0, count * 1_000)
+        machine.ended(A, AttemptOutcome.UNREACHABLE, "", 0, count * 1_000)
     assert machine.problem is None
     assert machine.step(0, 9_000) is DONE
 
@@ -256,7 +268,7 @@ def test_a_follower_that_is_level_has_no_problem_however_long_nothing_comes() ->
     for count in range(5):
         machine.step(5, count * 1_000)
         machine.told(A, 0, 4, 5)
-        machine.ended(A, Outcome.BROKE_OFF, "", 5, count * 1_000)
+        machine.ended(A, AttemptOutcome.BROKE_OFF, "", 5, count * 1_000)
     assert machine.problem is None
 
 
@@ -264,7 +276,7 @@ def test_a_follower_whose_peers_are_away_has_one() -> None:
     machine = CatchUp((A,), RULES, live=True)
     for count in range(3):
         machine.step(5, count * 1_000)
-        machine.ended(A, Outcome.UNREACHABLE, "gone", 5, count * 1_000)
+        machine.ended(A, AttemptOutcome.UNREACHABLE, "gone", 5, count * 1_000)
     assert machine.problem == (
         "the node does not come closer to its peers: 3 attempts without a further block, the last one with "
         "a:1: gone"
@@ -285,12 +297,12 @@ def test_what_a_followed_peer_says_later_is_a_distance() -> None:
 def test_the_same_peer_twice_is_one_peer() -> None:
     machine = behind(A, A)
     machine.step(5, 0)
-    machine.ended(A, Outcome.UNREACHABLE, "", 5, 0)
+    machine.ended(A, AttemptOutcome.UNREACHABLE, "", 5, 0)
     assert machine.step(5, 0) == Pause(100)
 
 
 def test_after_any_outcomes_somebody_is_tried_again_in_time() -> None:
-    for outcomes in itertools.product(Outcome, repeat=3):
+    for outcomes in itertools.product(AttemptOutcome, repeat=3):
         machine = behind(A, B)
         now_ns = 0
         for outcome in outcomes:
@@ -308,7 +320,7 @@ def test_after_any_outcomes_somebody_is_tried_again_in_time() -> None:
 def test_a_block_that_a_long_stream_brought_ends_standing_still() -> None:
     machine = CatchUp([A], CatchUpRules(stalled_attempts_max=1), live=True)
     machine.step(5, 0)
-    machine.ended(A, Outcome.UNREACHABLE, "", 5, 0)
+    machine.ended(A, AttemptOutcome.UNREACHABLE, "", 5, 0)
     machine.came_to(5)
     assert machine.problem is not None
     machine.came_to(6)
@@ -319,7 +331,7 @@ def test_who_else_may_be_asked_how_far_it_is() -> None:
     machine = CatchUp([A, B, A], RULES, live=True)
     assert (machine.others(A, 0), machine.others(B, 0)) == ([B], [A])
     machine.step(0, 0)
-    machine.ended(A, Outcome.LIED, "", 0, 0)
+    machine.ended(A, AttemptOutcome.LIED, "", 0, 0)
     assert machine.others(B, RULES.rest_max_ns - 1) == []
     assert machine.others(B, RULES.rest_max_ns) == [A]
 
@@ -330,16 +342,16 @@ def test_a_follower_all_of_whose_peers_lie_says_so_at_once_until_a_block_comes()
         assert machine.problem is None, "there is another one to try"
         assert machine.step(5, 0) == Try(address)
         machine.told(address, 0, 9, 5)
-        machine.ended(address, Outcome.LIED, f"block 5 of {address}", 5, 0)
+        machine.ended(address, AttemptOutcome.LIED, f"block 5 of {address}", 5, 0)
     assert machine.step(5, 0) == Try(C)
-    machine.ended(C, Outcome.ITSELF, "", 5, 0)
+    machine.ended(C, AttemptOutcome.ITSELF, "", 5, 0)
     lies = (
         "the node cannot follow: a:1 sent what cannot be: block 5 of a:1; "
         "b:1 sent what cannot be: block 5 of b:1"
     )
     assert machine.problem == lies
     machine.step(5, 2_000)
-    machine.ended(A, Outcome.UNREACHABLE, "gone", 5, 2_000)
+    machine.ended(A, AttemptOutcome.UNREACHABLE, "gone", 5, 2_000)
     assert machine.problem == lies, "it is no other chain for that"
     machine.came_to(6)
     assert machine.problem is None
@@ -348,7 +360,7 @@ def test_a_follower_all_of_whose_peers_lie_says_so_at_once_until_a_block_comes()
 def test_a_follower_that_is_level_with_a_peer_that_lied_has_no_problem() -> None:
     machine = CatchUp((A,), RULES, live=True)
     machine.step(5, 0)
-    machine.ended(A, Outcome.LIED, "block 5", 5, 0)
+    machine.ended(A, AttemptOutcome.LIED, "block 5", 5, 0)
     assert machine.problem is not None
     machine.told(A, 0, 4, 5)
     assert machine.problem is None
@@ -357,7 +369,7 @@ def test_a_follower_that_is_level_with_a_peer_that_lied_has_no_problem() -> None
 def test_one_that_catches_up_has_publishers_beside_a_peer_that_lies() -> None:
     machine = behind(A)
     machine.step(5, 0)
-    machine.ended(A, Outcome.LIED, "block 5", 5, 0)
+    machine.ended(A, AttemptOutcome.LIED, "block 5", 5, 0)
     assert machine.problem is None
 
 
@@ -373,7 +385,7 @@ def stand_still(machine: CatchUp, now_ns: int, last: int | None = 4) -> int:
         step = machine.step(5, now_ns + count * 100)
         assert isinstance(step, Try)
         machine.told(step.address, 0, last, 5)
-        machine.ended(step.address, Outcome.NOTHING, "it ends with block 4", 5, now_ns + count * 100)
+        machine.ended(step.address, AttemptOutcome.NOTHING, "it ends with block 4", 5, now_ns + count * 100)
     return now_ns + 200
 
 
@@ -396,7 +408,7 @@ def test_it_is_given_up_in_time_though_every_peer_rests() -> None:
     machine.aim(FAR)
     for now_ns in (0, 100, 4_000):
         machine.step(5, now_ns)
-        machine.ended(A, Outcome.LIED, "it lies", 5, now_ns)
+        machine.ended(A, AttemptOutcome.LIED, "it lies", 5, now_ns)
     machine.rules = CatchUpRules(stalled_attempts_max=3, rest_max_ns=1_000, unconfirmed_ns=500)
     assert machine.step(5, 4_100) == Pause(4_500)
     assert machine.step(5, 4_500) is DONE
@@ -407,7 +419,7 @@ def goes_on(machine: CatchUp, next_number: int, now_ns: int, last: int) -> objec
     step = machine.step(next_number, now_ns)
     if isinstance(step, Try):
         machine.told(A, 0, last, next_number)
-        machine.ended(A, Outcome.NOTHING, "it ends before", next_number, now_ns)
+        machine.ended(A, AttemptOutcome.NOTHING, "it ends before", next_number, now_ns)
     return step
 
 
@@ -454,7 +466,7 @@ def test_given_up_once_it_is_no_problem_again_before_a_block_has_come() -> None:
     machine.aim(FAR)
     assert machine.step(6, 30_000) == Try(A)
     for count in range(3):
-        machine.ended(A, Outcome.NOTHING, "it ends with block 5", 6, 30_000 + count * 100)
+        machine.ended(A, AttemptOutcome.NOTHING, "it ends with block 5", 6, 30_000 + count * 100)
     assert machine.problem is not None, "a block has come: this is something new"
 
 
@@ -464,7 +476,7 @@ def test_what_a_peer_confirms_is_not_given_up() -> None:
     for count in range(3):
         machine.step(5, count * 1_000)
         machine.told(A, 0, 9, 5)
-        machine.ended(A, Outcome.BROKE_OFF, "it broke off", 5, count * 1_000)
+        machine.ended(A, AttemptOutcome.BROKE_OFF, "it broke off", 5, count * 1_000)
     assert machine.step(5, 100_000) == Try(A)
     assert machine.take_given_up() is None
     assert machine.problem is not None
@@ -478,7 +490,7 @@ def test_what_a_peer_shows_after_a_target_was_given_up_is_a_problem_if_it_does_n
     for count in range(3):
         machine.step(5, 10_000 + count * 1_000)
         machine.told(A, 0, 9, 5)
-        machine.ended(A, Outcome.BROKE_OFF, "it broke off", 5, 10_000 + count * 1_000)
+        machine.ended(A, AttemptOutcome.BROKE_OFF, "it broke off", 5, 10_000 + count * 1_000)
     assert machine.problem is not None
 
 
@@ -502,16 +514,16 @@ def test_a_peer_that_is_followed_may_correct_what_it_said() -> None:
 def test_a_standby_whose_only_peer_is_itself_says_so_at_once() -> None:
     machine = CatchUp((A,), RULES, live=True)
     assert machine.step(5, 0) == Try(A)
-    machine.ended(A, Outcome.ITSELF, "its address leads to this node itself", 5, 0)
+    machine.ended(A, AttemptOutcome.ITSELF, "its address leads to this node itself", 5, 0)
     assert machine.problem == "the node has nobody to follow: a:1 leads to the node itself"
     assert machine.step(5, 999) == Pause(1_000)
-    machine.ended(A, Outcome.COMPLETE, "", 5, 1_000)
+    machine.ended(A, AttemptOutcome.COMPLETE, "", 5, 1_000)
     assert machine.problem is None, "the address leads elsewhere by now"
 
 
 def test_a_peer_that_is_the_node_itself_is_passed_over() -> None:
     machine = CatchUp((A, B), RULES, live=True)
-    machine.ended(A, Outcome.ITSELF, "", 5, 0)
+    machine.ended(A, AttemptOutcome.ITSELF, "", 5, 0)
     assert machine.problem is None
     assert machine.step(5, 0) == Try(B)
     assert machine.stalled_count == 0
@@ -554,19 +566,20 @@ def test_who_is_left_for_an_active_peer_is_not_tried_before_it() -> None:
     machine = follower_of(A)
     machine.noted(B, 0, 9, "active")
     machine.noted(C, 0, 11, "active")
-    machine.ended(A, Outcome.STANDBY, "", 10, 0)
+    machine.ended(A, AttemptOutcome.STANDBY, "", 10, 0)
     assert machine.stalled_count == 0
     assert machine.step(10, 0) == Try(C), "it has more than the other one"
-    machine.ended(C, Outcome.UNREACHABLE, "", 10, 0)
+    machine.ended(C, AttemptOutcome.UNREACHABLE, "", 10, 0)
     assert machine.step(10, 0) == Try(B)
-    machine.ended(B, Outcome.UNREACHABLE, "", 10, 0)
+    machine.ended(B, AttemptOutcome.UNREACHABLE, "", 10, 0)
     assert machine.step(10, 12) == Try(A)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "rest_ns"), [(Outcome.UNREACHABLE, 100), (Outcome.BROKE_OFF, 100), (Outcome.STALLED, 1_000)]
+    ("outcome", "rest_ns"),
+    [(AttemptOutcome.UNREACHABLE, 100), (AttemptOutcome.BROKE_OFF, 100), (AttemptOutcome.STALLED, 1_000)],
 )
-def test_an_active_peer_that_failed_is_not_preferred_at_once(outcome: Outcome, rest_ns: int) -> None:
+def test_an_active_peer_that_failed_is_not_preferred_at_once(outcome: AttemptOutcome, rest_ns: int) -> None:
     machine = follower_of(B, role="active")
     machine.ended(B, outcome, "", 10, 0)
     machine.told(A, 0, 9, 10, "standby")
@@ -577,13 +590,13 @@ def test_an_active_peer_that_failed_is_not_preferred_at_once(outcome: Outcome, r
 
 def test_an_active_peer_of_another_chain_is_never_preferred_before_it_brings_a_block() -> None:
     machine = follower_of(B, role="active")
-    machine.ended(B, Outcome.LIED, "block 10", 10, 0)
+    machine.ended(B, AttemptOutcome.LIED, "block 10", 10, 0)
     machine.told(A, 0, 9, 10, "standby")
     machine.noted(B, 0, 30, "active")
     assert machine.active_beside(A, 10, 10_000) is None
     assert machine.step(10, 10_000) == Try(A)
-    machine.ended(A, Outcome.UNREACHABLE, "", 10, 10_000)
+    machine.ended(A, AttemptOutcome.UNREACHABLE, "", 10, 10_000)
     assert machine.step(10, 10_000) == Try(B), "there is nobody else"
-    machine.ended(B, Outcome.BROKE_OFF, "", 12, 10_000)
+    machine.ended(B, AttemptOutcome.BROKE_OFF, "", 12, 10_000)
     machine.noted(B, 0, 30, "active")
     assert machine.active_beside(A, 12, 20_000) == B

@@ -20,7 +20,7 @@ from gateway.cluster.role_keeper import RoleKeeper
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import NodeCallFailed
 from gateway.limits import CONTROL_SECONDS_MAX
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.certificates import Authority
 from tests.gateway.cluster.test_peer_follower import until
 from tests.gateway.cluster.test_role_keeper import BLOCKS, PEER, keep, play
@@ -102,7 +102,7 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
 def test_a_block_that_cannot_be_read_is_an_error_of_the_node_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(ledger: Ledger, number: int) -> None:
+    def refuse(ledger: BlockStore, number: int) -> None:
         raise LayoutError(f"block {number}", "damage", "a block")
 
     async def scene(stage: Stage) -> None:
@@ -111,7 +111,7 @@ def test_a_block_that_cannot_be_read_is_an_error_of_the_node_and_logged(
             alice = stage.publisher("Alice")
             alice.block(BLOCKS[0])
             await alice.expect("ack 0")
-            monkeypatch.setattr(Ledger, "root_hash_at", refuse)
+            monkeypatch.setattr(BlockStore, "root_hash_at", refuse)
             with pytest.raises(NodeCallFailed) as caught:
                 await client.await_block(0, bytes(48), 5)
             assert caught.value.reason == "INTERNAL: await block 0: block 0: got damage, expected a block"
@@ -223,7 +223,7 @@ def test_a_drain_whose_caller_is_gone_is_not_begun_or_undone(
         keeper, _ = keep(stage)
         alice = stage.publisher("Alice")
         async with controlled(stage, keeper) as client:
-            with gate(monkeypatch, Ledger, "append"):
+            with gate(monkeypatch, BlockStore, "append"):
                 alice.block(BLOCKS[0])
                 calls = [asyncio.ensure_future(client.drain(CONTROL_SECONDS_MAX, PEER, "first"))]
                 await until(lambda: keeper.phase is Phase.DRAINING)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.cluster.failover import Failover, Step
+from gateway.cluster.failover import Failover, FailoverStep
 from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
 from gateway.errors import FailoverFailed, FailoverInterrupted
 from gateway.limits import (
@@ -151,7 +151,7 @@ def test_after_a_restart_of_the_drained_node_both_are_said_to_be_standbys_and_wh
     if is_late:
         pair.b.takes["await_block"] = FAILOVER_HOLD_SECONDS
 
-    def report(step: Step) -> None:
+    def report(step: FailoverStep) -> None:
         if step.name == "drain A":
             pair.a.role = RoleState(pair.a.role.record())
 
@@ -201,7 +201,7 @@ def test_of_two_active_nodes_one_that_another_failover_drains_is_not_handed_over
     """Two commands at once, from A to B and from B to A: both were done, and no node active."""
     pair.b.role = RoleState(RoleRecord("active"))
 
-    def report(step: Step) -> None:
+    def report(step: FailoverStep) -> None:
         if step.name == "level B":
             pair.b.role.take(RoleEvent.DRAIN, "subscribers-of-A")
             pair.b.role.take(RoleEvent.IDLE)
@@ -254,7 +254,7 @@ def test_the_old_node_may_be_lost_at_the_end(pair: Pair) -> None:
 def test_an_old_node_that_is_active_again_meanwhile_is_said_to_be(pair: Pair) -> None:
     """Its hold has run out: the steps before took too long."""
 
-    def report(step: Step) -> None:
+    def report(step: FailoverStep) -> None:
         if step.name == "activate B":
             pair.a.role.take(RoleEvent.HOLD_ENDED)
 

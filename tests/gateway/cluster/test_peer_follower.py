@@ -16,7 +16,7 @@ from gateway.addresses import Address, parse_address
 from gateway.blocks.block import Block
 from gateway.blocks.items import field_item
 from gateway.cluster.catch_up import CatchUp
-from gateway.cluster.peer_follower import Following
+from gateway.cluster.peer_follower import PeerFollower
 from gateway.node.node import Node
 from gateway.pipeline.conductor import Conductor
 from publishers.blocks.maker import key_of_seed
@@ -566,7 +566,7 @@ def test_who_stops_it_a_second_time_waits_for_the_same_end(
 ) -> None:
     """The node may stop while its role changes, and closes the ledger next."""
     settled = asyncio.Event()
-    monkeypatch.setattr(Following, "_settle", lambda _: settled.wait())
+    monkeypatch.setattr(PeerFollower, "_settle", lambda _: settled.wait())
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:

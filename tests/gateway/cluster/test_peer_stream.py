@@ -17,7 +17,7 @@ from gateway.blocks import item_set
 from gateway.blocks.block import Block
 from gateway.blocks.items import ItemKind, field_item
 from gateway.cluster import peer_stream
-from gateway.cluster.catch_up import Outcome, Range
+from gateway.cluster.catch_up import AttemptOutcome, Range
 from gateway.cluster.peer_stream import ENDINGS, PeerStream
 from gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, PEER_POLL_FAILURES_MAX, TURN_ITEMS_MIN
 from gateway.race.tables import EndStatus
@@ -25,7 +25,7 @@ from gateway.services import subscription_client as subscription
 from gateway.transport.channels import open_channel
 from gateway.workers import looking
 from gateway.workers.hashing import Hashing
-from gateway.workers.loop_slots import Turns
+from gateway.workers.loop_slots import LoopSlots
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import proof_item
 from tests.gateway.cluster.test_peer_follower import CALM, FAST, peers, until_block
@@ -52,7 +52,9 @@ def test_every_end_of_a_stream_has_a_meaning() -> None:
     assert set(ENDINGS) == set(EndStatus)
 
 
-async def attempt(tmp_path: Path, begun: int, plan: Range, *sent: int) -> tuple[Outcome, str, int | None]:
+async def attempt(
+    tmp_path: Path, begun: int, plan: Range, *sent: int
+) -> tuple[AttemptOutcome, str, int | None]:
     """Have a node that holds `begun` blocks take the blocks `sent`; how that ended, and the node's last."""
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(
@@ -74,7 +76,7 @@ async def attempt(tmp_path: Path, begun: int, plan: Range, *sent: int) -> tuple[
 
 def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path: Path) -> None:
     outcome, reason, last = asyncio.run(attempt(tmp_path, 4, Range(2, None), 2, 3))
-    assert (outcome, reason) == (Outcome.RACED, "got the header of block 2, expected 4 or later")
+    assert (outcome, reason) == (AttemptOutcome.RACED, "got the header of block 2, expected 4 or later")
     assert last == 3
 
 
@@ -98,7 +100,7 @@ def test_a_peer_that_has_no_more_is_left_for_one_that_has_long_before_it_would_c
                     await asyncio.sleep(0.005)
                 stream._heard_at -= stall_seconds / 4  # as if that time had gone by
                 ending = await running
-            assert ending == (Outcome.OUTRUN, "another peer has block 7")
+            assert ending == (AttemptOutcome.OUTRUN, "another peer has block 7")
 
     asyncio.run(scenario())
 
@@ -107,7 +109,7 @@ def test_a_message_that_does_not_parse_is_the_peers_fault(tmp_path: Path) -> Non
     async def babble(_: object, context: aio.ServicerContext[bytes, bytes]) -> None:
         await context.write(b"\xff")
 
-    async def main() -> tuple[Outcome, str]:
+    async def main() -> tuple[AttemptOutcome, str]:
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_stream_rpc_method_handler(babble)
         methods = {"subscribeBlockStream": handler}
         service = "org.hiero.block.api.BlockStreamSubscribeService"
@@ -123,12 +125,12 @@ def test_a_message_that_does_not_parse_is_the_peers_fault(tmp_path: Path) -> Non
         finally:
             await server.stop(0)
 
-    assert asyncio.run(main()) == (Outcome.LIED, "it sent a message that does not parse")
+    assert asyncio.run(main()) == (AttemptOutcome.LIED, "it sent a message that does not parse")
 
 
 def test_a_block_that_is_too_far_ahead_begins_the_attempt_anew(tmp_path: Path) -> None:
     outcome, reason, last = asyncio.run(attempt(tmp_path, 4, Range(6, None), 6))
-    assert (outcome, reason) == (Outcome.RACED, "a block before it is needed again")
+    assert (outcome, reason) == (AttemptOutcome.RACED, "a block before it is needed again")
     assert last == 3
 
 
@@ -151,7 +153,7 @@ def test_a_proof_that_is_long_in_coming_belongs_to_its_block(tmp_path: Path) -> 
             open_channel(peer.address) as channel,
         ):
             stream = PeerStream(node.conductor, peer.address, Range(0, 1), ANSWER_SECONDS)
-            assert (await stream.run(channel, None))[0] is Outcome.COMPLETE
+            assert (await stream.run(channel, None))[0] is AttemptOutcome.COMPLETE
             stored = node.ledger.read_block(0)
             assert stored is not None
             assert list(stored.items) == [*BLOCKS[0].items, proof]
@@ -167,13 +169,13 @@ def test_a_message_of_many_items_waits_for_a_turn(
         rounds_per_block=1, events_per_round=1, transactions_per_block=transaction_count, item_bytes=256
     )
     block = next(BlockMaker(7, KEY, options).blocks(1))
-    take, turns = Turns.take, []
+    take, turns = LoopSlots.take, []
 
-    async def counted(self: Turns) -> None:
+    async def counted(self: LoopSlots) -> None:
         turns.append(self)
         await take(self)
 
-    monkeypatch.setattr(Turns, "take", counted)
+    monkeypatch.setattr(LoopSlots, "take", counted)
     monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no turn
     assert (len(block.items) >= TURN_ITEMS_MIN) == waits
 
@@ -219,7 +221,7 @@ def test_a_message_of_very_many_items_is_looked_at_in_a_thread(
     monkeypatch.setattr(looking, "inspect", noted)
     monkeypatch.setattr(subscription, "inspect", noted)
 
-    async def scenario() -> tuple[Outcome, str]:
+    async def scenario() -> tuple[AttemptOutcome, str]:
         async with AsyncExitStack() as stack:
             peer = await stack.enter_async_context(fake_peer(BLOCKS, says(items_of(*sent))))
             node = await stack.enter_async_context(running_node(tmp_path))
@@ -233,9 +235,9 @@ def test_a_message_of_very_many_items_is_looked_at_in_a_thread(
     outcome, reason = asyncio.run(scenario())
     assert looked == [(item_count, item_count <= INLINE_HASH_ITEMS_MAX)]
     if words:
-        assert (outcome, reason) == (Outcome.LIED, f"subscription, before block 0: {words}")
+        assert (outcome, reason) == (AttemptOutcome.LIED, f"subscription, before block 0: {words}")
     else:
-        assert outcome is Outcome.BROKE_OFF
+        assert outcome is AttemptOutcome.BROKE_OFF
 
 
 def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
@@ -244,7 +246,7 @@ def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
     monkeypatch.setattr(looking, "inspect", lambda _: 1 // 0)
     too_many = says(items_of(*[b"\x0a\x00"] * (BLOCK_ITEMS_MAX + 1)))
 
-    async def scenario() -> tuple[Outcome, str]:
+    async def scenario() -> tuple[AttemptOutcome, str]:
         async with AsyncExitStack() as stack:
             peer = await stack.enter_async_context(fake_peer(BLOCKS, too_many))
             node = await stack.enter_async_context(running_node(tmp_path))
@@ -256,7 +258,7 @@ def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
             return ending
 
     expected = "subscription, before block 0: got 2000001 items, expected at most 2000000"
-    assert asyncio.run(scenario()) == (Outcome.LIED, expected)
+    assert asyncio.run(scenario()) == (AttemptOutcome.LIED, expected)
 
 
 @pytest.mark.parametrize("retired", [False, True])
@@ -272,7 +274,7 @@ def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(tmp_path: Pat
             stream = PeerStream(node.conductor, peer.address, Range(0, 7), ANSWER_SECONDS)
             outcome, reason = await stream.run(channel, None)
             await channel.close()
-            assert (outcome, reason) == (Outcome.COMPLETE, "it has sent everything up to block 7")
+            assert (outcome, reason) == (AttemptOutcome.COMPLETE, "it has sent everything up to block 7")
             assert stream.offered_next == 8
             assert node.ledger.last_number == 7
 
@@ -296,7 +298,7 @@ def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_que
         if asked > 3 * PEER_POLL_FAILURES_MAX:
             raise EOFError  # it is asked on and on
 
-    async def scenario() -> tuple[Outcome, str]:
+    async def scenario() -> tuple[AttemptOutcome, str]:
         async with running_node(tmp_path) as node:
             return await PeerStream(node.conductor, "peer:1", Range(0, None), ANSWER_SECONDS)._poll(poll)
 
@@ -304,7 +306,7 @@ def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_que
         with pytest.raises(EOFError):
             asyncio.run(scenario())
     else:
-        assert asyncio.run(scenario()) == (Outcome.UNREACHABLE, "DEADLINE_EXCEEDED: too late")
+        assert asyncio.run(scenario()) == (AttemptOutcome.UNREACHABLE, "DEADLINE_EXCEEDED: too late")
         assert asked == PEER_POLL_FAILURES_MAX
 
 
@@ -336,16 +338,16 @@ def test_a_peer_whose_status_does_not_parse_is_left_for_another(
 @pytest.mark.parametrize(
     ("sent", "status", "known_last", "expected"),
     [
-        ([0, 1], Code.ERROR, 1, Outcome.CLOSED),
-        ([0, 1], Code.SUCCESS, 1, Outcome.CLOSED),
-        ([], Code.ERROR, None, Outcome.CLOSED),
-        ([0, 1], Code.ERROR, 2, Outcome.BROKE_OFF),
-        ([0, 1], Code.NOT_AVAILABLE, 1, Outcome.BROKE_OFF),
-        ([0, 1], None, 1, Outcome.BROKE_OFF),
+        ([0, 1], Code.ERROR, 1, AttemptOutcome.CLOSED),
+        ([0, 1], Code.SUCCESS, 1, AttemptOutcome.CLOSED),
+        ([], Code.ERROR, None, AttemptOutcome.CLOSED),
+        ([0, 1], Code.ERROR, 2, AttemptOutcome.BROKE_OFF),
+        ([0, 1], Code.NOT_AVAILABLE, 1, AttemptOutcome.BROKE_OFF),
+        ([0, 1], None, 1, AttemptOutcome.BROKE_OFF),
     ],
 )
 def test_a_peer_that_ends_a_stream_in_order_with_nothing_missing_has_not_broken_off(
-    tmp_path: Path, sent: list[int], status: int | None, known_last: int | None, expected: Outcome
+    tmp_path: Path, sent: list[int], status: int | None, known_last: int | None, expected: AttemptOutcome
 ) -> None:
     """Live subscribers hear ERROR when the last publisher of a peer leaves with an error: not its fault."""
     responses = whole(*[BLOCKS[number] for number in sent])
@@ -356,10 +358,10 @@ def test_a_peer_that_ends_a_stream_in_order_with_nothing_missing_has_not_broken_
 
 def test_a_peer_that_ends_a_stream_within_a_block_has_broken_off(tmp_path: Path) -> None:
     responses = [items_of(*BLOCKS[0].items[:3]), Response(status=Code.ERROR)]
-    assert asyncio.run(ending_of(tmp_path, responses, None)) is Outcome.BROKE_OFF
+    assert asyncio.run(ending_of(tmp_path, responses, None)) is AttemptOutcome.BROKE_OFF
 
 
-async def ending_of(tmp_path: Path, responses: Sequence[Response], known_last: int | None) -> Outcome:
+async def ending_of(tmp_path: Path, responses: Sequence[Response], known_last: int | None) -> AttemptOutcome:
     """What it means that a peer with this last block sends these to one that follows it."""
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(fake_peer(BLOCKS, says(*responses)))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from gateway.cluster import role_keeper
-from gateway.cluster.peer_follower import Said
+from gateway.cluster.peer_follower import PeerSaid
 from gateway.cluster.role_file import ROLE_FILE_NAME, read_role, write_role
 from gateway.cluster.role_keeper import RoleKeeper
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import Fatal, RoleRefused
-from gateway.pipeline.replication_quorum import Level, StandbyGate
-from gateway.store.block_store import Ledger
+from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
+from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import Stage, gate, on_stage
 from tests.nodes import make_blocks
 
@@ -32,11 +32,11 @@ class FakeFollowing:
         self.calls: list[tuple[str, ...]] = []
         """`catch up` or `follow` with the addresses, or `stop`."""
         self._runs = False
-        self.said: dict[str, Said] = {}
+        self.said: dict[str, PeerSaid] = {}
         """What other nodes say."""
 
-    async def said_by(self, address: str) -> Said:
-        return self.said.get(address, Said())
+    async def said_by(self, address: str) -> PeerSaid:
+        return self.said.get(address, PeerSaid())
 
     def catch_up(self, addresses: Sequence[str]) -> None:
         self._start("catch up", addresses)
@@ -128,15 +128,15 @@ def test_a_hold_that_runs_out_makes_the_node_active_again(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("said", "phase"),
     [
-        (Said(0, 0, "b", "active"), Phase.STANDBY),
-        (Said(0, 7, "b", "active"), Phase.STANDBY),
-        (Said(None, None, "b", "active"), Phase.ACTIVE),  # it has less than was handed over
-        (Said(0, 7, "b", "standby"), Phase.ACTIVE),
-        (Said(), Phase.ACTIVE),  # it does not answer
+        (PeerSaid(0, 0, "b", "active"), Phase.STANDBY),
+        (PeerSaid(0, 7, "b", "active"), Phase.STANDBY),
+        (PeerSaid(None, None, "b", "active"), Phase.ACTIVE),  # it has less than was handed over
+        (PeerSaid(0, 7, "b", "standby"), Phase.ACTIVE),
+        (PeerSaid(), Phase.ACTIVE),  # it does not answer
     ],
 )
 def test_where_the_successor_is_active_a_hold_that_runs_out_makes_no_second_one(
-    tmp_path: Path, said: Said, phase: Phase
+    tmp_path: Path, said: PeerSaid, phase: Phase
 ) -> None:
     async def scene(stage: Stage) -> None:
         keeper, following = keep(stage)
@@ -162,7 +162,7 @@ def test_where_the_successor_is_active_a_hold_that_runs_out_makes_no_second_one(
 def test_a_disk_that_refuses_as_the_hold_runs_out_is_asked_again(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         keeper, following = keep(stage)
-        following.said[PEER] = Said(0, 7, "b", "active")
+        following.said[PEER] = PeerSaid(0, 7, "b", "active")
         await keeper.drain(30, PEER)
         (tmp_path / "role.new").mkdir()
         keeper._release_hold()
@@ -310,7 +310,7 @@ def test_a_drain_that_the_end_of_the_node_comes_upon_is_remembered(
     async def scene(stage: Stage) -> None:
         keeper, following = keep(stage)
         alice = stage.publisher("Alice")
-        with gate(monkeypatch, Ledger, "append"):
+        with gate(monkeypatch, BlockStore, "append"):
             alice.block(BLOCKS[0])
             drain = asyncio.ensure_future(keeper.drain(30, PEER))
             while keeper.phase is not Phase.DRAINING or not following.calls:  # noqa: ASYNC110
@@ -424,7 +424,7 @@ def test_blocks_that_are_not_finished_in_time_undo_the_drain(
     async def scene(stage: Stage) -> None:
         keeper, _ = keep(stage, drain_seconds=0.05)
         alice = stage.publisher("Alice")
-        with gate(monkeypatch, Ledger, "append"):
+        with gate(monkeypatch, BlockStore, "append"):
             alice.block(BLOCKS[0])
             with pytest.raises(Fatal) as caught:
                 await keeper.drain(30, PEER)
@@ -445,7 +445,7 @@ def test_a_resume_does_not_wait_for_the_blocks_that_a_drain_waits_for(
     async def scene(stage: Stage) -> None:
         keeper, _ = keep(stage, drain_seconds=3600)
         alice = stage.publisher("Alice")
-        with gate(monkeypatch, Ledger, "append"):
+        with gate(monkeypatch, BlockStore, "append"):
             alice.block(BLOCKS[0])
             draining = asyncio.ensure_future(keeper.drain(30, PEER))
             while stage.conductor.arbiter.retired is None:  # noqa: ASYNC110
@@ -474,7 +474,7 @@ def test_a_resume_of_another_drain_does_not_call_back_the_one_that_waits_for_blo
         keeper, _ = keep(stage, drain_seconds=3600)
         alice = stage.publisher("Alice")
         waits = True
-        with gate(monkeypatch, Ledger, "append"):
+        with gate(monkeypatch, BlockStore, "append"):
             alice.block(BLOCKS[0])
             first = asyncio.ensure_future(keeper.drain(30, PEER, "first"))
             while stage.conductor.arbiter.retired is None:  # noqa: ASYNC110
@@ -514,12 +514,12 @@ def test_a_drain_whose_caller_leaves_before_it_is_done_is_undone(tmp_path: Path)
 
 
 def test_a_drain_that_standbys_hold_up_says_which(tmp_path: Path) -> None:
-    standbys = StandbyGate(2, "this-process", [OTHER, PEER])
+    standbys = ReplicationQuorum(2, "this-process", [OTHER, PEER])
 
     async def scene(stage: Stage) -> None:
         keeper, _ = keep(stage, drain_seconds=0.05)
         alice = stage.publisher("Alice")
-        standbys.heard(OTHER, Level("that-process", None, b""))
+        standbys.heard(OTHER, DurableHeight("that-process", None, b""))
         alice.block(*BLOCKS[:2])
         while stage.conductor.acknowledging.awaiting_count < 2:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

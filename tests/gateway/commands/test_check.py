@@ -15,14 +15,14 @@ from click.testing import CliRunner, Result
 from datastream import DataStreamer
 from gateway.commands.check import command
 from gateway.commands.cli import main
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.gateway.store.test_block_store import BLOCKS, commit
 
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """A data folder with eight blocks."""
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS)
     ledger.close()
     return tmp_path
@@ -105,7 +105,7 @@ def test_what_cannot_be_checked(data_dir: Path, capsys: pytest.CaptureFixture[st
 
 def test_two_folders_of_the_same_blocks(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
-    ledger = Ledger.open(other)
+    ledger = BlockStore.open(other)
     commit(ledger, BLOCKS[:5])
     ledger.close()
     entries = sum(len(block.items) + 3 for block in BLOCKS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.commands.cli import main
 from gateway.commands.keygen import command
 from gateway.key_files import load_private_key, public_key_hex
@@ -31,7 +31,7 @@ def test_json_is_one_object(tmp_path: Path) -> None:
     printed = json.loads(result.output)
     assert printed.keys() == {"key_file", "ledger_key"}
     assert printed["key_file"] == str(path)
-    assert LedgerKeys.parse([printed["ledger_key"]]).ed25519[0].hex() == public_key_hex(
+    assert TrustedKeys.parse([printed["ledger_key"]]).ed25519[0].hex() == public_key_hex(
         load_private_key(path)
     )
 

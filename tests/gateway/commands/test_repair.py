@@ -17,7 +17,7 @@ from datastream.layout import HEADER_OFFSET, page_start
 from gateway.commands import check
 from gateway.commands.repair import command
 from gateway.errors import Fatal
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.chain_file import pack
 from tests.datastream.file.test_evidence import ITEMS, put_header
 from tests.datastream.file.test_evidence import filled as filled_stream
@@ -170,14 +170,14 @@ def test_what_is_sound_or_open_is_left_alone(tmp_path: Path) -> None:
     assert str(run(tmp_path, "--take", "header", "--yes").exception).endswith(
         "got header, expected nothing, as nothing is wrong"
     )
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     for words in ((), ("--take", "header", "--yes")):
         assert "the stream is in use by another program or opener" in str(run(tmp_path, *words).exception)
     ledger.close()
 
 
 def test_what_a_commit_left_is_told(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     ledger.append(BLOCKS[:2])
     ledger.begin(BLOCKS[2:3])
     ledger.streamer._bookmarks.close()
@@ -208,7 +208,7 @@ def test_killed_before_each_step_the_same_again_ends_it(data_dir: Path, tmp_path
     for number in range(1, count + 1):
         killed = tmp_path / f"killed-{number}"
         try:
-            Ledger.open(killed).close()  # refused, or done
+            BlockStore.open(killed).close()  # refused, or done
         except Fatal:
             result = run(killed, "--take", taken, "--yes")
             assert result.exit_code == 0, (number, result.output, result.exception)

@@ -16,7 +16,7 @@ from datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE
 from gateway.blocks.stream_layout import BLOCK_END_TYPE, encode
 from gateway.commands.cli import main
 from gateway.commands.truncate import command
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.datastream.streams import commit as commit_items
 from tests.datastream.streams import entries, operation, sample_file
 from tests.gateway.store.test_block_store import BLOCKS, commit, filled
@@ -76,7 +76,7 @@ def run(*arguments: object, answer: str = "") -> Result:
 
 
 def blocks_in(data_dir: Path) -> list[int]:
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     try:
         assert ledger.first_number is not None
         assert ledger.last_number is not None
@@ -122,7 +122,7 @@ def test_the_last_blocks_of_a_node_are_cut_when_somebody_says_yes(data_dir: Path
     assert stream_bytes(data_dir) == filled(tmp_path / "never cut", BLOCKS[:5])
     assert check_stream(data_dir / "datastream.bin").findings == []
     assert_cut_holds(cut, 5)
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     commit(ledger, BLOCKS[5:])
     ledger.close()
     assert blocks_in(data_dir) == list(range(8))
@@ -189,7 +189,7 @@ def test_what_is_refused_of_a_node(
 
 
 def test_a_chain_keeps_a_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[3:5])
     ledger.close()
     assert main(["truncate", str(tmp_path), "--to-block", "2", "--yes"]) == 1
@@ -201,7 +201,7 @@ def test_a_chain_keeps_a_block(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_stream_that_is_open_is_refused(
     data_dir: Path, stream: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     assert main(["truncate", str(data_dir), "--to-block", "4", "--yes"]) == 1
     assert "the stream is in use by another program or opener" in capsys.readouterr().err
     ledger.close()

@@ -31,8 +31,8 @@ from gateway.pipeline import group_commit as group_commit_module
 from gateway.race.actions import Response, Skip
 from gateway.services import publish_service
 from gateway.status import node_report as node_account
-from gateway.status.node_report import NodeAccount
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.status.node_report import NodeReport
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.datastream.fake_disk import FailingDisk
 from tests.nodes import (
@@ -160,13 +160,13 @@ def test_no_response_leaves_before_the_flush(tmp_path: Path, monkeypatch: pytest
 def hold_commits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Hold all commits until the event is set, so that every publisher is there for the first."""
     go_on = threading.Event()
-    append = Ledger.append
+    append = BlockStore.append
 
-    def held(ledger: Ledger, blocks: Sequence[VerifiedBlock]) -> None:
+    def held(ledger: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
         assert go_on.wait(ANSWER_SECONDS)
         append(ledger, blocks)
 
-    monkeypatch.setattr(Ledger, "append", held)
+    monkeypatch.setattr(BlockStore, "append", held)
     return go_on
 
 
@@ -253,14 +253,14 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
     """Everybody hears it, nothing is seen of the block, /readyz says why, and the node goes on by itself."""
     disk = disk_at(tmp_path / "failing")
     room = asyncio.Event()
-    probe = Ledger.probe
+    probe = BlockStore.probe
 
-    def probe_when_there_is_room(ledger: Ledger) -> None:
+    def probe_when_there_is_room(ledger: BlockStore) -> None:
         if not room.is_set():
             raise OSError(errno.ENOSPC, "No space left on device")
         probe(ledger)
 
-    monkeypatch.setattr(Ledger, "probe", probe_when_there_is_room)
+    monkeypatch.setattr(BlockStore, "probe", probe_when_there_is_room)
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
     monkeypatch.setattr(node_account, "HEALTH_CHECK_SECONDS", 0.01)
 
@@ -525,7 +525,7 @@ def test_a_watch_that_ends_on_an_error_is_seen(
 
     async def scenario() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(NodeAccount, "_findings", lambda _: 1 // 0)
+            patch.setattr(NodeReport, "_findings", lambda _: 1 // 0)
             async with running_node(tmp_path):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     while "the node does not watch itself any more" not in caplog.messages:  # noqa: ASYNC110

@@ -21,7 +21,7 @@ from gateway.node import run as node_run
 from gateway.node.event_loop import NodeLoop
 from gateway.node.node import Node
 from gateway.node.run import run_node
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, node_settings, wire_to
 
 BLOCKS = make_blocks(1)
@@ -30,7 +30,7 @@ BLOCKS = make_blocks(1)
 def test_a_node_that_opens_its_stream_does_not_go_on_with_it_when_it_is_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def open_slowly(data_dir: Path, *, go_on: Callable[[], None], **options: object) -> Ledger:
+    def open_slowly(data_dir: Path, *, go_on: Callable[[], None], **options: object) -> BlockStore:
         signal.raise_signal(signal.SIGTERM)
         ends_at = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < ends_at:
@@ -39,11 +39,11 @@ def test_a_node_that_opens_its_stream_does_not_go_on_with_it_when_it_is_to_stop(
         pytest.fail("it goes on")
 
     caplog.set_level("INFO")
-    monkeypatch.setattr(Ledger, "open", open_slowly)
+    monkeypatch.setattr(BlockStore, "open", open_slowly)
     assert run_node(node_settings(tmp_path)) == 0
     assert caplog.messages[-1] == "node stopped before it had started"
     monkeypatch.undo()
-    Ledger.open(tmp_path).close()
+    BlockStore.open(tmp_path).close()
 
 
 def test_a_node_that_has_opened_its_stream_does_not_listen_when_it_is_to_stop(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_node_that_has_opened_its_stream_does_not_listen_when_it_is_to_stop(tm
         assert not hasattr(node, "account")
 
     asyncio.run(scenario())
-    Ledger.open(tmp_path).close()
+    BlockStore.open(tmp_path).close()
 
 
 def test_a_bug_in_the_race_stops_the_node_with_status_1(
@@ -65,10 +65,10 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
 ) -> None:
     """The block that was being committed is on disk, so that the next start goes on behind it."""
 
-    def bug(ledger: Ledger, block: object) -> None:
+    def bug(ledger: BlockStore, block: object) -> None:
         raise ChainMisuse(7, 0)
 
-    monkeypatch.setattr(Ledger, "advance", bug)
+    monkeypatch.setattr(BlockStore, "advance", bug)
     publishing, heard = list[asyncio.Task[None]](), list[str]()
 
     async def publish(node: Node) -> None:
@@ -107,6 +107,6 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
     assert "the node stops on an internal error" in [record.message for record in caplog.records]
     assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # not an acknowledgement
     monkeypatch.undo()
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     assert ledger.last_number == 0
     ledger.close()

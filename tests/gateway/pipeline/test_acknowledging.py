@@ -15,9 +15,9 @@ from gateway.blocks.block import Block
 from gateway.blocks.item_set import inspect
 from gateway.pipeline import acknowledging as acknowledging_module
 from gateway.pipeline import group_commit as group_commit_module
-from gateway.pipeline.replication_quorum import Level, StandbyGate
+from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
 from gateway.race.records import RaceRules
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import Hand, Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of
 from tests.nodes import ANSWER_SECONDS, make_blocks
@@ -29,7 +29,7 @@ class Scene(Stage):
     """A stage with one standby, whose reports are the test's to make."""
 
     def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
-        self.standbys = StandbyGate(1, "this-process", ["b:1"])
+        self.standbys = ReplicationQuorum(1, "this-process", ["b:1"])
         super().__init__(data_dir, rules, standbys=self.standbys, **options)
         chain = self.ledger.chain
         if chain.last_number is not None and chain.last_root_hash is not None:
@@ -40,7 +40,7 @@ class Scene(Stage):
         """The standby has block `number` on disk."""
         root_hash = self.ledger.root_hash_at(number)
         assert root_hash is not None
-        self.standbys.heard("b:1", Level("that-process", number, root_hash))
+        self.standbys.heard("b:1", DurableHeight("that-process", number, root_hash))
         self.acknowledging.release()
 
     def lose(self) -> None:
@@ -280,7 +280,7 @@ def test_confirmed_while_the_disk_refuses(
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(BLOCKS[0])
-        with gate(monkeypatch, Ledger, "begin") as held:
+        with gate(monkeypatch, BlockStore, "begin") as held:
             scene.disk.plan = {"fdatasync": [errno.EIO]}
             alice.block(BLOCKS[1])
             await held.reached()

@@ -13,7 +13,7 @@ from gateway.pipeline import conductor
 from gateway.pipeline.outbox import Outbox
 from gateway.race.actions import Action, Response
 from gateway.race.records import RaceRules
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of
 from tests.nodes import ANSWER_SECONDS, make_blocks
@@ -279,7 +279,7 @@ def test_a_publisher_that_leaves_while_its_message_is_kept_is_not_missed(tmp_pat
 
 def test_stopping_finishes_what_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(stage: Stage) -> None:
-        with gate(monkeypatch, Ledger, "append") as held:
+        with gate(monkeypatch, BlockStore, "append") as held:
             alice, bob = stage.publisher("alice"), stage.publisher("bob")
             alice.block(*BLOCKS[:2])
             bob.items(*BLOCKS[2].items[:3])
@@ -304,7 +304,7 @@ def test_who_is_taken_back_and_retired_again_finishes_what_is_complete(
     async def play(stage: Stage) -> None:
         await stage.conductor.retire("for a standby")
         stage.conductor.reinstate()
-        with gate(monkeypatch, Ledger, "append") as held:
+        with gate(monkeypatch, BlockStore, "append") as held:
             alice = stage.publisher("alice")
             alice.block(BLOCKS[0])
             await held.reached()
@@ -342,7 +342,7 @@ def test_stopping_waits_no_longer_than_it_may_but_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def play(stage: Stage) -> None:
-        with gate(monkeypatch, Ledger, "append") as held:
+        with gate(monkeypatch, BlockStore, "append") as held:
             alice = stage.publisher("alice")
             alice.block(BLOCKS[0])
             await held.reached()
@@ -391,7 +391,7 @@ def test_a_bug_in_the_race_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         stage.ledger.close()
 
     asyncio.run(main())
-    reopened = Ledger.open(tmp_path)
+    reopened = BlockStore.open(tmp_path)
     assert reopened.last_number == 0  # on disk, and never acknowledged: that is allowed
     reopened.close()
 

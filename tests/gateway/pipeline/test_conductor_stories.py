@@ -22,7 +22,7 @@ from gateway.pipeline import group_commit as group_commit_module
 from gateway.pipeline.outbox import Outbox
 from gateway.race.actions import Acknowledgement, EndOfStream, PublisherId
 from gateway.race.tables import EndStatus
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import block_items, summary_of
 from tests.gateway.conducting import Stage, on_stage
@@ -147,7 +147,7 @@ def test_a_block_whose_laying_out_fails_at_once_is_not_the_last_that_is_tried(
     async def play(stage: Stage) -> None:
         alice = stage.publisher("Alice")
         with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "stage", fail)
+            patch.setattr(BlockStore, "stage", fail)
             alice.block(first)
             await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
         await recovered(stage)
@@ -270,6 +270,6 @@ def test_a_stream_that_takes_no_further_commit_stops_the_node(
         stage.ledger.close()
 
     asyncio.run(main())
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     assert ledger.last_number == 0
     ledger.close()

@@ -17,7 +17,7 @@ from gateway.pipeline.dispute import Source
 from gateway.pipeline.in_flight import Attempt
 from gateway.race.actions import AttemptId
 from gateway.store import block_store as ledger_module
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.gateway.block_makers import summary_of
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.nodes import ANSWER_SECONDS, make_blocks
@@ -36,7 +36,7 @@ def test_blocks_that_wait_for_a_commit_share_the_next_one(
     """Block 0, then five and five more in a group of at most five, then the last one: two flushes each."""
 
     async def play(stage: Stage) -> None:
-        with gate(monkeypatch, Ledger, "append") as held:
+        with gate(monkeypatch, BlockStore, "append") as held:
             alice = stage.publisher("alice")
             alice.block(BLOCKS[0])
             await held.reached()
@@ -67,7 +67,7 @@ def test_a_commit_begins_with_the_last_message_of_the_block(
     """Whatever else the event loop has to do then."""
 
     async def play(stage: Stage) -> None:
-        with gate(monkeypatch, Ledger, "append") as held:
+        with gate(monkeypatch, BlockStore, "append") as held:
             alice = stage.publisher("alice")
             alice.block(BLOCKS[0])
             assert held.was_reached()  # and the event loop has not come round since
@@ -106,7 +106,10 @@ def test_a_group_is_finished_with_the_flush_that_begins_the_next_one(
         alice.block(BLOCKS[0])
         await alice.expect("ack 0")
         stage.events.clear()
-        with gate(monkeypatch, Ledger, "begin") as begun, gate(monkeypatch, Ledger, "finish") as finished:
+        with (
+            gate(monkeypatch, BlockStore, "begin") as begun,
+            gate(monkeypatch, BlockStore, "finish") as finished,
+        ):
             alice.block(BLOCKS[1])
             await begun.reached()
             alice.block(*BLOCKS[2:4])
@@ -142,7 +145,7 @@ def test_a_group_that_is_large_has_flushes_of_its_own(
         alice.block(BLOCKS[0])
         await alice.expect("ack 0")
         stage.events.clear()
-        with gate(monkeypatch, Ledger, "begin") as held:
+        with gate(monkeypatch, BlockStore, "begin") as held:
             alice.block(BLOCKS[1])
             await held.reached()
             alice.block(BLOCKS[2])
@@ -179,7 +182,7 @@ def test_the_snapshot_of_the_chain_is_written_beside_the_loop_and_after_the_answ
     monkeypatch.setattr(ledger_module, "CHAIN_SNAPSHOT_BLOCKS", 2)
 
     async def play(stage: Stage) -> None:
-        with gate(monkeypatch, Ledger, "write_snapshot") as held:
+        with gate(monkeypatch, BlockStore, "write_snapshot") as held:
             alice = stage.publisher("alice")
             alice.block(BLOCKS[0])
             await alice.expect("ack 0")
@@ -206,7 +209,7 @@ def test_a_group_that_is_large_enough_takes_no_further_block(
         alice = stage.publisher("alice")
         alice.block(BLOCKS[0])
         await alice.expect("ack 0")
-        with gate(monkeypatch, Ledger, "begin") as held:
+        with gate(monkeypatch, BlockStore, "begin") as held:
             alice.block(BLOCKS[1])
             await held.reached()
             alice.block(*BLOCKS[2:5])
@@ -251,23 +254,23 @@ def test_a_disk_that_refuses_ends_every_stream_and_is_forgiven(
     """Blocks 2 and 3 wait behind block 1; `number` is the first one that it refuses."""
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
     caplog.set_level(logging.INFO)
-    probe = Ledger.probe
+    probe = BlockStore.probe
     probe_outcomes: list[OSError | None] = [OSError(errno.ENOSPC, "No space left on device"), None]
 
-    def failing_probe(ledger: Ledger) -> None:
+    def failing_probe(ledger: BlockStore) -> None:
         outcome = probe_outcomes.pop(0)
         if outcome is not None:
             raise outcome
         probe(ledger)
 
-    monkeypatch.setattr(Ledger, "probe", failing_probe)
+    monkeypatch.setattr(BlockStore, "probe", failing_probe)
 
     async def play(stage: Stage) -> None:
         alice, bob = stage.publisher("alice"), stage.publisher("bob")
         alice.block(BLOCKS[0])
         await alice.expect("ack 0")
         await bob.expect("ack 0")
-        with gate(monkeypatch, Ledger, "begin") as held:
+        with gate(monkeypatch, BlockStore, "begin") as held:
             stage.disk.plan = plan
             alice.block(BLOCKS[1])
             await held.reached()
@@ -313,15 +316,15 @@ def test_a_disk_that_refuses_again_is_tried_again(
     """And while it refuses, why is said as a warning where that changes, not with each try."""
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
     caplog.set_level(logging.DEBUG)
-    probe = Ledger.probe
+    probe = BlockStore.probe
     whys = ["full", "full", "broken"]
 
-    def failing_probe(ledger: Ledger) -> None:
+    def failing_probe(ledger: BlockStore) -> None:
         if whys:
             raise OSError(errno.EIO, whys.pop(0))
         probe(ledger)
 
-    monkeypatch.setattr(Ledger, "probe", failing_probe)
+    monkeypatch.setattr(BlockStore, "probe", failing_probe)
     shown: set[str | None] = set()
 
     async def play(stage: Stage) -> None:
@@ -363,7 +366,7 @@ def test_blocks_that_wait_behind_a_commit_that_fails_are_dropped(
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
 
     async def play(stage: Stage) -> None:
-        with gate(monkeypatch, Ledger, "append") as held:
+        with gate(monkeypatch, BlockStore, "append") as held:
             alice = stage.publisher("alice")
             stage.disk.plan = {"fdatasync": [errno.EIO]}
             alice.block(BLOCKS[0])
@@ -395,7 +398,7 @@ def test_any_error_of_a_commit_is_one_of_persistence(
 
     async def play(stage: Stage) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(Ledger, method, fail)
+            patch.setattr(BlockStore, method, fail)
             alice = stage.publisher("alice")
             for block in BLOCKS[:number]:
                 alice.block(block)

@@ -18,7 +18,7 @@ from gateway.blocks.verification import Verdict
 from gateway.limits import HASH_THREADS, INLINE_HASH_BYTES_MAX
 from gateway.pipeline import dispute
 from gateway.pipeline.in_flight import Lack
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.workers.proof_checks import ProofChecks
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import proof_item
@@ -247,7 +247,7 @@ def test_a_false_link_to_a_block_that_is_not_stored_yet_is_no_claim(
     async def play(stage: Stage) -> None:
         in_flight = stage.conductor.in_flight
         alice, bob, carol = (stage.publisher(name, address=name) for name in ("alice", "bob", "carol"))
-        with gate(monkeypatch, Ledger, "append") as held:
+        with gate(monkeypatch, BlockStore, "append") as held:
             alice.block(BLOCKS[0])
             await held.reached()
             bob.block(others[1])

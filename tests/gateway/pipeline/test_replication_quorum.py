@@ -9,7 +9,7 @@ import pytest
 
 from gateway.blocks.chain import Chain
 from gateway.limits import OWN_ROOTS_KEPT
-from gateway.pipeline.replication_quorum import Level, StandbyGate
+from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
 
 SELF = "this-process"
 
@@ -19,20 +19,20 @@ def root(number: int, chain: str = "ours") -> bytes:
     return hashlib.sha384(f"{chain} {number}".encode()).digest()
 
 
-def at(instance: str, number: int | None, chain: str = "ours") -> Level:
+def at(instance: str, number: int | None, chain: str = "ours") -> DurableHeight:
     """A report."""
-    return Level(instance, number, b"" if number is None else root(number, chain))
+    return DurableHeight(instance, number, b"" if number is None else root(number, chain))
 
 
-def gate_at(last: int | None, *addresses: str, least: int = 1, first: int = 0) -> StandbyGate:
+def gate_at(last: int | None, *addresses: str, least: int = 1, first: int = 0) -> ReplicationQuorum:
     """A gate of a node that has blocks up to `last`, all of them in memory."""
-    gate = StandbyGate(least, SELF, addresses or ("b",))
+    gate = ReplicationQuorum(least, SELF, addresses or ("b",))
     for number in range(first, -1 if last is None else last + 1):
         gate.stored(number, root(number))
     return gate
 
 
-def texts(gate: StandbyGate) -> list[str]:
+def texts(gate: ReplicationQuorum) -> list[str]:
     """The notes, as `address text`, with an exclamation mark for trouble."""
     return [f"{'! ' * note.is_trouble}{note.address} {note.text}" for note in gate.take_notes()]
 
@@ -180,7 +180,7 @@ def test_a_pending_report_of_a_process_that_was_replaced_is_forgotten() -> None:
     assert gate.confirmed is None
 
 
-def moved_address() -> StandbyGate:
+def moved_address() -> ReplicationQuorum:
     """A gate of which one address led to process `two`, as another still does, and leads to `three` now."""
     gate = gate_at(5, "vip", "b", "c", least=2)
     for address, instance in (("vip", "two"), ("b", "two"), ("c", "three")):
@@ -286,12 +286,12 @@ def test_a_standby_that_ends_before_this_nodes_first_block_counts_for_nothing() 
 # --- older blocks, whose root hashes have to be read --------------------------------------------------------
 
 
-def far_gate() -> StandbyGate:
+def far_gate() -> ReplicationQuorum:
     """A gate that was made anew, of a node that has blocks 1 to 4,999."""
     chain = Chain(1)
     for number in range(1, 5_000):
         chain.advance(number, root(number))
-    return StandbyGate(1, SELF, ["b"], chain)
+    return ReplicationQuorum(1, SELF, ["b"], chain)
 
 
 def test_a_report_of_an_old_block_is_looked_up() -> None:
@@ -350,7 +350,7 @@ def test_whatever_nodes_report_only_what_they_have_is_confirmed() -> None:
         least = rng.randint(1, 3)
         disks = {name: (f"{name}-0", -1) for name in "bcd"}
         addresses = {"b": "b", "b2": "b", "c": "c", "d": "d", "me": ""}
-        gate = StandbyGate(least, SELF, list(addresses))
+        gate = ReplicationQuorum(least, SELF, list(addresses))
         last = -1
         for step in range(60):
             if rng.random() < 0.4:
@@ -388,14 +388,18 @@ def test_whatever_nodes_report_only_what_they_have_is_confirmed() -> None:
 
 
 def report(
-    gate: StandbyGate, address: str, addresses: dict[str, str], disks: dict[str, tuple[str, int]], last: int
+    gate: ReplicationQuorum,
+    address: str,
+    addresses: dict[str, str],
+    disks: dict[str, tuple[str, int]],
+    last: int,
 ) -> None:
     """Whoever is at this address says what it has."""
     instance, level = disks.get(addresses[address], (SELF, last))
     gate.heard(address, at(instance, None if level < 0 else level))
 
 
-def open_stale_anew(gate: StandbyGate) -> None:
+def open_stale_anew(gate: ReplicationQuorum) -> None:
     """Do what the shell does."""
     for address in gate.stale():
         gate.lost(address, "cancelled")

@@ -17,7 +17,7 @@ from gateway.race.actions import (
     Behind,
     EndOfStream,
     Response,
-    Send,
+    SendResponse,
 )
 from gateway.race.tables import EndStatus
 from gateway.services.publish_service import to_wire
@@ -43,7 +43,7 @@ def test_actions_compare_by_what_they_say() -> None:
     assert Append(AttemptId(1), [b"a"], [4], 1) != Append(AttemptId(2), [b"a"], [4], 1)
     with pytest.raises(dataclasses.FrozenInstanceError):
         Acknowledgement(3).block_number = 4  # type: ignore[misc]
-    assert {field.name for field in dataclasses.fields(Send)} == {"publisher_id", "response"}
+    assert {field.name for field in dataclasses.fields(SendResponse)} == {"publisher_id", "response"}
 
 
 @pytest.mark.parametrize("kind", get_args(Response))

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.race.actions import Action, AttemptId, PublisherId, Resend, Send
+from gateway.race.actions import Action, AttemptId, PublisherId, Resend, SendResponse
 from gateway.race.facts import RaceError
 from gateway.race.records import RaceRules
 from gateway.race.tables import BlockState, Failure
@@ -142,7 +142,7 @@ def test_a_resend_says_how_the_block_was_lost(lose: Callable[[Race], object], fa
     assert {
         action.response.failure
         for action in race.log
-        if isinstance(action, Send) and isinstance(action.response, Resend)
+        if isinstance(action, SendResponse) and isinstance(action.response, Resend)
     } == {failure}
 
 

@@ -15,7 +15,7 @@ from gateway.blocks.errors import LayoutError
 from gateway.blocks.items import field_item
 from gateway.limits import SUBSCRIBE_SHARED_BYTES_MAX
 from gateway.services.block_reader import BlockReader, Position
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.gateway.block_makers import header_item
 from tests.gateway.store.test_block_store import commit
 
@@ -35,7 +35,7 @@ async def reader_of(
     shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
 ) -> AsyncIterator[BlockReader]:
     """A reader of a ledger with these blocks."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     commit(ledger, [VerifiedBlock(one.number, one.items, bytes(48)) for one in blocks])
     reader = BlockReader(ledger.streamer, set_bytes_max, shared_bytes_max)
     try:

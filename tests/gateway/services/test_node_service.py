@@ -22,7 +22,7 @@ from gateway.blocks.stream_layout import StoredBlock
 from gateway.limits import ACCESS_BYTES_MAX, ACCESS_READS_MAX
 from gateway.services import node_service
 from gateway.services.node_service import ACCESS_SERVICE_NAME, STATUS_KEY, read_facts
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.deaf_client import DeafClient
 from tests.nodes import ANSWER_SECONDS, KEY, Wire, make_blocks, running_node, wire_to
@@ -155,15 +155,15 @@ def test_a_block_longer_than_any_message_comes_back_whole(tmp_path: Path) -> Non
 
 def test_few_blocks_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, begun = threading.Event(), list[int]()
-    read_block = Ledger.read_block
+    read_block = BlockStore.read_block
 
-    def held(ledger: Ledger, number: int) -> StoredBlock | None:
+    def held(ledger: BlockStore, number: int) -> StoredBlock | None:
         begun.append(number)
         assert go_on.wait(ANSWER_SECONDS)
         return read_block(ledger, number)
 
     async def scenario(wire: Wire) -> None:
-        monkeypatch.setattr(Ledger, "read_block", held)
+        monkeypatch.setattr(BlockStore, "read_block", held)
         asked = [asyncio.ensure_future(ask(wire, LATEST)) for _ in range(ACCESS_READS_MAX + 1)]
         waiting = wire.node.block_access._of_strangers.reading
         async with asyncio.timeout(ANSWER_SECONDS):
@@ -191,11 +191,11 @@ def test_a_block_that_cannot_be_read_is_told_from_one_that_is_not_held(
     error: Exception,
     status: int,
 ) -> None:
-    def damaged(ledger: Ledger, number: int) -> None:
+    def damaged(ledger: BlockStore, number: int) -> None:
         raise error
 
     async def scenario(wire: Wire) -> None:
-        monkeypatch.setattr(Ledger, "read_block", damaged)
+        monkeypatch.setattr(BlockStore, "read_block", damaged)
         assert (await ask(wire, Request(block_number=1))).status == status
         monkeypatch.undo()
         assert (await ask(wire, Request(block_number=1))).status == Code.SUCCESS
@@ -213,14 +213,14 @@ def test_a_status_request_reads_one_root_hash_however_often_it_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = list[int]()
-    root_hash_at = Ledger.root_hash_at
+    root_hash_at = BlockStore.root_hash_at
 
-    def counted(ledger: Ledger, number: int) -> bytes | None:
+    def counted(ledger: BlockStore, number: int) -> bytes | None:
         asked.append(number)
         return root_hash_at(ledger, number)
 
     async def scenario(wire: Wire) -> None:
-        monkeypatch.setattr(Ledger, "root_hash_at", counted)
+        monkeypatch.setattr(BlockStore, "root_hash_at", counted)
         stub = node_pb2_grpc.BlockNodeServiceStub(wire.channel())
         metadata = [(STATUS_KEY, str(number % 2)) for number in range(100)]
         await stub.serverStatus(node_pb2.ServerStatusRequest(), metadata=metadata, timeout=ANSWER_SECONDS)

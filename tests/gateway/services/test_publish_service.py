@@ -22,7 +22,7 @@ from gateway.race.records import RaceRules
 from gateway.services import publish_service
 from gateway.services.publish_service import METHOD_NAME, SERVICE_NAME
 from gateway.workers.hashing import Hashing
-from gateway.workers.loop_slots import Turns
+from gateway.workers.loop_slots import LoopSlots
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import (
     ANSWER_SECONDS,
@@ -103,14 +103,14 @@ def test_only_messages_of_many_items_wait_for_a_turn(
 ) -> None:
     options = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=130, item_bytes=256)
     block = next(BlockMaker(7, KEY, options).blocks(1))
-    take, turns = Turns.take, []
+    take, turns = LoopSlots.take, []
 
-    async def counted(self: Turns) -> None:
+    async def counted(self: LoopSlots) -> None:
         turns.append(self)
         await take(self)
 
     async def scenario(wire: Wire) -> None:
-        monkeypatch.setattr(Turns, "take", counted)
+        monkeypatch.setattr(LoopSlots, "take", counted)
         monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no turn
         alice = await wire.publisher()
         for run in split(block.items, size):

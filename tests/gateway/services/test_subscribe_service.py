@@ -26,7 +26,7 @@ from gateway.blocks.items import ItemKind, field_item, varint
 from gateway.limits import SUBSCRIBE_READ_THREADS, SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.metrics import Metrics
 from gateway.services.subscribe_service import METHOD_NAME, SERVICE_NAME, SubscribeLimits, SubscribeService
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.transport.known_nodes import KnownNodes
 from tests.deaf_client import DeafClient
@@ -43,7 +43,7 @@ class Serving:
     """A ledger and its subscribe service, without the rest of a node."""
 
     def __init__(self, data_dir: Path, limits: SubscribeLimits, first_number: int | None = 0) -> None:
-        self.ledger = Ledger.open(data_dir)
+        self.ledger = BlockStore.open(data_dir)
         self.metrics = Metrics(verification_mode="full")
         self.service = SubscribeService(self.ledger, first_number, self.metrics, limits)
         self.nodes = KnownNodes()
@@ -67,7 +67,7 @@ class Serving:
         return await self.wire.subscribe(start, end)
 
 
-async def commit_to(ledger: Ledger, *blocks: Block) -> None:
+async def commit_to(ledger: BlockStore, *blocks: Block) -> None:
     """Commit blocks that nobody has verified."""
     verified = [VerifiedBlock(block.number, block.items, b"\x05" * 48) for block in blocks]
     await asyncio.to_thread(ledger.append, verified)
@@ -574,7 +574,7 @@ def test_a_node_that_begins_anywhere_serves_who_was_there_before_its_first_block
 
 
 def test_a_restarted_node_serves_its_history(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, [VerifiedBlock(block.number, block.items, b"\x05" * 48) for block in BLOCKS[:4]])
     ledger.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.api import subscribe_pb2
 from gateway.blocks.block_numbers import U64_MAX as MAX
-from gateway.services.subscriber_state import READ, WAIT, End, Held, Step, Subscriber
+from gateway.services.subscriber_state import READ, WAIT, Held, Step, Subscriber, SubscriptionEnd
 from gateway.services.subscription_client import status_name
 
 FUTURE = 10
@@ -20,7 +20,7 @@ EMPTY_ANYWHERE = Held(None, None)
 
 def named(step: Step) -> str:
     """`READ`, `WAIT`, or the name of the status."""
-    return status_name(step.status) if isinstance(step, End) else step.name
+    return status_name(step.status) if isinstance(step, SubscriptionEnd) else step.name
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_who_waited_for_a_node_that_begins_anywhere_is_answered_when_it_has(
     subscriber = Subscriber(start, end, FUTURE)
     assert subscriber.step(EMPTY_ANYWHERE) is WAIT
     step = subscriber.step(Held(first, first))
-    place = "" if isinstance(step, End) else f" from {subscriber.next_number}"
+    place = "" if isinstance(step, SubscriptionEnd) else f" from {subscriber.next_number}"
     assert named(step) + place == expected
 
 
@@ -102,7 +102,7 @@ def test_the_reason_says_what_was_asked_and_what_is_there() -> None:
     reasons = []
     for start, end in ((3, MAX), (7, 6), (MAX, 2), (20, MAX)):
         step = Subscriber(start, end, FUTURE).step(FROM_5_TO_9)
-        assert isinstance(step, End)
+        assert isinstance(step, SubscriptionEnd)
         reasons.append(step.reason)
     assert reasons == [
         "start 3, end max: the first block is 5",
@@ -119,7 +119,7 @@ def test_a_range_ends_with_success_and_nothing_behind_it_is_sent() -> None:
     assert subscriber.wrote(7), "block 8 may follow at once"
     assert subscriber.wrote(None)
     assert not subscriber.wrote(8), "block 9 was read, too, and is not for this one"
-    assert subscriber.step(FROM_5_TO_9) == End(
+    assert subscriber.step(FROM_5_TO_9) == SubscriptionEnd(
         subscribe_pb2.SubscribeStreamResponse.Code.SUCCESS, "everything was sent"
     )
     assert not subscriber.live
@@ -158,7 +158,9 @@ def test_a_source_error_ends_a_live_subscriber_when_it_has_all_that_is_committed
     assert subscriber.step(Held(0, 11)) is READ
     assert subscriber.wrote(10)
     assert not subscriber.wrote(11)
-    assert subscriber.step(Held(0, 11)) == End(subscribe_pb2.SubscribeStreamResponse.Code.ERROR, "gone")
+    assert subscriber.step(Held(0, 11)) == SubscriptionEnd(
+        subscribe_pb2.SubscribeStreamResponse.Code.ERROR, "gone"
+    )
 
 
 def test_a_source_error_ends_who_waits_for_a_block_to_come() -> None:
@@ -240,7 +242,7 @@ def test_history_and_live_are_one_stream_without_gap_or_repeat(seed: int) -> Non
                 reading.clear()
             continue
         step = subscriber.step(Held(first, last))
-        if isinstance(step, End) or (step is WAIT and last >= 30):
+        if isinstance(step, SubscriptionEnd) or (step is WAIT and last >= 30):
             break
         if step is READ:
             assert subscriber.next_number is not None

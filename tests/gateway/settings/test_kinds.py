@@ -17,11 +17,11 @@ from gateway.settings.kinds import (
     FirstBlock,
     Folder,
     HostPort,
-    Kind,
     Listed,
     Network,
     NotThisKind,
     Seconds,
+    SettingKind,
     Size,
     Subject,
     Switch,
@@ -37,7 +37,7 @@ CHOICE = Choice(("auto", 8, 16))
 NAMES = Listed(Text("KIND:KEY"))
 SUBJECTS = Listed(Subject(), separator=";")
 
-READ: list[tuple[Kind, object, object]] = [
+READ: list[tuple[SettingKind, object, object]] = [
     (NUMBER, "64", 64),
     (NUMBER, " 64 ", 64),
     (NUMBER, "10_000", 10_000),
@@ -78,7 +78,7 @@ READ: list[tuple[Kind, object, object]] = [
     (NAMES, ("a:1", "b:2"), ("a:1", "b:2")),
 ]
 
-REFUSED: list[tuple[Kind, tuple[object, ...], str]] = [
+REFUSED: list[tuple[SettingKind, tuple[object, ...], str]] = [
     (
         NUMBER,
         ("", "x", "1.0", 1.0, True, 0, 10_001, "1__0", "-1", "9" * 5000, None),
@@ -129,19 +129,19 @@ def home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("kind", "written", "value"), READ)
-def test_a_kind_reads_text_and_toml(kind: Kind, written: object, value: object) -> None:
+def test_a_kind_reads_text_and_toml(kind: SettingKind, written: object, value: object) -> None:
     read = kind.read(written)
     assert read == value
     assert type(read) is type(value)
 
 
 @pytest.mark.parametrize(("kind", "written", "value"), READ)
-def test_what_a_kind_writes_is_toml_that_it_reads(kind: Kind, written: object, value: object) -> None:
+def test_what_a_kind_writes_is_toml_that_it_reads(kind: SettingKind, written: object, value: object) -> None:
     assert kind.read(tomllib.loads(f"x = {kind.to_toml(value)}")["x"]) == value
 
 
 @pytest.mark.parametrize(("kind", "all_written", "expected"), REFUSED)
-def test_a_kind_refuses_the_rest(kind: Kind, all_written: tuple[object, ...], expected: str) -> None:
+def test_a_kind_refuses_the_rest(kind: SettingKind, all_written: tuple[object, ...], expected: str) -> None:
     for written in all_written:
         with pytest.raises(NotThisKind) as caught:
             kind.read(written)
@@ -159,7 +159,7 @@ def test_sizes_are_written_in_the_largest_unit_that_divides_them() -> None:
 
 
 def test_each_kind_names_its_values_in_the_help() -> None:
-    kinds: list[Kind] = [
+    kinds: list[SettingKind] = [
         NUMBER,
         TIME,
         SIZE,

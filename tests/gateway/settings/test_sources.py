@@ -16,9 +16,9 @@ from gateway.settings.kinds import (
     FirstBlock,
     Folder,
     HostPort,
-    Kind,
     Listed,
     Seconds,
+    SettingKind,
     Size,
     Switch,
     WholeNumber,
@@ -463,7 +463,7 @@ def test_what_is_printed_tells_the_origins() -> None:
     assert set(tomllib.loads(text)) > {"publish", "tcp", "role"}
 
 
-def one_past(kind: Kind) -> list[tuple[object, str]]:
+def one_past(kind: SettingKind) -> list[tuple[object, str]]:
     """What is just below and just above a kind of number, as TOML has it, and what is expected instead."""
     if isinstance(kind, WholeNumber):
         words = f"a whole number from {kind.least} to {kind.most}"

@@ -11,7 +11,7 @@ import pytest
 from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN
 from gateway.pipeline.dispute import Disputed
 from gateway.pipeline.replication_quorum import StandbyFacts
-from gateway.status.findings import ADVICE, LACK_SECONDS, Facts, FindingBook, Kind, look, slug
+from gateway.status.findings import ADVICE, LACK_SECONDS, Facts, FindingBook, FindingKind, look, slug
 
 DISPUTED = Disputed(7, b"\1" * 48, b"\2" * 48, ("alice", "bob"), is_dead_end=True)
 FINE = Facts(
@@ -30,7 +30,7 @@ STANDBYS = StandbyFacts(2, (("b:1", "has block 6"), ("c:1", "does not report: go
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 
 
-def kinds(facts: Facts) -> list[Kind]:
+def kinds(facts: Facts) -> list[FindingKind]:
     return [kind for kind, _ in look(facts)]
 
 
@@ -41,63 +41,63 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
 @pytest.mark.parametrize(
     ("facts", "kind", "text"),
     [
-        (replace(FINE, is_starting=True), Kind.STARTING, "the node is starting"),
-        (replace(FINE, is_stopping=True), Kind.STOPPING, "the node is stopping"),
-        (replace(FINE, disk_failure="no space"), Kind.DISK, "blocks cannot be written: no space"),
+        (replace(FINE, is_starting=True), FindingKind.STARTING, "the node is starting"),
+        (replace(FINE, is_stopping=True), FindingKind.STOPPING, "the node is stopping"),
+        (replace(FINE, disk_failure="no space"), FindingKind.DISK, "blocks cannot be written: no space"),
         (
             replace(FINE, is_broken=True),
-            Kind.BROKEN,
+            FindingKind.BROKEN,
             "the publish race has stopped on an internal error, see the log",
         ),
-        (replace(FINE, catch_up_problem="stands still"), Kind.BEHIND, "stands still"),
-        (replace(FINE, disputed=DISPUTED), Kind.DEAD_END, DISPUTED.text),
+        (replace(FINE, catch_up_problem="stands still"), FindingKind.BEHIND, "stands still"),
+        (replace(FINE, disputed=DISPUTED), FindingKind.DEAD_END, DISPUTED.text),
         (
             replace(FINE, disputed=replace(DISPUTED, is_dead_end=False)),
-            Kind.DOUBT,
+            FindingKind.DOUBT,
             replace(DISPUTED, is_dead_end=False).text,
         ),
-        (replace(FINE, processor="too little"), Kind.PROCESSOR, "too little"),
-        (replace(FINE, publisher_count=0), Kind.NO_PUBLISHERS, "no publisher is connected"),
-        (replace(FINE, publisher_count=1), Kind.ONE_PUBLISHER, "only one publisher is connected"),
+        (replace(FINE, processor="too little"), FindingKind.PROCESSOR, "too little"),
+        (replace(FINE, publisher_count=0), FindingKind.NO_PUBLISHERS, "no publisher is connected"),
+        (replace(FINE, publisher_count=1), FindingKind.ONE_PUBLISHER, "only one publisher is connected"),
         (
             replace(FINE, quiet_seconds=30.1),
-            Kind.NO_BLOCKS,
+            FindingKind.NO_BLOCKS,
             "no block was acknowledged for more than 30 s",
         ),
         (
             replace(FINE, quiet_seconds=101, block_time_seconds=10),
-            Kind.NO_BLOCKS,
+            FindingKind.NO_BLOCKS,
             "no block was acknowledged for more than 100 s",
         ),
         (
             replace(FINE, given_up_target=99),
-            Kind.UNCONFIRMED,
+            FindingKind.UNCONFIRMED,
             "publishers told of block 99, and no peer has it or one before it",
         ),
-        (replace(FINE, refused_message="too long"), Kind.MESSAGE_TOO_LONG, "too long"),
+        (replace(FINE, refused_message="too long"), FindingKind.MESSAGE_TOO_LONG, "too long"),
         (
             replace(FINE, standbys=replace(STANDBYS, awaiting_seconds=3.0)),
-            Kind.STANDBYS,
+            FindingKind.STANDBYS,
             WAITING + "b:1 has block 6; c:1 does not report: gone",
         ),
         (
             replace(FINE, standbys=StandbyFacts(1, (), awaiting=(7, 7), awaiting_seconds=9.0)),
-            Kind.STANDBYS,
+            FindingKind.STANDBYS,
             "block 7 is not acknowledged before 1 other node (commit.min_standbys) have it on disk: ",
         ),
         (
             replace(FINE, standbys=replace(STANDBYS, refusal="not yet", awaiting_seconds=9.0)),
-            Kind.STANDBYS,
+            FindingKind.STANDBYS,
             "not yet",
         ),
         (
             replace(FINE, standbys=replace(STANDBYS, other_chains=("b:1 has another chain", "c:1 too"))),
-            Kind.OTHER_CHAIN,
+            FindingKind.OTHER_CHAIN,
             "b:1 has another chain; c:1 too",
         ),
     ],
 )
-def test_what_is_found(facts: Facts, kind: Kind, text: str) -> None:
+def test_what_is_found(facts: Facts, kind: FindingKind, text: str) -> None:
     assert look(facts) == [(kind, text)]
 
 
@@ -111,12 +111,14 @@ def test_a_standby_needs_no_publishers_and_no_blocks_of_theirs() -> None:
 
 
 def test_a_node_that_stops_is_not_said_to_lack_anything() -> None:
-    assert kinds(replace(FINE, is_stopping=True, publisher_count=0, quiet_seconds=999)) == [Kind.STOPPING]
+    assert kinds(replace(FINE, is_stopping=True, publisher_count=0, quiet_seconds=999)) == [
+        FindingKind.STOPPING
+    ]
 
 
 def test_problems_come_before_notes() -> None:
     facts = replace(FINE, disk_failure="no space", catch_up_problem="stands still", publisher_count=0)
-    assert kinds(facts) == [Kind.DISK, Kind.BEHIND, Kind.NO_PUBLISHERS]
+    assert kinds(facts) == [FindingKind.DISK, FindingKind.BEHIND, FindingKind.NO_PUBLISHERS]
 
 
 @pytest.mark.parametrize(
@@ -128,30 +130,30 @@ def test_what_the_node_lacks_is_a_problem_where_the_chain_stands(
 ) -> None:
     """While blocks come, nobody makes the node unready by a proof of a kind that the chain does not have."""
     facts = replace(FINE, lack="block 9 of mallory cannot be checked: …", stored_seconds=stored_seconds)
-    assert look(facts) == ([(Kind.LACK, "block 9 of mallory cannot be checked: …")] if stands else [])
-    assert ADVICE[Kind.LACK].is_problem
+    assert look(facts) == ([(FindingKind.LACK, "block 9 of mallory cannot be checked: …")] if stands else [])
+    assert ADVICE[FindingKind.LACK].is_problem
 
 
 def test_since_when_is_remembered_as_long_as_it_lasts() -> None:
     book = FindingBook()
-    assert book.note([(Kind.DISK, "no space")], 100.0, 5.0)[0].since_unix_seconds == 100.0
-    [finding] = book.note([(Kind.DISK, "no space, still")], 160.0, 65.0)
+    assert book.note([(FindingKind.DISK, "no space")], 100.0, 5.0)[0].since_unix_seconds == 100.0
+    [finding] = book.note([(FindingKind.DISK, "no space, still")], 160.0, 65.0)
     assert (finding.text, finding.since_unix_seconds, finding.is_problem) == ("no space, still", 100.0, True)
     assert book.note([], 200.0, 105.0) == ()
-    assert book.note([(Kind.DISK, "no space")], 300.0, 205.0)[0].since_unix_seconds == 300.0
+    assert book.note([(FindingKind.DISK, "no space")], 300.0, 205.0)[0].since_unix_seconds == 300.0
 
 
 @pytest.mark.parametrize("jump_seconds", [7_200.0, -7_200.0])
 def test_a_clock_that_is_set_changes_nothing_of_how_long_something_lasts(jump_seconds: float) -> None:
     book = FindingBook()
-    book.note([(Kind.DISK, "no space")], 10_000.0, 5.0)
+    book.note([(FindingKind.DISK, "no space")], 10_000.0, 5.0)
     now_unix_seconds = 10_060.0 + jump_seconds
-    [finding] = book.note([(Kind.DISK, "no space")], now_unix_seconds, 65.0)
+    [finding] = book.note([(FindingKind.DISK, "no space")], now_unix_seconds, 65.0)
     assert now_unix_seconds - finding.since_unix_seconds == 60.0
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_every_finding_has_advice_and_a_paragraph_of_the_page(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", FindingKind)
+def test_every_finding_has_advice_and_a_paragraph_of_the_page(kind: FindingKind) -> None:
     headings = re.findall(r"^## (.+)$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert ADVICE[kind].section in headings
     assert ADVICE[kind].words.endswith(".")
@@ -178,4 +180,4 @@ def test_no_block_for_a_while_is_nothing_and_for_longer_is(
 ) -> None:
     facts = replace(FINE, block_time_seconds=block_time_seconds)
     assert kinds(replace(facts, quiet_seconds=most_seconds)) == []
-    assert kinds(replace(facts, quiet_seconds=most_seconds + 0.001)) == [Kind.NO_BLOCKS]
+    assert kinds(replace(facts, quiet_seconds=most_seconds + 0.001)) == [FindingKind.NO_BLOCKS]

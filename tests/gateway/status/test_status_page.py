@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from gateway.race.history import Won
-from gateway.status.findings import Finding, FindingBook, Kind
+from gateway.status.findings import Finding, FindingBook, FindingKind
 from gateway.status.status_page import PublisherStatus, Status, as_json, render
 
 VOID = {"meta", "br", "link", "img"}
@@ -112,8 +112,11 @@ def test_an_empty_node_says_so() -> None:
 
 def test_what_is_wrong_since_when_and_what_to_do() -> None:
     book, now = FindingBook(), 1_700_000_000.0
-    book.note([(Kind.DISK, "blocks cannot be written: <no> space")], now - 754, 1_000.0)
-    seen = [(Kind.DISK, "blocks cannot be written: <no> space"), (Kind.ONE_PUBLISHER, "only one publisher")]
+    book.note([(FindingKind.DISK, "blocks cannot be written: <no> space")], now - 754, 1_000.0)
+    seen = [
+        (FindingKind.DISK, "blocks cannot be written: <no> space"),
+        (FindingKind.ONE_PUBLISHER, "only one publisher"),
+    ]
     findings = book.note(seen, now, 1_754.0)
     html = render(replace(EMPTY, problems=("blocks cannot be written",), findings=findings))
     text = Page(html).text
@@ -127,7 +130,9 @@ def test_what_is_wrong_since_when_and_what_to_do() -> None:
 
 
 def test_a_note_alone_leaves_the_node_ready() -> None:
-    findings = FindingBook().note([(Kind.NO_PUBLISHERS, "no publisher is connected")], 1_700_000_000.0, 0.0)
+    findings = FindingBook().note(
+        [(FindingKind.NO_PUBLISHERS, "no publisher is connected")], 1_700_000_000.0, 0.0
+    )
     text = Page(render(replace(EMPTY, findings=findings))).text
     assert "Ready: no problem is known. | Worth a look: | no publisher is connected" in text
 

@@ -28,7 +28,7 @@ from gateway.blocks.root_hash import BlockHasher
 from gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode, legacy_bookmark_of
 from gateway.errors import Fatal, StartAbandoned
 from gateway.store import block_store as ledger_module
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.file.test_bookmarks import FailingDatabase
 from tests.nodes import make_blocks, stream_bytes
@@ -45,7 +45,7 @@ def verified(block: Block) -> VerifiedBlock:
 BLOCKS = [verified(block) for block in make_blocks(8)]
 
 
-def commit(ledger: Ledger, blocks: Sequence[VerifiedBlock]) -> None:
+def commit(ledger: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
     """Commit blocks as one group."""
     ledger.append(blocks)
     for block in blocks:
@@ -56,7 +56,7 @@ def commit(ledger: Ledger, blocks: Sequence[VerifiedBlock]) -> None:
 
 def filled(data_dir: Path, blocks: Sequence[VerifiedBlock] = BLOCKS) -> bytes:
     """Make a ledger of these blocks; return its stream file."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     commit(ledger, blocks)
     ledger.close()
     return stream_bytes(data_dir)
@@ -79,7 +79,7 @@ def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any
 
 
 def test_an_empty_ledger(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path / "new" / "folder")
+    ledger = BlockStore.open(tmp_path / "new" / "folder")
     assert (ledger.first_number, ledger.last_number) == (None, None)
     assert ledger.read_block(0) is None
     ledger.close()
@@ -91,16 +91,16 @@ def test_settings_of_a_new_stream_that_the_file_does_not_have_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = "setting is for a new stream file; this one keeps its own"
-    Ledger.open(tmp_path, system_id=1, version=3).close()
+    BlockStore.open(tmp_path, system_id=1, version=3).close()
     assert logged(caplog, told) == []
-    ledger = Ledger.open(tmp_path, system_id=2, version=3)
+    ledger = BlockStore.open(tmp_path, system_id=2, version=3)
     assert ledger.streamer.header.system_id == 1
     ledger.close()
     assert logged(caplog, told) == [{"name": "stream.system_id", "value": 2, "kept": 1}]
 
 
 def test_a_block_becomes_the_entries_of_the_layout(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[:2])
     entries = [(entry.type, entry.data) for entry in ledger.streamer.read_entries(0)]
     first, second = BLOCKS[:2]
@@ -112,7 +112,7 @@ def test_a_block_becomes_the_entries_of_the_layout(tmp_path: Path) -> None:
 
 
 def test_blocks_are_read_back(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[3:6])
     for block in BLOCKS[3:6]:
         stored = ledger.read_block(block.number)
@@ -128,12 +128,12 @@ def test_blocks_are_read_back(tmp_path: Path) -> None:
 
 def test_a_group_shares_one_pair_of_flushes_and_leaves_the_same_bytes(tmp_path: Path) -> None:
     disk = disk_at(tmp_path / "group")
-    ledger = Ledger.open(tmp_path / "group", disk=disk)
+    ledger = BlockStore.open(tmp_path / "group", disk=disk)
     disk.calls.clear()
     commit(ledger, BLOCKS)
     assert disk.calls == ["pwrite", "fdatasync", "pwrite", "fdatasync"]
     ledger.close()
-    single = Ledger.open(tmp_path / "single")
+    single = BlockStore.open(tmp_path / "single")
     for block in BLOCKS:
         commit(single, [block])
     single.close()
@@ -160,7 +160,7 @@ def test_a_commit_that_fails_leaves_the_ledger_as_it_was(
     tmp_path: Path, plan: dict[str, list[int | None]], reason: str
 ) -> None:
     disk = disk_at(tmp_path / "failing")
-    ledger = Ledger.open(tmp_path / "failing", disk=disk)
+    ledger = BlockStore.open(tmp_path / "failing", disk=disk)
     commit(ledger, BLOCKS[:2])
     before = ledger.streamer.committed
     disk.plan = {name: list(outcomes) for name, outcomes in plan.items()}
@@ -177,7 +177,7 @@ def test_a_commit_that_fails_leaves_the_ledger_as_it_was(
 
 def test_a_first_commit_that_fails_leaves_the_ledger_empty(tmp_path: Path) -> None:
     disk = disk_at(tmp_path)
-    ledger = Ledger.open(tmp_path, disk=disk)
+    ledger = BlockStore.open(tmp_path, disk=disk)
     disk.plan = {"pwrite": [errno.ENOSPC]}
     with pytest.raises(CommitFailed):
         ledger.append(BLOCKS[3:4])
@@ -188,7 +188,7 @@ def test_a_first_commit_that_fails_leaves_the_ledger_empty(tmp_path: Path) -> No
 
 
 def test_a_block_that_cannot_be_laid_out_drops_its_group(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path / "tried")
+    ledger = BlockStore.open(tmp_path / "tried")
     with pytest.raises(ItemError):
         ledger.append([BLOCKS[0], VerifiedBlock(1, [b"\xff"], bytes(48))])
     assert ledger.streamer.committed.total_entries == 0
@@ -209,7 +209,7 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
     ledger = None
     with monkeypatch.context() as patch:
         patch.setattr(leveldb_log, "plyvel", stand_in)
-        ledger = Ledger.open(tmp_path)
+        ledger = BlockStore.open(tmp_path)
         state.update(write_fails=True, open_fails=True)
         commit(ledger, BLOCKS[:1])
         stored = ledger.read_block(0)
@@ -223,7 +223,7 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
         ledger.probe()
         commit(ledger, BLOCKS[1:])
         ledger.close()
-    again = Ledger.open(tmp_path)
+    again = BlockStore.open(tmp_path)
     assert [again.read_block(number) is not None for number in range(9)] == [True] * 8 + [False]
     again.close()
 
@@ -231,7 +231,7 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
 def test_probe_leaves_nothing_and_tells_a_disk_that_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     before = sorted(tmp_path.iterdir())
     ledger.probe()
     assert sorted(tmp_path.iterdir()) == before
@@ -252,7 +252,7 @@ def test_probe_leaves_nothing_and_tells_a_disk_that_refuses(
 
 def reopened(data_dir: Path) -> tuple[int | None, int | None, dict[str, object]]:
     """First block, last block and chain of a ledger that is opened again."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     found = (ledger.first_number, ledger.last_number, ledger.chain.state())
     ledger.close()
     return found
@@ -261,12 +261,12 @@ def reopened(data_dir: Path) -> tuple[int | None, int | None, dict[str, object]]
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, first: int) -> None:
     """Also one in the middle of a chain, whose tree over all roots is not known."""
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[first:6])
     state = ledger.chain.state()
     ledger.close()
     assert reopened(tmp_path) == (first, 5, state)
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[6:])
     ledger.close()
     assert stream_bytes(tmp_path) == filled(tmp_path / "good", BLOCKS[first:])
@@ -372,7 +372,7 @@ def test_a_start_reads_only_what_came_after_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "CHAIN_SNAPSHOT_BLOCKS", 3)
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     numbers = []
     for block in BLOCKS:
         commit(ledger, [block])
@@ -384,13 +384,13 @@ def test_a_start_reads_only_what_came_after_the_snapshot(
     ledger.streamer.close()  # as a crash leaves it: the snapshot is not brought up to date
 
     rolled: list[int] = []
-    roll_forward = Ledger._roll_forward
+    roll_forward = BlockStore._roll_forward
 
-    def spy(self: Ledger, start_number: int, last_number: int, go_on: Callable[[], None]) -> None:
+    def spy(self: BlockStore, start_number: int, last_number: int, go_on: Callable[[], None]) -> None:
         rolled.append(start_number)
         roll_forward(self, start_number, last_number, go_on)
 
-    monkeypatch.setattr(Ledger, "_roll_forward", spy)
+    monkeypatch.setattr(BlockStore, "_roll_forward", spy)
     assert reopened(tmp_path)[1] == 7
     assert reopened(tmp_path)[1] == 7
     assert rolled == [6]  # the second start had nothing to read
@@ -404,9 +404,9 @@ def test_an_opening_that_is_ended_leaves_all_as_it_was(tmp_path: Path, has_index
         shutil.rmtree(tmp_path / "datastream.db")
     for calls_count in range(len(BLOCKS)):
         with pytest.raises(StartAbandoned):
-            Ledger.open(tmp_path, go_on=Mock(side_effect=[*[None] * calls_count, StartAbandoned]))
+            BlockStore.open(tmp_path, go_on=Mock(side_effect=[*[None] * calls_count, StartAbandoned]))
         assert not (tmp_path / "chain.json").exists()
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     assert (ledger.first_number, ledger.chain.last_root_hash) == (0, BLOCKS[-1].root_hash)
     ledger.close()
     assert stream_bytes(tmp_path) == written
@@ -495,7 +495,7 @@ def test_a_stream_that_does_not_hold_a_chain_is_refused(
     before = stream_bytes(tmp_path)
     for _ in range(2):  # a refusal lets go of the locks
         with pytest.raises(Fatal) as caught:
-            Ledger.open(tmp_path)
+            BlockStore.open(tmp_path)
         assert str(caught.value) == f"stream file {tmp_path}/datastream.bin{reason}"
     assert stream_bytes(tmp_path) == before
     assert not (tmp_path / "chain.json").exists()
@@ -506,7 +506,7 @@ def test_a_stream_of_another_use_is_refused(tmp_path: Path) -> None:
     content = gzip.decompress(STREAM.read_bytes())
     (tmp_path / "datastream.bin").write_bytes(content)
     with pytest.raises(Fatal) as caught:
-        Ledger.open(tmp_path)
+        BlockStore.open(tmp_path)
     assert str(caught.value) == (
         f"stream file {tmp_path}/datastream.bin, entry 13951: got an entry of type 0x6 with 3 bytes, "
         "expected a block's end (type 0xb1, 56 bytes): does the stream hold blocks?"
@@ -523,17 +523,17 @@ def test_blocks_that_were_here_are_missed(tmp_path: Path) -> None:
     path.unlink()
     for _ in range(2):
         with pytest.raises(Fatal) as caught:
-            Ledger.open(tmp_path)
+            BlockStore.open(tmp_path)
         assert str(caught.value) == f"stream file {path}: got no such file, {expected}"
     assert not path.exists()
     assert not path.exists()
-    Ledger.open(tmp_path / "other").close()
+    BlockStore.open(tmp_path / "other").close()
     shutil.copy(tmp_path / "other" / "datastream.bin", path)
     shutil.rmtree(index)
     with pytest.raises(
         Fatal, match=r"counts 0 entries in 4096 bytes and ends with no block, .* of block 7, and"
     ):
-        Ledger.open(tmp_path)
+        BlockStore.open(tmp_path)
     assert not index.exists()
     (tmp_path / "chain.json").unlink()
     assert reopened(tmp_path)[:2] == (None, None)
@@ -542,21 +542,21 @@ def test_blocks_that_were_here_are_missed(tmp_path: Path) -> None:
 def test_a_file_that_is_no_stream_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "datastream.bin").write_bytes(b"hello")
     with pytest.raises(StreamFileRefused, match=r"found 5 bytes, expected at least 4096, the header page$"):
-        Ledger.open(tmp_path)
+        BlockStore.open(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for data_dir, got in ((tmp_path / "file", "File exists"), (tmp_path / "file" / "sub", "Not a directory")):
         with pytest.raises(Fatal) as caught:
-            Ledger.open(data_dir)
+            BlockStore.open(data_dir)
         assert str(caught.value) == f"data_dir {data_dir}: got {got}, expected a folder that can be written"
 
 
 def test_a_ledger_has_one_owner(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     with pytest.raises(StreamInUse, match="the stream is in use by another program or opener"):
-        Ledger.open(tmp_path)
+        BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[:1])
     ledger.close()
     assert reopened(tmp_path)[:2] == (0, 0)
@@ -565,7 +565,7 @@ def test_a_ledger_has_one_owner(tmp_path: Path) -> None:
 def test_a_block_that_is_not_where_its_bookmark_says_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[:2])
     monkeypatch.setattr(ledger.streamer, "get_bookmark", lambda bookmark: 0)
     with pytest.raises(LayoutError, match=r"block at entry 0: got 0, expected 1$"):
@@ -584,7 +584,7 @@ def test_a_block_that_is_not_where_its_bookmark_says_is_an_error(
 
 def test_the_root_hash_of_the_last_block_while_the_next_ones_are_committed(tmp_path: Path) -> None:
     """They are in the stream before the chain takes note of them; nodes then seemed not to agree."""
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[:2])
     ledger.append(BLOCKS[2:4])
     assert ledger.last_number == 1

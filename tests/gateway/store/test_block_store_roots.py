@@ -9,16 +9,16 @@ import pytest
 
 from gateway.blocks.chain import LastLayout
 from gateway.blocks.merkle import HASH_SIZE, tree_root
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.chain_file import pack
 from tests.gateway.store.test_block_store import BLOCKS, filled, logged
 
 
-def with_two_roots(tmp_path: Path) -> tuple[Ledger, bytes]:
+def with_two_roots(tmp_path: Path) -> tuple[BlockStore, bytes]:
     """A ledger whose last block may have another root, and that root."""
     other = b"o" * HASH_SIZE
     filled(tmp_path, BLOCKS[:3])
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     ledger.learn(LastLayout(78, 16, other))
     return ledger, other
 
@@ -34,7 +34,7 @@ def test_a_root_that_is_settled_is_written_in_its_place_and_found_again(tmp_path
     links = ledger.chain.links_of_next()
     assert links == (other, tree_root([BLOCKS[0].root_hash, BLOCKS[1].root_hash, other]))
     ledger.close()
-    again = Ledger.open(tmp_path)
+    again = BlockStore.open(tmp_path)
     assert again.chain.links_of_next() == links
     again.close()
 
@@ -43,7 +43,7 @@ def test_a_stop_between_settling_a_root_and_noting_it_leaves_the_settled_one(tmp
     ledger, other = with_two_roots(tmp_path)
     ledger.settle(other)
     ledger.streamer.close()  # with the snapshot of before
-    again = Ledger.open(tmp_path)
+    again = BlockStore.open(tmp_path)
     assert again.chain.links_of_next()[0] == other
     again.close()
 
@@ -56,7 +56,7 @@ def test_a_snapshot_of_an_earlier_version_is_made_anew_where_the_last_root_may_b
     state = json.loads(path.read_text())["chain"]
     del state["tree_stack_before"]
     path.write_text(pack(state))
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     links = ledger.chain.links_of_next()
     ledger.learn(LastLayout(78, 16, None))
     assert logged(caplog, "chain snapshot is of an earlier version: all root hashes are read again") == []

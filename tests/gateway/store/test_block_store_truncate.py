@@ -11,7 +11,7 @@ import pytest
 from datastream.errors import CommitFailed
 from datastream.file.disk import RealDisk
 from gateway.errors import Fatal
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.store.test_block_store import BLOCKS, commit, filled
 from tests.nodes import stream_bytes
@@ -27,7 +27,7 @@ def snapshot_of(data_dir: Path) -> int:
 @pytest.mark.parametrize("number", [0, 3, 6])
 def test_the_chain_goes_on_behind_the_last_block_that_stays(tmp_path: Path, number: int) -> None:
     filled(tmp_path / "a")
-    ledger = Ledger.open(tmp_path / "a")
+    ledger = BlockStore.open(tmp_path / "a")
     read: list[None] = []
     ledger.truncate(number, lambda: read.append(None))
     assert len(read) == number + 1
@@ -42,7 +42,7 @@ def test_the_chain_goes_on_behind_the_last_block_that_stays(tmp_path: Path, numb
 
 
 def test_the_last_block_cuts_nothing_and_others_are_refused(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     with pytest.raises(Fatal, match=r"got no block, expected a chain that has block 0"):
         ledger.truncate(0)
     commit(ledger, BLOCKS[:3])
@@ -58,7 +58,7 @@ def test_the_last_block_cuts_nothing_and_others_are_refused(tmp_path: Path) -> N
 def test_a_disk_that_refuses_leaves_the_chain_as_it_was(tmp_path: Path) -> None:
     filled(tmp_path)
     disk = FailingDisk(RealDisk(tmp_path / "datastream.bin"))
-    ledger = Ledger.open(tmp_path, disk=disk)
+    ledger = BlockStore.open(tmp_path, disk=disk)
     disk.plan = {"fdatasync": [errno.EIO]}
     with pytest.raises(CommitFailed):
         ledger.truncate(4)
@@ -66,7 +66,7 @@ def test_a_disk_that_refuses_leaves_the_chain_as_it_was(tmp_path: Path) -> None:
     assert snapshot_of(tmp_path) == 4  # behind the stream, as it may be
     ledger.close()
     assert snapshot_of(tmp_path) == 7
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     assert ledger.last_number == 7
     ledger.close()
 
@@ -74,7 +74,7 @@ def test_a_disk_that_refuses_leaves_the_chain_as_it_was(tmp_path: Path) -> None:
 def test_no_snapshot_is_ever_ahead_of_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where it cannot be written, nor where it is interrupted behind the commit point."""
     filled(tmp_path)
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
 
     def refuse(folder: Path) -> None:
         raise OSError(errno.EIO, "refused", str(folder))
@@ -85,7 +85,7 @@ def test_no_snapshot_is_ever_ahead_of_the_stream(tmp_path: Path, monkeypatch: py
             ledger.truncate(4)
     assert ledger.last_number == 7
     ledger.close()
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     assert ledger.last_number == 7
     cut = ledger.streamer.truncate_file
 
@@ -99,6 +99,6 @@ def test_no_snapshot_is_ever_ahead_of_the_stream(tmp_path: Path, monkeypatch: py
     assert ledger.last_number == 4
     ledger.close()
     assert snapshot_of(tmp_path) == 4
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     assert ledger.chain.last_root_hash == BLOCKS[4].root_hash
     ledger.close()

@@ -12,7 +12,7 @@ from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
 from gateway.blocks.stream_layout import bookmark_of
 from gateway.errors import Fatal
 from gateway.store import cutting
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.cutting import block_time, check_place, look_at, write_cut
 from tests.datastream.streams import commit, entries, operation
 from tests.gateway.store.test_block_store import BLOCKS
@@ -107,7 +107,7 @@ def test_what_a_stream_holds_is_seen_without_a_lock(tmp_path: Path) -> None:
         assert not looked.holds_blocks
     with plain(tmp_path / "empty.bin", 0):
         assert not look_at(tmp_path / "empty.bin").holds_blocks
-    ledger = Ledger.open(tmp_path / "node")
+    ledger = BlockStore.open(tmp_path / "node")
     commit_blocks(ledger, BLOCKS[:3])
     assert look_at(tmp_path / "node" / "datastream.bin").holds_blocks
     streamer = ledger.streamer

@@ -12,7 +12,7 @@ from datastream.layout import ENTRY_HEAD_SIZE, HEADER_OFFSET, HEADER_SIZE
 from gateway.errors import Fatal
 from gateway.limits import COMMIT_GROUP_BYTES_MAX
 from gateway.store import evidence as evidence_module
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME
 from tests.datastream.file.test_opening import held_in
 from tests.gateway.conducting import logged
@@ -36,7 +36,7 @@ def put_header(data_dir: Path, header: bytes) -> None:
 
 def filled_in_groups(data_dir: Path, *groups: Sequence[VerifiedBlock]) -> list[bytes]:
     """Make a ledger of groups of blocks; return the header behind each."""
-    ledger, headers = Ledger.open(data_dir), []
+    ledger, headers = BlockStore.open(data_dir), []
     for group in groups:
         commit(ledger, group)
         headers.append(header_of(data_dir))
@@ -59,7 +59,7 @@ def refused(data_dir: Path, *, group_blocks_max: int = GROUP_BLOCKS_DEFAULT) -> 
     before = held(data_dir)
     for _ in range(2):
         with pytest.raises(Fatal) as caught:
-            Ledger.open(data_dir, group_blocks_max=group_blocks_max)
+            BlockStore.open(data_dir, group_blocks_max=group_blocks_max)
     assert held(data_dir) == before
     assert caught.value.what == f"stream file {data_dir}/datastream.bin"
     assert caught.value.expected.endswith(f"sluice repair {data_dir} says what can be done")
@@ -77,7 +77,7 @@ def test_a_header_that_went_back_is_refused_and_each_is_told(tmp_path: Path) -> 
         f"{end}, with blocks 5 to 7 behind the header"
     )
     put_header(tmp_path, headers[1])
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     assert ledger.last_number == 7
     ledger.close()
 
@@ -117,7 +117,7 @@ def test_a_file_that_is_gone_is_missed_by_the_index_too(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
     for _ in range(2):
         with pytest.raises(Fatal, match="got no such file, expected 153 entries, as the index of bookmarks"):
-            Ledger.open(tmp_path)
+            BlockStore.open(tmp_path)
     assert not (tmp_path / "datastream.bin").exists()
 
 
@@ -129,7 +129,7 @@ def test_a_folder_that_is_older_than_its_file_is_opened(tmp_path: Path) -> None:
         target = new / name
         shutil.rmtree(target) if target.is_dir() else target.unlink()
         (shutil.copytree if (old / name).is_dir() else shutil.copy)(old / name, target)
-    ledger = Ledger.open(new)
+    ledger = BlockStore.open(new)
     assert ledger.last_number == 7
     assert [ledger.read_block(number) is not None for number in range(8)] == [True] * 8
     ledger.close()
@@ -138,7 +138,7 @@ def test_a_folder_that_is_older_than_its_file_is_opened(tmp_path: Path) -> None:
 def test_a_chain_that_cannot_be_read_is_no_witness(tmp_path: Path) -> None:
     filled(tmp_path, BLOCKS[:3])
     (tmp_path / "chain.json").write_bytes(b"\xff")
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     assert ledger.last_number == 2
     ledger.close()
 
@@ -171,7 +171,7 @@ def test_a_crash_leaves_a_group_and_a_block_that_was_begun(
         found = refused(data_dir, group_blocks_max=group_blocks_max)
         assert f"with blocks 3 to {3 + count - 1} behind the header" in found
         return
-    ledger = Ledger.open(data_dir, group_blocks_max=group_blocks_max)
+    ledger = BlockStore.open(data_dir, group_blocks_max=group_blocks_max)
     assert ledger.last_number == 2
     assert not any(stream_bytes(data_dir)[ledger.streamer.committed.total_length :])
     ledger.close()
@@ -188,7 +188,7 @@ def test_a_group_has_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     if is_more:
         assert "with blocks 1 to 7" in refused(data_dir)
     else:
-        Ledger.open(data_dir).close()
+        BlockStore.open(data_dir).close()
 
 
 def test_a_copy_of_a_stream_that_was_being_written_is_opened(
@@ -200,7 +200,7 @@ def test_a_copy_of_a_stream_that_was_being_written_is_opened(
     copy.mkdir()
     shutil.copy(tmp_path / "node" / "datastream.bin", copy)
     put_header(copy, headers[0])
-    ledger = Ledger.open(copy)
+    ledger = BlockStore.open(copy)
     assert ledger.last_number == 2
     ledger.close()
     text = "blocks behind the header are cut off, as of a copy of a stream that was being written"
@@ -210,14 +210,14 @@ def test_a_copy_of_a_stream_that_was_being_written_is_opened(
 @pytest.mark.parametrize("begun", [1, 2])
 def test_what_was_begun_is_dropped_by_the_next_start(tmp_path: Path, begun: int) -> None:
     """Killed between the halves of a commit: one group of whole blocks, or two."""
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     commit(ledger, BLOCKS[:3])
     for number in range(3, 3 + begun):
         ledger.begin(BLOCKS[number : number + 1])
     ledger.streamer._bookmarks.close()  # as a kill does
     ledger.streamer._file.disk.close()
     header = header_of(tmp_path)
-    again = Ledger.open(tmp_path)
+    again = BlockStore.open(tmp_path)
     last = 2 + begun - 1
     assert again.last_number == last
     assert again.streamer.committed.total_entries == int.from_bytes(header[30:38], "big")
@@ -239,5 +239,5 @@ def test_a_damaged_page_does_not_hide_that_blocks_are_missing(tmp_path: Path) ->
     flip(data_dir, 1, 0)
     content = path.read_bytes()
     with pytest.raises(Fatal, match=r"chain\.json that knows of block 39"):
-        Ledger.open(data_dir)
+        BlockStore.open(data_dir)
     assert path.read_bytes() == content

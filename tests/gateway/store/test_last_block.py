@@ -16,10 +16,10 @@ from gateway.blocks.proofs import ProofVerifier, RsaBook
 from gateway.blocks.proofs.ledger_data import LedgerData
 from gateway.blocks.root_hash import RootLayout
 from gateway.blocks.stream_layout import BLOCK_END_TYPE
-from gateway.blocks.trusted_keys import LedgerKeys, VerificationMode
+from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.blocks.verification import BlockVerifier
 from gateway.errors import Fatal
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.last_block import LastBlock, look_at_last_block
 from publishers.blocks.maker import key_of_seed
 from tests.gateway.block_makers import proof_item
@@ -31,7 +31,7 @@ from tests.gateway.store.test_trust_store import stored
 from tests.nodes import ledger_key, make_blocks, running_node, wire_to
 
 BLOCKS = make_blocks(3)
-OWN = LedgerKeys.parse((ledger_key(),))
+OWN = TrustedKeys.parse((ledger_key(),))
 STRANGE_KEY = ledger_key(key_of_seed(99))
 NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
 
@@ -39,7 +39,7 @@ NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
 def look(
     data_dir: Path,
     blocks: Sequence[Block],
-    keys: LedgerKeys = OWN,
+    keys: TrustedKeys = OWN,
     *,
     mode: VerificationMode = "full",
     ledger_data: LedgerData | None = None,
@@ -57,7 +57,7 @@ def look(
 
 def change_end(data_dir: Path, changed: bytes) -> None:
     """Write another root hash into the end of the last block."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     streamer = ledger.streamer
     number = streamer.committed.total_entries - 1
     end = streamer.get_entry(number)
@@ -78,13 +78,13 @@ def test_a_block_that_the_keys_verify(tmp_path: Path) -> None:
 
 def test_keys_that_contradict_the_block_are_refused(tmp_path: Path) -> None:
     with pytest.raises(LedgerKeyError) as caught:
-        look(tmp_path, BLOCKS, LedgerKeys.parse((STRANGE_KEY,)))
+        look(tmp_path, BLOCKS, TrustedKeys.parse((STRANGE_KEY,)))
     assert str(caught.value).startswith(
         f"ledger keys: Ed25519 block proof of block 2, the last in {tmp_path}"
     )
     assert "which no ledger key verifies" in str(caught.value)
     assert "both where its key has changed" in str(caught.value)
-    both = look(tmp_path, [], LedgerKeys.parse((STRANGE_KEY, ledger_key())))
+    both = look(tmp_path, [], TrustedKeys.parse((STRANGE_KEY, ledger_key())))
     assert both is not None
     assert both.lack is None
 
@@ -92,7 +92,7 @@ def test_keys_that_contradict_the_block_are_refused(tmp_path: Path) -> None:
 def test_ledger_data_that_contradict_the_block_are_refused(tmp_path: Path) -> None:
     chain = TssChain(NETWORK)
     blocks = [chain.block(0), chain.block(1)]
-    keys = LedgerKeys.parse(("tss:block0",))
+    keys = TrustedKeys.parse(("tss:block0",))
     with pytest.raises(LedgerKeyError, match="block 1, the last in"):
         look(tmp_path, blocks, keys, ledger_data=OTHER.ledger)
     found = look(tmp_path, [], keys, ledger_data=NETWORK.ledger)
@@ -114,7 +114,7 @@ def test_a_key_that_is_missing_is_a_lack(tmp_path: Path) -> None:
 def test_an_address_book_that_does_not_fit_is_a_lack(tmp_path: Path) -> None:
     """A book changes with its network, and there can be one only."""
     blocks = [real.block("record-file-chain", 0)]
-    keys = LedgerKeys(rsa_file="book")
+    keys = TrustedKeys(rsa_file="book")
     found = look(tmp_path, blocks, keys, book=RsaBook(record_files.book_bytes(4)))
     assert found is not None
     assert found.lack is not None
@@ -162,7 +162,7 @@ def real_other_root(block: Block) -> bytes:
 
 def flip_root(data_dir: Path, number: int) -> None:
     """Change a bit of the root hash that a block was stored with, as a disk does."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     root_hash = ledger.root_hash_at(number)
     ledger.streamer.close()  # without a snapshot
     assert root_hash is not None
@@ -194,7 +194,7 @@ def test_a_root_hash_of_an_earlier_block_is_damage(tmp_path: Path, has_snapshot:
 def test_a_root_hash_on_an_earlier_page_is_damage_where_the_links_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Ledger, "first_on_last_page", lambda ledger: ledger.last_number)
+    monkeypatch.setattr(BlockStore, "first_on_last_page", lambda ledger: ledger.last_number)
     stored(tmp_path, BLOCKS).close()
     flip_root(tmp_path, 0)
     assert look(tmp_path, []) is not None  # the chain is that of the snapshot
@@ -211,7 +211,7 @@ def test_a_snapshot_of_a_block_that_is_stored_otherwise_tells_which_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a kill, when the snapshot is of an earlier block."""
-    monkeypatch.setattr(Ledger, "first_on_last_page", lambda ledger: ledger.last_number)
+    monkeypatch.setattr(BlockStore, "first_on_last_page", lambda ledger: ledger.last_number)
     stored(tmp_path / "short", BLOCKS[:2]).close()
     stored(tmp_path / "node", BLOCKS).close()
     (tmp_path / "short" / "chain.json").replace(tmp_path / "node" / "chain.json")

@@ -14,7 +14,7 @@ from datastream.layout import PAGE_SIZE
 from gateway.blocks.block import Block
 from gateway.blocks.errors import LayoutError
 from gateway.blocks.stream_layout import bookmark_of
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.page_blocks import PageBlocks, PageBuilder, root_of
 from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
 
@@ -23,8 +23,8 @@ LARGE = large_blocks(5, 2_500_000)
 
 
 @contextlib.contextmanager
-def opened(folder: Path) -> Iterator[tuple[Ledger, PageBlocks]]:
-    ledger = Ledger.open(folder)
+def opened(folder: Path) -> Iterator[tuple[BlockStore, PageBlocks]]:
+    ledger = BlockStore.open(folder)
     try:
         yield ledger, PageBlocks(ledger)
     finally:
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, blocks: list[Block]) -> Path:
     return tmp_path / "data"
 
 
-def long_item(ledger: Ledger, number: int) -> int:
+def long_item(ledger: BlockStore, number: int) -> int:
     """The offset of a byte in a long item of a block."""
     start = ledger.streamer.get_bookmark(bookmark_of(number))
     entry = next(entry for entry in ledger.streamer.read_entries(start) if len(entry.data) > 50_000)
@@ -156,7 +156,7 @@ def test_a_page_beside_a_bad_one_that_cannot_be_proven_is_read_as_it_is(tmp_path
     store(folder, SMALL)
     drop_sums(folder)
     flip(folder, 1, PAGE_SIZE - 1)  # in its padding
-    ledger = Ledger.open(folder)
+    ledger = BlockStore.open(folder)
     first = ledger.streamer.get_entry(1)  # before anybody could prove it
     PageBlocks(ledger)
     with pytest.raises(PageDamaged, match="padding"):

@@ -8,8 +8,8 @@ import pytest
 
 from datastream.errors import StreamInUse
 from gateway.errors import Fatal
-from gateway.store.block_store import Ledger
-from gateway.store.repair import Choice, Found, Offer, find, take
+from gateway.store.block_store import BlockStore
+from gateway.store.repair import Found, Offer, RepairChoice, find, take
 from tests.gateway.commands.test_truncate import blocks_in
 from tests.gateway.store.test_block_store import BLOCKS, filled
 from tests.gateway.store.test_evidence import filled_in_groups, held, put_header
@@ -30,9 +30,17 @@ def test_what_is_found_and_offered(data_dir: Path) -> None:
     assert (found.is_node, found.damage) == (True, None)
     assert found.refusal is not None
     forward, as_it_is = found.offers
-    assert (forward.choice, forward.totals.total_entries, forward.last_block) == (Choice.ENTRIES, 153, 7)
+    assert (forward.choice, forward.totals.total_entries, forward.last_block) == (
+        RepairChoice.ENTRIES,
+        153,
+        7,
+    )
     assert (forward.cut_entries, forward.cut_bytes, forward.why_no_more) == (0, 0, None)
-    assert (as_it_is.choice, as_it_is.totals.total_entries, as_it_is.last_block) == (Choice.HEADER, 96, 4)
+    assert (as_it_is.choice, as_it_is.totals.total_entries, as_it_is.last_block) == (
+        RepairChoice.HEADER,
+        96,
+        4,
+    )
     assert as_it_is.cut_entries == 57
     assert forward.totals.total_length - as_it_is.totals.total_length == as_it_is.cut_bytes
 
@@ -45,18 +53,18 @@ def test_nothing_is_offered_where_nothing_is_wrong(tmp_path: Path) -> None:
 
 def test_who_does_not_agree_has_changed_nothing(data_dir: Path) -> None:
     before = held(data_dir)
-    asked: list[Choice] = []
+    asked: list[RepairChoice] = []
 
     def agree(found: Found, offer: Offer, place: Path | None) -> None:
         asked.append(offer.choice)
         raise Fatal("leave", got="no", expected="yes")
 
-    for choice in (Choice.ENTRIES, Choice.HEADER):
+    for choice in (RepairChoice.ENTRIES, RepairChoice.HEADER):
         with pytest.raises(Fatal, match="leave: got no"):
             take(data_dir / "datastream.bin", 1, choice, None, agree)
     with pytest.raises(Fatal, match="got sound, expected entries or header"):
-        take(data_dir / "datastream.bin", 1, Choice.SOUND, None, agree)
-    assert asked == [Choice.ENTRIES, Choice.HEADER]
+        take(data_dir / "datastream.bin", 1, RepairChoice.SOUND, None, agree)
+    assert asked == [RepairChoice.ENTRIES, RepairChoice.HEADER]
     assert held(data_dir) == before
     assert not list(data_dir.glob("cut-*"))
 
@@ -64,10 +72,10 @@ def test_who_does_not_agree_has_changed_nothing(data_dir: Path) -> None:
 def test_it_is_asked_under_the_locks(data_dir: Path) -> None:
     def agree(found: Found, offer: Offer, place: Path | None) -> None:
         with pytest.raises(StreamInUse):
-            Ledger.open(data_dir)
+            BlockStore.open(data_dir)
         with pytest.raises(StreamInUse):
             find(data_dir / "datastream.bin", 1)
 
-    offer, place = take(data_dir / "datastream.bin", 1, Choice.ENTRIES, None, agree)
+    offer, place = take(data_dir / "datastream.bin", 1, RepairChoice.ENTRIES, None, agree)
     assert (offer.last_block, place) == (7, None)
     assert blocks_in(data_dir) == list(range(8))

@@ -11,7 +11,7 @@ import pytest
 
 from datastream.layout import PAGE_SIZE
 from gateway.metrics import Metrics
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.store.page_blocks import PageBlocks
 from gateway.store.scrub import PLACE_KEPT_PAGES, PLACE_KEY, Scrubber
 from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
@@ -44,9 +44,9 @@ class Pauses:
 
 
 @asynccontextmanager
-async def scrubbing(folder: Path, pauses: int) -> AsyncIterator[tuple[Scrubber, Ledger, Metrics, Pauses]]:
+async def scrubbing(folder: Path, pauses: int) -> AsyncIterator[tuple[Scrubber, BlockStore, Metrics, Pauses]]:
     """A scrubber that has made so many pauses."""
-    ledger, metrics, sleep = Ledger.open(folder), Metrics(verification_mode="full"), Pauses(pauses)
+    ledger, metrics, sleep = BlockStore.open(folder), Metrics(verification_mode="full"), Pauses(pauses)
     scrubber = Scrubber(ledger, PageBlocks(ledger), metrics, PACE, sleep=sleep)
     task = asyncio.ensure_future(scrubber.run())
     try:
@@ -128,7 +128,7 @@ def test_a_wrong_disk_is_mended_from_memory(folder: Path, monkeypatch: pytest.Mo
     good = page_bytes(folder, 2)
 
     async def main() -> None:
-        ledger, metrics = Ledger.open(folder), Metrics(verification_mode="full")
+        ledger, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
         scrubber = Scrubber(ledger, PageBlocks(ledger), metrics, PACE)
         flip(folder, 2, 5000)
         # What a reader gets is what memory has: the file as it was.
@@ -146,7 +146,7 @@ def test_a_disk_that_cannot_be_read_is_logged_and_the_scrubber_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        ledger, metrics = Ledger.open(folder), Metrics(verification_mode="full")
+        ledger, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
         scrubber = Scrubber(ledger, PageBlocks(ledger), metrics, PACE)
 
         def refuse(page_number: int) -> object:

@@ -15,10 +15,10 @@ from gateway.blocks.block import Block
 from gateway.blocks.errors import LedgerKeyError
 from gateway.blocks.proofs import ledger_data
 from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.errors import Fatal
 from gateway.store import trust_store as ledger_files
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.store.trust_store import (
     KEPT_NAME,
     given_address_book,
@@ -39,12 +39,12 @@ from tests.nodes import ledger_key, make_blocks
 NETWORK, OTHER = TssNetwork((1, 1, 1)), TssNetwork((1, 1, 1), seed=2)
 CHAIN = TssChain(NETWORK)
 ID = NETWORK.ledger.ledger_id
-NO_KEYS = LedgerKeys()
+NO_KEYS = TrustedKeys()
 
 
-def stored(data_dir: Path, blocks: Sequence[Block]) -> Ledger:
+def stored(data_dir: Path, blocks: Sequence[Block]) -> BlockStore:
     """A ledger with blocks that nobody verified."""
-    ledger = Ledger.open(data_dir)
+    ledger = BlockStore.open(data_dir)
     verified = [
         VerifiedBlock(block.number, block.items, summary_of(list(block.items)).root_hash) for block in blocks
     ]
@@ -56,7 +56,7 @@ def stored(data_dir: Path, blocks: Sequence[Block]) -> Ledger:
 
 
 def start(
-    data_dir: Path, keys: LedgerKeys = NO_KEYS, *blocks: Block, first: int | None = 0
+    data_dir: Path, keys: TrustedKeys = NO_KEYS, *blocks: Block, first: int | None = 0
 ) -> LedgerData | None:
     """What a node with these blocks would start with."""
     ledger = stored(data_dir, blocks)
@@ -128,7 +128,7 @@ def test_what_is_no_publication_is_refused(tmp_path: Path) -> None:
         ledger_of_file(tmp_path / "none")
 
 
-def read_files(keys: LedgerKeys) -> None:
+def read_files(keys: TrustedKeys) -> None:
     given_ledger(keys, "full")
     given_address_book(keys, "full", 0)
 
@@ -136,7 +136,7 @@ def read_files(keys: LedgerKeys) -> None:
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    for keys in (LedgerKeys(tss_file=str(path)), LedgerKeys(rsa_file=str(path))):
+    for keys in (TrustedKeys(tss_file=str(path)), TrustedKeys(rsa_file=str(path))):
         with pytest.raises(LedgerKeyError) as caught:
             read_files(keys)
         kind = "tss" if keys.tss_file else "rsa"
@@ -146,7 +146,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_home_folder_of_nobody() -> None:
-    for keys in (LedgerKeys(tss_file="~nobody-here/a"), LedgerKeys(rsa_file="~nobody-here/a")):
+    for keys in (TrustedKeys(tss_file="~nobody-here/a"), TrustedKeys(rsa_file="~nobody-here/a")):
         with pytest.raises(LedgerKeyError) as caught:
             read_files(keys)
         kind = "tss" if keys.tss_file else "rsa"
@@ -160,15 +160,15 @@ def test_the_home_folder_may_be_written_short(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "publication").write_bytes(NETWORK.publication)
     (tmp_path / "book.json").write_bytes(book_bytes(4))
-    assert given_ledger(LedgerKeys(tss_file="~/publication"), "full") == NETWORK.ledger
-    assert given_address_book(LedgerKeys(rsa_file="~/book.json"), "full", 0) is not None
+    assert given_ledger(TrustedKeys(tss_file="~/publication"), "full") == NETWORK.ledger
+    assert given_address_book(TrustedKeys(rsa_file="~/book.json"), "full", 0) is not None
 
 
 @pytest.mark.parametrize("content", [NETWORK.publication, CHAIN.block(0).to_bytes()])
 def test_a_file_has_to_match_the_id(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
-    keys = LedgerKeys(tss_file=str(path), tss_id=OTHER.ledger.ledger_id)
+    keys = TrustedKeys(tss_file=str(path), tss_id=OTHER.ledger.ledger_id)
     with pytest.raises(LedgerKeyError) as caught:
         given_ledger(keys, "full")
     assert str(caught.value).startswith(f"ledger key tss:{path}: got ")
@@ -190,7 +190,7 @@ def test_an_address_book(tmp_path: Path) -> None:
     path = tmp_path / "book.json"
     path.write_bytes(book_bytes(4))
     node_count = 4
-    keys = LedgerKeys(rsa_file=str(path))
+    keys = TrustedKeys(rsa_file=str(path))
     for needed in (0, 1, node_count):
         book = given_address_book(keys, "full", needed)
         assert book is not None
@@ -322,13 +322,13 @@ def test_what_is_kept_elsewhere_and_gone_stops_the_node(tmp_path: Path) -> None:
 
 
 def test_a_fresh_node_awaits_block_0(tmp_path: Path) -> None:
-    for index, keys in enumerate((NO_KEYS, LedgerKeys(tss_block0=True), LedgerKeys(tss_id=ID))):
+    for index, keys in enumerate((NO_KEYS, TrustedKeys(tss_block0=True), TrustedKeys(tss_id=ID))):
         for first in (0, None):
             assert start(tmp_path / f"{index}{first}", keys, first=first) is None
 
 
 def test_keys_of_other_kinds_need_no_ledger_data(tmp_path: Path) -> None:
-    keys = LedgerKeys((bytes(32),))
+    keys = TrustedKeys((bytes(32),))
     assert start(tmp_path / "empty", keys, first=7) is None
     assert start(tmp_path / "blocks", keys, CHAIN.block(0), CHAIN.block(1)) is None
     assert not (tmp_path / "blocks" / KEPT_NAME).exists()
@@ -344,7 +344,7 @@ def test_block_0_in_the_stream_gives_them(tmp_path: Path) -> None:
     assert start(tmp_path, NO_KEYS, CHAIN.block(0), CHAIN.block(1)) == NETWORK.ledger
     assert kept_ledger(tmp_path) == NETWORK.ledger
     assert start(tmp_path) == NETWORK.ledger
-    assert start(tmp_path, LedgerKeys(tss_id=ID)) == NETWORK.ledger
+    assert start(tmp_path, TrustedKeys(tss_id=ID)) == NETWORK.ledger
 
 
 @pytest.mark.parametrize("key", [f"tss:id={ID.hex()}", "tss:block0"])
@@ -352,7 +352,7 @@ def test_a_chain_whose_block_0_publishes_nothing_goes_on_after_a_restart(
     tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its first blocks have other proofs: record files of an older network, or those of one's own key."""
-    keys = LedgerKeys.parse([key, ledger_key()])
+    keys = TrustedKeys.parse([key, ledger_key()])
     assert start(tmp_path, keys) is None
     for more in (make_blocks(2), []):
         assert start(tmp_path, keys, *more) is None
@@ -388,7 +388,7 @@ def test_a_chain_that_begins_later_needs_a_file(tmp_path: Path) -> None:
         "expected tss:FILE, or a key of another kind alone: {}, and only block 0 publishes ledger data "
         "(`sluice keygen` makes a key of one's own; --verify hash checks no signatures)"
     )
-    for keys, got in ((NO_KEYS, "none"), (LedgerKeys(tss_id=ID), "no tss:FILE")):
+    for keys, got in ((NO_KEYS, "none"), (TrustedKeys(tss_id=ID), "no tss:FILE")):
         with pytest.raises(LedgerKeyError) as caught:
             start(tmp_path / got, keys, first=391)
         where = "the chain is to begin with block 391"
@@ -399,7 +399,7 @@ def test_a_chain_that_begins_later_needs_a_file(tmp_path: Path) -> None:
         assert str(caught.value) == f"ledger keys: got {got}, {expected.format(where)}"
     path = tmp_path / "publication"
     path.write_bytes(NETWORK.publication)
-    assert start(tmp_path / "file", LedgerKeys(tss_file=str(path)), first=391) == NETWORK.ledger
+    assert start(tmp_path / "file", TrustedKeys(tss_file=str(path)), first=391) == NETWORK.ledger
 
 
 def test_what_the_operator_names_has_to_be_what_is_here(tmp_path: Path) -> None:
@@ -408,20 +408,20 @@ def test_what_the_operator_names_has_to_be_what_is_here(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     assert start(data_dir, NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
     with pytest.raises(LedgerKeyError) as caught:
-        start(data_dir, LedgerKeys(tss_file=str(other)))
+        start(data_dir, TrustedKeys(tss_file=str(other)))
     assert str(caught.value) == (
         f"ledger key tss:{other}: got the data of ledger {OTHER.ledger.ledger_id.hex()}, "
         f"expected those that the blocks in {data_dir} were checked with, or that block 0 has"
     )
     with pytest.raises(LedgerKeyError) as caught:
-        start(data_dir, LedgerKeys(tss_id=OTHER.ledger.ledger_id))
+        start(data_dir, TrustedKeys(tss_id=OTHER.ledger.ledger_id))
     assert str(caught.value) == (
         f"ledger key tss:id={OTHER.ledger.ledger_id.hex()}: got another id than that of the ledger data "
         f"here, expected {ID.hex()}, of {data_dir / KEPT_NAME}"
     )
     (data_dir / KEPT_NAME).unlink()
     with pytest.raises(LedgerKeyError, match=r"or that block 0 has$"):
-        start(data_dir, LedgerKeys(tss_file=str(other)))
+        start(data_dir, TrustedKeys(tss_file=str(other)))
     (data_dir / KEPT_NAME).write_bytes(OTHER.publication)
     with pytest.raises(LedgerKeyError, match=rf"^{data_dir / KEPT_NAME}: got the data of ledger "):
         start(data_dir)
@@ -435,13 +435,13 @@ def test_another_wraps_key_is_other_data(tmp_path: Path) -> None:
     path.write_bytes(twin.publication)
     assert start(tmp_path / "data", NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
     with pytest.raises(LedgerKeyError, match=": got the data of ledger "):
-        start(tmp_path / "data", LedgerKeys(tss_file=str(path), tss_id=ID))
+        start(tmp_path / "data", TrustedKeys(tss_file=str(path), tss_id=ID))
 
 
 def test_an_id_that_is_pinned_later_asks_who_vouches_for_the_wraps_key(tmp_path: Path) -> None:
     """Without a key, a node believes whoever delivers block 0: maybe one with a WRAPS key of his own."""
     network = TssNetwork((1, 1, 1), wraps_vk=WRAPS.key_bytes())
-    chain, pinned = TssChain(network), LedgerKeys(tss_id=ID)
+    chain, pinned = TssChain(network), TrustedKeys(tss_id=ID)
     forged, honest = tmp_path / "forged", tmp_path / "honest"
     assert start(forged, NO_KEYS, chain.block(0, signed_by=Forger((1, 1, 1), seed=2))) == network.ledger
     with pytest.raises(LedgerKeyError) as caught:
@@ -460,7 +460,7 @@ def test_the_same_data_written_otherwise_are_the_same_data(tmp_path: Path) -> No
     path = tmp_path / "publication"
     path.write_bytes(NETWORK.publication + b"\x20\x01")
     assert ledger_of_file(path).publication != NETWORK.publication
-    key = LedgerKeys(tss_file=str(path))
+    key = TrustedKeys(tss_file=str(path))
     assert start(tmp_path / "data", key, CHAIN.block(0)) == NETWORK.ledger
     assert start(tmp_path / "data") == NETWORK.ledger
     assert start(tmp_path / "data", key) == NETWORK.ledger

@@ -11,9 +11,9 @@ import h2.settings
 import hpack
 
 from gateway.transport.client_relay import ClientRelay
-from gateway.transport.frames import CLIENT_PREFACE, HEAD_BYTES, Flag, Kind, frame, window_update
+from gateway.transport.frames import CLIENT_PREFACE, HEAD_BYTES, Flag, FrameKind, frame, window_update
 from gateway.transport.header_blocks import header_frames
-from gateway.transport.relay import Relay
+from gateway.transport.relay import FrameRelay
 from gateway.transport.server_relay import ServerRelay
 
 REQUEST = [
@@ -146,10 +146,10 @@ class Wire:
         self.sent_to_grpc = bytearray()
         self.sent_outside = bytearray()
         self._encoder = hpack.Encoder()
-        self.outside(CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0))
+        self.outside(CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0))
         first_window = b"\0\4" + WIRE_WINDOW.to_bytes(4, "big")
-        self.grpc(frame(Kind.SETTINGS, 0, 0, first_window) + window_update(0, 1 << 24))
-        self.outside(frame(Kind.SETTINGS, Flag.ACK, 0))
+        self.grpc(frame(FrameKind.SETTINGS, 0, 0, first_window) + window_update(0, 1 << 24))
+        self.outside(frame(FrameKind.SETTINGS, Flag.ACK, 0))
 
     def outside(self, data: bytes) -> None:
         """The client sends."""
@@ -161,7 +161,7 @@ class Wire:
         self.relay.from_grpc(memoryview(bytearray(data)))
         self._collect(self.relay)
 
-    def _collect(self, relay: Relay) -> None:
+    def _collect(self, relay: FrameRelay) -> None:
         self.sent_to_grpc += b"".join(relay.to_grpc)
         self.sent_outside += b"".join(relay.to_outside)
         relay.to_grpc.clear()

@@ -27,7 +27,7 @@ from gateway.transport.channels import open_blocking_channel
 from gateway.transport.door import look_at_shares
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import DoorLimits
-from gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, Kind, frame
+from gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, FrameKind, frame
 from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.transport.header_blocks import header_frames
 from gateway.transport.message_shares import MessageShares
@@ -365,7 +365,7 @@ def test_who_does_not_come_to_a_call_is_told_and_ended(hello: bytes, what: str, 
     with serving() as served, stranger(served, hello) as sock:
         words = last_words(sock)
         assert served.notes.endings == [what]
-        go_away = words[words.rindex(bytes((Kind.GOAWAY, 0, 0, 0, 0, 0))) + 6 :]
+        go_away = words[words.rindex(bytes((FrameKind.GOAWAY, 0, 0, 0, 0, 0))) + 6 :]
         assert int.from_bytes(go_away[4:8], "big") == code
         assert what.encode() in go_away
         wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
@@ -376,7 +376,7 @@ def test_a_block_whose_frames_drip_is_ended_all_the_same() -> None:
     with serving() as served, stranger(served, UNFINISHED) as sock:
         with suppress(OSError):
             for _ in range(100):
-                sock.sendall(frame(Kind.CONTINUATION, 0, 1))
+                sock.sendall(frame(FrameKind.CONTINUATION, 0, 1))
                 time.sleep(0.05)
         assert served.notes.endings == ["header block"]
 
@@ -532,7 +532,7 @@ def test_a_large_message_that_does_not_come_is_ended_while_another_waits() -> No
     with serving(shares=room) as served:
         served.do(served.take_over.set)
         begun = header_frames(1, request(f"/{PUBLISH}/publishBlockStream"), ends_stream=False)
-        begun += frame(Kind.DATA, 0, 1, b"\0" + LARGE.to_bytes(4, "big") + b"x" * 100)
+        begun += frame(FrameKind.DATA, 0, 1, b"\0" + LARGE.to_bytes(4, "big") + b"x" * 100)
         with stranger(served, HELLO + begun) as slow:
             wait_until(lambda: room.held_bytes == LARGE, "the grant of the slow one")
             thread = publish_large(served, FRIEND, errors)

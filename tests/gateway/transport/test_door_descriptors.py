@@ -15,7 +15,7 @@ from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import DoorLimits
 from gateway.transport.frames import (
     CLIENT_PREFACE,
-    Kind,
+    FrameKind,
     frame,
 )
 from tests.gateway.transport.test_door import ANSWER_SECONDS, plan, serving, wait_until, who_is
@@ -52,7 +52,7 @@ def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.Monk
                 await asyncio.sleep(0.01)
             with monkeypatch.context() as patch:
                 patch.setattr("gateway.transport.door.socket.socket", _no_socket)
-                client.sendall(CLIENT_PREFACE + frame(Kind.PING, 0, 0, b"a secret"))
+                client.sendall(CLIENT_PREFACE + frame(FrameKind.PING, 0, 0, b"a secret"))
                 await asyncio.sleep(0.2)
             count = len(door.connections)
         door.close()

@@ -21,7 +21,7 @@ from gateway.transport.doorkeeper import (
     Guest,
     Visit,
 )
-from gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, Kind, frame
+from gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, FrameKind, frame
 from gateway.transport.server_relay import ServerRelay
 from tests.gateway.transport.lines import Wire
 
@@ -319,12 +319,12 @@ def _spend(what: bytes, *, further: int = 0) -> None:
 
 @pytest.mark.parametrize("further", [0, 1 << 30])
 def test_tiny_and_padded_data_is_not_free(further: int) -> None:
-    padded = frame(Kind.DATA, Flag.PADDED, 1, b"\0")
+    padded = frame(FrameKind.DATA, Flag.PADDED, 1, b"\0")
     with pytest.raises(ConnectionBreach, match="control frames"):
         _spend(padded * 1_000, further=further)
     with pytest.raises(ConnectionBreach, match="control frames"):
-        _spend(frame(Kind.DATA, 0, 1, b"x") * 1_000, further=further)
-    _spend(frame(Kind.DATA, 0, 1, b"x" * 100) * 1_000)
+        _spend(frame(FrameKind.DATA, 0, 1, b"x") * 1_000, further=further)
+    _spend(frame(FrameKind.DATA, 0, 1, b"x" * 100) * 1_000)
 
 
 # --- time ---------------------------------------------------------------------------------------------------

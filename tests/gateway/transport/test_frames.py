@@ -13,8 +13,8 @@ from gateway.transport.frames import (
     ConnectionBreach,
     ErrorCode,
     Flag,
+    FrameKind,
     FrameScanner,
-    Kind,
     frame,
     go_away,
     settings_in,
@@ -22,12 +22,12 @@ from gateway.transport.frames import (
 )
 
 FRAMES = [
-    (Kind.SETTINGS, 0, 0, b"\0\4\0\0\1\0"),
-    (Kind.DATA, 0, 1, b"x" * 40),
-    (Kind.DATA, Flag.END_STREAM, 1, b""),
-    (Kind.PING, 0, 0, b"12345678"),
-    (Kind.DATA, Flag.PADDED, 3, b"\2ab\0\0"),
-    (Kind.RST_STREAM, 0, 3, b"\0\0\0\x08"),
+    (FrameKind.SETTINGS, 0, 0, b"\0\4\0\0\1\0"),
+    (FrameKind.DATA, 0, 1, b"x" * 40),
+    (FrameKind.DATA, Flag.END_STREAM, 1, b""),
+    (FrameKind.PING, 0, 0, b"12345678"),
+    (FrameKind.DATA, Flag.PADDED, 3, b"\2ab\0\0"),
+    (FrameKind.RST_STREAM, 0, 3, b"\0\0\0\x08"),
 ]
 WIRE = b"".join(frame(*one) for one in FRAMES)
 
@@ -83,9 +83,9 @@ def test_whatever_the_pieces_all_passes_and_each_frame_is_seen_once(chunks: list
     seen = Seen(preface=CLIENT_PREFACE)
     assert seen.feed(*chunks) == CLIENT_PREFACE + WIRE
     assert seen.data == [
-        (flags, stream, len(data)) for kind, flags, stream, data in FRAMES if kind == Kind.DATA
+        (flags, stream, len(data)) for kind, flags, stream, data in FRAMES if kind == FrameKind.DATA
     ]
-    assert seen.frames == [one for one in FRAMES if one[0] != Kind.DATA or one[1] & Flag.PADDED]
+    assert seen.frames == [one for one in FRAMES if one[0] != FrameKind.DATA or one[1] & Flag.PADDED]
     assert seen.payload == b"x" * 40
     assert not seen.scanner.awaits_preface
 
@@ -94,14 +94,14 @@ def test_whatever_the_pieces_all_passes_and_each_frame_is_seen_once(chunks: list
 def test_bytes_stand_in_the_place_of_a_frame(chunks: list[bytes]) -> None:
     seen = Seen()
     seen.instead = {
-        Kind.PING: window_update(0, 7),
-        Kind.RST_STREAM: b"",
-        Kind.DATA: frame(Kind.DATA, 0, 3, b"ab"),
+        FrameKind.PING: window_update(0, 7),
+        FrameKind.RST_STREAM: b"",
+        FrameKind.DATA: frame(FrameKind.DATA, 0, 3, b"ab"),
     }
     expected = [
         *FRAMES[:3],
-        (Kind.WINDOW_UPDATE, 0, 0, b"\0\0\0\7"),
-        (Kind.DATA, 0, 3, b"ab"),
+        (FrameKind.WINDOW_UPDATE, 0, 0, b"\0\0\0\7"),
+        (FrameKind.DATA, 0, 3, b"ab"),
     ]
     assert seen.feed(*chunks) == b"".join(frame(*one) for one in expected)
 
@@ -109,7 +109,7 @@ def test_bytes_stand_in_the_place_of_a_frame(chunks: list[bytes]) -> None:
 def test_a_frame_of_ours_waits_for_the_end_of_the_data_that_passes() -> None:
     """In the middle of a payload it would be taken for a part of it."""
     seen = Seen()
-    data, ping = frame(Kind.DATA, 0, 1, b"abcdef"), frame(Kind.PING, 0, 0, b"12345678")
+    data, ping = frame(FrameKind.DATA, 0, 1, b"abcdef"), frame(FrameKind.PING, 0, 0, b"12345678")
     sent = seen.feed(data[:12])
     seen.scanner.insert(window_update(0, 5))
     assert seen.out == []
@@ -129,7 +129,7 @@ def test_a_frame_that_is_too_long_is_refused_by_its_head(cut: int) -> None:
 
 
 def test_the_longest_frame_passes() -> None:
-    wire = frame(Kind.DATA, 0, 1, b"x" * FRAME_BYTES_DEFAULT)
+    wire = frame(FrameKind.DATA, 0, 1, b"x" * FRAME_BYTES_DEFAULT)
     assert Seen().feed(wire) == wire
 
 
@@ -147,4 +147,4 @@ def test_settings_are_pairs() -> None:
 
 def test_a_goodbye_has_its_reason() -> None:
     written = go_away(ErrorCode.ENHANCE_YOUR_CALM, "too much", 5)
-    assert written == frame(Kind.GOAWAY, 0, 0, b"\0\0\0\5\0\0\0\x0btoo much")
+    assert written == frame(FrameKind.GOAWAY, 0, 0, b"\0\0\0\5\0\0\0\x0btoo much")

@@ -17,7 +17,7 @@ from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.limits import STREAM_WINDOW_BYTES
 from gateway.transport import grpc_server
-from gateway.transport.frames import CLIENT_PREFACE, Kind, frame
+from gateway.transport.frames import CLIENT_PREFACE, FrameKind, frame
 from gateway.transport.grpc_server import ServerPlan, start_server
 from gateway.transport.known_nodes import KnownNodes
 from tests.deaf_client import DeafClient
@@ -60,7 +60,7 @@ def test_an_address_that_is_taken_is_named() -> None:
 def first_bytes(connection: socket.socket) -> bytes:
     """What the server says to a new connection: HTTP/2 settings, or nothing when it closes it."""
     connection.settimeout(ANSWER_SECONDS)
-    connection.sendall(CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0))
+    connection.sendall(CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0))
     return connection.recv(9)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hpack
 import pytest
 
-from gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, Kind
+from gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, FrameKind
 from gateway.transport.header_blocks import (
     BLOCK_BYTES_MAX,
     FIELDS_MAX,
@@ -23,8 +23,8 @@ def test_a_block_comes_in_as_many_frames_as_its_sender_likes() -> None:
     block = HeaderBlock.begin(Flag.END_STREAM, 5, b"ab", now_ns=7)
     assert not block.is_whole
     for byte in (b"c", b"", b"d"):
-        block.add(Kind.CONTINUATION, 0, 5, byte)
-    block.add(Kind.CONTINUATION, Flag.END_HEADERS, 5, b"e")
+        block.add(FrameKind.CONTINUATION, 0, 5, byte)
+    block.add(FrameKind.CONTINUATION, Flag.END_HEADERS, 5, b"e")
     assert block.is_whole
     assert (bytes(block.fragment), block.ends_stream, block.began_ns) == (b"abcde", True, 7)
 
@@ -49,7 +49,9 @@ def test_padding_longer_than_its_frame(flags: int, payload: bytes) -> None:
         HeaderBlock.begin(flags, 1, payload, now_ns=0)
 
 
-@pytest.mark.parametrize(("kind", "stream_id"), [(Kind.PING, 0), (Kind.CONTINUATION, 3), (Kind.DATA, 1)])
+@pytest.mark.parametrize(
+    ("kind", "stream_id"), [(FrameKind.PING, 0), (FrameKind.CONTINUATION, 3), (FrameKind.DATA, 1)]
+)
 def test_nothing_comes_between_the_frames_of_a_block(kind: int, stream_id: int) -> None:
     block = HeaderBlock.begin(0, 1, b"ab", now_ns=0)
     with pytest.raises(ConnectionBreach, match="expected CONTINUATION on stream 1"):
@@ -63,7 +65,7 @@ def test_a_block_without_end_is_refused(size: int) -> None:
 
     def send() -> None:
         for _ in range(BLOCK_BYTES_MAX):
-            block.add(Kind.CONTINUATION, 0, 1, b"x" * size)
+            block.add(FrameKind.CONTINUATION, 0, 1, b"x" * size)
 
     with pytest.raises(ConnectionBreach) as caught:
         send()
@@ -150,7 +152,7 @@ def test_a_block_is_written_in_as_few_frames_as_it_needs(size: int) -> None:
         payload = written[at + 9 : at + 9 + length]
         assert length <= 100
         if block is None:
-            assert kind == Kind.HEADERS
+            assert kind == FrameKind.HEADERS
             block = HeaderBlock.begin(flags, 7, payload, now_ns=0)
         else:
             block.add(kind, flags, 7, payload)

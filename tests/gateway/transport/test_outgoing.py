@@ -26,7 +26,7 @@ from grpc import aio
 from gateway.errors import TlsError
 from gateway.transport import outgoing
 from gateway.transport.channels import ClientTls, call_once, open_channel, relayed_if_refused
-from gateway.transport.frames import ErrorCode, Kind, frame, go_away
+from gateway.transport.frames import ErrorCode, FrameKind, frame, go_away
 from tests.certificates import Authority
 
 ANSWER_SECONDS = 20.0
@@ -227,7 +227,7 @@ def test_another_error_is_handed_on_and_not_tried_again() -> None:
         def refuse() -> None:
             connection, _ = listener.accept()
             accepted.append(connection)
-            connection.sendall(frame(Kind.SETTINGS, 0, 0) + go_away(ErrorCode.ENHANCE_YOUR_CALM, "calm"))
+            connection.sendall(frame(FrameKind.SETTINGS, 0, 0) + go_away(ErrorCode.ENHANCE_YOUR_CALM, "calm"))
             connection.close()
 
         thread = threading.Thread(target=refuse)

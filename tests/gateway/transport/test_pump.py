@@ -23,7 +23,7 @@ from gateway.transport.frames import (
     HEAD_BYTES,
     ConnectionBreach,
     Flag,
-    Kind,
+    FrameKind,
     frame,
     window_update,
 )
@@ -106,8 +106,8 @@ class Line:
 
     async def greet(self) -> None:
         """Have both sides say what comes first, and begin a call."""
-        hello = CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0)
-        answer = frame(Kind.SETTINGS, 0, 0) + WIDE
+        hello = CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0)
+        answer = frame(FrameKind.SETTINGS, 0, 0) + WIDE
         await self.send(self.client, hello)
         assert await self.receive(self.grpc, len(hello)) == hello
         await self.send(self.grpc, answer)
@@ -198,7 +198,7 @@ def tcp_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 def data_frames(size: int, seed: int = 1) -> bytes:
     """DATA of a call, of random bytes."""
     rng = random.Random(seed)
-    return b"".join(frame(Kind.DATA, 0, 1, rng.randbytes(FRAME)) for _ in range(size // FRAME))
+    return b"".join(frame(FrameKind.DATA, 0, 1, rng.randbytes(FRAME)) for _ in range(size // FRAME))
 
 
 def unsent_bytes(line: Line) -> int:
@@ -329,7 +329,7 @@ def test_who_does_not_close_after_grpc_has_is_closed_after_a_while() -> None:
         began = time.monotonic()
         while time.monotonic() < began + LINGER_SECONDS / 4:  # what it says now is dropped
             with suppress(BlockingIOError, ConnectionError):
-                line.client.send(frame(Kind.PING, 0, 0, bytes(8)))
+                line.client.send(frame(FrameKind.PING, 0, 0, bytes(8)))
             await asyncio.sleep(0.01)
         assert not line.pump.is_closed
         await line.closed()
@@ -340,12 +340,12 @@ def test_who_does_not_close_after_grpc_has_is_closed_after_a_while() -> None:
 
 def test_a_breach_is_told_to_the_client_though_it_goes_on_sending() -> None:
     async def test(line: Line) -> None:
-        await line.send(line.client, frame(Kind.CONTINUATION, 0, 1))
+        await line.send(line.client, frame(FrameKind.CONTINUATION, 0, 1))
         with suppress(ConnectionError, BlockingIOError):
             for _ in range(100):
-                line.client.send(frame(Kind.PING, 0, 0, bytes(8)))
+                line.client.send(frame(FrameKind.PING, 0, 0, bytes(8)))
         words = await line.rest(line.client)
-        assert words[3] == Kind.GOAWAY
+        assert words[3] == FrameKind.GOAWAY
         assert b"CONTINUATION without HEADERS" in words[HEAD_BYTES:]
         assert await line.rest(line.grpc) == b""
         line.client.close()
@@ -460,10 +460,10 @@ def over_tls(
 async def greet_over_tls(line: Line, client: ssl.SSLSocket) -> None:
     """As `Line.greet`."""
     await asyncio.to_thread(client.do_handshake)
-    hello = CLIENT_PREFACE + frame(Kind.SETTINGS, 0, 0)
+    hello = CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0)
     await asyncio.to_thread(client.sendall, hello)
     assert await line.receive(line.grpc, len(hello)) == hello
-    answer = frame(Kind.SETTINGS, 0, 0) + WIDE
+    answer = frame(FrameKind.SETTINGS, 0, 0) + WIDE
     await line.send(line.grpc, answer)
     assert await asyncio.to_thread(receive_slowly, client, len(answer)) == answer
     await asyncio.to_thread(client.sendall, REQUEST)
@@ -552,7 +552,7 @@ def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
             client.setblocking(False)
             request = hpack.Encoder().encode([(b":method", b"POST")])
             client.send(CLIENT_PREFACE + header_frames(1, request, ends_stream=False))
-            padded = frame(Kind.DATA, Flag.PADDED, 1, b"\0") * 1_000
+            padded = frame(FrameKind.DATA, Flag.PADDED, 1, b"\0") * 1_000
             at = 0
             for _ in range(5_000):
                 with suppress(BlockingIOError):
@@ -589,12 +589,12 @@ def test_what_grpc_said_last_is_handed_on_though_the_client_sends_in_that_moment
         with client:
             pump = Pump(asyncio.get_running_loop(), memoryview(bytearray(1 << 16)), ServerRelay(), ours)
             pump.enter(grpc)
-            client.sendall(CLIENT_PREFACE + frame(Kind.PING, 0, 0, b"12345678"))
-            server.sendall(frame(Kind.GOAWAY, 0, 0, b"last words"))
+            client.sendall(CLIENT_PREFACE + frame(FrameKind.PING, 0, 0, b"12345678"))
+            server.sendall(frame(FrameKind.GOAWAY, 0, 0, b"last words"))
             server.close()
             pump._read_outside()  # before what gRPC said is read
             client.setblocking(False)
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await asyncio.get_running_loop().sock_recv(client, 100)
 
-    assert asyncio.run(main()) == frame(Kind.GOAWAY, 0, 0, b"last words")
+    assert asyncio.run(main()) == frame(FrameKind.GOAWAY, 0, 0, b"last words")

@@ -13,7 +13,7 @@ import pytest
 from gateway.transport.frames import (
     CLIENT_PREFACE,
     ConnectionBreach,
-    Kind,
+    FrameKind,
     frame,
     window_update,
 )
@@ -76,9 +76,9 @@ def test_who_overruns_the_window_of_the_connection_is_ended() -> None:
         memoryview(CLIENT_PREFACE + header_frames(1, hpack.Encoder().encode(REQUEST), ends_stream=False))
     )
     for size in (*(16_384,) * 3, 16_383):
-        relay.from_outside(memoryview(frame(Kind.DATA, 0, 1, b"x" * size)))
+        relay.from_outside(memoryview(frame(FrameKind.DATA, 0, 1, b"x" * size)))
     with pytest.raises(ConnectionBreach, match="got 1 bytes beyond the window of the connection"):
-        relay.from_outside(memoryview(frame(Kind.DATA, 0, 1, b"x")))
+        relay.from_outside(memoryview(frame(FrameKind.DATA, 0, 1, b"x")))
 
 
 @pytest.mark.parametrize("by_client", [True, False])
@@ -148,7 +148,7 @@ def test_frames_without_data_cost_and_a_reset_costs_more() -> None:
     line.move()
     assert line.relay.cost == before + 13 + 1_000
     before = line.relay.cost
-    line.relay.from_outside(memoryview(frame(Kind.DATA, 0, stream_id) * 10))
+    line.relay.from_outside(memoryview(frame(FrameKind.DATA, 0, stream_id) * 10))
     assert line.relay.cost == before + 90
 
 
@@ -158,7 +158,7 @@ def test_a_goodbye_is_said_in_http_2_even_to_who_does_not_speak_it() -> None:
         relay.from_outside(memoryview(b"GET / HTTP/1.1\r\n\r\n"))
     relay.end(caught.value)
     said = b"".join(relay.to_outside)
-    assert said.startswith(frame(Kind.SETTINGS, 0, 0))
+    assert said.startswith(frame(FrameKind.SETTINGS, 0, 0))
     assert b"expected the preface of an HTTP/2 client" in said
 
 
@@ -169,13 +169,16 @@ def feed(relay: ServerRelay, *frames: bytes) -> None:
 
 def breaches() -> Iterable[tuple[str, bytes]]:
     """What breaks the rules, and what is said of it."""
-    yield "CONTINUATION without HEADERS", frame(Kind.CONTINUATION, 0, 1, b"")
+    yield "CONTINUATION without HEADERS", frame(FrameKind.CONTINUATION, 0, 1, b"")
     yield (
         "a frame of type 6 on stream 0",
-        frame(Kind.HEADERS, 0, 1, b"") + frame(Kind.PING, 0, 0, b"12345678"),
+        frame(FrameKind.HEADERS, 0, 1, b"") + frame(FrameKind.PING, 0, 0, b"12345678"),
     )
-    yield "a frame of type 0 on stream 1", frame(Kind.HEADERS, 0, 1, b"") + frame(Kind.DATA, 0, 1, b"x")
-    yield "got 3 bytes, expected a multiple of 6", frame(Kind.SETTINGS, 0, 0, b"abc")
+    yield (
+        "a frame of type 0 on stream 1",
+        frame(FrameKind.HEADERS, 0, 1, b"") + frame(FrameKind.DATA, 0, 1, b"x"),
+    )
+    yield "got 3 bytes, expected a multiple of 6", frame(FrameKind.SETTINGS, 0, 0, b"abc")
 
 
 @pytest.mark.parametrize(("words", "frames"), list(breaches()))
@@ -187,23 +190,23 @@ def test_what_breaks_the_rules_ends_the_connection(words: str, frames: bytes) ->
 def test_what_a_reset_stream_gives_back_is_not_put_into_the_data_of_another() -> None:
     wire = Wire(ServerRelay())
     wire.outside(wire.request(1) + wire.request(3))
-    wire.outside(frame(Kind.DATA, 0, 1, b"x" * WIRE_WINDOW))
-    wire.outside(frame(Kind.DATA, 0, 1, b"y"))  # it waits
+    wire.outside(frame(FrameKind.DATA, 0, 1, b"x" * WIRE_WINDOW))
+    wire.outside(frame(FrameKind.DATA, 0, 1, b"y"))  # it waits
     wire.sent_outside.clear()
-    answer = frame(Kind.DATA, 0, 3, b"A" * 20)
+    answer = frame(FrameKind.DATA, 0, 3, b"A" * 20)
     wire.grpc(answer[:-5])
-    wire.grpc(answer[-5:] + frame(Kind.RST_STREAM, 0, 1, b"\0\0\0\0"))
+    wire.grpc(answer[-5:] + frame(FrameKind.RST_STREAM, 0, 1, b"\0\0\0\0"))
     assert [(kind, stream_id) for kind, stream_id, _ in frames_in(wire.sent_outside)] == [
-        (Kind.DATA, 3),
-        (Kind.WINDOW_UPDATE, 0),
-        (Kind.RST_STREAM, 1),
+        (FrameKind.DATA, 3),
+        (FrameKind.WINDOW_UPDATE, 0),
+        (FrameKind.RST_STREAM, 1),
     ]
 
 
 def test_data_that_waits_takes_no_more_memory_in_small_pieces() -> None:
     wire = Wire(ServerRelay())
-    wire.outside(wire.request(1) + frame(Kind.DATA, 0, 1, b"x" * WIRE_WINDOW))
-    small = frame(Kind.DATA, 0, 1, b"y") * 20_000
+    wire.outside(wire.request(1) + frame(FrameKind.DATA, 0, 1, b"x" * WIRE_WINDOW))
+    small = frame(FrameKind.DATA, 0, 1, b"y") * 20_000
     tracemalloc.start()
     wire.outside(small)
     grown, _ = tracemalloc.get_traced_memory()
@@ -211,4 +214,7 @@ def test_data_that_waits_takes_no_more_memory_in_small_pieces() -> None:
     assert grown < 100_000
     wire.grpc(window_update(1, 1 << 20))
     sent = frames_in(wire.sent_to_grpc[len(CLIENT_PREFACE) :])
-    assert b"".join(payload for kind, _, payload in sent if kind == Kind.DATA)[WIRE_WINDOW:] == b"y" * 20_000
+    assert (
+        b"".join(payload for kind, _, payload in sent if kind == FrameKind.DATA)[WIRE_WINDOW:]
+        == b"y" * 20_000
+    )

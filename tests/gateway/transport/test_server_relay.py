@@ -13,7 +13,7 @@ from gateway.transport.frames import (
     CLIENT_PREFACE,
     ConnectionBreach,
     Flag,
-    Kind,
+    FrameKind,
     frame,
     go_away,
     window_update,
@@ -52,19 +52,19 @@ def test_a_client_that_needs_no_mending_is_handed_on_byte_for_byte() -> None:
     block = encoder.encode([*REQUEST, TE])
     wire = (
         CLIENT_PREFACE
-        + frame(Kind.SETTINGS, 0, 0)
+        + frame(FrameKind.SETTINGS, 0, 0)
         + header_frames(1, block, ends_stream=False)
-        + frame(Kind.DATA, 0, 1, b"\0\0\0\0\3abc")
+        + frame(FrameKind.DATA, 0, 1, b"\0\0\0\0\3abc")
         + window_update(1, 5)
         + window_update(0, 5)
-        + frame(Kind.PRIORITY, 0, 1, b"\0\0\0\0\1")
+        + frame(FrameKind.PRIORITY, 0, 1, b"\0\0\0\0\1")
         + frame(99, 7, 1, b"unknown")
-        + frame(Kind.DATA, Flag.END_STREAM, 1)
+        + frame(FrameKind.DATA, Flag.END_STREAM, 1)
     )
     relay.from_outside(memoryview(wire))
     assert b"".join(relay.to_grpc) == wire
     assert relay.to_outside == []
-    answer = frame(Kind.SETTINGS, 0, 0) + window_update(1, 9) + frame(Kind.PING, 0, 0, b"12345678")
+    answer = frame(FrameKind.SETTINGS, 0, 0) + window_update(1, 9) + frame(FrameKind.PING, 0, 0, b"12345678")
     relay.from_grpc(memoryview(answer))
     assert b"".join(relay.to_outside) == answer
 
@@ -172,17 +172,17 @@ def test_data_of_a_held_message_is_not_put_into_the_data_of_another_stream() -> 
     wire = Wire(ServerRelay(Gate()))
     wire.outside(wire.request(1) + wire.request(3, TE))
     message = b"\0" + (WIRE_WINDOW + 100).to_bytes(4, "big") + b"m" * (WIRE_WINDOW + 100)
-    wire.outside(frame(Kind.DATA, 0, 1, message[:WIRE_WINDOW]))
-    wire.outside(frame(Kind.DATA, 0, 1, message[WIRE_WINDOW:-1]))
+    wire.outside(frame(FrameKind.DATA, 0, 1, message[:WIRE_WINDOW]))
+    wire.outside(frame(FrameKind.DATA, 0, 1, message[WIRE_WINDOW:-1]))
     wire.grpc(window_update(1, WIRE_WINDOW))  # gRPC reads, and the gate says no
     wire.sent_to_grpc.clear()
-    other = frame(Kind.DATA, 0, 3, b"A" * 20)
+    other = frame(FrameKind.DATA, 0, 3, b"A" * 20)
     wire.outside(other[:-5])
-    wire.outside(other[-5:] + frame(Kind.DATA, 0, 1, message[-1:]))  # the message is over
+    wire.outside(other[-5:] + frame(FrameKind.DATA, 0, 1, message[-1:]))  # the message is over
     assert frames_in(wire.sent_to_grpc) == [
-        (Kind.DATA, 3, b"A" * 20),
-        (Kind.DATA, 1, message[WIRE_WINDOW:-1]),
-        (Kind.DATA, 1, message[-1:]),
+        (FrameKind.DATA, 3, b"A" * 20),
+        (FrameKind.DATA, 1, message[WIRE_WINDOW:-1]),
+        (FrameKind.DATA, 1, message[-1:]),
     ]
 
 
@@ -206,11 +206,11 @@ def test_no_frame_of_ours_comes_between_the_frames_of_an_answers_headers() -> No
     wire.outside(wire.request(3))  # its window is granted at once
     wire.grpc(block[-10:])
     kinds = [kind for kind, _, _ in frames_in(wire.sent_outside)]
-    assert kinds == [Kind.WINDOW_UPDATE, Kind.HEADERS]
+    assert kinds == [FrameKind.WINDOW_UPDATE, FrameKind.HEADERS]
 
 
 def test_the_words_of_a_client_that_goes_away_do_not_reach_grpcs_log() -> None:
     wire = Wire(ServerRelay())
     wire.sent_to_grpc.clear()
     wire.outside(go_away(7, "\n{a line of the log, forged}\n"))
-    assert frames_in(wire.sent_to_grpc) == [(Kind.GOAWAY, 0, bytes(8))]
+    assert frames_in(wire.sent_to_grpc) == [(FrameKind.GOAWAY, 0, bytes(8))]

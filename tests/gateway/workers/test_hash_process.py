@@ -15,8 +15,8 @@ import pytest
 import uvloop
 
 from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.root_hash import BlockHasher, Looked
-from gateway.errors import HelperProcessLost
+from gateway.blocks.root_hash import BlockHasher, ItemLook
+from gateway.errors import WorkerProcessLost
 from gateway.limits import HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX
 from gateway.workers import hash_process
 from gateway.workers.hash_process import HashProcess
@@ -67,7 +67,7 @@ async def started(process: HashProcess) -> int:
     return process.pid
 
 
-def looked_at(hasher: BlockHasher, items: list[bytes]) -> Looked:
+def looked_at(hasher: BlockHasher, items: list[bytes]) -> ItemLook:
     looked = hasher.look(items)
     assert looked is not None
     return looked
@@ -76,7 +76,7 @@ def looked_at(hasher: BlockHasher, items: list[bytes]) -> Looked:
 async def refusal(process: HashProcess) -> str:
     """Ask, and return why there is no answer."""
     hasher = BlockHasher()
-    with pytest.raises(HelperProcessLost) as caught:
+    with pytest.raises(WorkerProcessLost) as caught:
         await process.hash(hasher.trees, looked_at(hasher, ITEMS).leaves)
     assert hasher.item_count == 0
     return str(caught.value)

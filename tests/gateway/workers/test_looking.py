@@ -22,7 +22,7 @@ from gateway.limits import (
 )
 from gateway.workers import looking
 from gateway.workers.looking import Looking
-from gateway.workers.loop_slots import Turns
+from gateway.workers.loop_slots import LoopSlots
 from tests.gateway.rounds import Rounds
 
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
@@ -52,7 +52,7 @@ class Items(Sequence[bytes]):
 
 
 def look(items: Items) -> ItemSet:
-    return uvloop.run(Looking(Turns()).look(items))
+    return uvloop.run(Looking(LoopSlots()).look(items))
 
 
 def test_a_message_of_too_many_items_is_refused_before_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +83,8 @@ def of_items(count: int, item_bytes: int, tag: bytes = TAGS[0]) -> bytes:
 def test_a_message_of_very_many_items_is_a_crowd_however_they_are_written(tag: bytes) -> None:
     item_bytes = 2 * CROWD_ITEM_BYTES
     above, below = (CROWD_ITEMS_MIN + change for change in (CROWD_ITEMS_MIN // 8, -CROWD_ITEMS_MIN // 8))
-    assert Looking(Turns()).is_crowd(of_items(above, item_bytes, tag))
-    assert not Looking(Turns()).is_crowd(of_items(below, item_bytes, tag))
+    assert Looking(LoopSlots()).is_crowd(of_items(above, item_bytes, tag))
+    assert not Looking(LoopSlots()).is_crowd(of_items(below, item_bytes, tag))
 
 
 @pytest.mark.parametrize("tag", TAGS)
@@ -92,22 +92,22 @@ def test_a_message_of_very_many_items_is_a_crowd_however_they_are_written(tag: b
 def test_a_message_of_very_short_items_is_a_crowd_unless_it_is_short_itself(size: int, tag: bytes) -> None:
     """Some hundred streams, each with a message just too short to be one, took 4 GB together."""
     short, long = CROWD_ITEM_BYTES // 2, 2 * CROWD_ITEM_BYTES
-    assert Looking(Turns()).is_crowd(of_items(size // short + 1, short, tag))
-    assert not Looking(Turns()).is_crowd(of_items(size // long + 1, long, tag))
-    assert not Looking(Turns()).is_crowd(of_items((CROWD_BYTES_MIN - 1) // short, short, tag))
+    assert Looking(LoopSlots()).is_crowd(of_items(size // short + 1, short, tag))
+    assert not Looking(LoopSlots()).is_crowd(of_items(size // long + 1, long, tag))
+    assert not Looking(LoopSlots()).is_crowd(of_items((CROWD_BYTES_MIN - 1) // short, short, tag))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_crowd_does_not_hide_behind_a_long_item(seed: int) -> None:
     long, short = bytes(4_000_000), (b"\x0a\x02" + SHORT) * 1_000_000
-    looking = Looking(Turns(), random.Random(seed))
+    looking = Looking(LoopSlots(), random.Random(seed))
     assert looking.is_crowd(long + short)
     assert looking.is_crowd(short + long)
 
 
 @pytest.mark.parametrize("size", [CROWD_BYTES_MIN, CROWD_ITEMS_MIN, 8 * 1024 * 1024])
 def test_long_items_are_no_crowd(size: int) -> None:
-    assert not Looking(Turns()).is_crowd(random.Random(1).randbytes(size))
+    assert not Looking(LoopSlots()).is_crowd(random.Random(1).randbytes(size))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_no_round_takes_more_than_one_message_of_all_that_have_come() -> None:
     size = INLINE_HASH_ITEMS_MAX
 
     async def main() -> None:
-        rounds, turns = Rounds(), Turns()
+        rounds, turns = Rounds(), LoopSlots()
         try:
             messages = [Items([SHORT] * size, rounds) for _ in range(3)]
             sets = await asyncio.gather(*(Looking(turns).look(message) for message in messages))
@@ -154,7 +154,7 @@ def test_what_was_looked_at_in_a_thread_is_handled_in_a_turn(monkeypatch: pytest
     monkeypatch.setattr(looking, "INLINE_HASH_ITEMS_MAX", 1)
 
     async def main() -> None:
-        rounds, turns = Rounds(), Turns()
+        rounds, turns = Rounds(), LoopSlots()
         try:
 
             async def handle() -> None:

@@ -9,17 +9,17 @@ import pytest
 import uvloop
 
 from gateway.workers.begun import Begun
-from gateway.workers.loop_slots import Turns
+from gateway.workers.loop_slots import LoopSlots
 from tests.gateway.rounds import Rounds
 
 
 def with_turns(
-    play: Callable[[Turns, Rounds], Awaitable[None]], run: Callable[..., None] = uvloop.run
+    play: Callable[[LoopSlots, Rounds], Awaitable[None]], run: Callable[..., None] = uvloop.run
 ) -> None:
     async def main() -> None:
         rounds = Rounds()
         try:
-            await play(Turns(), rounds)
+            await play(LoopSlots(), rounds)
         finally:
             rounds.stop()
 
@@ -28,7 +28,7 @@ def with_turns(
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_those_who_are_ready_together_have_a_round_each_in_order(run: Callable[..., None]) -> None:
-    async def play(turns: Turns, rounds: Rounds) -> None:
+    async def play(turns: LoopSlots, rounds: Rounds) -> None:
         async def work(name: int) -> None:
             for piece in "ab":
                 asked.append((name, piece))
@@ -45,7 +45,7 @@ def test_those_who_are_ready_together_have_a_round_each_in_order(run: Callable[.
 
 
 def test_nobody_waits_for_a_turn_that_nobody_else_has() -> None:
-    async def play(turns: Turns, rounds: Rounds) -> None:
+    async def play(turns: LoopSlots, rounds: Rounds) -> None:
         for _ in range(3):
             before = rounds.number
             await Begun(turns.take())
@@ -57,7 +57,7 @@ def test_nobody_waits_for_a_turn_that_nobody_else_has() -> None:
 
 
 def test_who_comes_when_the_last_of_those_waiting_has_its_turn_waits_for_the_next_round() -> None:
-    async def play(turns: Turns, rounds: Rounds) -> None:
+    async def play(turns: LoopSlots, rounds: Rounds) -> None:
         async def work(name: str) -> None:
             await turns.take()
             rounds.note(name)
@@ -74,7 +74,7 @@ def test_who_comes_when_the_last_of_those_waiting_has_its_turn_waits_for_the_nex
 
 
 def test_timers_come_between_turns() -> None:
-    async def play(turns: Turns, rounds: Rounds) -> None:
+    async def play(turns: LoopSlots, rounds: Rounds) -> None:
         async def work() -> None:
             await turns.take()
             rounds.note("turn")
@@ -93,7 +93,7 @@ def test_timers_come_between_turns() -> None:
 def test_one_that_is_given_up_keeps_nobody_waiting(cancelled: int) -> None:
     """Also one that has its turn already and has not run yet."""
 
-    async def play(turns: Turns, rounds: Rounds) -> None:
+    async def play(turns: LoopSlots, rounds: Rounds) -> None:
         async def work(name: int) -> None:
             await turns.take()
             rounds.note(name)

@@ -13,7 +13,7 @@ from gateway.blocks.errors import BlockRefused
 from gateway.blocks.proofs import ProofVerifier, RsaBook
 from gateway.blocks.proofs.ledger_data import LedgerData
 from gateway.blocks.stream_layout import StoredBlock
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from gateway.workers import proof_process
 from gateway.workers.proof_checks import ProofChecks
@@ -25,8 +25,8 @@ from tests.gateway.blocks.proofs.tss_network import TssNetwork
 NETWORK = TssNetwork((1, 1, 1))
 CHAIN = TssChain(NETWORK)
 SUMMARIES = [summary_of(list(block.items)) for block in CHAIN.blocks(3)]
-NO_KEYS = LedgerKeys()
-OWN_KEY = LedgerKeys((PUBLIC_KEY,))
+NO_KEYS = TrustedKeys()
+OWN_KEY = TrustedKeys((PUBLIC_KEY,))
 
 
 def yes() -> bool:
@@ -39,7 +39,7 @@ def no() -> bool:
 
 def with_checks(
     play: Callable[[ProofChecks], Awaitable[None]],
-    keys: LedgerKeys = NO_KEYS,
+    keys: TrustedKeys = NO_KEYS,
     ledger: LedgerData | None = None,
     keep: Callable[[LedgerData], None] | None = None,
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_block_0_that_publishes_nothing_ends_the_waiting() -> None:
             await waiting
         assert checks.ledger is None
 
-    with_checks(play, LedgerKeys((PUBLIC_KEY,), tss_block0=True))
+    with_checks(play, TrustedKeys((PUBLIC_KEY,), tss_block0=True))
 
 
 HANGING = """
@@ -198,7 +198,7 @@ def test_only_a_signature_that_was_checked_covers_a_root_hash() -> None:
 
     async def play(full: ProofChecks) -> None:
         in_mode_hash = ProofChecks(BlockVerifier(ProofVerifier(OWN_KEY, "hash")))
-        with_book = ProofChecks(BlockVerifier(ProofVerifier(LedgerKeys(rsa_file="b"), "full", None, book)))
+        with_book = ProofChecks(BlockVerifier(ProofVerifier(TrustedKeys(rsa_file="b"), "full", None, book)))
         try:
             assert full.signs_root(summary_of(own))
             assert not in_mode_hash.signs_root(summary_of(own))

@@ -20,7 +20,7 @@ from gateway.blocks.errors import BlockRefused
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.refusal import Refusal
 from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier, Verdict
 from gateway.limits import PROOF_PROCESS_REST_SECONDS, PROOFS_TOGETHER_MAX
 from gateway.workers.proof_process import ProofProcess, _Answers
@@ -30,7 +30,7 @@ from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 NETWORK = TssNetwork((1, 1, 1))
 CHAIN = TssChain(NETWORK)
-KNOWING = ProofVerifier(LedgerKeys((PUBLIC_KEY,)), "full", NETWORK.ledger)
+KNOWING = ProofVerifier(TrustedKeys((PUBLIC_KEY,)), "full", NETWORK.ledger)
 SUMMARIES = [summary_of(list(block.items)) for block in CHAIN.blocks(5)]
 SUMMARY = SUMMARIES[1]
 FORGED = summary_of(list(CHAIN.block(1, signed_by=TssNetwork((1, 1, 1), seed=2)).items))
@@ -127,8 +127,8 @@ def test_what_is_asked_together_is_answered_one_by_one() -> None:
 
 
 def test_it_checks_with_the_keys_of_each_request() -> None:
-    other = ProofVerifier(LedgerKeys(), "full", TssNetwork((1, 1, 1), seed=2).ledger)
-    keys = (ProofVerifier(LedgerKeys(), "full"), KNOWING, other, KNOWING)
+    other = ProofVerifier(TrustedKeys(), "full", TssNetwork((1, 1, 1), seed=2).ledger)
+    keys = (ProofVerifier(TrustedKeys(), "full"), KNOWING, other, KNOWING)
 
     async def play(process: ProofProcess) -> None:
         asked = [asyncio.ensure_future(outcome(process, proofs, SUMMARY)) for proofs in keys]
@@ -161,7 +161,7 @@ def test_what_block_0_publishes_comes_back() -> None:
     block_0 = CHAIN.block(0)
 
     async def play(process: ProofProcess) -> None:
-        keys = ProofVerifier(LedgerKeys(), "full")
+        keys = ProofVerifier(TrustedKeys(), "full")
         verdict = await process.check(keys, SUMMARIES[0], block_0.items)
         assert verdict.published == NETWORK.ledger
         assert verdict.published is not None

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.errors import HelperProcessLost
+from gateway.errors import WorkerProcessLost
 from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
 from gateway.workers.malloc import is_glibc
-from gateway.workers.subprocess_worker import HelperProcess
+from gateway.workers.subprocess_worker import WorkerProcess
 
 # It answers with how many requests it took at once, and the request in capitals; `die` ends it.
 MODULE = """
@@ -65,7 +65,7 @@ serve(answers)
 
 
 def with_helper(
-    play: Callable[[HelperProcess], Awaitable[None]],
+    play: Callable[[WorkerProcess], Awaitable[None]],
     *,
     seconds_max: float = 60.0,
     run: Callable[..., None] = uvloop.run,
@@ -73,7 +73,7 @@ def with_helper(
     """Play with a process; it is gone afterwards."""
 
     async def main() -> None:
-        helper = HelperProcess("helper", "shouting", seconds_max)
+        helper = WorkerProcess("helper", "shouting", seconds_max)
         assert helper.pid is None
         try:
             await play(helper)
@@ -84,15 +84,15 @@ def with_helper(
     run(main())
 
 
-async def lost(answered: asyncio.Future[bytes]) -> HelperProcessLost:
-    with pytest.raises(HelperProcessLost) as caught:
+async def lost(answered: asyncio.Future[bytes]) -> WorkerProcessLost:
+    with pytest.raises(WorkerProcessLost) as caught:
         await answered
     return caught.value
 
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_requests_are_answered_in_order(run: Callable[..., None]) -> None:
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         long = b"x" * 1_000_000
         asked = [helper.ask(request) for request in (b"a", b"", long, b"d")]
         answers = [(await one).partition(b" ")[2] for one in asked]
@@ -103,7 +103,7 @@ def test_requests_are_answered_in_order(run: Callable[..., None]) -> None:
 
 
 def test_what_waits_is_taken_together_up_to_a_limit() -> None:
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
         assert helper.pid is not None
         os.kill(helper.pid, signal.SIGSTOP)
@@ -119,7 +119,7 @@ def test_where_several_came_more_are_waited_for(tmp_path: Path) -> None:
     """One alone is answered at once, again and again; after two together, three are gathered."""
     (tmp_path / "shouting.py").write_text(GATHERING)
 
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         assert await helper.ask(b"a") == b"1 A"
         assert await helper.ask(b"b") == b"1 B"
         assert helper.pid is not None
@@ -140,7 +140,7 @@ def test_where_several_came_more_are_waited_for(tmp_path: Path) -> None:
 
 
 def test_who_gives_up_is_passed_over() -> None:
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         first, second, third = (helper.ask(request) for request in (b"a", b"b", b"c"))
         second.cancel()
         assert (await first)[-1:] == b"A"
@@ -150,7 +150,7 @@ def test_who_gives_up_is_passed_over() -> None:
 
 
 def test_all_that_was_asked_is_lost_with_the_process_and_the_first_is_named() -> None:
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
         asked = [helper.ask(request) for request in (b"die", b"b", b"c")]
         errors = [await lost(one) for one in asked]
@@ -164,7 +164,7 @@ def test_all_that_was_asked_is_lost_with_the_process_and_the_first_is_named() ->
 
 
 def test_one_that_hangs_is_given_up() -> None:
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
         assert helper.pid is not None
         os.kill(helper.pid, signal.SIGSTOP)
@@ -191,7 +191,7 @@ def test_a_node_that_stood_still_looks_again(
 ) -> None:
     """As in a paused container: when both go on, the time is over, and there can be no answer yet."""
 
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
         looked, look = asyncio.Event(), helper._look
 
@@ -222,7 +222,7 @@ def test_a_node_that_stood_still_looks_again(
 def test_one_that_goes_on_answering_is_not_given_up() -> None:
     """Each look finds another request at the head than the look before."""
 
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
         asked = [helper.ask(b"a"), helper.ask(b"b")]
         helper._look(asyncio.get_running_loop().create_future())
@@ -247,7 +247,7 @@ def test_one_that_does_not_start_is_lost(
 ) -> None:
     monkeypatch.setattr(sys, "executable", executable)
 
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         assert str(await lost(helper.ask(b"a"))) in got
         assert helper.pid is None
 
@@ -255,7 +255,7 @@ def test_one_that_does_not_start_is_lost(
 
 
 def test_one_that_was_ready_is_told_from_one_that_never_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         assert await helper.ask(b"a") == b"1 A"
         assert (await lost(helper.ask(b"die"))).was_ready
         monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -267,7 +267,7 @@ def test_one_that_was_ready_is_told_from_one_that_never_was(monkeypatch: pytest.
 def test_without_file_descriptors_none_is_started_and_later_one_is() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
         try:
             answered = helper.ask(b"a")
@@ -280,7 +280,7 @@ def test_without_file_descriptors_none_is_started_and_later_one_is() -> None:
 
 
 def test_once_closed_it_is_not_started_again() -> None:
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
         pid, waiting = helper.pid, helper.ask(b"a")
         assert pid is not None
@@ -298,7 +298,7 @@ def test_once_closed_it_is_not_started_again() -> None:
 
 
 def test_signals_to_the_group_do_not_end_it() -> None:
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
         assert helper.pid is not None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -313,7 +313,7 @@ def test_signals_to_the_group_do_not_end_it() -> None:
 def test_memory_that_an_answer_took_is_there_for_the_next(tmp_path: Path) -> None:
     (tmp_path / "shouting.py").write_text(FAULTING)
 
-    async def play(helper: HelperProcess) -> None:
+    async def play(helper: WorkerProcess) -> None:
         faults = [int(await helper.ask(b"a")) for _ in range(5)]
         assert faults[0] > 300  # of 768 pages of 4 KiB, as some memory was free before
         assert max(faults[1:]) < 30

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import gate
 from tests.interop.rules.scenes import Stage, begin, finish, offer, play
 
@@ -34,7 +34,7 @@ def test_the_example_that_must_come_out_exactly(tmp_path: Path, monkeypatch: pyt
         await carol.expect("skip 9", "skip 10")
         await stage.opened(11)
         await begin(stage, carol, 11)  # and wins 11 again
-        with gate(monkeypatch, Ledger, "begin") as disk:
+        with gate(monkeypatch, BlockStore, "begin") as disk:
             await finish(bob, 9)  # when Bob completes 9 …
             await offer(bob, 10, 11)
             await bob.expect("skip 10", "skip 11")  # … he, sending on, is skipped for 10 and 11 …

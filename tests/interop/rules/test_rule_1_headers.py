@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from gateway.blocks.items import ItemKind, field_item
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import gate, logged
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, play
 
@@ -82,7 +82,7 @@ def test_the_next_unstreamed_block_is_won_and_those_below_it_are_skipped(
         await begin(stage, bob, 10)
         await offer(carol, 9, 10)
         await begin(stage, carol, 11)
-        with gate(monkeypatch, Ledger, "begin") as disk:
+        with gate(monkeypatch, BlockStore, "begin") as disk:
             await finish(alice, 9)
             await stage.held(9)
             await offer(dave, 9)  # is complete, and not acknowledged

@@ -15,7 +15,7 @@ from gateway.blocks.block_numbers import U64_MAX, from_wire
 from gateway.race.actions import Action, PublisherId
 from gateway.race.arbiter import Arbiter
 from gateway.services import publish_service
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from gateway.transport.admission import Admission
 from tests.gateway.conducting import gate, logged
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, offer, play
@@ -206,7 +206,7 @@ def test_a_shutdown_finishes_what_is_complete_and_tells_everybody(
 ) -> None:
     async def scene(stage: Stage) -> None:
         alice, bob, idle = await stage.publishers("alice", "bob", "idle")
-        with gate(monkeypatch, Ledger, "begin") as disk:
+        with gate(monkeypatch, BlockStore, "begin") as disk:
             await alice.block(BLOCKS[9])
             await stage.held(9)
             await begin(stage, bob, 10)

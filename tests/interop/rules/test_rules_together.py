@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gateway.store.block_store import Ledger
+from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import gate
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, play
 
@@ -96,7 +96,7 @@ def test_one_who_is_back_before_its_block_is_stored_hears_of_it_once(
 
     async def scene(stage: Stage) -> None:
         (alice,) = await stage.publishers("alice")
-        with gate(monkeypatch, Ledger, "begin") as disk:
+        with gate(monkeypatch, BlockStore, "begin") as disk:
             await alice.block(BLOCKS[9])
             await disk.reached()
             alice.call.cancel()

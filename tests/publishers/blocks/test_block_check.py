@@ -9,7 +9,7 @@ import pytest
 
 from gateway.blocks.block import Block
 from gateway.blocks.merkle import EMPTY_HASH, tree_root
-from publishers.blocks.block_check import BlockCheck
+from publishers.blocks.block_check import OfferCheck
 from publishers.blocks.block_places import read_chain
 from publishers.errors import BadBlock
 from tests.gateway.block_makers import block_items, summary_of
@@ -21,7 +21,7 @@ OTHERS = make_blocks(6, seed=8)
 
 
 def reason_of(*blocks: Block) -> str:
-    check = BlockCheck()
+    check = OfferCheck()
     for block in blocks[:-1]:
         check.check(block)
     with pytest.raises(BadBlock) as caught:
@@ -32,14 +32,14 @@ def reason_of(*blocks: Block) -> str:
 
 @pytest.mark.parametrize("first", [0, 1, 4])
 def test_a_part_of_a_chain_is_good(first: int) -> None:
-    check = BlockCheck()
+    check = OfferCheck()
     assert [check.check(block).number for block in BLOCKS[first:]] == list(range(first, 6))
 
 
 @needs_real_blocks
 @pytest.mark.parametrize("chain", ["signed-chain", "record-file-chain", "layout-8-chain"])
 def test_real_chains_are_good(chain: str) -> None:
-    check = BlockCheck()
+    check = OfferCheck()
     assert all(check.check(block) for block in read_chain(real_chain(chain)))
 
 
@@ -71,7 +71,7 @@ def test_block_0_links_to_nothing_and_a_changed_item_breaks_the_next_link() -> N
 def test_each_block_is_linked_to_in_its_own_layout(minor: int) -> None:
     """docs/spec/block-hash.md section 3.3: the version does not tell the layout, and the next footer does."""
     links, roots = (EMPTY_HASH, EMPTY_HASH), []
-    check = BlockCheck()
+    check = OfferCheck()
     layouts: tuple[Literal[8, 16], ...] = (8, 16, 16, 8)
     for number, layout in enumerate(layouts):
         items = block_items(number, *links, minor=minor, root_layout=layout)
@@ -85,7 +85,7 @@ def test_each_block_is_linked_to_in_its_own_layout(minor: int) -> None:
 
 
 def test_a_gap_begins_a_new_part_and_a_refused_block_changes_nothing() -> None:
-    check = BlockCheck()
+    check = OfferCheck()
     check.check(BLOCKS[0])
     with pytest.raises(BadBlock):
         check.check(OTHERS[1])

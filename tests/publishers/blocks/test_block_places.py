@@ -15,7 +15,7 @@ from gateway.blocks.block import Block
 from publishers import limits
 from publishers.blocks.block_files import write_block_file
 from publishers.blocks.block_places import (
-    BlockReader,
+    BlockFileReader,
     LocalStore,
     blocks_in,
     check_no_gaps,
@@ -224,7 +224,7 @@ def test_links_are_followed_and_circles_are_not(tmp_path: Path) -> None:
     (chain / "2.blk").symlink_to(tmp_path / "gone")
     places = blocks_in(chain)
     assert [place.number for place in places] == [0, 1, 2]
-    with pytest.raises(BlockFileError) as caught, BlockReader(LocalStore()) as reader:
+    with pytest.raises(BlockFileError) as caught, BlockFileReader(LocalStore()) as reader:
         reader.read(places[2])
     assert str(caught.value) == f"{chain}/2.blk: No such file or directory"
 
@@ -233,7 +233,7 @@ def test_a_folder_in_a_block_file_s_place_is_said_where_it_is_read(tmp_path: Pat
     (tmp_path / "0.blk").mkdir()
     os.mkfifo(tmp_path / "1.blk")
     reasons = []
-    with BlockReader(LocalStore()) as reader:
+    with BlockFileReader(LocalStore()) as reader:
         for place in blocks_in(tmp_path):
             with pytest.raises(BlockFileError) as caught:
                 reader.read(place)
@@ -303,7 +303,7 @@ def test_a_member_with_another_block_or_none_is_named(tmp_path: Path) -> None:
         archive.writestr("3.blk", b"")
         archive.writestr("4.blk", field_files.java_zstd(BLOCKS[4])[:-4])
     reasons = []
-    with BlockReader(LocalStore()) as reader:
+    with BlockFileReader(LocalStore()) as reader:
         for place in blocks_in(path):
             with pytest.raises(BlockFileError) as caught:
                 reader.read(place)
@@ -321,7 +321,7 @@ def test_a_member_is_no_larger_than_a_block_may_be(tmp_path: Path, monkeypatch: 
     (place,) = blocks_in(path)
     with (
         pytest.raises(BlockFileError, match="more than 268435456 bytes"),
-        BlockReader(LocalStore()) as reader,
+        BlockFileReader(LocalStore()) as reader,
     ):
         reader.read(place)
 
@@ -329,7 +329,7 @@ def test_a_member_is_no_larger_than_a_block_may_be(tmp_path: Path, monkeypatch: 
 def test_an_archive_that_is_replaced_is_listed_and_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "x.tar"
     field_files.in_tar(path, BLOCKS[:3])
-    with BlockReader(LocalStore()) as reader:
+    with BlockFileReader(LocalStore()) as reader:
         assert [reader.read(place) for place in blocks_in(path)] == BLOCKS[:3]
         field_files.in_tar(path, BLOCKS[5:])
         os.utime(path, (time.time() + 1,) * 2)

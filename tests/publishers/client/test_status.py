@@ -11,24 +11,24 @@ import grpc
 import pytest
 
 from gateway.api import node_pb2, node_pb2_grpc
-from publishers.client.status import Head
+from publishers.client.status import GatewayStatus
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
 
 def test_a_head_that_nobody_tells_is_unreachable() -> None:
-    with Head(["127.0.0.1:1"]) as head:
+    with GatewayStatus(["127.0.0.1:1"]) as head:
         assert head.ask() == (None, False)
 
 
 def test_the_first_gateway_that_answers_is_believed(tmp_path: Path) -> None:
     store(tmp_path, make_blocks(3))
-    with node_thread(tmp_path) as node, Head(["127.0.0.1:1", str(node.grpc_address)]) as head:
+    with node_thread(tmp_path) as node, GatewayStatus(["127.0.0.1:1", str(node.grpc_address)]) as head:
         assert head.ask() == (2, True)
 
 
 def test_an_empty_gateway_has_no_head(tmp_path: Path) -> None:
-    with node_thread(tmp_path) as node, Head([str(node.grpc_address)]) as head:
+    with node_thread(tmp_path) as node, GatewayStatus([str(node.grpc_address)]) as head:
         assert head.ask() == (None, True)
 
 
@@ -60,7 +60,7 @@ def test_gateways_are_asked_at_once_so_that_mute_ones_cost_one_second_together(
             addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
             server.start()
             servers.append(server)
-        with Head(addresses) as head:
+        with GatewayStatus(addresses) as head:
             assert head.ask() == (0, True)
         for server in servers:
             server.stop(None).wait()

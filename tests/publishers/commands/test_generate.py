@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.key_files import create_private_key, public_key_hex
 from publishers.blocks.block_layouts import BlockLayout
 from publishers.blocks.block_places import blocks_in, read_chain
@@ -42,7 +42,7 @@ def test_blocks_and_key_are_written(tmp_path: Path) -> None:
     assert lines[0].startswith(f"Blocks 0 to 2 written to {folder}: ")
     assert lines[1] == f"Signed with {key_file}. Give your nodes its public half:"
     assert lines[2] == f"  --ledger-key ed25519:{public_key_hex(key)}"
-    LedgerKeys.parse([lines[2].split()[1]])
+    TrustedKeys.parse([lines[2].split()[1]])
 
 
 def test_a_key_of_ones_own(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from publishers.blocks.signing_key import KeyPlace
 from publishers.commands import publish as module
 from publishers.commands.publish import command
 from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
-from publishers.job_report import Failure, JobReport
+from publishers.job_report import JobFailure, JobReport
 from publishers.limits import PUBLISHER_ID_CHARS_MAX, PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
@@ -129,7 +129,7 @@ def test_plain_lines_when_piped(chain: Path, calls: dict[str, Any]) -> None:
 
 
 def test_a_failure_is_one_line_each_and_says_how_to_go_on(chain: Path, calls: dict[str, Any]) -> None:
-    calls["report"] = JobReport(0, 9, (PUBLISHED,), (Failure("publisher-2", "block 2 was refused"),), 1.25)
+    calls["report"] = JobReport(0, 9, (PUBLISHED,), (JobFailure("publisher-2", "block 2 was refused"),), 1.25)
     result = run("--source", chain, "--gateway", "a:1")
     assert result.return_value == 1
     assert result.stderr.splitlines() == [
@@ -137,7 +137,7 @@ def test_a_failure_is_one_line_each_and_says_how_to_go_on(chain: Path, calls: di
         "sluice: blocks up to 1 are stored. Go on with:",
         f"sluice publish --source {quote(chain)} --gateway a:1 --from 2",
     ]
-    calls["report"] = JobReport(0, 9, (), (Failure("publisher-1", "no gateway"),), 1.25)
+    calls["report"] = JobReport(0, 9, (), (JobFailure("publisher-1", "no gateway"),), 1.25)
     result = run("--source", chain, "--gateway", "a:1", "--from=0")
     assert result.stderr.splitlines()[1:] == [
         "sluice: no block is known to be stored. Go on with:",
@@ -157,7 +157,7 @@ def test_it_goes_on_with_a_block_that_the_source_has(
 
 
 def test_one_of_several_that_failed_leaves_nothing_to_do(chain: Path, calls: dict[str, Any]) -> None:
-    calls["report"] = JobReport(0, 1, (PUBLISHED,), (Failure("publisher-2", "refused\x1b[2J"),), 1.25)
+    calls["report"] = JobReport(0, 1, (PUBLISHED,), (JobFailure("publisher-2", "refused\x1b[2J"),), 1.25)
     result = run("--source", chain, "--gateway", "a:1")
     assert (result.return_value, result.stderr) == (
         1,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from publishers.coordination import coordinator as steward_module
-from publishers.coordination.coordinator import NO_BATCH, Steward, StewardAddress
+from publishers.coordination.coordinator import NO_BATCH, Coordinator, CoordinatorAddress
 from publishers.errors import OptionError
 from publishers.limits import (
     LATENCY_SAMPLES_MAX,
@@ -28,8 +28,10 @@ SECONDS = 10.0
 class Task:
     """A task's connection, line by line."""
 
-    def __init__(self, steward: Steward, publisher: str, *, batch: int = NO_BATCH, token: str = "") -> None:
-        address = steward.address
+    def __init__(
+        self, coordinator: Coordinator, publisher: str, *, batch: int = NO_BATCH, token: str = ""
+    ) -> None:
+        address = coordinator.address
         self.socket = socket.create_connection((address.host, address.port), SECONDS)
         self.lines = self.socket.makefile("rb")
         self.say({"hello": token or address.token, "publisher": publisher, "task": "t", "batch": batch})
@@ -47,8 +49,8 @@ class Task:
 
 
 @contextmanager
-def task(steward: Steward, publisher: str = "p-1", **named: Any) -> Iterator[Task]:
-    made = Task(steward, publisher, **named)
+def task(coordinator: Coordinator, publisher: str = "p-1", **named: Any) -> Iterator[Task]:
+    made = Task(coordinator, publisher, **named)
     try:
         yield made
     finally:
@@ -56,34 +58,34 @@ def task(steward: Steward, publisher: str = "p-1", **named: Any) -> Iterator[Tas
 
 
 def test_everybody_starts_when_the_gate_is_opened_and_who_comes_later_at_once() -> None:
-    with Steward() as steward, task(steward, "p-1") as one, task(steward, "p-2") as two:
-        while steward.ready_count < 2:
-            steward.await_idle(0.001)
-        steward.open_gate()
-        steward.open_gate()
-        with task(steward, "p-3") as late:
+    with Coordinator() as coordinator, task(coordinator, "p-1") as one, task(coordinator, "p-2") as two:
+        while coordinator.ready_count < 2:
+            coordinator.await_idle(0.001)
+        coordinator.open_gate()
+        coordinator.open_gate()
+        with task(coordinator, "p-3") as late:
             assert [each.hears() for each in (one, two, late)] == ["go", "go", "go"]
-        steward.stop()
+        coordinator.stop()
         assert [one.hears(), two.hears()] == ["stop", "stop"]
-        with task(steward, "p-4") as later:
+        with task(coordinator, "p-4") as later:
             assert later.hears() == "stop"
 
 
 def test_what_tasks_say_stays_until_it_is_forgotten() -> None:
     first, second = PublishReport("p-1", won=1), PublishReport("p-1", won=2)
-    with Steward() as steward:
+    with Coordinator() as coordinator:
         for batch, report in ((0, first), (1, second)):
-            with task(steward, batch=batch) as one:
+            with task(coordinator, batch=batch) as one:
                 one.say({"reports": [asdict(report)]})
                 one.say({"reports": [asdict(report)], "final": True})
-                while steward.reports("p-1")[-1:] != [report]:
-                    steward.await_idle(0.001)
-            assert steward.await_idle(SECONDS)
-        assert steward.reports("p-1") == [first, second]
-        steward.forget("p-1", 0)
-        assert steward.reports("p-1") == [second]
-        assert steward.reports("p-2") == []
-        assert (len(steward._tasks), steward.ready_count) == (1, 1)
+                while coordinator.reports("p-1")[-1:] != [report]:
+                    coordinator.await_idle(0.001)
+            assert coordinator.await_idle(SECONDS)
+        assert coordinator.reports("p-1") == [first, second]
+        coordinator.forget("p-1", 0)
+        assert coordinator.reports("p-1") == [second]
+        assert coordinator.reports("p-2") == []
+        assert (len(coordinator._tasks), coordinator.ready_count) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -98,33 +100,33 @@ def test_what_tasks_say_stays_until_it_is_forgotten() -> None:
 )
 def test_a_stranger_is_hung_up_on(line: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with (
-        Steward() as steward,
-        socket.create_connection((steward.address.host, steward.address.port)) as stranger,
+        Coordinator() as coordinator,
+        socket.create_connection((coordinator.address.host, coordinator.address.port)) as stranger,
     ):
         stranger.settimeout(SECONDS)
         stranger.sendall(line)
         assert stranger.recv(1) == b""
-        assert steward.ready_count == 0
+        assert coordinator.ready_count == 0
     assert capfd.readouterr().err == ""  # nor does it fill the terminal
 
 
 def test_a_task_that_talks_nonsense_is_lost_and_nobody_else() -> None:
-    with Steward() as steward, task(steward, "p-1") as one, task(steward, "p-2") as two:
-        while steward.ready_count < 2:
-            steward.await_idle(0.001)
+    with Coordinator() as coordinator, task(coordinator, "p-1") as one, task(coordinator, "p-2") as two:
+        while coordinator.ready_count < 2:
+            coordinator.await_idle(0.001)
         one.say({"reports": [{"publisher": "unknown field"}]})
         assert one.hears() is None
-        steward.open_gate()
+        coordinator.open_gate()
         assert two.hears() == "go"
-        assert not steward.await_idle(0)
+        assert not coordinator.await_idle(0)
 
 
 def test_the_address_is_an_option() -> None:
-    with Steward() as steward:
-        assert StewardAddress.parse(str(steward.address)) == steward.address
+    with Coordinator() as coordinator:
+        assert CoordinatorAddress.parse(str(coordinator.address)) == coordinator.address
     for text in ("", "host", "host:1", "host:0/x", ":1/x", "host:x/y", "host:70000/y"):
         with pytest.raises(OptionError) as caught:
-            StewardAddress.parse(text)
+            CoordinatorAddress.parse(text)
         assert str(caught.value) == f"option 'steward': got {text!r}, expected host:port/token"
 
 
@@ -134,8 +136,8 @@ def padded(message: dict[str, Any], size: int) -> bytes:
 
 
 def test_a_first_line_has_a_length_that_it_may_have_and_no_more() -> None:
-    with Steward() as steward:
-        address = steward.address
+    with Coordinator() as coordinator:
+        address = coordinator.address
         for more_bytes in (1, 0):
             hello = {"hello": address.token, "publisher": f"p-{more_bytes}", "task": "t", "batch": NO_BATCH}
             with socket.create_connection((address.host, address.port)) as one:
@@ -143,8 +145,8 @@ def test_a_first_line_has_a_length_that_it_may_have_and_no_more() -> None:
                 one.sendall(padded(hello, STEWARD_HELLO_BYTES_MAX + more_bytes))
                 if more_bytes:
                     assert one.recv(1) == b""
-                    assert steward.ready_count == 0
-                    steward.open_gate()
+                    assert coordinator.ready_count == 0
+                    coordinator.open_gate()
                 else:
                     assert one.makefile("rb").readline() == b'{"say": "go"}\n'
 
@@ -155,14 +157,14 @@ def test_a_report_has_a_length_that_it_may_have_and_no_more(monkeypatch: pytest.
     assert RACE_MAX * len(json.dumps(asdict(longest), separators=(",", ":"))) < STEWARD_LINE_BYTES_MAX
     monkeypatch.setattr(steward_module, "STEWARD_LINE_BYTES_MAX", 1000)
     report = PublishReport("p", won=1)
-    with Steward() as steward:
+    with Coordinator() as coordinator:
         for size, is_taken in ((1000, True), (1001, False)):
             name = f"p-{size}"
-            with task(steward, name) as one:
+            with task(coordinator, name) as one:
                 one.socket.sendall(padded({"reports": [asdict(report)]}, size))
                 if is_taken:
-                    while not steward.reports(name):
-                        steward.await_idle(0.001)
+                    while not coordinator.reports(name):
+                        coordinator.await_idle(0.001)
                 assert is_taken or one.hears() is None
-            assert steward.await_idle(SECONDS)
-            assert steward.reports(name) == [report] * is_taken
+            assert coordinator.await_idle(SECONDS)
+            assert coordinator.reports(name) == [report] * is_taken

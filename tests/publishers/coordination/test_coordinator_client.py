@@ -12,8 +12,8 @@ import pytest
 from gateway.blocks.block import Block
 from publishers.client.client import ClientOptions, PublishClient
 from publishers.coordination import coordinator_client as steward_link
-from publishers.coordination.coordinator import Steward
-from publishers.coordination.coordinator_client import StewardLink
+from publishers.coordination.coordinator import Coordinator
+from publishers.coordination.coordinator_client import CoordinatorClient
 from publishers.errors import PublishStopped
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, FakeStream
@@ -23,7 +23,7 @@ BLOCKS = make_blocks(4)
 
 def test_without_a_steward_nothing_is_waited_for() -> None:
     async def run() -> None:
-        async with StewardLink(None, "p", "p") as link:
+        async with CoordinatorClient(None, "p", "p") as link:
             await link.go()
             link.check()
 
@@ -31,11 +31,11 @@ def test_without_a_steward_nothing_is_waited_for() -> None:
 
 
 def test_a_steward_that_is_not_there_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
-    with Steward() as steward:
-        address = str(steward.address)
+    with Coordinator() as coordinator:
+        address = str(coordinator.address)
 
     async def run() -> None:
-        async with StewardLink(address, "p", "p") as link:
+        async with CoordinatorClient(address, "p", "p") as link:
             await link.go()
 
     with caplog.at_level(logging.WARNING):
@@ -44,13 +44,13 @@ def test_a_steward_that_is_not_there_is_done_without(caplog: pytest.LogCaptureFi
 
 
 def test_a_steward_that_goes_opens_the_gate() -> None:
-    with Steward() as steward:
+    with Coordinator() as coordinator:
 
         async def run() -> None:
-            async with StewardLink(str(steward.address), "p", "p") as link:
-                while not steward.ready_count:  # noqa: ASYNC110 - the steward is in other threads
+            async with CoordinatorClient(str(coordinator.address), "p", "p") as link:
+                while not coordinator.ready_count:  # noqa: ASYNC110 - the steward is in other threads
                     await asyncio.sleep(0)
-                await asyncio.to_thread(steward.close)
+                await asyncio.to_thread(coordinator.close)
                 await link.go()
 
         asyncio.run(run())
@@ -61,7 +61,7 @@ def test_a_steward_that_reads_nothing_any_more_holds_up_no_task(monkeypatch: pyt
 
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
-            link = StewardLink(f"127.0.0.1:{deaf.getsockname()[1]}/x", "p", "p")
+            link = CoordinatorClient(f"127.0.0.1:{deaf.getsockname()[1]}/x", "p", "p")
             async with link:
                 assert link._writer is not None
                 monkeypatch.setattr(steward_link, "STEWARD_CONNECT_SECONDS", 0.2)  # connected it is
@@ -71,29 +71,29 @@ def test_a_steward_that_reads_nothing_any_more_holds_up_no_task(monkeypatch: pyt
 
 
 def test_stop_ends_waiting_and_refuses_to_go_on() -> None:
-    async def run(steward: Steward) -> None:
-        async with StewardLink(str(steward.address), "p-1", "p-1-2") as link:
+    async def run(coordinator: Coordinator) -> None:
+        async with CoordinatorClient(str(coordinator.address), "p-1", "p-1-2") as link:
             waiting = asyncio.create_task(link.unless_stopped(asyncio.Event().wait()))
             await asyncio.sleep(0)
-            steward.stop()
+            coordinator.stop()
             with pytest.raises(PublishStopped) as caught:
                 await waiting
             assert str(caught.value) == "publisher p-1-2 was told to stop"
             with pytest.raises(PublishStopped):
                 await link.go()
 
-    with Steward() as steward:
-        asyncio.run(run(steward))
-        assert steward.await_idle(10)
+    with Coordinator() as coordinator:
+        asyncio.run(run(coordinator))
+        assert coordinator.await_idle(10)
 
 
 def test_stop_finishes_the_block_in_flight_and_tells_what_was_done() -> None:
-    async def run(steward: Steward) -> FakeNode:
+    async def run(coordinator: Coordinator) -> FakeNode:
         release = asyncio.Event()
 
         async def slow(stream: FakeStream) -> None:
             number, items = await stream.header()
-            steward.stop()
+            coordinator.stop()
             await release.wait()
             await stream.rest(number, items)
             await stream.drain()  # and then: which blocks it holds is said before it hears that one is safe
@@ -101,7 +101,7 @@ def test_stop_finishes_the_block_in_flight_and_tells_what_was_done() -> None:
 
         async with (
             FakeNode(default=slow) as node,
-            StewardLink(str(steward.address), "p-1", "p-1", batch=3) as link,
+            CoordinatorClient(str(coordinator.address), "p-1", "p-1", batch=3) as link,
         ):
             options = ClientOptions(set_bytes_max=1)  # each item in a message of its own
             client = PublishClient([node.address], "p-1", options)
@@ -123,10 +123,10 @@ def test_stop_finishes_the_block_in_flight_and_tells_what_was_done() -> None:
         assert (report.won, report.safe_through) == (1, 0)
         return node
 
-    with Steward() as steward:
-        node = asyncio.run(run(steward))
-        assert steward.await_idle(10)
-        told = steward.reports("p-1")
+    with Coordinator() as coordinator:
+        node = asyncio.run(run(coordinator))
+        assert coordinator.await_idle(10)
+        told = coordinator.reports("p-1")
     assert node.received == BLOCKS[:1]
     assert node.words == ["RESET(0, 3)"]
     assert [(one.publisher_id, one.safe_through, len(one.latency_ns)) for one in told] == [

@@ -10,7 +10,7 @@ import pytest
 from publishers import limits
 from publishers.coordination.part_order import UNREACHABLE, await_turn, gateway_of_turn
 from publishers.errors import SourceUnreachable, TurnTimeout
-from publishers.sources.block_gateways import HeldBlocks
+from publishers.sources.block_gateways import HeldRange
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ def test_the_turn_comes_when_the_block_before_is_held(
 
 
 def wait_for_turn(
-    say: Callable[[str], HeldBlocks | None],
+    say: Callable[[str], HeldRange | None],
     timeout_seconds: float | None = None,
     deadline_seconds: float | None = None,
 ) -> tuple[str, ...]:
     """Wait with three gateways, which do not answer where `say` gives None."""
 
-    def ask(address: str) -> HeldBlocks:
+    def ask(address: str) -> HeldRange:
         held = say(address)
         if held is None:
             raise SourceUnreachable("what it holds", None, f"{address}: refused")
@@ -53,7 +53,7 @@ def wait_for_turn(
 def test_a_part_waits_until_the_blocks_before_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0)
     heads = iter(range(5, 20))
-    assert wait_for_turn(lambda address: HeldBlocks(0, next(heads)) if address == "a" else None) == (
+    assert wait_for_turn(lambda address: HeldRange(0, next(heads)) if address == "a" else None) == (
         "a",
         "b",
         "c",
@@ -63,7 +63,7 @@ def test_a_part_waits_until_the_blocks_before_are_there(monkeypatch: pytest.Monk
 
 def test_it_begins_with_the_gateway_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TURN_PATIENCE_SECONDS", 0)
-    held = {"a": HeldBlocks(0, 3), "b": HeldBlocks(0, 9), "c": HeldBlocks(None, None)}
+    held = {"a": HeldRange(0, 3), "b": HeldRange(0, 9), "c": HeldRange(None, None)}
     assert wait_for_turn(held.__getitem__) == ("b", "a", "c")
 
 
@@ -71,13 +71,13 @@ def test_it_begins_with_the_gateway_that_has_them(monkeypatch: pytest.MonkeyPatc
 def test_waiting_may_have_an_end(monkeypatch: pytest.MonkeyPatch, last: int | None, head: int | None) -> None:
     monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0)
     with pytest.raises(TurnTimeout) as caught:
-        wait_for_turn(lambda address: HeldBlocks(None, last), timeout_seconds=0.01)
+        wait_for_turn(lambda address: HeldRange(None, last), timeout_seconds=0.01)
     assert (caught.value.first_block, caught.value.head) == (10, head)
 
 
 def test_the_deadline_counts_while_no_gateway_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0.01)
-    answers = iter([HeldBlocks(0, 3)] * 5)
+    answers = iter([HeldRange(0, 3)] * 5)
     with pytest.raises(TurnTimeout) as caught:
         wait_for_turn(lambda address: next(answers, None), timeout_seconds=60, deadline_seconds=0.05)
     assert (caught.value.first_block, caught.value.head, caught.value.seconds) == (10, None, 0.05)
@@ -87,14 +87,14 @@ def test_the_deadline_counts_while_no_gateway_answers(monkeypatch: pytest.Monkey
 def test_the_deadline_does_not_count_while_a_gateway_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who publishes the part before may wait for its source, and counts nothing meanwhile."""
     monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0.01)
-    answers = iter([HeldBlocks(0, 3)] * 30 + [HeldBlocks(0, 9)])
+    answers = iter([HeldRange(0, 3)] * 30 + [HeldRange(0, 9)])
     assert wait_for_turn(lambda address: next(answers) if address == "b" else None, 60, 0.05)[0] == "b"
 
 
 def test_while_no_gateway_answers_nobody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who publishes the part before is as patient, and is not to be failed by those that wait for it."""
     monkeypatch.setattr(limits, "TURN_POLL_SECONDS", 0.01)
-    answers = iter([None] * 30 + [HeldBlocks(0, 9)])
+    answers = iter([None] * 30 + [HeldRange(0, 9)])
     assert wait_for_turn(lambda address: next(answers) if address == "b" else None, timeout_seconds=0.05) == (
         "b",
         "a",

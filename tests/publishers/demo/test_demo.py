@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from publishers.blocks.block_places import read_chain
 from publishers.demo import demo as demo_module
 from publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, PublisherResult, _chain, run_demo
@@ -40,7 +40,7 @@ def test_made_blocks_have_a_key_of_their_own(tmp_path: Path) -> None:
     source, arguments = _chain(DemoOptions(tmp_path, block_count=3), steps.append)
     assert [block.number for block in read_chain(source)] == [0, 1, 2]
     assert arguments[0] == "--ledger-key"
-    assert LedgerKeys.parse([arguments[1]]).ed25519
+    assert TrustedKeys.parse([arguments[1]]).ed25519
     assert [(step.step, step.done) for step in steps] == [("making blocks", done) for done in (1, 2, 3)]
 
 

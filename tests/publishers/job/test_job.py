@@ -17,7 +17,7 @@ from gateway.blocks.block import Block
 from publishers.blocks.block_files import write_block_file
 from publishers.blocks.block_places import read_chain
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.client.status import Head
+from publishers.client.status import GatewayStatus
 from publishers.demo.node_process import NodeProcess
 from publishers.errors import BlockListError
 from publishers.job import job as job_module
@@ -377,7 +377,7 @@ def following(folder: Path, publisher_id: str, last_block: int) -> tuple[Any, An
     race: Any = SimpleNamespace(
         folder=folder,
         chain=SimpleNamespace(last_block=last_block),
-        steward=SimpleNamespace(forget=lambda *_: None),
+        coordinator=SimpleNamespace(forget=lambda *_: None),
     )
     return race, job_module._Job(publisher_id, "a:1", thread=threading.current_thread())
 
@@ -410,7 +410,7 @@ def test_a_query_that_starts_while_all_is_ended_is_ended_too(tmp_path: Path) -> 
         job.query = SimpleNamespace(stop=is_over.set)
         assert is_over.wait(10)
 
-    race.steward = SimpleNamespace(
+    race.coordinator = SimpleNamespace(
         ready_count=0, open_gate=lambda: None, stop=lambda: None, await_idle=lambda _: True
     )
     race.spark = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=lambda _: was_ended.set()))
@@ -418,7 +418,7 @@ def test_a_query_that_starts_while_all_is_ended_is_ended_too(tmp_path: Path) -> 
     job.thread = threading.Thread(target=start_late)
     job.thread.start()
     stop.set()
-    job_module._watch(race, [job], Head(("127.0.0.1:1",), None), None, stop)
+    job_module._watch(race, [job], GatewayStatus(("127.0.0.1:1",), None), None, stop)
     assert is_over.is_set()
 
 
@@ -444,6 +444,6 @@ def test_a_job_that_starts_while_all_is_aborted_is_cancelled_too(
     monkeypatch.setattr(job_module, "_watch", interrupted)
     race.spark, race.tag = SimpleNamespace(sparkContext=SimpleNamespace(cancelJobsWithTag=cancel)), "x"
     with pytest.raises(KeyboardInterrupt):
-        job_module._run(race, [job], Head(("127.0.0.1:1",), None), None, None)
+        job_module._run(race, [job], GatewayStatus(("127.0.0.1:1",), None), None, None)
     assert is_over.is_set()
     assert not job.is_running

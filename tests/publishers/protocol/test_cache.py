@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from publishers.errors import BlockOrderError
-from publishers.protocol.cache import BlockCache, HeldBlock, Standing
+from publishers.protocol.cache import BlockCache, HeldBlock, HeldState
 
 
 def held(number: int, size_bytes: int = 10) -> HeldBlock:
@@ -30,19 +30,19 @@ def test_standing_of_numbers_around_what_is_held() -> None:
     cache = cache_of(5, 6, 7)
     cache.drop_through(5)
     assert [cache.standing_of(number) for number in (4, 5, 6, 7, 8)] == [
-        Standing.GONE,
-        Standing.GONE,
-        Standing.HELD,
-        Standing.HELD,
-        Standing.COMING,
+        HeldState.GONE,
+        HeldState.GONE,
+        HeldState.HELD,
+        HeldState.HELD,
+        HeldState.COMING,
     ]
 
 
 def test_standing_before_the_first_and_after_the_last_block() -> None:
-    assert cache_of().standing_of(0) is Standing.COMING
+    assert cache_of().standing_of(0) is HeldState.COMING
     cache = cache_of(5)
     cache.drop_through(5)
-    assert [cache.standing_of(number) for number in (5, 6)] == [Standing.GONE, Standing.COMING]
+    assert [cache.standing_of(number) for number in (5, 6)] == [HeldState.GONE, HeldState.COMING]
 
 
 def test_the_size_limit_is_reached_exactly() -> None:

@@ -10,26 +10,26 @@ import pytest
 from publishers import limits
 from publishers.errors import BlockOrderError, MachineError
 from publishers.protocol.machine import SECOND_NS
-from publishers.protocol.machine_tables import State
+from publishers.protocol.machine_tables import MachineState
 from publishers.protocol.messages import (
     Acknowledged,
     Clock,
     CloseStream,
-    Connect,
     Connected,
+    ConnectGateway,
     Disconnected,
     EndCode,
     Event,
     Finish,
     FirstTold,
     NodeBehind,
-    Outcome,
     ResendAsked,
     Skipped,
     SourceEnded,
     SourceFailed,
     Stop,
     StreamEnded,
+    StreamOutcome,
     Writable,
 )
 from tests.publishers.scenario import Publisher, block_ready, word
@@ -90,16 +90,16 @@ def stopped() -> Publisher:
     return publisher
 
 
-BUILDERS: dict[State, Callable[[], Publisher]] = {
-    State.RESTING: resting,
-    State.CONNECTING: connecting,
-    State.STREAMING: streaming,
-    State.STOPPING: stopping,
-    State.LEAVING: leaving,
-    State.FINISHING: finishing,
-    State.DONE: done,
-    State.FAILED: failed,
-    State.STOPPED: stopped,
+BUILDERS: dict[MachineState, Callable[[], Publisher]] = {
+    MachineState.RESTING: resting,
+    MachineState.CONNECTING: connecting,
+    MachineState.STREAMING: streaming,
+    MachineState.STOPPING: stopping,
+    MachineState.LEAVING: leaving,
+    MachineState.FINISHING: finishing,
+    MachineState.DONE: done,
+    MachineState.FAILED: failed,
+    MachineState.STOPPED: stopped,
 }
 
 EVENTS: dict[str, Event] = {
@@ -123,8 +123,8 @@ ENDS = [f"end {code.name}" for code in EndCode]
 
 REFUSED = "refused"
 Expected = tuple[str, list[str]] | str
-EXPECTED: dict[State, dict[str, Expected]] = {
-    State.RESTING: {
+EXPECTED: dict[MachineState, dict[str, Expected]] = {
+    MachineState.RESTING: {
         "block": ("connecting", ["Connect"]),
         "source ended": ("done", ["Finish"]),
         "source failed": ("failed", ["Finish"]),
@@ -136,7 +136,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "first": REFUSED,
         **dict.fromkeys(ANSWERS, REFUSED),
     },
-    State.CONNECTING: {
+    MachineState.CONNECTING: {
         "block": ("connecting", []),
         "source ended": ("connecting", []),
         "source failed": ("failed", ["Finish"]),
@@ -148,7 +148,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "first": REFUSED,
         **dict.fromkeys(ANSWERS, REFUSED),
     },
-    State.STREAMING: {
+    MachineState.STREAMING: {
         "block": ("streaming", []),
         "source ended": ("streaming", []),
         "source failed": ("leaving", []),
@@ -164,7 +164,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "first": ("streaming", []),
         **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
     },
-    State.STOPPING: {
+    MachineState.STOPPING: {
         "block": ("stopping", []),
         "source ended": ("stopping", []),
         "source failed": ("stopping", []),
@@ -180,7 +180,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "first": ("stopping", []),
         **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
     },
-    State.LEAVING: {
+    MachineState.LEAVING: {
         "block": ("leaving", []),
         "source ended": ("leaving", []),
         "source failed": ("leaving", []),
@@ -196,7 +196,7 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "first": ("leaving", []),
         **dict.fromkeys(ENDS, ("leaving", ["CloseStream"])),
     },
-    State.FINISHING: {
+    MachineState.FINISHING: {
         "block": REFUSED,
         "source ended": REFUSED,
         "source failed": REFUSED,
@@ -212,14 +212,14 @@ EXPECTED: dict[State, dict[str, Expected]] = {
         "first": ("finishing", []),
         **dict.fromkeys(ENDS, ("finishing", ["CloseStream"])),
     },
-    State.DONE: dict.fromkeys(EVENTS, ("done", [])),
-    State.FAILED: dict.fromkeys(EVENTS, ("failed", [])),
-    State.STOPPED: dict.fromkeys(EVENTS, ("stopped", [])),
+    MachineState.DONE: dict.fromkeys(EVENTS, ("done", [])),
+    MachineState.FAILED: dict.fromkeys(EVENTS, ("failed", [])),
+    MachineState.STOPPED: dict.fromkeys(EVENTS, ("stopped", [])),
 }
 
 
-@pytest.mark.parametrize(("state", "name"), list(itertools.product(State, EVENTS)))
-def test_every_state_and_event(state: State, name: str) -> None:
+@pytest.mark.parametrize(("state", "name"), list(itertools.product(MachineState, EVENTS)))
+def test_every_state_and_event(state: MachineState, name: str) -> None:
     publisher = BUILDERS[state]()
     assert publisher.machine.state is state
     before = publisher.report
@@ -241,12 +241,12 @@ def test_every_state_and_event(state: State, name: str) -> None:
 def test_nothing_is_opened_before_the_first_block() -> None:
     publisher = Publisher()
     assert publisher.machine.wants_block
-    assert publisher.hear(block_ready(5)) == [Connect(0, attempt=0)]
+    assert publisher.hear(block_ready(5)) == [ConnectGateway(0, attempt=0)]
 
 
 def test_an_empty_source_is_done_without_a_stream() -> None:
     publisher = Publisher()
-    assert publisher.source_ends() == [Finish(Outcome.DONE)]
+    assert publisher.source_ends() == [Finish(StreamOutcome.DONE)]
     assert publisher.report.blocks == 0
 
 
@@ -259,7 +259,7 @@ def test_blocks_go_out_whole_in_order_and_end_with_a_half_close() -> None:
     publisher.ack(1)
     assert publisher.state == "finishing"
     assert publisher.write_all() == ["HalfClose"]
-    assert publisher.lose("the gateway closed") == [Finish(Outcome.DONE)]
+    assert publisher.lose("the gateway closed") == [Finish(StreamOutcome.DONE)]
     report = publisher.report
     assert (report.blocks, report.offered, report.won, report.acknowledged) == (2, 2, 2, 2)
     assert (report.first_block, report.last_block, report.safe_through) == (0, 1, 1)
@@ -284,7 +284,7 @@ def test_a_gateway_that_does_not_end_the_stream_is_cut_off() -> None:
     assert publisher.machine.wake_at_ns == publisher.now_ns + int(limits.CLOSE_TIMEOUT_SECONDS * SECOND_NS)
     assert publisher.wait(limits.CLOSE_TIMEOUT_SECONDS - 0.1) == []
     assert publisher.wait(0.1) == [CloseStream("the gateway did not end the stream", force=True)]
-    assert publisher.lose() == [Finish(Outcome.DONE)]
+    assert publisher.lose() == [Finish(StreamOutcome.DONE)]
 
 
 def test_a_source_with_a_gap_is_refused_and_nothing_changes() -> None:
@@ -304,7 +304,7 @@ def test_a_broken_source_is_told_to_the_gateway() -> None:
     publisher = Publisher().streaming([0, 1])
     publisher.hear(SourceFailed("2.blk: truncated"))
     assert publisher.write_all() == ["ERROR(0, 1)", "HalfClose"]
-    assert publisher.lose() == [Finish(Outcome.FAILED, "2.blk: truncated")]
+    assert publisher.lose() == [Finish(StreamOutcome.FAILED, "2.blk: truncated")]
     assert publisher.report.failure == "2.blk: truncated"
 
 
@@ -313,7 +313,7 @@ def test_a_broken_source_is_told_to_the_gateway() -> None:
 
 def test_a_skipped_block_is_not_sent_further_but_kept() -> None:
     publisher = Publisher().streaming([9, 10], set_count=3)
-    assert word(publisher.write() or Finish(Outcome.DONE)) == "9"
+    assert word(publisher.write() or Finish(StreamOutcome.DONE)) == "9"
     publisher.skip(9)
     assert publisher.write_all() == ["10", "10", "10", "10."]
     assert publisher.machine._window.size_bytes == 60
@@ -362,7 +362,7 @@ def test_resend_of_a_block_that_is_gone_ends_the_stream_with_the_range_held() ->
     publisher.ack(9)
     assert publisher.resend(9) == []
     assert publisher.write_all() == ["TOO_FAR_BEHIND(10, 11)", "HalfClose"]
-    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=1)]
     assert publisher.report.too_far_behind == 1
 
 
@@ -388,13 +388,13 @@ def test_the_example_of_alice_bob_and_carol_as_carol_sees_it() -> None:
     carol.skip(9)
     carol.write()
     carol.skip(10)
-    assert word(carol.write() or Finish(Outcome.DONE)) == "11"
+    assert word(carol.write() or Finish(StreamOutcome.DONE)) == "11"
     carol.resend(9)  # Alice timed out
-    assert word(carol.write() or Finish(Outcome.DONE)) == "9"
+    assert word(carol.write() or Finish(StreamOutcome.DONE)) == "9"
     carol.skip(9)
-    assert word(carol.write() or Finish(Outcome.DONE)) == "10"
+    assert word(carol.write() or Finish(StreamOutcome.DONE)) == "10"
     carol.skip(10)
-    assert [word(carol.write() or Finish(Outcome.DONE)) for _ in range(4)] == ["11", "11", "11", "11."]
+    assert [word(carol.write() or Finish(StreamOutcome.DONE)) for _ in range(4)] == ["11", "11", "11", "11."]
     carol.ack(9)
     carol.ack(10)
     carol.ack(11)
@@ -435,7 +435,7 @@ def test_behind_below_what_is_held_says_what_is_held_and_tries_the_next_gateway(
     publisher.write_all()
     publisher.behind(None)
     assert publisher.write_all() == ["TOO_FAR_BEHIND(5, 6)", "HalfClose"]
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 def test_behind_a_block_that_no_header_was_ahead_of_is_not_believed() -> None:
@@ -455,7 +455,7 @@ def test_publishing_again_what_is_stored_takes_one_stream() -> None:
     assert publisher.lose() == []
     assert publisher.state == "resting"
     publisher.take(range(10, 1000))
-    assert publisher.source_ends() == [Finish(Outcome.DONE)]
+    assert publisher.source_ends() == [Finish(StreamOutcome.DONE)]
     report = publisher.report
     assert (report.blocks, report.offered, report.duplicate, report.reconnects) == (1000, 1, 1000, 0)
 
@@ -464,7 +464,7 @@ def test_duplicate_goes_on_at_once_behind_what_is_stored() -> None:
     publisher = Publisher(gateway_count=2).streaming([0, 1, 2, 3])
     publisher.write()
     publisher.end(EndCode.DUPLICATE_BLOCK, last=1)
-    assert publisher.lose() == [Connect(0, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=0)]
     publisher.connect()
     assert publisher.write_all() == ["2", "2.", "3", "3."]
     assert publisher.report.reconnects == 1
@@ -475,10 +475,10 @@ def test_duplicate_that_crossed_with_its_acknowledgement_goes_on_at_once() -> No
     publisher.write()
     publisher.ack(5)  # another publisher's; the node reads our header of 5 only now
     publisher.end(EndCode.DUPLICATE_BLOCK, last=5)
-    assert publisher.lose() == [Connect(0, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=0)]
     publisher.connect()
     publisher.end(EndCode.DUPLICATE_BLOCK, last=5)  # nothing of this stream can have been meant
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 @pytest.mark.parametrize(("proximate", "won"), [(7, 2), (6, 1), (0, 0)])
@@ -522,5 +522,5 @@ def test_duplicate_without_news_waits_before_it_tries_again(last: int | None) ->
     publisher.write()
     publisher.ack(4)
     publisher.end(EndCode.DUPLICATE_BLOCK, last=last)
-    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=1)]
     assert publisher.report.duplicate == 0

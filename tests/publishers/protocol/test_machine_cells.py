@@ -10,20 +10,20 @@ from collections.abc import Callable
 import pytest
 
 from publishers import limits
-from publishers.protocol.machine_tables import State
+from publishers.protocol.machine_tables import MachineState
 from publishers.protocol.messages import (
     Acknowledged,
     CloseStream,
-    Connect,
+    ConnectGateway,
     EndCode,
     Event,
     Finish,
     HalfClose,
     NodeBehind,
-    Outcome,
     ResendAsked,
     Skipped,
     SourceFailed,
+    StreamOutcome,
 )
 from tests.publishers.protocol.test_machine import (
     BUILDERS,
@@ -38,8 +38,8 @@ from tests.publishers.scenario import Publisher, block_ready
 
 
 @pytest.mark.parametrize("name", EVENTS)
-@pytest.mark.parametrize("state", [State.DONE, State.FAILED, State.STOPPED])
-def test_after_the_end_nothing_counts_any_more(state: State, name: str) -> None:
+@pytest.mark.parametrize("state", [MachineState.DONE, MachineState.FAILED, MachineState.STOPPED])
+def test_after_the_end_nothing_counts_any_more(state: MachineState, name: str) -> None:
     publisher = BUILDERS[state]()
     before = publisher.report
     assert publisher.hear(EVENTS[name]) == []
@@ -62,7 +62,7 @@ def stopped_in_mid_block() -> Publisher:
 
 
 @pytest.mark.parametrize("event", [Acknowledged(9), Skipped(6), ResendAsked(5), NodeBehind(9)])
-@pytest.mark.parametrize("build", [BUILDERS[State.DONE], failed_in_mid_block, stopped_in_mid_block])
+@pytest.mark.parametrize("build", [BUILDERS[MachineState.DONE], failed_in_mid_block, stopped_in_mid_block])
 def test_after_the_end_answers_count_no_more(build: Callable[[], Publisher], event: Event) -> None:
     publisher = build()
     before = publisher.report
@@ -80,7 +80,7 @@ def test_a_source_that_ends_while_connecting_is_finished_on_the_stream() -> None
 
 def test_a_stream_that_breaks_is_replaced_at_the_next_gateway() -> None:
     publisher = Publisher(gateway_count=2).streaming([5])
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 # --- stopping -----------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_while_stopping_a_block_that_is_to_be_left_anyway_is_not_finished(
 def test_while_stopping_the_gateways_end_is_the_end() -> None:
     publisher = stopping()
     publisher.end(EndCode.SUCCESS, last=4)
-    assert publisher.lose() == [Finish(Outcome.STOPPED)]
+    assert publisher.lose() == [Finish(StreamOutcome.STOPPED)]
 
 
 # --- leaving ------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_a_block_that_comes_while_leaving_goes_out_on_the_next_stream() -> None:
 def test_a_source_that_breaks_while_leaving_fails_the_publisher() -> None:
     publisher = leaving()
     publisher.hear(SourceFailed("disk on fire"))
-    assert publisher.lose() == [Finish(Outcome.FAILED, "disk on fire")]
+    assert publisher.lose() == [Finish(StreamOutcome.FAILED, "disk on fire")]
 
 
 def test_leaving_does_not_wait_for_ever() -> None:
@@ -147,7 +147,7 @@ def test_leaving_does_not_wait_for_ever() -> None:
 def test_stopping_while_leaving_ends_with_the_stream() -> None:
     publisher = leaving()
     publisher.stop()
-    assert publisher.lose() == [Finish(Outcome.STOPPED)]
+    assert publisher.lose() == [Finish(StreamOutcome.STOPPED)]
 
 
 @pytest.mark.parametrize("answer", [Skipped(6), ResendAsked(5), NodeBehind(4)])
@@ -165,7 +165,7 @@ def test_why_a_stream_is_left_is_not_changed_by_the_gateways_last_word(code: End
     publisher.write_all()
     publisher.resend(4)
     publisher.end(code, last=5)
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 # --- finishing ----------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ def test_an_invalid_request_is_tried_again_at_the_only_gateway_after_a_wait() ->
     publisher = Publisher(gateway_count=1).streaming([5, 6])
     publisher.write()
     publisher.end(EndCode.INVALID_REQUEST, last=4)
-    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=1)]
 
 
 def test_what_is_sent_whole_is_not_lost_by_an_end_of_the_source() -> None:

@@ -7,13 +7,13 @@ import pytest
 from publishers.protocol.messages import (
     AskFirst,
     CloseStream,
-    Connect,
     Connected,
+    ConnectGateway,
     Disconnected,
     EndCode,
     Finish,
     FirstTold,
-    Outcome,
+    StreamOutcome,
 )
 from tests.publishers.scenario import Publisher
 
@@ -33,7 +33,7 @@ def test_a_gateway_that_begins_above_the_oldest_block_is_left_and_if_there_is_no
     publisher = connected(1000)
     assert publisher.state == "leaving"
     assert publisher.write_all() == ["RESET(5, 7)", "HalfClose"]
-    assert publisher.lose("the gateway ended the stream") == [Finish(Outcome.FAILED, NOWHERE)]
+    assert publisher.lose("the gateway ended the stream") == [Finish(StreamOutcome.FAILED, NOWHERE)]
     assert (publisher.report.failure, publisher.report.stored_from) == (NOWHERE, 1000)
     assert (publisher.report.safe_through, publisher.report.unacknowledged) == (None, 3)
 
@@ -55,7 +55,7 @@ def test_what_is_told_while_such_a_gateway_is_left_is_not_believed() -> None:
 
 def test_another_gateway_that_stores_the_block_is_gone_to() -> None:
     publisher = connected(1000, gateway_count=2)
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
     publisher.hear(Connected(0))
     publisher.ack(7)
     assert (publisher.report.acknowledged, publisher.report.stored_from) == (3, None)
@@ -66,7 +66,7 @@ def test_one_that_does_not_answer_may_store_the_block_and_is_waited_for() -> Non
     publisher.lose()
     publisher.hear(Disconnected("refused"))
     publisher.hear(Connected(1000))
-    assert publisher.lose() == [Connect(1, attempt=2)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=2)]
     publisher.hear(Connected(6))
     publisher.lose()
     assert (
@@ -93,7 +93,7 @@ def test_one_that_began_above_the_oldest_block_meanwhile_is_left() -> None:
     publisher.hear(FirstTold(1000))
     publisher.ack(1001)
     assert publisher.report.safe_through is None
-    assert publisher.lose() == [Finish(Outcome.FAILED, NOWHERE)]
+    assert publisher.lose() == [Finish(StreamOutcome.FAILED, NOWHERE)]
 
 
 def test_where_it_does_not_say_the_acknowledgement_is_not_believed_and_the_next_one_asks_again() -> None:
@@ -112,7 +112,7 @@ def test_a_duplicate_of_one_that_has_not_said_its_first_block_is_not_believed() 
     assert publisher.end(EndCode.DUPLICATE_BLOCK, 7)[0] == CloseStream(
         "DUPLICATE_BLOCK: the gateway has the block already"
     )
-    assert publisher.lose() == [Connect(0, attempt=1)]  # not at once: it might go round and round
+    assert publisher.lose() == [ConnectGateway(0, attempt=1)]  # not at once: it might go round and round
     publisher.hear(Connected(5))
     publisher.write_all()
     publisher.end(EndCode.DUPLICATE_BLOCK, 7)
@@ -132,7 +132,7 @@ def test_behind_none_of_one_that_awaits_what_is_gone_is_too_far_behind() -> None
     publisher.write_all()
     publisher.behind(None)
     assert publisher.write_all() == ["TOO_FAR_BEHIND(5, 7)", "HalfClose"]
-    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=1)]
 
 
 def test_one_who_is_told_to_stop_while_it_is_asked_stops() -> None:
@@ -141,4 +141,4 @@ def test_one_who_is_told_to_stop_while_it_is_asked_stops() -> None:
     publisher.stop()
     publisher.ack(1000)
     publisher.hear(FirstTold(1000))
-    assert publisher.lose() == [Finish(Outcome.STOPPED)]
+    assert publisher.lose() == [Finish(StreamOutcome.STOPPED)]

@@ -12,9 +12,9 @@ from publishers.protocol.machine_tables import (
     FINAL_STATES,
     TABLE,
     Gateway,
+    MachineState,
+    MachineStep,
     Pace,
-    State,
-    Step,
     advice_table,
     endings_table,
 )
@@ -24,24 +24,24 @@ PROTOCOL = Path(__file__).parents[3] / "docs" / "protocol.md"
 
 
 def test_every_state_answers_every_event() -> None:
-    assert set(TABLE) == set(State)
+    assert set(TABLE) == set(MachineState)
     for state, row in TABLE.items():
         assert set(row) == set(EventKind), state
 
 
 def test_every_step_is_used() -> None:
-    assert {step for row in TABLE.values() for step in row.values()} == set(Step)
+    assert {step for row in TABLE.values() for step in row.values()} == set(MachineStep)
 
 
 def test_nothing_happens_in_a_final_state() -> None:
     for state in FINAL_STATES:
-        assert set(TABLE[state].values()) == {Step.NOTHING}
+        assert set(TABLE[state].values()) == {MachineStep.NOTHING}
 
 
 def test_answers_are_refused_without_a_stream() -> None:
     answers = (EventKind.ACKNOWLEDGED, EventKind.SKIPPED, EventKind.RESEND_ASKED, EventKind.NODE_BEHIND)
-    for state in (State.RESTING, State.CONNECTING):
-        assert {TABLE[state][kind] for kind in answers} == {Step.REFUSE}
+    for state in (MachineState.RESTING, MachineState.CONNECTING):
+        assert {TABLE[state][kind] for kind in answers} == {MachineStep.REFUSE}
 
 
 def test_every_code_of_the_wire_has_an_ending() -> None:
@@ -60,7 +60,7 @@ def test_the_protocols_page_shows_what_to_do_on_every_answer() -> None:
     assert len(diagram) > 3
     assert "\n".join(diagram) in page
     answers = [EventKind.ACKNOWLEDGED, EventKind.SKIPPED, EventKind.RESEND_ASKED, EventKind.NODE_BEHIND]
-    streaming = TABLE[State.STREAMING]
+    streaming = TABLE[MachineState.STREAMING]
     assert list(ADVICE) == [streaming[kind] for kind in (*answers, EventKind.STREAM_ENDED)]
 
 

@@ -11,17 +11,17 @@ from publishers.protocol.machine import SECOND_NS, MachineLimits
 from publishers.protocol.messages import (
     Acknowledged,
     CloseStream,
-    Connect,
+    ConnectGateway,
     EndCode,
     EndStreamCode,
     Event,
     Finish,
     NodeBehind,
-    Outcome,
     ResendAsked,
     SendEndOfBlock,
     SendEndStream,
     Skipped,
+    StreamOutcome,
 )
 from tests.publishers.scenario import Publisher
 
@@ -44,31 +44,31 @@ def test_an_end_goes_to_the_next_gateway_and_waits_when_all_were_tried(code: End
     publisher = Publisher(gateway_count=2).streaming([5, 6])
     publisher.write_all()
     publisher.end(code, last=4, proximate=5)
-    assert publisher.lose() == [Connect(1, attempt=0)]
-    assert publisher.lose("refused") == [Connect(0, attempt=1)]
-    assert publisher.lose("refused") == [Connect(1, attempt=2)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
+    assert publisher.lose("refused") == [ConnectGateway(0, attempt=1)]
+    assert publisher.lose("refused") == [ConnectGateway(1, attempt=2)]
     publisher.connect()
     assert publisher.write_all() == ["5", "5.", "6", "6."]
     publisher.ack(5)
-    assert publisher.lose() == [Connect(0, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=0)]
 
 
 def test_where_all_gateways_shut_down_or_stand_by_the_waits_are_short_at_first() -> None:
     """One of them is about to take over."""
     publisher = Publisher(gateway_count=2).streaming([5])
     publisher.end(EndCode.SUCCESS, last=4)
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
     publisher.connect().end(EndCode.SUCCESS, last=4)
-    assert publisher.lose() == [Connect(0, attempt=1, is_soon=True)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=1, is_soon=True)]
 
 
 def test_one_gateway_is_tried_with_growing_attempts_until_progress() -> None:
     publisher = Publisher().take([5])
-    assert [publisher.lose() for _ in range(3)] == [[Connect(0, attempt=k)] for k in (1, 2, 3)]
+    assert [publisher.lose() for _ in range(3)] == [[ConnectGateway(0, attempt=k)] for k in (1, 2, 3)]
     publisher.connect().write_all()
     publisher.take([6])
     publisher.ack(5)
-    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=1)]
 
 
 def test_the_last_block_of_other_ends_is_not_believed() -> None:
@@ -87,7 +87,7 @@ def test_a_bad_proof_is_offered_again_a_bounded_number_of_times(last: int | None
     for _ in range(limits.BAD_PROOF_RETRIES_MAX):
         publisher.write_all()
         publisher.end(EndCode.BAD_BLOCK_PROOF, last, proximate)
-        assert isinstance(publisher.lose()[0], Connect)
+        assert isinstance(publisher.lose()[0], ConnectGateway)
         publisher.connect()
     publisher.write_all()
     publisher.end(EndCode.BAD_BLOCK_PROOF, last, proximate)
@@ -95,7 +95,7 @@ def test_a_bad_proof_is_offered_again_a_bounded_number_of_times(last: int | None
         "block 5 was refused 3 times with BAD_BLOCK_PROOF: its proof is not of the gateway's ledger keys, "
         "or it does not continue the gateway's chain; the gateway's log says which"
     )
-    assert publisher.lose() == [Finish(Outcome.FAILED, reason)]
+    assert publisher.lose() == [Finish(StreamOutcome.FAILED, reason)]
     (refused,) = publisher.report.refused
     assert (refused.number, refused.code, refused.refused_count) == (5, "BAD_BLOCK_PROOF", 3)
     assert publisher.report.failure == reason
@@ -109,7 +109,7 @@ def test_a_bad_proof_of_a_block_that_another_publisher_brought_is_forgiven() -> 
     publisher.connect()
     publisher.ack(5)
     publisher.end(EndCode.BAD_BLOCK_PROOF, last=5, proximate=5)
-    assert isinstance(publisher.lose()[0], Connect)
+    assert isinstance(publisher.lose()[0], ConnectGateway)
 
 
 def test_invalid_request_gives_up_after_a_streak() -> None:
@@ -123,7 +123,7 @@ def test_invalid_request_gives_up_after_a_streak() -> None:
     publisher.end(EndCode.INVALID_REQUEST, last=4)
     assert publisher.lose() == [
         Finish(
-            Outcome.FAILED,
+            StreamOutcome.FAILED,
             "the gateway answered INVALID_REQUEST 3 times in a row, last at block 5; see its log",
         )
     ]
@@ -137,8 +137,8 @@ def test_a_gateway_that_does_not_take_the_block_that_it_asks_for_is_left_for_a_w
     publisher.write()
     publisher.behind(4)
     assert publisher.write_all() == ["TOO_FAR_BEHIND(5, 6)", "HalfClose"]
-    assert publisher.lose() == [Connect(1, attempt=0)]
-    assert publisher.lose("refused") == [Connect(0, attempt=1)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
+    assert publisher.lose("refused") == [ConnectGateway(0, attempt=1)]
     publisher.connect()
     publisher.write()
     publisher.behind(4)
@@ -155,11 +155,11 @@ def test_a_gateway_that_asks_for_ever_for_what_it_is_sent_is_left_for_a_while() 
     publisher.resend(5)
     assert publisher.write_all() == ["TOO_FAR_BEHIND(5, 6)", "HalfClose"]
     assert publisher.report.resent == limits.RESEND_ANSWERS_MAX
-    assert publisher.lose() == [Connect(0, attempt=1)]
+    assert publisher.lose() == [ConnectGateway(0, attempt=1)]
     publisher.wait(60)
     assert publisher.actions == [
         Finish(
-            Outcome.FAILED,
+            StreamOutcome.FAILED,
             "block 5 was not acknowledged within 60 s "
             "(the gateway wants block 5, again and again, and does not take it)",
         )
@@ -192,13 +192,13 @@ def test_every_gateway_is_tried_before_a_refusal_is_final(code: EndCode) -> None
     for gateway in (1, 2, 3, 4):
         publisher.write_all()
         publisher.end(code, last=4, proximate=5)
-        assert publisher.lose() == [Connect(gateway, attempt=0)]
+        assert publisher.lose() == [ConnectGateway(gateway, attempt=0)]
         publisher.connect()
     publisher.write_all()
     publisher.end(code, last=4, proximate=5)
     (finish,) = publisher.lose()
     assert isinstance(finish, Finish)
-    assert finish.outcome is Outcome.FAILED
+    assert finish.outcome is StreamOutcome.FAILED
 
 
 def test_progress_ends_a_streak_of_invalid_requests() -> None:
@@ -207,7 +207,7 @@ def test_progress_ends_a_streak_of_invalid_requests() -> None:
         publisher.write_all()
         publisher.ack(number)
         publisher.end(EndCode.INVALID_REQUEST, last=number)
-        assert isinstance(publisher.lose()[0], Connect)
+        assert isinstance(publisher.lose()[0], ConnectGateway)
         publisher.connect()
 
 
@@ -217,7 +217,7 @@ def test_acknowledgements_count_while_the_stream_is_ending() -> None:
     publisher.resend(4)
     publisher.ack(6)
     publisher.source_ends()
-    assert publisher.lose() == [Finish(Outcome.DONE)]
+    assert publisher.lose() == [Finish(StreamOutcome.DONE)]
 
 
 @pytest.mark.parametrize("number", [U64_MAX, U64_MAX - 1, NUMBER_MAX + 1])
@@ -272,7 +272,9 @@ def test_the_deadline_fails_a_publisher_that_cannot_connect() -> None:
     assert publisher.machine.wake_at_ns == publisher.now_ns + 30 * SECOND_NS
     assert publisher.wait(29.9) == []
     assert publisher.wait(0.1) == [
-        Finish(Outcome.FAILED, "block 5 was not acknowledged within 30 s (cannot connect to 127.0.0.1:1)")
+        Finish(
+            StreamOutcome.FAILED, "block 5 was not acknowledged within 30 s (cannot connect to 127.0.0.1:1)"
+        )
     ]
 
 
@@ -284,7 +286,7 @@ def test_the_deadline_ends_an_open_stream_with_timeout() -> None:
     assert publisher.wait(20) == []
     publisher.wait(10)
     assert publisher.write_all() == ["TIMEOUT(6, 6)", "HalfClose"]
-    assert publisher.lose() == [Finish(Outcome.FAILED, "block 6 was not acknowledged within 30 s")]
+    assert publisher.lose() == [Finish(StreamOutcome.FAILED, "block 6 was not acknowledged within 30 s")]
 
 
 def test_the_deadline_names_no_trouble_from_before_the_last_block_that_became_safe() -> None:
@@ -299,7 +301,7 @@ def test_the_deadline_names_no_trouble_from_before_the_last_block_that_became_sa
     publisher.write_all()
     publisher.wait(30)
     publisher.write_all()
-    assert publisher.lose() == [Finish(Outcome.FAILED, "block 7 was not acknowledged within 30 s")]
+    assert publisher.lose() == [Finish(StreamOutcome.FAILED, "block 7 was not acknowledged within 30 s")]
 
 
 def test_the_report_says_what_went_wrong_since_a_block_last_became_safe() -> None:
@@ -322,7 +324,7 @@ def test_the_deadline_names_no_trouble_that_an_acknowledgement_ended() -> None:
     publisher.ack(5)
     publisher.wait(30)
     publisher.write_all()
-    assert publisher.lose() == [Finish(Outcome.FAILED, "block 6 was not acknowledged within 30 s")]
+    assert publisher.lose() == [Finish(StreamOutcome.FAILED, "block 6 was not acknowledged within 30 s")]
 
 
 def test_the_deadline_does_not_run_while_the_source_has_nothing() -> None:
@@ -345,7 +347,7 @@ def test_a_silent_gateway_is_left() -> None:
     assert publisher.state == "streaming"
     publisher.wait(1)
     assert publisher.write_all() == ["TIMEOUT(5, 5)", "HalfClose"]
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 @pytest.mark.parametrize("answer", [Acknowledged(4), Skipped(5), Skipped(9), ResendAsked(9)], ids=repr)
@@ -361,7 +363,7 @@ def test_a_gateway_that_repeats_itself_and_stores_nothing_is_left(answer: Event)
     publisher.wait(1)
     assert publisher.state == "leaving"
     publisher.write_all()
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 @pytest.mark.parametrize("answer", [Acknowledged(5), ResendAsked(5), NodeBehind(4)])
@@ -376,7 +378,7 @@ def test_a_gateway_that_answers_and_takes_no_more_bytes_is_left(answer: Event) -
     assert publisher.wait(limits.CLOSE_TIMEOUT_SECONDS) == [
         CloseStream("the gateway did not end the stream", force=True)
     ]
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 def test_a_stream_with_nothing_to_send_may_be_silent() -> None:
@@ -393,7 +395,7 @@ def test_a_routine_reset_is_made_between_blocks() -> None:
     publisher.write()
     publisher.now_ns += SECOND_NS
     assert publisher.write_all() == ["5", "5.", "RESET(5, 6)", "HalfClose"]
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
 
 
 def test_a_stream_that_is_to_be_reset_at_once_brings_a_block_first() -> None:
@@ -402,7 +404,7 @@ def test_a_stream_that_is_to_be_reset_at_once_brings_a_block_first() -> None:
     publisher = Publisher(gateway_count=2, options=options).streaming([5, 6])
     assert publisher.write_all() == ["5", "5.", "RESET(5, 6)", "HalfClose"]
     publisher.ack(5)
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
     publisher.connect()
     assert publisher.write_all() == ["6", "6.", "RESET(6, 6)", "HalfClose"]
 
@@ -413,7 +415,7 @@ def test_a_stream_is_not_reset_again_before_a_block_is_safe() -> None:
     publisher = Publisher(gateway_count=2, options=options).streaming([5, 6])
     publisher.now_ns += SECOND_NS
     assert publisher.write_all() == ["5", "5.", "RESET(5, 6)", "HalfClose"]
-    assert publisher.lose() == [Connect(1, attempt=0)]
+    assert publisher.lose() == [ConnectGateway(1, attempt=0)]
     publisher.connect()
     publisher.now_ns += SECOND_NS
     assert publisher.write_all() == ["5", "5.", "6", "6."]
@@ -431,7 +433,7 @@ def test_after_a_reset_with_nothing_to_offer_the_next_block_goes_to_the_next_gat
     assert publisher.lose() == []
     assert publisher.state == "resting"
     publisher.take([6])
-    assert publisher.actions == [Connect(1, attempt=0)]
+    assert publisher.actions == [ConnectGateway(1, attempt=0)]
 
 
 @pytest.mark.parametrize("code", [EndCode.PERSISTENCE_FAILED, EndCode.SUCCESS])
@@ -442,7 +444,7 @@ def test_a_gateway_that_ends_the_stream_when_nothing_is_left_is_not_asked_first(
     publisher.end(code, last=5)
     assert publisher.lose() == []
     publisher.take([6])
-    assert publisher.actions == [Connect(1, attempt=0)]
+    assert publisher.actions == [ConnectGateway(1, attempt=0)]
 
 
 # --- stopping ----------------------------------------------------------------------------------------------
@@ -454,7 +456,7 @@ def test_stopping_finishes_the_block_in_flight_then_resets() -> None:
     publisher.stop()
     assert publisher.write_all() == ["5", "5", "5.", "RESET(5, 6)", "HalfClose"]
     publisher.ack(5)
-    assert publisher.lose() == [Finish(Outcome.STOPPED)]
+    assert publisher.lose() == [Finish(StreamOutcome.STOPPED)]
     assert (publisher.report.won, publisher.report.unacknowledged) == (1, 1)
 
 
@@ -471,7 +473,7 @@ def test_stopping_does_not_wait_for_a_blocked_stream() -> None:
     assert publisher.wait(limits.STOP_TIMEOUT_SECONDS) == [
         CloseStream("the gateway did not end the stream", force=True)
     ]
-    assert publisher.lose() == [Finish(Outcome.STOPPED)]
+    assert publisher.lose() == [Finish(StreamOutcome.STOPPED)]
 
 
 def test_stopping_while_skipped_does_not_send_the_rest() -> None:

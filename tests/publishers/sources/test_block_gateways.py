@@ -19,7 +19,7 @@ from gateway.blocks.block import Block
 from gateway.blocks.items import field_item
 from publishers.errors import SourceRefused, SourceUnreachable
 from publishers.sources import block_gateways
-from publishers.sources.block_gateways import BlockGateways, HeldBlocks
+from publishers.sources.block_gateways import BlockGateways, HeldRange
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -71,7 +71,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_what_is_held_and_the_blocks(gateway: str) -> None:
     gateways = pickle.loads(pickle.dumps(BlockGateways([NOBODY, gateway])))
-    assert gateways.held() == gateways.held_by(gateway) == HeldBlocks(0, 11)
+    assert gateways.held() == gateways.held_by(gateway) == HeldRange(0, 11)
     with pytest.raises(SourceUnreachable, match=r"^what it holds did not come \(127\.0\.0\.1:1: UNAVAILABLE"):
         gateways.held_by(NOBODY)
     assert list(gateways.blocks(0, 11)) == BLOCKS
@@ -80,7 +80,7 @@ def test_what_is_held_and_the_blocks(gateway: str) -> None:
 
 def test_an_empty_node_holds_nothing(tmp_path: Path) -> None:
     with node_thread(tmp_path) as node:
-        assert BlockGateways([str(node.grpc_address)]).held() == HeldBlocks(None, None)
+        assert BlockGateways([str(node.grpc_address)]).held() == HeldRange(None, None)
 
 
 class Clock:
@@ -120,7 +120,7 @@ def test_where_nobody_answers_they_are_asked_again(gateway: str, monkeypatch: py
     def come(seconds: float) -> None:
         monkeypatch.setattr(gateways, "_gateways", (NOBODY, gateway))
 
-    assert gateways.held_in_time("the latest block", come) == HeldBlocks(0, 11)
+    assert gateways.held_in_time("the latest block", come) == HeldRange(0, 11)
 
 
 def ends_early(request: Any, context: Any) -> Iterator[Response]:

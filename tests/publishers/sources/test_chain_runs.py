@@ -8,7 +8,7 @@ import random
 import pytest
 
 from publishers.errors import FrameError
-from publishers.sources.chain_runs import ChainPlan, Run, plan_chain, runs_of
+from publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_runs(numbers: list[int], runs: list[tuple[int, int]]) -> None:
 def plan(*partitions: list[int]) -> ChainPlan | None:
     return plan_chain(
         [
-            Run(index, first, last)
+            ChainRun(index, first, last)
             for index, numbers in enumerate(partitions)
             for first, last in runs_of(numbers)
         ]

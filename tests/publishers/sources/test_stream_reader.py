@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.blocks.block import Block
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.sources.stream_reader import StreamReader
 from tests.datastream.serving import ServerThread
 from tests.nodes import make_blocks
@@ -17,15 +17,15 @@ BLOCKS = make_blocks(3)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
+def ledger(tmp_path: Path) -> Iterator[BlockStore]:
     """A ledger that holds BLOCKS."""
-    found = Ledger.open(tmp_path)
+    found = BlockStore.open(tmp_path)
     found.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in BLOCKS])
     yield found
     found.close()
 
 
-def test_it_reads_to_the_last_block_and_compares(ledger: Ledger) -> None:
+def test_it_reads_to_the_last_block_and_compares(ledger: BlockStore) -> None:
     with ServerThread(ledger.streamer) as server:
         reader = StreamReader(server.host, server.port, BLOCKS.__getitem__, last_number=2)
         reader.start()
@@ -39,7 +39,7 @@ def test_it_reads_to_the_last_block_and_compares(ledger: Ledger) -> None:
     assert reader.failure is None
 
 
-def test_a_block_that_differs_is_counted(ledger: Ledger) -> None:
+def test_a_block_that_differs_is_counted(ledger: BlockStore) -> None:
     def source(number: int) -> Block:
         block = BLOCKS[number]
         return block if number != 1 else Block(1, block.items[:-1])
@@ -51,7 +51,7 @@ def test_a_block_that_differs_is_counted(ledger: Ledger) -> None:
     assert reader.totals.differing == 1
 
 
-def test_it_can_be_stopped_while_it_waits(ledger: Ledger) -> None:
+def test_it_can_be_stopped_while_it_waits(ledger: BlockStore) -> None:
     with ServerThread(ledger.streamer) as server:
         reader = StreamReader(server.host, server.port, BLOCKS.__getitem__, last_number=99)
         reader.start()
@@ -60,7 +60,7 @@ def test_it_can_be_stopped_while_it_waits(ledger: Ledger) -> None:
     assert reader.failure is None
 
 
-def test_a_server_that_goes_away_is_a_failure(ledger: Ledger) -> None:
+def test_a_server_that_goes_away_is_a_failure(ledger: BlockStore) -> None:
     with ServerThread(ledger.streamer) as server:
         reader = StreamReader(server.host, server.port, BLOCKS.__getitem__, last_number=99)
         reader.start()

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from gateway.blocks.block import Block
 from publishers import limits
-from publishers.coordination.coordinator import Steward
+from publishers.coordination.coordinator import Coordinator
 from publishers.coordination.part_order import await_turn
 from publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
 from publishers.report import PublishReport
@@ -179,19 +179,19 @@ def test_a_stream_passes_over_what_came_before_and_waits_before_a_gap(tmp_path: 
 
 
 def test_a_task_tells_its_steward_what_it_does() -> None:
-    with running(FakeNode()) as node, Steward() as steward:
-        steward.open_gate()
-        sink = writer(gateways=node.address, steward=str(steward.address), publisher_id="a/b")
+    with running(FakeNode()) as node, Coordinator() as coordinator:
+        coordinator.open_gate()
+        sink = writer(gateways=node.address, coordinator=str(coordinator.address), publisher_id="a/b")
         (report,) = reports_in(sink.write(batches_of(BLOCKS)))
-        assert steward.await_idle(10)
-        assert steward.reports("a/b") == [dataclasses.replace(report, latency_ns=())]
+        assert coordinator.await_idle(10)
+        assert coordinator.reports("a/b") == [dataclasses.replace(report, latency_ns=())]
 
 
 def test_a_task_that_is_told_to_stop_publishes_nothing() -> None:
-    with running(FakeNode()) as node, Steward() as steward:
-        steward.stop()
+    with running(FakeNode()) as node, Coordinator() as coordinator:
+        coordinator.stop()
         with pytest.raises(PublishStopped, match="publisher spark was told to stop"):
-            writer(gateways=node.address, steward=str(steward.address)).write(batches_of(BLOCKS))
+            writer(gateways=node.address, coordinator=str(coordinator.address)).write(batches_of(BLOCKS))
     assert node.stream_count == 0
 
 

@@ -30,7 +30,7 @@ def test_the_defaults() -> None:
         blocks_per_second=None,
         first_block=None,
         report_path=None,
-        steward=None,
+        coordinator=None,
     )
     machine = options.client_options().machine
     assert (machine.deadline_ns, machine.reset_interval_ns) == (None, None)

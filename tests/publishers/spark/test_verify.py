@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from publishers.blocks.block_files import write_block_file
 from publishers.errors import OptionError, SchemaError
 from publishers.spark import verify_blocks
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BLOCKS = make_blocks(5)
 KIND = "Ed25519 block proof"
-VERIFIER = make_verifier(LedgerKeys.parse([ledger_key()]), "full", "auto", 0)
+VERIFIER = make_verifier(TrustedKeys.parse([ledger_key()]), "full", "auto", 0)
 
 
 def rows_of(frame: DataFrame) -> list[tuple[int | None, str, str, str | None]]:

@@ -12,7 +12,7 @@ from gateway.blocks.block import Block
 from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.refusal import RefusalKind
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from publishers.verify.verdicts import (
     BlockVerdict,
@@ -29,7 +29,7 @@ from tests.nodes import ledger_key, make_blocks
 
 BLOCKS = make_blocks(9)
 KINDS = ("Ed25519 block proof",)
-VERIFIER = BlockVerifier(ProofVerifier(LedgerKeys.parse([ledger_key()])))
+VERIFIER = BlockVerifier(ProofVerifier(TrustedKeys.parse([ledger_key()])))
 BELIEVED = "the links to the blocks before it are believed"
 
 
@@ -167,7 +167,7 @@ def in_layouts(layouts: Sequence[int], minor: int) -> list[Block]:
     return blocks
 
 
-UNSIGNED = BlockVerifier(ProofVerifier(LedgerKeys(), "hash"))
+UNSIGNED = BlockVerifier(ProofVerifier(TrustedKeys(), "hash"))
 
 
 @pytest.mark.parametrize("minor", [77, 78])
@@ -226,7 +226,7 @@ def test_a_root_that_a_proof_signs_is_no_other() -> None:
     assert signed.root_hash_other_layout is None
     network = TssNetwork((1, 1))
     chain = MadeChain(network, [BlockPlan(is_signed=False), BlockPlan()])
-    knowing = BlockVerifier(ProofVerifier(LedgerKeys(), "full", network.ledger))
+    knowing = BlockVerifier(ProofVerifier(TrustedKeys(), "full", network.ledger))
     for block, root_hash in zip(chain.blocks(), chain.roots, strict=True):  # by a state proof; by TSS
         summary = check_block(knowing, block).summary
         assert summary is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from publishers.blocks.block_files import write_block_file
 from publishers.limits import VERIFY_ALONE_BLOCKS_MAX
 from publishers.number_range import NumberRange
@@ -28,7 +28,7 @@ NETWORK, OTHER = TssNetwork((3, 1)), TssNetwork((1, 1))
 
 def run_over(folder: Path, *keys: str, workers_count: int = 1, first: int = 0) -> VerifyRun:
     """A run over a folder."""
-    verifier = make_verifier(LedgerKeys.parse(keys), "full", "auto", 0)
+    verifier = make_verifier(TrustedKeys.parse(keys), "full", "auto", 0)
     return VerifyRun(FileSource([str(folder)], NumberRange(first)), verifier, workers_count)
 
 
@@ -123,4 +123,4 @@ def test_without_block_0_tss_proofs_say_what_is_missing(tmp_path: Path) -> None:
 
 def test_a_key_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(LedgerKeyError, match=r"ledger key tss:.*none: got "):
-        make_verifier(LedgerKeys.parse([f"tss:{tmp_path / 'none'}"]), "full", "auto", 0)
+        make_verifier(TrustedKeys.parse([f"tss:{tmp_path / 'none'}"]), "full", "auto", 0)

@@ -9,10 +9,10 @@ import pytest
 
 from gateway.addresses import Address
 from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
 from gateway.node.node import Node
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.blocks.block_files import write_block_file
 from publishers.blocks.block_places import BlockPlace
 from publishers.errors import BlockListError, SourceRefused, SourceUnreachable
@@ -24,7 +24,7 @@ from tests.nodes import ledger_key, make_blocks
 from tests.publishers.node_thread import node_thread, store
 
 BLOCKS = make_blocks(5)
-VERIFIER = BlockVerifier(ProofVerifier(LedgerKeys.parse([ledger_key()])))
+VERIFIER = BlockVerifier(ProofVerifier(TrustedKeys.parse([ledger_key()])))
 ALL = NumberRange()
 
 
@@ -148,7 +148,7 @@ def test_a_stream(node: Node) -> None:
 
 
 def test_a_root_that_a_node_has_stored_in_the_other_layout() -> None:
-    unsigned = BlockVerifier(ProofVerifier(LedgerKeys(), "hash"))
+    unsigned = BlockVerifier(ProofVerifier(TrustedKeys(), "hash"))
     summary = check_job(unsigned, Job(1, items=BLOCKS[1].items)).summary
     assert summary is not None
     other = summary.in_other_layout()
@@ -163,7 +163,7 @@ def test_a_root_that_a_node_has_stored_in_the_other_layout() -> None:
 
 def test_a_false_root_at_the_end_of_a_stored_block(tmp_path: Path) -> None:
     """From a data streamer's server, which knows nothing of blocks: a node that finds that does not start."""
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     root_hashes = bytes(48), summary_of(list(BLOCKS[1].items)).root_hash
     ledger.append([VerifiedBlock(n, BLOCKS[n].items, root_hash) for n, root_hash in enumerate(root_hashes)])
     with ServerThread(ledger.streamer) as server:

@@ -12,9 +12,9 @@ from datastream import DataStreamer
 from datastream.layout import PAGE_SIZE, page_start
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
-from gateway.store.block_store import Ledger, VerifiedBlock
+from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.errors import SourceRefused
 from publishers.number_range import NumberRange
 from publishers.sources.stream_runs import PagesReader
@@ -25,7 +25,7 @@ from tests.publishers.node_thread import node_thread, store
 from tests.publishers.stored import large_blocks
 
 BLOCKS = make_blocks(5)
-VERIFIER = BlockVerifier(ProofVerifier(LedgerKeys.parse([ledger_key()])))
+VERIFIER = BlockVerifier(ProofVerifier(TrustedKeys.parse([ledger_key()])))
 ALL = NumberRange()
 
 
@@ -83,7 +83,7 @@ def stored(number: int) -> VerifiedBlock:
 def test_a_chain_over_many_pages_from_every_block_on(tmp_path: Path) -> None:
     """Blocks end on the page that they begin on, on the next one, or after several."""
     blocks = large_blocks(8)
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     ledger.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks])
     ledger.close()
     assert (tmp_path / "datastream.bin").stat().st_size > page_start(3)
@@ -93,7 +93,7 @@ def test_a_chain_over_many_pages_from_every_block_on(tmp_path: Path) -> None:
         assert [job.items for job in jobs] == [block.items for block in blocks[first:]]
     items = [b"\x22\xa0\x8d\x06" + bytes(100_000)]
     huge = [VerifiedBlock(8, items * 31, bytes(48)), VerifiedBlock(9, items, bytes(48))]
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     ledger.append(huge)
     ledger.close()
     for first in (0, 7, 8, 9):
@@ -102,7 +102,7 @@ def test_a_chain_over_many_pages_from_every_block_on(tmp_path: Path) -> None:
 
 
 def test_a_chain_that_begins_after_block_0(tmp_path: Path) -> None:
-    ledger = Ledger.open(tmp_path)
+    ledger = BlockStore.open(tmp_path)
     ledger.append([stored(3), stored(4)])
     ledger.close()
     source = StoredSource(tmp_path, ALL)
@@ -116,7 +116,7 @@ def test_files_that_give_no_blocks(tmp_path: Path) -> None:
     path = tmp_path / "datastream.bin"
     assert not holds_stream(tmp_path)
     assert not holds_stream(path)
-    Ledger.open(tmp_path).close()
+    BlockStore.open(tmp_path).close()
     with pytest.raises(SourceRefused) as empty:
         StoredSource(tmp_path, ALL)
     assert str(empty.value) == f"blocks cannot be had: {path} has none"

@@ -13,14 +13,14 @@ from gateway.blocks.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_pro
 from gateway.blocks.proofs import state_proof as state_proof_module
 from gateway.blocks.refusal import Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.trusted_keys import LedgerKeys
+from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.limits import QUICK_PROOFS_BYTES_MAX, QUICK_SIGNATURES_MAX
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
 from tests.gateway.blocks.proofs import real, record_files, state_proofs
 from tests.gateway.blocks.proofs.tss_chain import TssChain
 from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
-KEYS = LedgerKeys((PUBLIC_KEY,))
+KEYS = TrustedKeys((PUBLIC_KEY,))
 FULL = ProofVerifier(KEYS, "full")
 NO_LEDGER = Refusal(
     RefusalKind.MISSING_VERIFICATION_DATA,
@@ -120,7 +120,7 @@ def test_record_files_are_checked_with_the_address_book() -> None:
 
 def verifier_with_book(needed_count: int) -> ProofVerifier:
     book = RsaBook(record_files.book_bytes(4), needed_count)
-    return ProofVerifier(LedgerKeys(rsa_file="book"), "full", None, book)
+    return ProofVerifier(TrustedKeys(rsa_file="book"), "full", None, book)
 
 
 def test_tss_signatures_are_checked_with_the_ledger_data() -> None:
@@ -154,7 +154,7 @@ def test_which_proofs_are_quick() -> None:
         assert FULL.is_quick(with_proofs(proof))
     for proof in slow:
         assert not FULL.is_quick(with_proofs(good_proof(), proof))
-        assert ProofVerifier(LedgerKeys(), "hash").is_quick(with_proofs(proof))
+        assert ProofVerifier(TrustedKeys(), "hash").is_quick(with_proofs(proof))
     assert not FULL.needs_process
     assert verifier_with_book(0).needs_process
     assert FULL.with_ledger(TssNetwork((1,)).ledger).needs_process
@@ -164,9 +164,9 @@ def test_many_signatures_and_long_proofs_are_not_quick() -> None:
     """That a signature is of none of 64 keys takes 6 ms to find out, and that twice, for both layouts."""
     keys = tuple(bytes([number]) * 32 for number in range(1, QUICK_SIGNATURES_MAX + 1))
     other = proof_item(3, b"\x02" * 64)
-    assert ProofVerifier(LedgerKeys(keys)).is_quick(with_proofs(other))
-    assert not ProofVerifier(LedgerKeys((*keys, PUBLIC_KEY))).is_quick(with_proofs(other))
-    assert not ProofVerifier(LedgerKeys(keys)).is_quick(with_proofs(good_proof(), other))
+    assert ProofVerifier(TrustedKeys(keys)).is_quick(with_proofs(other))
+    assert not ProofVerifier(TrustedKeys((*keys, PUBLIC_KEY))).is_quick(with_proofs(other))
+    assert not ProofVerifier(TrustedKeys(keys)).is_quick(with_proofs(good_proof(), other))
     rest = QUICK_PROOFS_BYTES_MAX - len(good_proof())
     for more, is_quick in ((0, True), (1, False)):
         long = proof_item(3, bytes(rest - 11 + more))
@@ -233,14 +233,14 @@ def test_a_proof_that_does_not_parse_is_refused() -> None:
 
 
 def test_mode_hash_checks_no_signature() -> None:
-    verifier = ProofVerifier(LedgerKeys(), "hash")
+    verifier = ProofVerifier(TrustedKeys(), "hash")
     assert verifier.mode == "hash"
     for proof in (proof_item(3), proof_item(3, b""), proof_item(3, bytes(2920)), LATER_KIND):
         assert verifier.verify(with_proofs(proof)) is None
 
 
 def test_mode_full_without_a_key_verifies_nothing() -> None:
-    verifier = ProofVerifier(LedgerKeys(), "full")
+    verifier = ProofVerifier(TrustedKeys(), "full")
     assert verifier.verify(with_proofs(good_proof())) == Refusal(
         RefusalKind.MISSING_VERIFICATION_DATA,
         "Ed25519 block proof",
@@ -271,7 +271,7 @@ def test_tss_signatures_of_several_blocks_are_checked_ahead() -> None:
     network = TssNetwork((1, 1, 1))
     chain = TssChain(network)
     summaries = [summary_of(list(block.items)) for block in chain.blocks(3)]
-    verifier = ProofVerifier(LedgerKeys((PUBLIC_KEY,)), "full", network.ledger)
+    verifier = ProofVerifier(TrustedKeys((PUBLIC_KEY,)), "full", network.ledger)
     assert verifier._tss is not None
     verifier.check_ahead(summaries[:1])
     assert verifier._tss._ahead == set()  # one alone: nothing is gained
@@ -279,4 +279,4 @@ def test_tss_signatures_of_several_blocks_are_checked_ahead() -> None:
     verifier.check_ahead([*summaries, own])
     assert {root for _, root in verifier._tss._ahead} == {summary.root_hash for summary in summaries}
     assert [verifier.verify(summary) for summary in [*summaries, own]] == [None] * 4
-    ProofVerifier(LedgerKeys((PUBLIC_KEY,))).check_ahead(summaries)  # no ledger data: nothing to do
+    ProofVerifier(TrustedKeys((PUBLIC_KEY,))).check_ahead(summaries)  # no ledger data: nothing to do

@@ -20,7 +20,7 @@ from gateway.blocks.proofs.schnorr import (
     MEMBERS_MAX,
     SIGNATURE_SIZE,
     AttestedKey,
-    Member,
+    RosterMember,
     check,
     knowledge_challenge,
     knows_secret,
@@ -56,7 +56,7 @@ def test_known_answers_of_a_real_block() -> None:
     assert hash_array(vk).hex() == "c1e6c6f6ee2cd14cc9a868af18a674d35e1bbe236afe78bd7923b8eae34b5914"
     decoded = read_signature(proof)
     assert decoded.bitmap == bytes((0, 1, 1, 1)) + bytes(124)
-    members = [Member(node.key.Y, node.weight) for node in ledger.nodes]
+    members = [RosterMember(node.key.Y, node.weight) for node in ledger.nodes]
     A = add(member.Y for member, bit in zip(members, decoded.bitmap, strict=False) if bit)
     assert point_bytes(A).hex() == (
         "b65209b7b62adc53f7efa94aba6e6544ac5978719b7d393feea815b7b88f640d"
@@ -65,7 +65,7 @@ def test_known_answers_of_a_real_block() -> None:
     message = signed_message(ledger.ledger_id, hash_array(vk))
     assert check(members, proof, message) is None
     assert check(members, proof, message[:-1] + b"\0") == OTHER_HASH
-    other_book = [Member(node.key.Y, node.weight) for node in real.ledger("wraps-chain").nodes]
+    other_book = [RosterMember(node.key.Y, node.weight) for node in real.ledger("wraps-chain").nodes]
     assert check(other_book, proof, message) == OTHER_HASH
     assert all(knows_secret(node.key) for node in ledger.nodes)
 

@@ -85,10 +85,11 @@ class TssNetwork:
         return read_publication(self.publication)
 
     @property
-    def members(self) -> list[schnorr.Member]:
+    def members(self) -> list[schnorr.RosterMember]:
         """The address book as the Schnorr proof takes it."""
         return [
-            schnorr.Member(key, weight) for key, weight in zip(self.public_keys, self.weights, strict=True)
+            schnorr.RosterMember(key, weight)
+            for key, weight in zip(self.public_keys, self.weights, strict=True)
         ]
 
     def vouch(self, message: bytes, signers: Sequence[int], bitmap: bytes | None = None) -> bytes:
