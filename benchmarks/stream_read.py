@@ -104,14 +104,14 @@ def _make_chain(folder: Path, size: int) -> None:
     folder.mkdir()
     blocks = BlockMaker(1, key_of_seed(1), _BLOCKS).blocks(50)
     made = [VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks]
-    ledger = BlockStore.open(folder)
+    store = BlockStore.open(folder)
     try:
-        while ledger.streamer.committed.total_length < size:
-            ledger.append(made)
+        while store.streamer.committed.total_length < size:
+            store.append(made)
             # The same items again under further numbers: readers look at the layout, which has the number.
             made = [VerifiedBlock(one.number + len(made), one.items, one.root_hash) for one in made]
     finally:
-        ledger.close()
+        store.close()
 
 
 def _used(path: Path) -> int:

@@ -29,7 +29,6 @@ __all__ = [
     "FailoverInterrupted",
     "Fatal",
     "GatewayError",
-    "WorkerProcessLost",
     "InvalidInput",
     "KeyFileError",
     "NodeCallFailed",
@@ -38,6 +37,7 @@ __all__ = [
     "StartAbandoned",
     "SubscriptionError",
     "TlsError",
+    "WorkerProcessLost",
 ]
 
 

@@ -227,15 +227,16 @@ SHARDS_MAX: Final = 256
 START_GATE_SECONDS: Final = 30.0
 """How long a racing publisher waits for the others to be ready; then it starts alone."""
 
-STEWARD_CONNECT_SECONDS: Final = 5.0
-"""How long a task tries to reach the steward of its race, or to say its last word; then it does without."""
+COORDINATOR_CONNECT_SECONDS: Final = 5.0
+"""How long a task tries to reach the coordinator of its race, or to say its last word; then it does
+without."""
 
-STEWARD_HELLO_BYTES_MAX: Final = 64 * 1024
+COORDINATOR_HELLO_BYTES_MAX: Final = 64 * 1024
 """Longest first line of a task: names, and the token. Until it has come, anybody may be at the other end."""
 
-STEWARD_LINE_BYTES_MAX: Final = 16 * MIB
-"""Longest line between a task and the steward: the reports of RACE_MAX publishers, each with all its latency
-samples, its end among them. A longer one ends the connection."""
+COORDINATOR_LINE_BYTES_MAX: Final = 16 * MIB
+"""Longest line between a task and the coordinator: the reports of RACE_MAX publishers, each with all its
+latency samples, its end among them. A longer one ends the connection."""
 
 PACE_LEAD_SECONDS: Final = 1.0
 """With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else

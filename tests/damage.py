@@ -84,23 +84,23 @@ class Folder:
         self.blocks = list(BlockMaker(7, KEY, OPTIONS).blocks(block_count))
         self.versions: list[Files] = []
         place.mkdir()
-        ledger = BlockStore.open(place)
+        store = BlockStore.open(place)
         write_role(place, RoleRecord("standby", "127.0.0.1:40840"))
         for number in range(0, block_count, 5):
             group = [_verified(block) for block in self.blocks[number : number + 5]]
-            ledger.append(group)
+            store.append(group)
             for block in group:
-                ledger.advance(block)
+                store.advance(block)
             if number // 5 % (block_count // 5 // SNAPSHOTS or 1) == 1:
-                ledger.write_snapshot()
+                store.write_snapshot()
                 self.versions.append(_files_of(place))
-        self.length = ledger.streamer.committed.total_length
+        self.length = store.streamer.committed.total_length
         self.offsets = [
-            ledger.streamer.offset_of(number) for number in range(ledger.streamer.committed.total_entries)
+            store.streamer.offset_of(number) for number in range(store.streamer.committed.total_entries)
         ]
         self.files = _files_of(place)
-        ledger.streamer._bookmarks.close()  # a kill: nothing more is written
-        ledger.streamer._file.disk.close()
+        store.streamer._bookmarks.close()  # a kill: nothing more is written
+        store.streamer._file.disk.close()
         self.entries = [
             Entry(kind, 0, data)
             for block in map(_verified, self.blocks)
@@ -227,21 +227,21 @@ def look(folder: Folder, place: Path, what: Place, result: Result, rng: random.R
     """Start on the damaged folder as a node does, and judge."""
     path = place / STREAM
     before = path.read_bytes() if path.exists() else None
-    ledger = None
+    store = None
     try:
         read_role(place)
-        ledger = BlockStore.open(place)
+        store = BlockStore.open(place)
         verifier = BlockVerifier(ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full"))
-        last = look_at_last_block(ledger, verifier)
+        last = look_at_last_block(store, verifier)
         if last is not None:
-            ledger.learn(last.layout)
+            store.learn(last.layout)
     except (DatastreamError, GatewayError) as error:
         _judge_refusal(place, what, before, error, result)
     else:
-        _judge_start(folder, ledger, what, result, rng)
+        _judge_start(folder, store, what, result, rng)
     finally:
-        if ledger is not None:
-            ledger.streamer.close()
+        if store is not None:
+            store.streamer.close()
 
 
 def _judge_refusal(place: Path, what: Place, before: bytes | None, error: Exception, result: Result) -> None:
@@ -262,20 +262,20 @@ def _without_header_write(before: bytes, after: bytes | None) -> bool:
     return before[:end] == after[:end]
 
 
-def _judge_start(folder: Folder, ledger: BlockStore, what: Place, result: Result, rng: random.Random) -> None:
+def _judge_start(folder: Folder, store: BlockStore, what: Place, result: Result, rng: random.Random) -> None:
     last = folder.blocks[-1].number
-    if ledger.last_number != last or ledger.first_number != 0:
+    if store.last_number != last or store.first_number != 0:
         result.counts[f"{what.kind}: LOST"] += 1
-        result.failures.append(f"{what.words}: the node starts with block {ledger.last_number} of {last}")
+        result.failures.append(f"{what.words}: the node starts with block {store.last_number} of {last}")
         return
-    header = ledger.streamer.header
+    header = store.streamer.header
     if (header.version, header.system_id) != (1, 137):
         result.failures.append(f"{what.words}: clients are told version {header.version}, {header.system_id}")
     numbers = range(last + 1) if what.name == STREAM else sorted(rng.sample(range(last + 1), READ_ALWAYS))
     outcome = "all as it was"
     for number in numbers:
         try:
-            stored = ledger.read_block(number)
+            stored = store.read_block(number)
         except (DatastreamError, GatewayError):
             outcome = "a damaged page told" if outcome == "all as it was" else outcome
             continue

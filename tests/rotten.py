@@ -32,17 +32,17 @@ def large_blocks(count: int, item_bytes: int, *, seed: int = 7) -> list[Block]:
 
 def store(data_dir: Path, blocks: Sequence[Block]) -> list[int]:
     """Make a folder of these blocks; return the number of the first entry of each page."""
-    ledger = BlockStore.open(data_dir)
+    store = BlockStore.open(data_dir)
     try:
         for block in blocks:
             hasher = BlockHasher()
             hasher.add(block.items)
             verified = VerifiedBlock(block.number, block.items, hasher.finish().root_hash)
-            ledger.append([verified])
-            ledger.advance(verified)
-        return list(ledger.streamer._file.index.first_numbers)
+            store.append([verified])
+            store.advance(verified)
+        return list(store.streamer._file.index.first_numbers)
     finally:
-        ledger.close()
+        store.close()
 
 
 def _file(data_dir: Path) -> Path:

@@ -67,14 +67,14 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     def __init__(
         self,
         keeper: RoleKeeper,
-        ledger: BlockStore,
+        store: BlockStore,
         facts: NodeFacts,
         is_itself: IsItself,
         instance: str,
         allowed_subjects: frozenset[str] = frozenset(),
     ) -> None:
         self._keeper = keeper
-        self._ledger = ledger
+        self._store = store
         self._facts = facts
         self._is_itself = is_itself
         self._instance = instance
@@ -172,7 +172,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         except RoleRefused as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except TimeoutError:
-            last = self._ledger.last_number
+            last = self._store.last_number
             reason = f"{what}: got block {'none' if last is None else last} in the time given"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, reason)
         except (GatewayError, DatastreamError, OSError) as error:
@@ -185,7 +185,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
 
     def _state(self) -> control_pb2.NodeState:
         grpc_address, subscriber_address, publisher_count, verification_mode, problems = self._facts()
-        chain = self._ledger.chain
+        chain = self._store.chain
         return control_pb2.NodeState(
             phase=_PHASE[self._keeper.phase],
             last_block_number=to_wire(chain.last_number),

@@ -68,7 +68,7 @@ class Healer:
 
     def __init__(
         self,
-        ledger: BlockStore,
+        store: BlockStore,
         blocks: PageBlocks,
         peers: Sequence[str],
         metrics: Metrics,
@@ -77,8 +77,8 @@ class Healer:
         stall_seconds: float = 10.0,
         tls: ClientTls | None = None,
     ) -> None:
-        self._ledger = ledger
-        self._sums = ledger.streamer.sums
+        self._store = store
+        self._sums = store.streamer.sums
         self._blocks = blocks
         self._peers = peers
         self._metrics = metrics
@@ -109,7 +109,7 @@ class Healer:
         """Name the pages that are bad: file, page, entries, blocks, and why they are not healed."""
         bad = sorted(self._sums.bad.items())
         words = [
-            f"{one.error(self._ledger.streamer.path)}{self._blocks_in_words(page)}; it is not served, "
+            f"{one.error(self._store.streamer.path)}{self._blocks_in_words(page)}; it is not served, "
             + self._reasons.get(page, "and will be healed from a peer")
             for page, one in bad[:SHOWN_PAGES_MAX]
         ]
@@ -189,7 +189,7 @@ class Healer:
         builder = PageBuilder(page_number, blocks.origin)
         has_sum = self._sums.has_sum(page_number)
         # One block more: it names the root hash of the last one.
-        end = min(blocks.last + 1, self._ledger.last_number or 0)
+        end = min(blocks.last + 1, self._store.last_number or 0)
         previous = await self._root_at(blocks.first - 1) if blocks.first else None
         held: Block | None = None
         async for block in self._fetch(peer, blocks.first, end):
@@ -203,10 +203,10 @@ class Healer:
 
     async def _root_at(self, number: int) -> bytes | None:
         """Return the root hash that the chain here has for a block; None where its end cannot be read."""
-        if number == self._ledger.last_number:
-            return self._ledger.chain.last_root_hash
+        if number == self._store.last_number:
+            return self._store.chain.last_root_hash
         try:
-            return await asyncio.to_thread(self._ledger.root_hash_at, number)
+            return await asyncio.to_thread(self._store.root_hash_at, number)
         except (DatastreamError, GatewayError):
             return None
 

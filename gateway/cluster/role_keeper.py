@@ -79,7 +79,7 @@ class RoleKeeper:
         data_dir: Path,
         role: RoleRecord,
         conductor: Conductor,
-        ledger: BlockStore,
+        store: BlockStore,
         following: RoleFollower,
         *,
         peers: Sequence[str] = (),
@@ -94,7 +94,7 @@ class RoleKeeper:
         self._data_dir = data_dir
         self._state = RoleState(remembered or role)
         self._conductor = conductor
-        self._ledger = ledger
+        self._store = store
         self._following = following
         self._peers = tuple(peers)
         self._drain_seconds = drain_seconds
@@ -227,7 +227,7 @@ class RoleKeeper:
                 return  # it is what it was told to be when it starts again
             self._conductor.reinstate()
             self._follow()
-            log.info("the node is active", extra=fields(last_block=self._ledger.last_number))
+            log.info("the node is active", extra=fields(last_block=self._store.last_number))
 
     async def stand_by(self, followed: str) -> None:
         """Turn a drained node into a standby, or have a standby follow another node.
@@ -248,10 +248,10 @@ class RoleKeeper:
             RoleRefused: it holds another block of this number, or stops.
         """
         async with asyncio.timeout(timeout_seconds):
-            while self._ledger.last_number is None or self._ledger.last_number < number:
+            while self._store.last_number is None or self._store.last_number < number:
                 self._refuse_if_closed("take over")
                 await asyncio.sleep(LEVEL_LOOK_SECONDS)
-        held = await asyncio.to_thread(self._ledger.root_hash_at, number)
+        held = await asyncio.to_thread(self._store.root_hash_at, number)
         if held != root_hash:
             got = (
                 "without that block" if held is None else f"at root hash {held.hex()[:16]}… of block {number}"
@@ -293,7 +293,7 @@ class RoleKeeper:
             retiring.cancel()
             called_back.cancel()
         self._state.take(RoleEvent.IDLE)
-        log.info("the node is drained", extra=fields(last_block=self._ledger.last_number))
+        log.info("the node is drained", extra=fields(last_block=self._store.last_number))
 
     def _why_not(self) -> str:
         """Say which nodes the blocks in flight wait for; nothing where they wait for none."""
@@ -378,7 +378,7 @@ class RoleKeeper:
         """Ask the node that was to take over whether it has, with all that this one has."""
         if self.followed is None:
             return False
-        said, last = await self._following.said_by(self.followed), self._ledger.last_number
+        said, last = await self._following.said_by(self.followed), self._store.last_number
         return said.role == Phase.ACTIVE.value and (
             last is None or (said.last is not None and said.last >= last)
         )

@@ -85,13 +85,13 @@ class StandbyWatch:
         self,
         conductor: Conductor,
         gate: ReplicationQuorum,
-        ledger: BlockStore,
+        store: BlockStore,
         addresses: Sequence[str],
         tls: ClientTls | None = None,
     ) -> None:
         self._conductor = conductor
         self._gate = gate
-        self._ledger = ledger
+        self._store = store
         self._tls = tls
         self._stubs: dict[str, standby_pb2_grpc.NodeLevelAsyncStub] = {}
         self._calls: dict[str, Any] = {}
@@ -99,7 +99,7 @@ class StandbyWatch:
         self._asking: dict[str, asyncio.Task[None]] = {}
         """The questions that are under way, by address."""
         self._wake = asyncio.Event()
-        self._unlisten = ledger.on_advance(self._on_stored)
+        self._unlisten = store.on_advance(self._on_stored)
         self._tasks = [asyncio.ensure_future(self._watch(address)) for address in dict.fromkeys(addresses)]
         self._tasks.append(asyncio.ensure_future(self._ask()))
         for task in self._tasks:
@@ -225,7 +225,7 @@ class StandbyWatch:
 
     async def _own_root(self, number: int) -> bytes | None:
         try:
-            return await asyncio.to_thread(self._ledger.root_hash_at, number)
+            return await asyncio.to_thread(self._store.root_hash_at, number)
         except (OSError, GatewayError, DatastreamError) as error:
             log.error("a root hash cannot be read", extra=fields(block=number, got=str(error)))
             return None

@@ -174,10 +174,10 @@ def command(
         raise click.UsageError(
             f"{file} is the stream of a node, which holds whole blocks: expected --to-block"
         )
-    with _opened(file, looked, is_node=is_node) as (ledger, streamer):
+    with _opened(file, looked, is_node=is_node) as (store, streamer):
         total = streamer.committed.total_entries
-        kept = _kept(streamer, ledger, to_block, to_entry, to_bookmark)
-        plan = _planned(file, streamer, ledger, to_block, kept, cut_to)
+        kept = _kept(streamer, store, to_block, to_entry, to_bookmark)
+        plan = _planned(file, streamer, store, to_block, kept, cut_to)
         if kept == total:
             _say(plan, as_json=as_json, truncated=False)
             return
@@ -185,8 +185,8 @@ def command(
         if not yes and not is_wanted(plan.lines(), "Cut it?"):
             raise Fatal(str(file), got="no leave to cut", expected="y, or --yes; nothing was changed")
         write_cut(streamer, kept, plan.place)
-        if ledger is not None and to_block is not None:
-            ledger.truncate(to_block)
+        if store is not None and to_block is not None:
+            store.truncate(to_block)
         else:
             streamer.truncate_file(kept)
     _say(plan, as_json=as_json, truncated=True)
@@ -202,21 +202,21 @@ def _opened(
         with DataStreamer.open(file, stream_type=header.stream_type) as streamer:
             yield None, streamer
         return
-    ledger = BlockStore.open(
+    store = BlockStore.open(
         file.parent,
         stream_type=header.stream_type,
         system_id=header.system_id,
         version=header.version,
     )
     try:
-        yield ledger, ledger.streamer
+        yield store, store.streamer
     finally:
-        ledger.close()
+        store.close()
 
 
 def _kept(
     streamer: DataStreamer,
-    ledger: BlockStore | None,
+    store: BlockStore | None,
     to_block: int | None,
     to_entry: int | None,
     to_bookmark: list[bytes] | None,
@@ -241,7 +241,7 @@ def _kept(
         tried = " and ".join(bookmark.hex() for bookmark in to_bookmark)
         raise Fatal("--to-bookmark", got=tried, expected=f"a bookmark that is in {streamer.path}")
     assert to_block is not None
-    first, last = _ends(streamer, ledger)
+    first, last = _ends(streamer, store)
     if not first <= to_block <= last:
         expected = f"{first} to {last}, the blocks of {streamer.path}"
         if to_block < first:
@@ -250,12 +250,12 @@ def _kept(
     return total if to_block == last else streamer.get_bookmark(bookmark_of(to_block + 1))
 
 
-def _ends(streamer: DataStreamer, ledger: BlockStore | None) -> tuple[int, int]:
+def _ends(streamer: DataStreamer, store: BlockStore | None) -> tuple[int, int]:
     """Return the first and the last block of a stream of blocks."""
-    if ledger is not None:
-        assert ledger.first_number is not None
-        assert ledger.last_number is not None
-        return ledger.first_number, ledger.last_number
+    if store is not None:
+        assert store.first_number is not None
+        assert store.last_number is not None
+        return store.first_number, store.last_number
     end = streamer.get_entry(streamer.committed.total_entries - 1)
     decoder = BlockDecoder()
     for entry in streamer.read_entries(0):
@@ -269,7 +269,7 @@ def _ends(streamer: DataStreamer, ledger: BlockStore | None) -> tuple[int, int]:
 def _planned(
     file: Path,
     streamer: DataStreamer,
-    ledger: BlockStore | None,
+    store: BlockStore | None,
     to_block: int | None,
     kept: int,
     cut_to: Path | None,
@@ -278,7 +278,7 @@ def _planned(
     blocks = None
     name = f"cut-{file.name.split('.')[0]}-entries-{kept}-to-{total - 1}.bin"
     if to_block is not None:
-        first, last = _ends(streamer, ledger)
+        first, last = _ends(streamer, store)
         times: tuple[int | None, int | None] = (None, None)
         if to_block < last:
             last_begins = streamer.get_bookmark(bookmark_of(last))
@@ -287,7 +287,7 @@ def _planned(
         blocks = _Blocks(first, to_block, last, times)
     return _Plan(
         path=file,
-        is_node=ledger is not None,
+        is_node=store is not None,
         kept_entries=kept,
         total_entries=total,
         cut_bytes=streamer.committed.total_length - streamer.offset_of(kept),

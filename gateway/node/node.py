@@ -121,7 +121,7 @@ class Node:
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
         # What follows is made in this order while the node starts.
-        self.ledger: BlockStore
+        self.store: BlockStore
         self._peers: list[str]  # the nodes of `settings.peers` that are not this one
         self._page_blocks: PageBlocks
         self._healer: Healer
@@ -166,7 +166,7 @@ class Node:
                 control=str(self.control_address),
                 data_dir=str(self.settings.data_dir),
                 verification=self.settings.verification_mode,
-                last_block=self.ledger.last_number,
+                last_block=self.store.last_number,
             ),
         )
 
@@ -190,13 +190,13 @@ class Node:
         self.account.is_stopping = True
         self._servers.show_stopping()
         await self._cleanup.aclose()
-        log.info("node stopped", extra=fields(last_block=self.ledger.last_number))
+        log.info("node stopped", extra=fields(last_block=self.store.last_number))
 
     # --- starting, in order; each step says how it is undone -----------------------------------------------
 
     async def _start(self) -> None:
         settings = self.settings
-        self.ledger = await asyncio.to_thread(
+        self.store = await asyncio.to_thread(
             BlockStore.open,
             settings.data_dir,
             stream_type=settings.stream_type,
@@ -207,7 +207,7 @@ class Node:
             group_blocks_max=settings.commit_max_blocks_per_group,
             past_damage=settings.stream_serve_damaged,
         )
-        self._cleanup.callback(self.ledger.close)
+        self._cleanup.callback(self.store.close)
         await self._find_peers()
         self._go_on()
         await self._make_checks()
@@ -240,13 +240,13 @@ class Node:
 
     def _make_conductor(self) -> None:
         settings = self.settings
-        first, last = self.ledger.first_number, self.ledger.last_number
+        first, last = self.store.first_number, self.store.last_number
         gate, least = None, settings.commit_min_standbys
         if least:
-            gate = ReplicationQuorum(least, self._instance, self._peers, self.ledger.chain)
+            gate = ReplicationQuorum(least, self._instance, self._peers, self.store.chain)
         self.conductor = Conductor(
             Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
-            self.ledger,
+            self.store,
             self._checks,
             self.metrics,
             responses_max=settings.publish_send_queue_max,
@@ -258,11 +258,11 @@ class Node:
             log.error(
                 "the last block cannot be checked with these ledger keys", extra=fields(reason=self._lack)
             )
-            self.conductor.in_flight.note_lack(Lack(self.ledger.chain.next_number, self._lack))
+            self.conductor.in_flight.note_lack(Lack(self.store.chain.next_number, self._lack))
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
         self._cleanup.callback(LoopWatch(self._note_lateness).close)
-        self.metrics.last_block.set(-1 if self.ledger.last_number is None else self.ledger.last_number)
+        self.metrics.last_block.set(-1 if self.store.last_number is None else self.store.last_number)
 
     def _note_lateness(self, seconds: float) -> None:
         """The event loop came round so much too late."""
@@ -286,9 +286,9 @@ class Node:
     def _make_healer(self) -> None:
         """Make what looks after damaged pages; it begins with the servers."""
         settings = self.settings
-        self._page_blocks = PageBlocks(self.ledger)
+        self._page_blocks = PageBlocks(self.store)
         self._healer = Healer(
-            *(self.ledger, self._page_blocks, self._peers, self.metrics),
+            *(self.store, self._page_blocks, self._peers, self.metrics),
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             stall_seconds=settings.catchup_stall_seconds,
             tls=peer_tls(settings),
@@ -300,7 +300,7 @@ class Node:
         works = [self._healer.run()]
         pace = self.settings.scrub_bytes_per_second
         if pace:
-            scrubber = Scrubber(self.ledger, self._page_blocks, self.metrics, pace)
+            scrubber = Scrubber(self.store, self._page_blocks, self.metrics, pace)
             self._cleanup.callback(scrubber.close)
             works.append(scrubber.run())
         for work in works:
@@ -314,7 +314,7 @@ class Node:
             settings.data_dir,
             RoleRecord(settings.role),
             self.conductor,
-            self.ledger,
+            self.store,
             self.following,
             peers=peers,
             drain_seconds=settings.shutdown_grace_seconds,
@@ -337,7 +337,7 @@ class Node:
         known = ledger_to_start_with(
             keys,
             settings.verification_mode,
-            self.ledger,
+            self.store,
             given=self._given_ledger,
             rsa_book=self._rsa_book,
             first_number=first_number(settings),
@@ -347,27 +347,27 @@ class Node:
         verifier = BlockVerifier(proofs, settings.verification_root_layout)
         if known is not None:
             log.info("TSS ledger", extra=fields(ledger_id=known.ledger_id.hex(), nodes=len(known.nodes)))
-        elif verifier.awaits_block_0 and keys.tss_id is None and self.ledger.last_number is None:
+        elif verifier.awaits_block_0 and keys.tss_id is None and self.store.last_number is None:
             log.warning(
                 "no ledger key: the ledger id that block 0 publishes will be believed, whatever it is",
                 extra=fields(pin_it_with="--ledger-key tss:id=HEX"),
             )
         last_block = None
         try:
-            last_block = await asyncio.to_thread(look_at_last_block, self.ledger, verifier)
+            last_block = await asyncio.to_thread(look_at_last_block, self.store, verifier)
         except PageDamaged as error:  # its end, which the next block has to fit, was read
             log.error("the last block cannot be looked at", extra=fields(got=str(error)))
         if last_block is not None:
-            self.ledger.learn(last_block.layout)
+            self.store.learn(last_block.layout)
             self._lack = last_block.lack
-        self._checks = ProofChecks(verifier, partial(keep_ledger, self.ledger.data_dir))
+        self._checks = ProofChecks(verifier, partial(keep_ledger, self.store.data_dir))
         self._cleanup.callback(self._checks.close)
         self._checks.warm_up()
 
     def _make_subscribe_service(self) -> None:
         settings = self.settings
         service = SubscribeService(
-            *(self.ledger, first_number(settings), self.metrics, subscribe_limits(settings)),
+            *(self.store, first_number(settings), self.metrics, subscribe_limits(settings)),
             ensure=self._page_blocks.ensure,
         )
         self._cleanup.callback(service.release)
@@ -386,7 +386,7 @@ class Node:
                 extra=fields(got=descriptors_max(), clients=limits.connections_max),
             )
         server = StreamServer(
-            self.ledger.streamer,
+            self.store.streamer,
             settings.tcp_address.host,
             settings.tcp_address.port,
             limits=limits,
@@ -404,7 +404,7 @@ class Node:
             self.metrics,
             self._instance,
             conductor=self.conductor,
-            ledger=self.ledger,
+            store=self.store,
             following=self.following,
             keeper=self.keeper,
             tcp_server=self._tcp_server,
@@ -439,12 +439,12 @@ class Node:
         """Listen for those who read and for publishers; from then on the node has started."""
         settings, servers = self.settings, self._servers
         detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
-        status = BlockNodeService(self.ledger, first_number(settings), self.account.facts, detail.answer)
+        status = BlockNodeService(self.store, first_number(settings), self.account.facts, detail.answer)
         publishing = self.publish_service = PublishService(
             self.conductor, Admission(admission_limits(settings))
         )
-        self.block_access = BlockAccessService(self.ledger, self._page_blocks.ensure_block)
-        self._level_service = LevelService(self.ledger, self._instance, self._nodes)
+        self.block_access = BlockAccessService(self.store, self._page_blocks.ensure_block)
+        self._level_service = LevelService(self.store, self._instance, self._nodes)
         reading = (self.block_access, self.subscribe_service, self._level_service)
         self._cleanup.push_async_callback(self.keeper.close)  # should an address be taken: what follows ends
         await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
@@ -459,7 +459,7 @@ class Node:
         self._cleanup.push_async_callback(self._end_subscribers)
         gate = self.conductor.acknowledging.gate
         if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait
-            standbys = StandbyWatch(self.conductor, gate, self.ledger, self._peers, peer_tls(settings))
+            standbys = StandbyWatch(self.conductor, gate, self.store, self._peers, peer_tls(settings))
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
@@ -477,7 +477,7 @@ class Node:
         """Start the server for those who operate the node, at an address of its own."""
         account, following = self.account, self.following
         control = ControlService(
-            *(self.keeper, self.ledger, account.control_facts, following.is_itself, self._instance),
+            *(self.keeper, self.store, account.control_facts, following.is_itself, self._instance),
             allowed_subjects=frozenset(self.settings.control_allowed_subjects),
         )
         return await self._servers.start_control(control)

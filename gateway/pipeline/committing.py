@@ -32,7 +32,7 @@ def is_laid_out_in_loop(block_count: int, item_count: int, size_bytes: int) -> b
 
 
 async def commit(
-    ledger: BlockStore,
+    store: BlockStore,
     blocks: Sequence[VerifiedBlock],
     size_bytes: int,
     thread: WorkThread,
@@ -58,11 +58,11 @@ async def commit(
     item_count = sum(len(block.items) for block in blocks)
     if not is_laid_out_in_loop(len(blocks), item_count, size_bytes):
         started_ns = now_ns()
-        await thread.run(ledger.append, blocks)
+        await thread.run(store.append, blocks)
     else:
         await turns.take()
-        for _ in ledger.stage(blocks):
+        for _ in store.stage(blocks):
             await turns.take()
         started_ns = now_ns()
-        await thread.run(ledger.commit_staged)
+        await thread.run(store.commit_staged)
     return now_ns() - started_ns

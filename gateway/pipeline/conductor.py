@@ -84,7 +84,7 @@ class Conductor:
     def __init__(
         self,
         arbiter: Arbiter,
-        ledger: BlockStore,
+        store: BlockStore,
         checks: ProofChecks,
         metrics: Metrics,
         *,
@@ -106,11 +106,11 @@ class Conductor:
         """Of the event loop, for what takes it long."""
         self._hashing = Hashing(hash_processes, self.turns)
         self.in_flight = BlocksInFlight(
-            *(arbiter, self.perform, ledger, checks, self._hashing, metrics, clock_ns, self._spawn)
+            *(arbiter, self.perform, store, checks, self._hashing, metrics, clock_ns, self._spawn)
         )
         """The blocks that are being received, verified and committed."""
         self._group_commit = GroupCommit(
-            *(ledger, commit_thread or WorkThread("commit"), self.turns, clock_ns, self._spawn),
+            *(store, commit_thread or WorkThread("commit"), self.turns, clock_ns, self._spawn),
             blocks_max=group_blocks_max,
             first_stored=self._first_stored,
             stored=self._stored,
@@ -118,7 +118,7 @@ class Conductor:
             recovered=arbiter.disk_recovered,
         )
         self._commit_queue = self._group_commit.queue  # looked at with each message
-        self._ledger = ledger
+        self._store = store
         self._checks = checks
         self._metrics = metrics
         self._now_ns = clock_ns
@@ -246,7 +246,7 @@ class Conductor:
 
     def on_stored(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Have `listener` called when a block is on disk, each time; return what ends that."""
-        return self._ledger.on_advance(listener)
+        return self._store.on_advance(listener)
 
     @property
     def catch_up_target(self) -> int | None:
@@ -400,7 +400,7 @@ class Conductor:
         self._metrics.flush_seconds.observe(took_ns / 1e9)
         self._metrics.flushes.inc(flush_count)
         for attempt, block in zip(group, blocks, strict=True):
-            self._ledger.advance(block)
+            self._store.advance(block)
             self.in_flight.attempts.pop(attempt.attempt_id)
             self.acknowledging.stored(
                 UnconfirmedBlock(

@@ -106,7 +106,7 @@ class GroupCommit:
 
     def __init__(
         self,
-        ledger: BlockStore,
+        store: BlockStore,
         thread: WorkThread,
         turns: LoopSlots,
         now_ns: Callable[[], int],
@@ -124,7 +124,7 @@ class GroupCommit:
         """Whether blocks are being committed; those that come meanwhile are committed, too."""
         self.refusal: str | None = None
         """Why the disk still did not take writes when it was tried last."""
-        self._ledger = ledger
+        self._store = store
         self._thread = thread
         self._turns = turns
         self._now_ns = now_ns
@@ -167,8 +167,8 @@ class GroupCommit:
                     self._on_stored(group, took_ns, 2)
             if failure is not None:
                 self._give_up(failure)
-            elif self._ledger.snapshot_due:
-                await self._thread.run(self._ledger.write_snapshot)
+            elif self._store.snapshot_due:
+                await self._thread.run(self._store.write_snapshot)
         self.is_running, self._running = False, None
 
     def _next_group(self) -> _Group:
@@ -203,10 +203,10 @@ class GroupCommit:
         try:
             settled_root_hash = group.attempts[0].settles
             if settled_root_hash is not None:
-                await self._thread.run(self._ledger.settle, settled_root_hash)
-                self._ledger.settled()
+                await self._thread.run(self._store.settle, settled_root_hash)
+                self._store.settled()
             took_ns = await commit(
-                *(self._ledger, group.blocks, group.size_bytes, self._thread, self._turns),
+                *(self._store, group.blocks, group.size_bytes, self._thread, self._turns),
                 now_ns=self._now_ns,
             )
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
@@ -230,7 +230,7 @@ class GroupCommit:
         Args:
             loop: told of each that is on disk, but for the last one.
         """
-        ledger = self._ledger
+        store = self._store
         begun: _Group | None = None
         while True:
             group = self._take(begun)
@@ -238,17 +238,17 @@ class GroupCommit:
                 return self._outcome()
             try:
                 if begun is not None and (group is None or group.size_bytes > SHARED_FLUSH_BYTES_MAX):
-                    ledger.finish()
+                    store.finish()
                     if group is None and (begun.is_several or not self._has_some):
                         return self._outcome(begun)
                     self._tell(loop, begun, 2)
                     begun = None
                 if group is not None:
-                    ledger.begin(group.blocks)  # which finishes what was begun
+                    store.begin(group.blocks)  # which finishes what was begun
             except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
                 failure = self._failure(loop, begun, group, error)
-                if ledger.has_begun:  # not for the disk's sake: a later commit must not bring it back
-                    ledger.give_up()
+                if store.has_begun:  # not for the disk's sake: a later commit must not bring it back
+                    store.give_up()
                 return self._outcome(failure=failure)
             if begun is not None:
                 self._tell(loop, begun, 1)
@@ -257,7 +257,7 @@ class GroupCommit:
     @property
     def _has_some(self) -> bool:
         """Whether there is a group for the thread, and nothing else is due."""
-        return bool(self.queue) and not _is_apart(self.queue[0]) and not self._ledger.snapshot_due
+        return bool(self.queue) and not _is_apart(self.queue[0]) and not self._store.snapshot_due
 
     def _take(self, begun: _Group | None) -> _Group | None:
         """Take the next group from the queue, if there is one that may be begun behind another one."""
@@ -275,10 +275,10 @@ class GroupCommit:
         if begun is None:
             assert group is not None
             return _Failure(group.attempts[0], error)
-        if group is None or not self._ledger.has_begun:
+        if group is None or not self._store.has_begun:
             return _Failure(begun.attempts[0], error)
         try:
-            self._ledger.finish()
+            self._store.finish()
         except Exception as finish_error:  # as above
             return _Failure(begun.attempts[0], finish_error)
         self._tell(loop, begun, 2)
@@ -315,7 +315,7 @@ class GroupCommit:
         while True:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             try:
-                await self._thread.run(self._ledger.probe)
+                await self._thread.run(self._store.probe)
             except (OSError, CommitFailed) as error:
                 level = logging.DEBUG if str(error) == said else logging.WARNING
                 log.log(level, "the disk still cannot be written", extra=fields(got=str(error)))
@@ -323,7 +323,7 @@ class GroupCommit:
                 self.refusal = said
                 continue
             break
-        log.info("the disk takes writes again", extra=fields(last_block=self._ledger.last_number))
+        log.info("the disk takes writes again", extra=fields(last_block=self._store.last_number))
         self._probing = self.refusal = None
         self._recovered()
 

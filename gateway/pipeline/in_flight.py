@@ -115,7 +115,7 @@ class BlocksInFlight:
         self,
         arbiter: Arbiter,
         perform: Callable[[Sequence[Action]], None],
-        ledger: BlockStore,
+        store: BlockStore,
         checks: ProofChecks,
         hashing: Hashing,
         metrics: Metrics,
@@ -126,13 +126,13 @@ class BlocksInFlight:
         """What the arbiter has begun and not dropped; who has put a block on disk takes its attempt out."""
         self._arbiter = arbiter
         self._perform = perform
-        self._ledger = ledger
+        self._store = store
         self._checks = checks
         self._hashing = hashing
         self._metrics = metrics
         self._now_ns = now_ns
         self._spawn = spawn
-        self._chain_ahead = ledger.chain.copy()
+        self._chain_ahead = store.chain.copy()
         self._linked: BlockSummary | None = None
         """The last block of that chain, if it was linked in this run."""
         self._dispute = Dispute()
@@ -173,7 +173,7 @@ class BlocksInFlight:
 
     def commit_failed(self) -> None:
         """Go back to the ledger's chain: blocks that were linked are not to be on disk."""
-        self._chain_ahead = self._ledger.chain.copy()
+        self._chain_ahead = self._store.chain.copy()
 
     def stop(self) -> None:
         """Give up what is still being done."""
@@ -252,7 +252,7 @@ class BlocksInFlight:
 
     def _awaits_block_0(self) -> bool:
         """Whether the chain here is still to begin, with block 0."""
-        return self._ledger.last_number is None and self._arbiter.next_number == 0
+        return self._store.last_number is None and self._arbiter.next_number == 0
 
     # --- links ---------------------------------------------------------------------------------------------
 
@@ -301,13 +301,13 @@ class BlocksInFlight:
     @property
     def disputed(self) -> Disputed | None:
         """The dispute over the last stored block as it stands; None: there is none."""
-        return self._dispute.state(self._ledger.last_number, self._now_ns())
+        return self._dispute.state(self._store.last_number, self._now_ns())
 
     def _note_dispute(self, source: Source, summary: BlockSummary) -> bool:
         """Take note of a block that does not continue the chain; tell whether the node is at a dead end."""
         number, own_root = self._chain_ahead.last_number, self._chain_ahead.last_root_hash
         named_root = summary.previous_root_hash
-        if number is None or own_root is None or number != self._ledger.last_number or named_root == own_root:
+        if number is None or own_root is None or number != self._store.last_number or named_root == own_root:
             return False  # what it is to follow is not stored yet, or it is that block after all
         self._dispute.claim(number, own_root, source, named_root, self._now_ns())
         if self._dispute.is_signed(number) is None:
@@ -329,7 +329,7 @@ class BlocksInFlight:
 
         def is_signed() -> bool:
             try:
-                stored = self._ledger.read_block(number)
+                stored = self._store.read_block(number)
             except (LayoutError, DatastreamError, OSError):
                 return False
             return stored is not None and self._checks.signs_stored_root(stored)

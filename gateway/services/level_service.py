@@ -47,14 +47,14 @@ class LevelService:
         nodes: whom it serves; None: everybody (tests).
     """
 
-    def __init__(self, ledger: BlockStore, instance: str, nodes: KnownNodes | None = None) -> None:
-        self._ledger = ledger
+    def __init__(self, store: BlockStore, instance: str, nodes: KnownNodes | None = None) -> None:
+        self._store = store
         self._instance = instance
         self._nodes = nodes
         self._streams: Counter[str] = Counter()
         self._changed = asyncio.Event()
         self._closing = False
-        self._unlisten = ledger.on_advance(self._wake)
+        self._unlisten = store.on_advance(self._wake)
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service; by hand, since a request that does not parse must not be an error of ours."""
@@ -132,13 +132,13 @@ class LevelService:
                 "request: got what does not parse, expected a LevelAtRequest",
             )
         number = request.block_number
-        root_hash = await asyncio.to_thread(self._ledger.root_hash_at, number)
+        root_hash = await asyncio.to_thread(self._store.root_hash_at, number)
         if root_hash is None:
             return self._last()
         return standby_pb2.Level(block_number=number, root_hash=root_hash, instance=self._instance)
 
     def _last(self) -> standby_pb2.Level:
-        chain = self._ledger.chain
+        chain = self._store.chain
         return standby_pb2.Level(
             block_number=to_wire(chain.last_number),
             root_hash=chain.last_root_hash or b"",

@@ -73,13 +73,13 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
 
     def __init__(
         self,
-        ledger: BlockStore,
+        store: BlockStore,
         first_number: int | None,
         facts: Facts,
         detail: Detail,
     ) -> None:
         """`first_number` is where an empty node begins; None: with whatever comes."""
-        self._ledger = ledger
+        self._store = store
         self._first_number = first_number
         self._facts = facts
         self._detail = detail
@@ -93,7 +93,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
             if key == STATUS_KEY:
                 context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
                 break
-        first, last = self._ledger.first_number, self._ledger.last_number
+        first, last = self._store.first_number, self._store.last_number
         if first is None or last is None:
             return node_pb2.ServerStatusResponse(
                 first_available_block=U64_MAX,
@@ -109,7 +109,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         facts = self._facts()
         if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
             async with self._reading:
-                root_hash = await asyncio.to_thread(self._ledger.root_hash_at, int(asked))
+                root_hash = await asyncio.to_thread(self._store.root_hash_at, int(asked))
             facts["root_hash"] = None if root_hash is None else root_hash.hex()
         return json.dumps(facts)
 
@@ -117,7 +117,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         self, request: node_pb2.ServerStatusRequest, context: object
     ) -> node_pb2.ServerStatusDetailResponse:
         """Versions, ranges of blocks held, and what is known of the network; what is stored is available."""
-        return self._detail(self._ledger.first_number, self._ledger.last_number)
+        return self._detail(self._store.first_number, self._store.last_number)
 
 
 def held_of(status: node_pb2.ServerStatusResponse) -> tuple[int | None, int | None]:
@@ -172,9 +172,9 @@ async def ask_status(
 class BlockAccessService:
     """Serves `getBlock`."""
 
-    def __init__(self, ledger: BlockStore, ensure: Callable[[int], None] = lambda number: None) -> None:
+    def __init__(self, store: BlockStore, ensure: Callable[[int], None] = lambda number: None) -> None:
         """`ensure` raises where a block is not what was committed; called in a thread, before it is read."""
-        self._ledger = ledger
+        self._store = store
         self._ensure = ensure
         # Other nodes have theirs, whatever strangers ask for and do not take.
         self._of_strangers, self._of_nodes = _Answers(), _Answers()
@@ -198,7 +198,7 @@ class BlockAccessService:
         any where it is empty. NOT_FOUND is a block that it should hold, and cannot read. None is a request
         that does not parse. A client that does not take its blocks gets no more of them.
         """
-        first, last = self._ledger.first_number, self._ledger.last_number
+        first, last = self._store.first_number, self._store.last_number
         kind = None if request is None else request.WhichOneof("block_specifier")
         if request is None or kind is None or (kind == "retrieve_latest" and not request.retrieve_latest):
             return _only(_Code.INVALID_REQUEST)
@@ -228,7 +228,7 @@ class BlockAccessService:
     def _read(self, number: int) -> bytes:
         """Make the answer with a block that is held; in a thread."""
         self._ensure(number)
-        stored = self._ledger.read_block(number)
+        stored = self._store.read_block(number)
         assert stored is not None
         block = block_pb2.Block(items=stored.items)
         return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block).SerializeToString()

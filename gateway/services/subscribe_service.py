@@ -113,14 +113,14 @@ class _Places:
 
     def __init__(
         self,
-        ledger: BlockStore,
+        store: BlockStore,
         limits: SubscribeLimits,
         streams_max: int,
         streams_per_address_max: int,
         ensure: Callable[[int], None],
         threads: int = SUBSCRIBE_READ_THREADS,
     ) -> None:
-        self.reader = BlockReader(ledger.streamer, limits.item_set_bytes, threads=threads, ensure=ensure)
+        self.reader = BlockReader(store.streamer, limits.item_set_bytes, threads=threads, ensure=ensure)
         # Sending has no pace that could be seen here: who takes nothing is cut off.
         self.shares = MessageShares(
             *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
@@ -155,20 +155,20 @@ class SubscribeService:
 
     def __init__(
         self,
-        ledger: BlockStore,
+        store: BlockStore,
         first_number: int | None,
         metrics: Metrics,
         limits: SubscribeLimits,
         *,
         ensure: Callable[[int], None] = lambda number: None,
     ) -> None:
-        self._ledger = ledger
+        self._store = store
         self._first_number = first_number
         self._metrics = metrics
         self._limits = limits
-        self._strangers = _Places(ledger, limits, limits.streams_max, limits.streams_per_address_max, ensure)
+        self._strangers = _Places(store, limits, limits.streams_max, limits.streams_per_address_max, ensure)
         self._nodes = _Places(
-            ledger, limits, NODE_STREAMS_MAX, NODE_STREAMS_PER_ADDRESS_MAX, ensure, threads=1
+            store, limits, NODE_STREAMS_MAX, NODE_STREAMS_PER_ADDRESS_MAX, ensure, threads=1
         )
         self._waiting: dict[StreamKey, asyncio.Event] = {}
         self._stream_number = 0
@@ -178,7 +178,7 @@ class SubscribeService:
         self._closing = False
         self._empty = asyncio.Event()
         self._empty.set()
-        self._unlisten = ledger.on_advance(self._wake)
+        self._unlisten = store.on_advance(self._wake)
         metrics.subscribers.set_function(lambda: len(self._streams))
         metrics.subscriber_lag_blocks.set_function(lambda: self.lag_blocks)
 
@@ -227,8 +227,8 @@ class SubscribeService:
 
     def held(self) -> Held:
         """What the node holds now."""
-        last = self._ledger.last_number
-        return Held(self._first_number if last is None else self._ledger.first_number, last)
+        last = self._store.last_number
+        return Held(self._first_number if last is None else self._store.first_number, last)
 
     def _wake(self) -> None:
         """Have everybody who waits look again."""

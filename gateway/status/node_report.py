@@ -61,7 +61,7 @@ class NodeReport:
         instance: str,
         *,
         conductor: Conductor,
-        ledger: BlockStore,
+        store: BlockStore,
         following: PeerFollower,
         keeper: RoleKeeper,
         tcp_server: StreamServer,
@@ -77,7 +77,7 @@ class NodeReport:
         self._settings = settings
         self._instance = instance
         self._conductor = conductor
-        self._ledger = ledger
+        self._store = store
         self._following = following
         self._keeper = keeper
         self._tcp_server = tcp_server
@@ -118,7 +118,7 @@ class NodeReport:
         return gather_status(
             self._settings,
             self._conductor,
-            self._ledger,
+            self._store,
             phase=self._keeper.phase.value,
             followed=self._following.followed,
             distance_blocks=self._following.distance,

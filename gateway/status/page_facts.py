@@ -29,7 +29,7 @@ PUBLISHERS_SHOWN: Final = 200
 def gather_status(
     settings: Settings,
     conductor: Conductor,
-    ledger: BlockStore,
+    store: BlockStore,
     *,
     phase: str,
     followed: str | None,
@@ -42,7 +42,7 @@ def gather_status(
     subscriber_lag_blocks: int,
 ) -> Status:
     """Gather a `Status`; what the race and the ledger do not know comes as arguments of the same names."""
-    arbiter, history, chain = conductor.arbiter, conductor.acknowledging.history, ledger.chain
+    arbiter, history, chain = conductor.arbiter, conductor.acknowledging.history, store.chain
     findings, gate = tuple(findings), conductor.acknowledging.gate
     age_seconds = None
     if conductor.acknowledging.acknowledged_at is not None:
@@ -55,7 +55,7 @@ def gather_status(
         problems=tuple(finding.text for finding in findings if finding.is_problem),
         findings=findings,
         now_unix_seconds=time.time(),
-        first_block=ledger.first_number,
+        first_block=store.first_number,
         last_block=chain.last_number,
         last_root_hash=(chain.last_root_hash or b"").hex(),
         last_block_age_seconds=age_seconds,

@@ -158,7 +158,7 @@ class BlockStore:
         except OSError as error:
             got = error.strerror or str(error)
             raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
-        ledger = cls(data_dir, streamer)
+        store = cls(data_dir, streamer)
         header = streamer.header
         for name, told, kept in (
             ("stream.system_id", system_id, header.system_id),
@@ -168,11 +168,11 @@ class BlockStore:
                 text = "setting is for a new stream file; this one keeps its own"
                 log.warning(text, extra=fields(name=name, value=told, kept=kept))
         try:
-            ledger._recover(go_on)
+            store._recover(go_on)
         except BaseException:
             streamer.close()
             raise
-        return ledger
+        return store
 
     @property
     def last_number(self) -> int | None:

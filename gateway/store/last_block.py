@@ -43,7 +43,7 @@ class LastBlock(NamedTuple):
     """Why its proofs cannot be checked here; None: they hold, or are not looked at."""
 
 
-def look_at_last_block(ledger: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
+def look_at_last_block(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
     """Read and check the last block; None where there is none.
 
     Args:
@@ -55,18 +55,18 @@ def look_at_last_block(ledger: BlockStore, verifier: BlockVerifier) -> LastBlock
         LedgerKeyError: the keys contradict it.
         LayoutError, datastream.DatastreamError: it cannot be read.
     """
-    ledger.is_doubted = True
-    found = _look(ledger, verifier)
-    ledger.is_doubted = False
+    store.is_doubted = True
+    found = _look(store, verifier)
+    store.is_doubted = False
     return found
 
 
-def _look(ledger: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
-    number = ledger.last_number
-    stored = None if number is None else ledger.read_block(number)
+def _look(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
+    number = store.last_number
+    stored = None if number is None else store.read_block(number)
     if number is None or stored is None:
         return None
-    where = f"block {number}, the last in {ledger.data_dir}"
+    where = f"block {number}, the last in {store.data_dir}"
     hasher = verifier.hasher()
     try:
         hasher.add(stored.items)
@@ -77,9 +77,9 @@ def _look(ledger: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
     except ItemError as error:
         raise Fatal(f"{where}: {error.what}", got=error.got, expected=error.expected) from None
     summary = _as_stored(summary, stored.root_hash, where)
-    _check_last_page(ledger, number)
-    _check_doubted(ledger)
-    _check_links(ledger, summary, where)
+    _check_last_page(store, number)
+    _check_doubted(store)
+    _check_links(store, summary, where)
     try:
         verdict = verifier.check(summary, stored.items)
     except BlockRefused as refused:
@@ -104,46 +104,46 @@ def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSumm
     )
 
 
-def _check_last_page(ledger: BlockStore, last_number: int) -> None:
+def _check_last_page(store: BlockStore, last_number: int) -> None:
     """Compare the root hashes of the blocks that end on the last data page with their items, but the last."""
-    first = ledger.first_on_last_page()
+    first = store.first_on_last_page()
     for number in range(last_number if first is None else first, last_number):
-        _check_root(ledger, number)
+        _check_root(store, number)
 
 
-def _check_root(ledger: BlockStore, number: int) -> None:
+def _check_root(store: BlockStore, number: int) -> None:
     """Compare a block's root hash with its items. Raises Fatal if they differ."""
-    stored = ledger.read_block(number)
+    stored = store.read_block(number)
     summary, problem = (None, "no block") if stored is None else summary_of(stored)
     if summary is None:
         raise Fatal(
-            f"block {number} in {ledger.data_dir}",
+            f"block {number} in {store.data_dir}",
             got=problem,
             expected="the root hash of its items; the stream is damaged (sluice check)",
         )
 
 
-def _check_doubted(ledger: BlockStore) -> None:
+def _check_doubted(store: BlockStore) -> None:
     """Look at the block of which chain.json knows another root hash. Raises Fatal if that is right.
 
     chain.json may be of another chain, or of before `BlockStore.settle`; then the stream is right.
     """
-    if ledger.doubted_number is not None:
-        _check_root(ledger, ledger.doubted_number)
+    if store.doubted_number is not None:
+        _check_root(store, store.doubted_number)
 
 
-def _check_links(ledger: BlockStore, summary: BlockSummary, where: str) -> None:
+def _check_links(store: BlockStore, summary: BlockSummary, where: str) -> None:
     """Compare the block's links with the root hashes here. Raises Fatal: further blocks would be refused.
 
     They were compared when the block was committed, so one of those that are stored has changed.
     """
-    before = ledger.root_hash_at(summary.number - 1) if summary.number else None
+    before = store.root_hash_at(summary.number - 1) if summary.number else None
     for field, named, stored in (
         ("footer field 1 (previous_block_root_hash)", summary.previous_root_hash, before),
         (
             "footer field 2 (root_hash_of_all_block_hashes_tree)",
             summary.all_blocks_root_hash,
-            ledger.chain.all_blocks_root_of_last,
+            store.chain.all_blocks_root_of_last,
         ),
     ):
         if stored is not None and named != stored:

@@ -92,13 +92,13 @@ class PageBlocks:
         ledger: whose pages they are.
     """
 
-    def __init__(self, ledger: BlockPlaces) -> None:
-        self._ledger = ledger
+    def __init__(self, store: BlockPlaces) -> None:
+        self._store = store
         self._lock = threading.RLock()
-        ledger.streamer.sums.prove_with(self.prove)
-        self._tail_page = ledger.streamer.sums.full_count
+        store.streamer.sums.prove_with(self.prove)
+        self._tail_page = store.streamer.sums.full_count
         """The page that was being filled when the stream was opened."""
-        self._tail_end = ledger.streamer.committed.total_entries
+        self._tail_end = store.streamer.committed.total_entries
         self._tail_faults: list[_Fault] | None = None
         """What is wrong with the blocks that were on it then; None: not looked yet."""
 
@@ -110,8 +110,8 @@ class PageBlocks:
         Raises:
             datastream.DatastreamError, OSError: those cannot be read.
         """
-        streamer, last = self._ledger.streamer, self._ledger.last_number
-        first = self._ledger.first_number
+        streamer, last = self._store.streamer, self._store.last_number
+        first = self._store.first_number
         if first is None or last is None:
             return None
         origin, entries_end = Committed(HEADER_PAGE_SIZE, 0), streamer.committed.total_entries
@@ -131,7 +131,7 @@ class PageBlocks:
     def _begun_on(self, page_number: int) -> list[tuple[int, int]]:
         """Return (block number, entry number) of the blocks that begin on a page; none of a damaged one."""
         try:
-            bookmarks = self._ledger.streamer.page_bookmarks(page_number)
+            bookmarks = self._store.streamer.page_bookmarks(page_number)
         except PageDamaged:
             return []
         numbers = [(block_number_of(bookmark), entry_number) for bookmark, entry_number in bookmarks]
@@ -148,15 +148,15 @@ class PageBlocks:
             LayoutError: the entry is of a block that is not what was committed.
             datastream.DatastreamError, OSError: it cannot be read.
         """
-        page_number = self._ledger.streamer.page_of_entry(entry_number)
+        page_number = self._store.streamer.page_of_entry(entry_number)
         if page_number == self._tail_page and entry_number < self._tail_end:
             self._ensure_tail(entry_number)
 
     def ensure_block(self, number: int) -> None:
         """Do the same for the end of a block that the ledger holds."""
-        streamer = self._ledger.streamer
+        streamer = self._store.streamer
         end = streamer.committed.total_entries
-        if number != self._ledger.last_number:
+        if number != self._store.last_number:
             end = streamer.get_bookmark(bookmark_of(number + 1))
         self.ensure(end - 1)
 
@@ -179,7 +179,7 @@ class PageBlocks:
         Raises:
             OSError: the disk cannot be read.
         """
-        sums = self._ledger.streamer.sums
+        sums = self._store.streamer.sums
         with self._lock:
             before, this_thread.proves = this_thread.proves, True
             try:
@@ -192,7 +192,7 @@ class PageBlocks:
         return sums.has_sum(page_number)
 
     def _prove(self, page_number: int) -> None:
-        sums = self._ledger.streamer.sums
+        sums = self._store.streamer.sums
         faults, begin, proven_end = self._look(page_number)
         for fault in faults:
             for page in self._pages(fault.first_entry, fault.entries_end):
@@ -207,12 +207,12 @@ class PageBlocks:
         """Return the full pages that hold these entries."""
         if first_entry >= entries_end:
             return range(0)
-        streamer = self._ledger.streamer
+        streamer = self._store.streamer
         end = min(streamer.page_of_entry(entries_end - 1) + 1, streamer.sums.full_count)
         return range(streamer.page_of_entry(first_entry), end)
 
     def _adopt(self, page_number: int) -> None:
-        streamer = self._ledger.streamer
+        streamer = self._store.streamer
         data = streamer.read_bytes(PAGE_SIZE, page_start(page_number))
         position = streamer.data_end(page_number, streamer.committed.total_length) - page_start(page_number)
         if data.count(0, position) != PAGE_SIZE - position:
@@ -223,7 +223,7 @@ class PageBlocks:
 
     def forget_cached(self, page_number: int) -> None:
         """Have a page read from the disk when it is looked at next."""
-        drop_cached(self._ledger.streamer.fileno(), PAGE_SIZE, page_start(page_number))
+        drop_cached(self._store.streamer.fileno(), PAGE_SIZE, page_start(page_number))
 
     def _look(self, page_number: int) -> tuple[list[_Fault], int, int]:
         """Hash the blocks of a page; return what is wrong with them, and from which entry to which they are.
@@ -236,8 +236,8 @@ class PageBlocks:
         faults: list[_Fault] = []
         decoder, begin = BlockDecoder(), blocks.origin.total_entries
         begun = begin
-        previous = self._ledger.root_hash_at(blocks.first - 1) if blocks.first else None
-        for entry in self._ledger.streamer.read_entries(begin, blocks.entries_end):
+        previous = self._store.root_hash_at(blocks.first - 1) if blocks.first else None
+        for entry in self._store.streamer.read_entries(begin, blocks.entries_end):
             try:
                 stored = decoder.feed(entry.type, entry.data)
             except LayoutError as error:

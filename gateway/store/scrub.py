@@ -66,7 +66,7 @@ class Scrubber:
 
     def __init__(
         self,
-        ledger: BlockStore,
+        store: BlockStore,
         blocks: PageBlocks,
         metrics: Metrics,
         bytes_per_second: int,
@@ -74,7 +74,7 @@ class Scrubber:
         pass_seconds_min: float = SCRUB_PASS_SECONDS_MIN,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._streamer = ledger.streamer
+        self._streamer = store.streamer
         self._blocks = blocks
         self._metrics = metrics
         self._page_seconds = PAGE_SIZE / bytes_per_second

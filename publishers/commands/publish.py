@@ -37,7 +37,7 @@ __all__ = ["command"]
 STATUS_INTERRUPTED = 130
 _WORDS = "publishers.commands.publish.words"
 _NAMED_APART = frozenset(("gateways", "publisher_id"))
-_SET_BY_US = frozenset(("steward", "report_path", "first_block"))
+_SET_BY_US = frozenset(("coordinator", "report_path", "first_block"))
 _NOT_OF_SOURCES = {
     "blockfiles": frozenset(("from", "to", "path", "paths")),
     "blockstream": frozenset(("from", "to", "path", "gateways")),

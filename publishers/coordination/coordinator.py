@@ -7,7 +7,7 @@
     task   ──► {"reports": […], "final": true}, and closes                   the block in flight is finished
 
 One JSON object a line, over TCP from each task, so that nothing needs a folder that all machines share. The
-steward helps and is not needed: a task that cannot reach it starts alone and publishes all the same. The
+coordinator helps and is not needed: a task that cannot reach it starts alone and publishes all the same. The
 token keeps strangers out who find the port; it is no secret from those who can read the job's plan.
 Source: docs/spark.md.
 """
@@ -26,10 +26,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from publishers.errors import OptionError
-from publishers.limits import STEWARD_HELLO_BYTES_MAX, STEWARD_LINE_BYTES_MAX
+from publishers.limits import COORDINATOR_HELLO_BYTES_MAX, COORDINATOR_LINE_BYTES_MAX
 from publishers.report import PublishReport
 
-__all__ = ["NO_BATCH", "Steward", "StewardAddress"]
+__all__ = ["NO_BATCH", "Coordinator", "CoordinatorAddress"]
 
 NO_BATCH: Final = -1
 """The batch of a task of a job that is no streaming query."""
@@ -57,7 +57,7 @@ class CoordinatorAddress:
         place, _, token = text.partition("/")
         host, _, port = place.rpartition(":")
         if not (host and token and port.isdecimal() and 0 < int(port) < 1 << 16):
-            raise OptionError("steward", repr(text), "host:port/token")
+            raise OptionError("coordinator", repr(text), "host:port/token")
         return cls(host, int(port), token)
 
 
@@ -97,7 +97,7 @@ class Coordinator:
         port = self._server.server_address[1]
         self.address = CoordinatorAddress(advertised or host, port, self._token)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(0.05,), name="steward", daemon=True
+            target=self._server.serve_forever, args=(0.05,), name="coordinator", daemon=True
         )
         self._thread.start()
 
@@ -233,9 +233,9 @@ class _Connection(socketserver.StreamRequestHandler):
                 coordinator.lose(task)
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        size_max = STEWARD_HELLO_BYTES_MAX  # until it has shown the token
+        size_max = COORDINATOR_HELLO_BYTES_MAX  # until it has shown the token
         while line := self.rfile.readline(size_max):
             if not line.endswith(b"\n"):  # too long, or broken off: what is there may be JSON all the same
                 return
             yield json.loads(line)
-            size_max = STEWARD_LINE_BYTES_MAX
+            size_max = COORDINATOR_LINE_BYTES_MAX

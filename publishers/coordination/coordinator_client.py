@@ -1,6 +1,6 @@
-"""A task's side of the race: says that it is ready and how far it is, and hears go and stop (steward.py).
+"""A task's side of the race: says that it is ready and how far it is, and hears go and stop (coordinator.py).
 
-A task without a steward, or one that cannot reach it or loses it, publishes all the same.
+A task without a coordinator, or one that cannot reach it or loses it, publishes all the same.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from publishers.client.client import PublishClient
 from publishers.coordination.coordinator import NO_BATCH, CoordinatorAddress
 from publishers.errors import PublishStopped
-from publishers.limits import START_GATE_SECONDS, STATUS_POLL_SECONDS, STEWARD_CONNECT_SECONDS
+from publishers.limits import COORDINATOR_CONNECT_SECONDS, START_GATE_SECONDS, STATUS_POLL_SECONDS
 
-__all__ = ["StewardLink"]
+__all__ = ["CoordinatorClient"]
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class CoordinatorClient:
     """The connection of one task; an async context manager.
 
     Args:
-        address: of the steward, as the option says; None: there is none.
+        address: of the coordinator, as the option says; None: there is none.
         publisher_id: of the whole job; all its tasks have the same.
         task_name: of this task and attempt.
         batch: of a streaming query.
@@ -51,11 +51,11 @@ class CoordinatorClient:
             self._go.set()
             return self
         try:
-            async with asyncio.timeout(STEWARD_CONNECT_SECONDS):
+            async with asyncio.timeout(COORDINATOR_CONNECT_SECONDS):
                 reader, self._writer = await asyncio.open_connection(self._address.host, self._address.port)
                 await self._send({"hello": self._address.token, **self._hello})
         except (OSError, TimeoutError) as error:
-            log.warning("%s: no steward, starting alone: %s", self._task_name, error)
+            log.warning("%s: no coordinator, starting alone: %s", self._task_name, error)
             self._go.set()
             return self
         self._helpers = [asyncio.create_task(self._listen(reader)), asyncio.create_task(self._tell())]
@@ -70,7 +70,7 @@ class CoordinatorClient:
             with suppress(OSError, TimeoutError):
                 # The job's own report has all of it; that of a job that was stopped is never made.
                 last = {"reports": self._reports(whole=self._stopped.is_set()), "final": True}
-                async with asyncio.timeout(STEWARD_CONNECT_SECONDS):  # it may read nothing any more
+                async with asyncio.timeout(COORDINATOR_CONNECT_SECONDS):  # it may read nothing any more
                     await self._send(last)
             self._writer.close()
 
@@ -128,7 +128,7 @@ class CoordinatorClient:
                     self._stopped.set()
                     for client in self._clients:
                         client.stop()
-        self._go.set()  # a steward that has gone opens no gate
+        self._go.set()  # a coordinator that has gone opens no gate
 
     async def _tell(self) -> None:
         told: list[dict[str, Any]] = []

@@ -3,7 +3,7 @@
     publisher-1   job, or query with --follow ──┐
     publisher-2   the same rows, read again   ──┼──► the sink's tasks ──► gateways
     publisher-3                               ──┘        │
-    watch: ask the gateways, open the gate, stop ◄── steward (how far each task is)
+    watch: ask the gateways, open the gate, stop ◄── coordinator (how far each task is)
 
 The jobs run at once, from threads of the driver, in one session. The gateway takes each block from whoever is
 first and tells the others to skip it. Publishers with gateways of one priority begin with different ones.
@@ -48,7 +48,7 @@ from publishers.spark.source_names import SourceName, parse_source
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Failure", "JobProgress", "JobReport", "publish"]
+__all__ = ["JobFailure", "JobProgress", "JobReport", "publish"]
 
 _logger = logging.getLogger(__name__)
 
@@ -186,9 +186,9 @@ def publish(
     with (
         tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder,
         GatewayStatus(rotated(prioritized, 0), tls) as head,
-        _steward_for(spark) as coordinator,
+        _coordinator_for(spark) as coordinator,
     ):
-        texts |= {"report_path": folder, "steward": str(coordinator.address)}
+        texts |= {"report_path": folder, "coordinator": str(coordinator.address)}
         race = _Race(spark, _signed(chain, key), texts, Path(folder), checkpoint, coordinator)
         _take_earlier(race, jobs, source)
         _run(race, jobs, head, on_progress, stop)
@@ -226,7 +226,7 @@ def _signed(chain: ChainFrame, key: KeyPlace | None) -> ChainFrame:
     return ChainFrame(signed, chain.first_block, chain.last_block, chain.is_streaming)
 
 
-def _steward_for(spark: SparkSession) -> Coordinator:
+def _coordinator_for(spark: SparkSession) -> Coordinator:
     """Listen where the workers can come: on a cluster under the name that Spark has for this machine."""
     settings = spark.sparkContext.getConf()
     if (settings.get("spark.master") or "").startswith("local"):

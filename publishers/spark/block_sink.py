@@ -124,7 +124,7 @@ def publish_partition(
         BadBlock: a block that no gateway would take.
         FrameError: rows out of order, or without a number.
         PublishFailed, TurnTimeout, ItemTooLarge: the partition cannot be published to its end.
-        PublishStopped: the steward told the task to stop.
+        PublishStopped: the coordinator told the task to stop.
     """
     switch_seconds = sys.getswitchinterval()
     sys.setswitchinterval(limits.THREAD_SWITCH_SECONDS)

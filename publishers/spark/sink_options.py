@@ -21,7 +21,7 @@ blocks_per_second  offer blocks no faster than this, with some jitter           
 first_block        the chain's first block: its partition need not wait for others   the partition 0
 report_path        folder for `<publisher_id>.json`, the reports of the partitions;  none
                    made where it is not there
-steward            `host:port/token` of a steward (steward.py), for races of jobs   none
+coordinator            `host:port/token` of a coordinator (coordinator.py), for races of jobs   none
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _KNOWN: Final = (
     | {
         *("publisher_id", "race", "check", "deadline_seconds", "turn_seconds", "answer_seconds"),
         *("reset_interval_seconds", "set_bytes", "cache_bytes", "window_blocks", "blocks_per_second"),
-        *("first_block", "report_path", "steward"),
+        *("first_block", "report_path", "coordinator"),
     }
 )
 
@@ -128,7 +128,7 @@ class SinkOptions:
             blocks_per_second=positive(options, "blocks_per_second", "blocks a second"),
             first_block=first_block if "first_block" in options else None,
             report_path=options.get("report_path"),
-            coordinator=_steward(options),
+            coordinator=_coordinator(options),
         )
 
     @property
@@ -173,8 +173,8 @@ def _publisher_id(options: Mapping[str, str]) -> str:
     return name
 
 
-def _steward(options: Mapping[str, str]) -> str | None:
-    text = options.get("steward")
+def _coordinator(options: Mapping[str, str]) -> str | None:
+    text = options.get("coordinator")
     return None if text is None else str(CoordinatorAddress.parse(text))
 
 

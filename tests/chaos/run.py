@@ -234,11 +234,11 @@ class _Run:
         return wrong
 
     def _entries_of(self, node: ChaosNode) -> list[Entry]:
-        ledger = BlockStore.open(node.data_dir)
+        store = BlockStore.open(node.data_dir)
         try:
-            return list(ledger.streamer.read_entries(0))
+            return list(store.streamer.read_entries(0))
         finally:
-            ledger.close()
+            store.close()
 
 
 def _judge_node(node: ChaosNode, first: ChaosNode, block_count: int) -> list[str]:

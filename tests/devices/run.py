@@ -271,15 +271,15 @@ async def _run_node(folder: Path, kind: str, seed: int) -> Outcome:
 
 def _check_blocks(data_dir: Path, blocks: list[Block], outcome: Outcome) -> None:
     """Compare the blocks on the device with those that were published."""
-    ledger = BlockStore.open(data_dir)
-    last = -1 if ledger.last_number is None else ledger.last_number
+    store = BlockStore.open(data_dir)
+    last = -1 if store.last_number is None else store.last_number
     words = f"{outcome.acknowledged} acknowledged, {last + 1} on the device"
     outcome.expect(last + 1 >= outcome.acknowledged, words)
     for number in range(last + 1):
-        stored = ledger.read_block(number)
+        stored = store.read_block(number)
         is_same = stored is not None and Block(number, stored.items) == blocks[number]
         outcome.expect(is_same, f"block {number} has other bytes")
-    ledger.close()
+    store.close()
 
 
 async def _tell_story(

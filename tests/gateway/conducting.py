@@ -76,15 +76,15 @@ class Stage:
         path = data_dir / "datastream.bin"
         path.touch()
         self.disk = FailingDisk(RealDisk(path))
-        self.ledger = BlockStore.open(data_dir, disk=self.disk)
+        self.store = BlockStore.open(data_dir, disk=self.disk)
         self.events = self.disk.calls
         """Calls of the disk, and what else the test has written down there."""
         self.events.clear()
         proofs = ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full")
         self.metrics = Metrics(verification_mode="full")
         self.conductor = Conductor(
-            Arbiter(self.ledger.last_number, 0, rules),
-            self.ledger,
+            Arbiter(self.store.last_number, 0, rules),
+            self.store,
             ProofChecks(BlockVerifier(proofs)),
             self.metrics,
             **options,
@@ -111,7 +111,7 @@ def on_stage(
             assert not stage.conductor.broken.done()
         finally:
             await stage.conductor.stop(ANSWER_SECONDS)
-            stage.ledger.close()
+            stage.store.close()
 
     tmp_path.mkdir(exist_ok=True)
     asyncio.run(main())

@@ -37,8 +37,8 @@ OTHER_BLOCKS = make_blocks(12, seed=8)
 class Told:
     """A ledger that tells its level, and connections to it."""
 
-    def __init__(self, ledger: BlockStore, service: LevelService, address: str) -> None:
-        self.ledger = ledger
+    def __init__(self, store: BlockStore, service: LevelService, address: str) -> None:
+        self.block_store = store
         self.service = service
         self.address = address
         """Where it is told, `host:port`."""
@@ -54,9 +54,9 @@ class Told:
     def store(self, *numbers: int, chain: Sequence[Block] = BLOCKS) -> None:
         """Put blocks on disk, together."""
         blocks = [VerifiedBlock(number, chain[number].items, root_of(chain[number])) for number in numbers]
-        self.ledger.append(blocks)
+        self.block_store.append(blocks)
         for block in blocks:
-            self.ledger.advance(block)
+            self.block_store.advance(block)
 
     def watch(self) -> Any:
         """Open a stream."""
@@ -68,11 +68,11 @@ async def told(
     data_dir: Path, *, port: int = 0, instance: str = "this-process", nodes: KnownNodes | None = None
 ) -> AsyncIterator[Told]:
     """A service that runs, until the end; `nodes`: whom it serves, None for everybody."""
-    ledger = BlockStore.open(data_dir)
-    service = LevelService(ledger, instance, nodes)
+    store = BlockStore.open(data_dir)
+    service = LevelService(store, instance, nodes)
     plan = ServerPlan("subscriber.address", Address("127.0.0.1", port), REQUEST_BYTES_MAX, 0, 100)
     server = await start_server(plan, service.add_to)
-    stage = Told(ledger, service, str(server.address))
+    stage = Told(store, service, str(server.address))
     try:
         yield stage
     finally:
@@ -80,4 +80,4 @@ async def told(
             await channel.close()
         service.close()
         await server.stop(0)
-        ledger.close()
+        store.close()

@@ -338,7 +338,7 @@ def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_path: Pat
                 assert await publisher.answer() == "ack 1"
                 assert await offer(publisher, right_2) == "ack 2"
                 await until_ready(a)
-                assert b.ledger.chain.last_root_hash == a.ledger.chain.last_root_hash
+                assert b.store.chain.last_root_hash == a.store.chain.last_root_hash
 
     asyncio.run(main())
 
@@ -363,9 +363,9 @@ def test_a_standby_that_is_not_cut_does_not_follow(tmp_path: Path) -> None:
             await asyncio.to_thread(truncated, tmp_path / "b", 0)
             async with running_node(tmp_path / "b", **HASH_MODE, **standby) as b:
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    while b.ledger.last_number != 2:  # noqa: ASYNC110
+                    while b.store.last_number != 2:  # noqa: ASYNC110
                         await asyncio.sleep(0.02)
-                assert b.ledger.chain.last_root_hash == a.ledger.chain.last_root_hash
+                assert b.store.chain.last_root_hash == a.store.chain.last_root_hash
 
     asyncio.run(main())
 

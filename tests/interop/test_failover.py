@@ -56,7 +56,7 @@ async def fail_over(source: Node, target: Node, *, force: bool = False) -> list[
 async def level(node: Node, number: int) -> None:
     """Wait until a node holds a block."""
     async with asyncio.timeout(ANSWER_SECONDS):
-        while node.ledger.last_number is None or node.ledger.last_number < number:  # noqa: ASYNC110
+        while node.store.last_number is None or node.store.last_number < number:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
@@ -145,7 +145,7 @@ def test_a_planned_failover_under_publishers_and_a_reader_that_carries_its_entry
                         read.append(entry.data)
                         if len(read) == 200:
                             break
-                while b.ledger.streamer.committed.total_entries < len(read):  # noqa: ASYNC110
+                while b.store.streamer.committed.total_entries < len(read):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)  # B is a few entries behind, and would refuse
                 async with await StreamClient.connect(b.tcp_address.host, b.tcp_address.port) as client:
                     await client.start(len(read))
@@ -169,12 +169,12 @@ def test_a_planned_failover_under_publishers_and_a_reader_that_carries_its_entry
                 await level(node, 59)
             assert (a.keeper.phase, b.keeper.phase) == (Phase.ACTIVE, Phase.STANDBY)
             assert read_role(tmp_path / "b") == RoleRecord("standby", str(a.grpc_address))
-            total_entries = b.ledger.streamer.committed.total_entries
+            total_entries = b.store.streamer.committed.total_entries
             async with asyncio.timeout(ANSWER_SECONDS):
                 while len(read) < total_entries:  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             reader.cancel()
-            assert read == [entry.data for entry in a.ledger.streamer.read_entries(0)]
+            assert read == [entry.data for entry in a.store.streamer.read_entries(0)]
         comparison = compare_streams(tmp_path / "a" / "datastream.bin", tmp_path / "b" / "datastream.bin")
         assert comparison.is_equal
 

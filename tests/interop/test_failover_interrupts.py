@@ -179,7 +179,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         b = await stack.enter_async_context(running_node(tmp_path / "b", **changes))
         await takes_a_block(a, 0)
         async with asyncio.timeout(ANSWER_SECONDS):
-            while b.ledger.last_number != 0:  # noqa: ASYNC110
+            while b.store.last_number != 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         gates = [await stack.enter_async_context(gate_to(node)) for node in (a, b)]
         yield Scene(a, b, (gates[0], gates[1]))
@@ -323,7 +323,7 @@ def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say
                 (tmp_path / "b" / "role.json").unlink()
             async with running_node(tmp_path / "b", **settings) as b:
                 async with asyncio.timeout(ANSWER_SECONDS):
-                    while b.ledger.last_number != 1:  # noqa: ASYNC110
+                    while b.store.last_number != 1:  # noqa: ASYNC110
                         await asyncio.sleep(0.005)
                 if remedy == "started as a standby":
                     assert await rows_of(play.a, b) == [("active", "0"), ("standby", "0")]
@@ -337,7 +337,7 @@ def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say
                         await fail_over(b, play.a)  # A has nobody from whom to take it
                     active, standby = b, play.a
                 await fail_over(standby, active)
-                await until(lambda: standby.ledger.last_number == active.ledger.last_number)
+                await until(lambda: standby.store.last_number == active.store.last_number)
                 assert await rows_of(active, standby) == [("active", "0"), ("standby", "0")]
                 await takes_a_block(active, 3 if active is b else 2)
 

@@ -113,9 +113,9 @@ def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
             assert await read_all(node, len(BLOCKS)) == BLOCKS
 
     asyncio.run(main())
-    ledger = BlockStore.open(small_disk)
-    assert ledger.last_number == BLOCKS[-1].number
-    ledger.close()
+    store = BlockStore.open(small_disk)
+    assert store.last_number == BLOCKS[-1].number
+    store.close()
     assert stream_bytes(small_disk) == never_full(tmp_path / "good")
 
 
@@ -198,7 +198,7 @@ def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_is_roo
             assert count("peer dropped") == 1
             (small_disk / "ballast").unlink()
             async with asyncio.timeout(ANSWER_SECONDS):
-                while node.ledger.last_number != BLOCKS[-1].number:  # noqa: ASYNC110
+                while node.store.last_number != BLOCKS[-1].number:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
 
     asyncio.run(main())

@@ -109,6 +109,6 @@ def test_a_failover_behind_haproxy(tmp_path: Path) -> None:
                         numbers += [(await anext(client)).number for _ in range(entry_count - len(numbers))]
                     assert (report.blocks, report.unacknowledged) == (60, 0)
                     assert numbers == list(range(entry_count))
-                    assert b.ledger.last_number == 59
+                    assert b.store.last_number == 59
 
     asyncio.run(main())

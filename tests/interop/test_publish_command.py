@@ -139,7 +139,7 @@ def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: 
         safe = said["safe_through"]
         assert 10 <= safe < 399
         # What is stored without the acknowledgement having come is passed over when it goes on.
-        assert (node.ledger.last_number or 0) >= safe
+        assert (node.store.last_number or 0) >= safe
         assert f"sluice: interrupted; blocks up to {safe} are stored. Go on with:\n" in err
         line = err.splitlines()[-1]
         assert line == said["go_on"]
@@ -161,7 +161,7 @@ def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_pat
             assert any(temporary.iterdir())
             terminal.close()  # SIGHUP to all its processes: to the JVM, too
             status, _, err = command.ended()
-        last = node.ledger.last_number
+        last = node.store.last_number
     # It has finished the block in flight, and cannot say so.
     assert (status, err.splitlines()[-1]) == (
         1,
@@ -191,7 +191,7 @@ def test_workers_that_stand_still_do_not_keep_it_from_ending(chain: Path, tmp_pa
                 for pid in workers:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-        last = node.ledger.last_number
+        last = node.store.last_number
     assert workers
     assert status == 130, err
     match = re.search(r"^blocks 0 to \d+: interrupted, safe_through (\d+), ", out, re.MULTILINE)
@@ -225,7 +225,7 @@ def test_spark_submit_runs_it_and_hands_its_sigterm_on(chain: Path, tmp_path: Pa
             await_head(node, 10, command)
             command.process.send_signal(signal.SIGTERM)  # to the JVM, which is all that a supervisor knows
             status, out, err = command.ended()
-        last = node.ledger.last_number
+        last = node.store.last_number
     assert status == 130, err
     # spark-submit writes both of Python's outputs to its standard output.
     match = re.search(r"^blocks 0 to 399: interrupted, safe_through (\d+), ", out, re.MULTILINE)
@@ -276,7 +276,7 @@ def test_following_signs_and_goes_on_after_a_kill(tmp_path: Path) -> None:
         assert err.splitlines()[-1].endswith(
             f"--follow --checkpoint {state} --option blocks_per_batch=10 --sign env:SIGNING_KEY"
         )
-        assert node.ledger.last_number == 44
+        assert node.store.last_number == 44
     other = tmp_path / "other"
     shutil.copytree(chain, other)
     status, _, err = ran("--source", other, *words[2:], environment=key)

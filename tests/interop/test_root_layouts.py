@@ -57,11 +57,11 @@ def publish(data_dir: Path, *blocks: Block) -> None:
 
 
 def stored_roots(data_dir: Path) -> list[bytes]:
-    ledger = BlockStore.open(data_dir)
+    store = BlockStore.open(data_dir)
     try:
-        stored = [ledger.read_block(number) for number in range((ledger.last_number or 0) + 1)]
+        stored = [store.read_block(number) for number in range((store.last_number or 0) + 1)]
     finally:
-        ledger.close()
+        store.close()
     return [block.root_hash for block in stored if block is not None]
 
 
@@ -96,9 +96,9 @@ def test_a_stop_after_the_root_was_settled_and_before_the_block_that_settled_it(
     blocks = chain.blocks()
     publish(tmp_path / "other", *blocks)
     publish(tmp_path / "stopped", blocks[0])
-    ledger = BlockStore.open(tmp_path / "stopped")
-    ledger.settle(chain.roots[0])
-    ledger.close()
+    store = BlockStore.open(tmp_path / "stopped")
+    store.settle(chain.roots[0])
+    store.close()
     assert stored_roots(tmp_path / "stopped") == chain.roots[:1]
     publish(tmp_path / "stopped", *blocks[1:])
     assert stream_bytes(tmp_path / "stopped") == stream_bytes(tmp_path / "other")

@@ -78,7 +78,7 @@ def test_who_has_no_good_certificate_is_refused_and_the_others_do_not_notice(tmp
                 assert code is grpc.StatusCode.UNAVAILABLE
             assert node.conductor.arbiter.publisher_count == 0
             assert await publish(node, blocks[3:], alice) == 3
-            assert node.ledger.last_number == 5
+            assert node.store.last_number == 5
 
     asyncio.run(main())
 

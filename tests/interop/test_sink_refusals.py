@@ -83,7 +83,7 @@ def test_a_gateway_of_other_keys(spark: SparkSession, tmp_path: Path) -> None:
     with node_thread(tmp_path, ledger_keys=(ledger_key(key_of_seed(8)),)) as node:
         with pytest.raises(SparkJobFailed) as caught:
             publish(frame_of(spark, BLOCKS), str(node.grpc_address), race=2, publisher_id="team")
-        assert node.ledger.last_number is None
+        assert node.store.last_number is None
     assert caught.value.reason == (
         "publisher team.1: block 0 was refused 3 times with BAD_BLOCK_PROOF: its proof is not of the "
         "gateway's ledger keys, or it does not continue the gateway's chain; the gateway's log says which"
@@ -99,7 +99,7 @@ def test_a_block_that_is_signed_by_another_key_stops_the_job_at_it(
     with node_thread(tmp_path) as node:
         with pytest.raises(SparkJobFailed, match="block 5 was refused 3 times with BAD_BLOCK_PROOF: "):
             publish(frame_of(spark, [*BLOCKS[:5], forged, *BLOCKS[6:]]), str(node.grpc_address))
-        wait_until(lambda: node.ledger.last_number == 4, "the blocks before it")
+        wait_until(lambda: node.store.last_number == 4, "the blocks before it")
 
 
 def test_a_streaming_query_ends_at_a_damaged_block(spark: SparkSession, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_streaming_query_ends_at_a_damaged_block(spark: SparkSession, tmp_path
         )
         with pytest.raises(PySparkException, match="block 3 is bad") as caught:
             query.awaitTermination()
-        assert node.ledger.last_number in (1, 2)
+        assert node.store.last_number in (1, 2)
     reason = reason_in(str(caught.value))
     assert reason.startswith("block 3 is bad, it and what follows was not sent: ")
 
@@ -152,7 +152,7 @@ def test_both_sides_show_certificates(spark: SparkSession, secured: tuple[Author
     assert refusal(tls_ca=ca, tls_certificate=str(alice.certificate), tls_key=none) == (
         f"key file: got {none} (No such file or directory), expected a file that can be read"
     )
-    assert node.ledger.last_number is None
+    assert node.store.last_number is None
 
     publish(
         frame.repartition(2),
@@ -165,7 +165,7 @@ def test_both_sides_show_certificates(spark: SparkSession, secured: tuple[Author
         tls_server_name="localhost",
         deadline_seconds=60,
     )
-    assert node.ledger.last_number == 7
+    assert node.store.last_number == 7
     back = spark.read.format("blockstream").options(
         gateways=gateway, tls_ca=ca, tls_certificate=str(alice.certificate), tls_key=str(alice.key)
     )

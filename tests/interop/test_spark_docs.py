@@ -54,5 +54,5 @@ def test_the_first_example_runs(spark: SparkSession, tmp_path: Path) -> None:
             example = example.replace(words, here)
         names: dict[str, object] = {}
         exec(example, names)
-        assert node.ledger.last_number == 4
+        assert node.store.last_number == 4
     assert names["spark"] is spark

@@ -30,9 +30,9 @@ def test_the_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with node_thread(tmp_path / "node", ledger_keys=(ledger_key(key),)) as node:
         for example in examples:
             exec(example.replace("127.0.0.1:40840", str(node.grpc_address)), names)
-        found = [node.ledger.read_block(number) for number in range(5)]
+        found = [node.store.read_block(number) for number in range(5)]
         names["publish_batch"](names["later"], 0)  # the same again: nodes skip it
-        assert node.ledger.last_number == 4
+        assert node.store.last_number == 4
     stored = [block for block in found if block is not None]
     payloads = [payload_of(item) for block in stored for item in block.items[1:-2]]
     assert payloads == [*(b"event %d" % index for index in range(20)), b"late"]

@@ -52,7 +52,7 @@ def test_a_query_goes_on_from_its_checkpoint_and_without_one_passes_over_what_is
             for block in BLOCKS[:block_count]:
                 write_block_file(chain / f"{block.number}.blk", block)
             batches = follow(gateway, "checkpoint")
-            assert node.ledger.last_number == block_count - 1
+            assert node.store.last_number == block_count - 1
             totals = read_totals(tmp_path)
             assert (totals.total.acknowledged, totals.total.safe_through) == (block_count, block_count - 1)
         # What Spark itself knows: the rows that go into the sink, not what comes of them.
@@ -68,7 +68,7 @@ def test_a_query_goes_on_from_its_checkpoint_and_without_one_passes_over_what_is
         # Within the duplicate window a stored block is skipped and acknowledged, before it a duplicate.
         assert (total.acknowledged + total.duplicate, total.won) == (24, 12)
         assert total.acknowledged >= 12
-        assert node.ledger.last_number == 11
+        assert node.store.last_number == 11
         rows = spark.read.format("blockstream").option("gateways", gateway).load().collect()
     read = [(row["block_number"], tuple(bytes(item) for item in row["items"])) for row in rows]
     assert sorted(read) == [(block.number, block.items) for block in BLOCKS]

@@ -372,7 +372,7 @@ def test_two_active_nodes_confirm_each_others_blocks(tmp_path: Path) -> None:
             publisher = Listener([str(a.grpc_address)], "alice", OPTIONS)
             report = await asyncio.wait_for(publisher.publish(source()), WAIT_SECONDS)
             assert report.unacknowledged == 0
-            assert b.ledger.last_number == 59
+            assert b.store.last_number == 59
             assert {a.keeper.phase, b.keeper.phase} == {Phase.ACTIVE}
 
     asyncio.run(main())

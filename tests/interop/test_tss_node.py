@@ -88,8 +88,8 @@ def test_a_chain_of_both_layouts_that_is_signed_now_and_then(tmp_path: Path) -> 
         for block in blocks:
             await publisher.block(block)
             await publisher.expect(f"ack {block.number}")
-        assert node.ledger.chain.last_root_hash == chain.roots[-1]
-        stored = [node.ledger.read_block(number) for number in range(len(plans))]
+        assert node.store.chain.last_root_hash == chain.roots[-1]
+        stored = [node.store.read_block(number) for number in range(len(plans))]
         assert [one.root_hash for one in stored if one is not None] == chain.roots
 
     play(tmp_path, scene)
@@ -290,7 +290,7 @@ def test_the_operator_says_which_layout_blocks_have(tmp_path: Path, layout: Lite
         publisher = await wire.publisher("alice")
         await publisher.block(*own.blocks())
         await publisher.expect("ack 0", "ack 1")
-        assert node.ledger.chain.last_root_hash == own.roots[-1]
+        assert node.store.chain.last_root_hash == own.roots[-1]
 
     play(tmp_path / "hash", scene, verification_mode="hash", verification_root_layout=layout)
 

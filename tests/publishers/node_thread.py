@@ -24,9 +24,9 @@ def store(data_dir: Path, blocks: Sequence[Block]) -> None:
         hasher = BlockHasher()
         hasher.add(block.items)
         verified.append(VerifiedBlock(block.number, block.items, hasher.finish().root_hash))
-    ledger = BlockStore.open(data_dir)
-    ledger.append(verified)
-    ledger.close()
+    store = BlockStore.open(data_dir)
+    store.append(verified)
+    store.close()
 
 
 @contextmanager

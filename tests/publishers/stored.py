@@ -23,9 +23,9 @@ def large_blocks(count: int) -> tuple[Block, ...]:
 @contextmanager
 def ledger_of(folder: Path, blocks: tuple[Block, ...]) -> Iterator[BlockStore]:
     """A ledger that holds the blocks."""
-    ledger = BlockStore.open(folder)
+    store = BlockStore.open(folder)
     try:
-        ledger.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks])
-        yield ledger
+        store.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks])
+        yield store
     finally:
-        ledger.close()
+        store.close()

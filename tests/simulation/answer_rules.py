@@ -56,10 +56,10 @@ class AnswerRules(Picture):
         ledger: of this life of the node.
     """
 
-    def __init__(self, world: World, options: Options, storage: Storage, ledger: BlockStore) -> None:
+    def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
         super().__init__(options)
-        self.world, self.storage, self.ledger = world, storage, ledger
-        self.disk = DiskChecks(world, options, storage, ledger)
+        self.world, self.storage, self.store = world, storage, store
+        self.disk = DiskChecks(world, options, storage, store)
         self.target: int | None = None
         """The highest block that was offered beyond what the node could take."""
         self._answered = False

@@ -21,15 +21,15 @@ class DiskChecks:
         ledger: what the node shows of it.
     """
 
-    def __init__(self, world: World, options: Options, storage: Storage, ledger: BlockStore) -> None:
-        self._world, self._options, self._storage, self._ledger = world, options, storage, ledger
+    def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
+        self._world, self._options, self._storage, self._store = world, options, storage, store
 
     def durable_through(self) -> int:
         """The last block that is on disk for sure, every byte compared; what is below the first counts."""
         durable = self._storage.durable
         length = int.from_bytes(durable[38:46], "big")
         entries = int.from_bytes(durable[46:54], "big")
-        first = self._ledger.first_number
+        first = self._store.first_number
         if length == HEADER_PAGE_SIZE or first is None:
             begin = self._options.first_block
             return begin - 1 if isinstance(begin, int) else -1
@@ -45,17 +45,17 @@ class DiskChecks:
 
     def check_visible(self, length: int) -> None:
         """What readers see is on disk, and a prefix of the true chain."""
-        ledger = self._ledger
-        if ledger.first_number is None:
+        store = self._store
+        if store.first_number is None:
             if length == HEADER_PAGE_SIZE:
                 return
             # The reader is a step ahead of the ledger: it learns of its first block right after.
-            first = int.from_bytes(ledger.streamer.get_entry(1).data[1:], "big")
+            first = int.from_bytes(store.streamer.get_entry(1).data[1:], "big")
         else:
-            first = ledger.first_number
+            first = store.first_number
         image = image_from(first)
         self._world.expect(length in image.number_at, "Readers see whole blocks", f"{length} bytes")
-        seen = ledger.streamer.read_bytes(length - HEADER_PAGE_SIZE, HEADER_PAGE_SIZE)
+        seen = store.streamer.read_bytes(length - HEADER_PAGE_SIZE, HEADER_PAGE_SIZE)
         self._world.expect(
             seen == image.data[: len(seen)], "Readers see a prefix of the chain", f"{length} bytes"
         )

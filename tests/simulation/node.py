@@ -179,8 +179,8 @@ class SimNode:
         self.loop = SimLoop(world, options.job_ns, options.pause_ns, self._lose_power)  # type: ignore[abstract]
         self.contexts: list[ServerContext] = []
         self._standbys, self._coverage = standbys, coverage
-        self.ledger = self._open_ledger()
-        self.oracle = Oracle(world, options, storage, self.ledger)
+        self.store = self._open_ledger()
+        self.oracle = Oracle(world, options, storage, self.store)
         self.conductor_checks = ConductorChecks(world, self.oracle)
         self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
         self.conductor_checks.listen(self.conductor)
@@ -191,11 +191,11 @@ class SimNode:
         self._watch: StandbyWatch | None = None
         gate = self.conductor.acknowledging.gate
         if gate is not None:
-            self.ledger.on_advance(lambda: standbys.follow(self.ledger.last_number))
+            self.store.on_advance(lambda: standbys.follow(self.store.last_number))
             self._watch = self.loop.run(
-                lambda: StandbyWatch(self.conductor, gate, self.ledger, standbys.addresses)
+                lambda: StandbyWatch(self.conductor, gate, self.store, standbys.addresses)
             )
-            standbys.follow(self.ledger.last_number)
+            standbys.follow(self.store.last_number)
         self.service = SimService(self, self.conductor, options)
         self._checked_length = 0
         self._checked_events = self._checked_jobs = 0
@@ -203,12 +203,12 @@ class SimNode:
     def _open_ledger(self) -> SimLedger:
         storage = self.storage
         self._check_that_no_start_loses_blocks()
-        ledger = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
-        assert isinstance(ledger, SimLedger)
-        ledger.storage = storage
-        ledger.pause = storage.pause = self.loop.pause_job
-        ledger.count = self._coverage.count
-        return ledger
+        store = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
+        assert isinstance(store, SimLedger)
+        store.storage = storage
+        store.pause = storage.pause = self.loop.pause_job
+        store.count = self._coverage.count
+        return store
 
     def _check_that_no_start_loses_blocks(self) -> None:
         """A start refuses a header that went back, and changes nothing."""
@@ -218,16 +218,14 @@ class SimNode:
                 return
             before = bytes(storage.disk.cache), dict(storage.database.pairs)
             try:
-                ledger = SimLedger.open(
-                    storage.folder, disk=storage.disk, open_database=storage.open_database
-                )
+                store = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
             except (Fatal, DatastreamError):
                 self._coverage.count("fault", "header goes back")
                 after = bytes(storage.disk.cache), dict(storage.database.pairs)
                 self.world.expect(after == before, "A start that is refused changes nothing", "")
             else:
-                ledger.streamer.close()
-                got = f"{ledger.streamer.committed.total_entries} entries, the header had more"
+                store.streamer.close()
+                got = f"{store.streamer.committed.total_entries} entries, the header had more"
                 self.world.break_rule("No start begins below what was committed", got)
 
     def _make_conductor(self, coverage: Coverage) -> Conductor:
@@ -243,19 +241,19 @@ class SimNode:
             inflight_bytes_max=options.inflight_bytes_max,
             publisher_bytes_max=options.publisher_bytes_max,
         )
-        last = self.ledger.last_number
-        first = options.first_number if last is None else self.ledger.first_number
+        last = self.store.last_number
+        first = options.first_number if last is None else self.store.first_number
         arbiter = WatchedArbiter(last, first, rules, self.oracle, coverage)
         self.oracle.begin(rules, first, last)
         proofs, metrics = _shared()
         gate = None
         if options.min_standbys:
             addresses = self._standbys.addresses
-            gate = ReplicationQuorum(options.min_standbys, "the node", addresses, self.ledger.chain)
+            gate = ReplicationQuorum(options.min_standbys, "the node", addresses, self.store.chain)
             self.oracle.on_told = self._standbys.check_held
         return Conductor(
             arbiter,
-            self.ledger,
+            self.store,
             SimChecks(BlockVerifier(proofs), self.world, options),
             metrics,
             clock_ns=lambda: self.world.now_ns,
@@ -326,7 +324,7 @@ class SimNode:
 
     def _check_visible(self) -> None:
         """Check what readers see, which changes in the thread that commits."""
-        length = self.ledger.streamer.committed.total_length
+        length = self.store.streamer.committed.total_length
         if length != self._checked_length:
             self.world.expect(
                 length > self._checked_length,
@@ -353,7 +351,7 @@ class SimNode:
         for context in self.contexts:
             context.connection.context = None
             context.connection.break_off("the node is gone")
-        self.ledger.streamer.close()
+        self.store.streamer.close()
 
     def stop(self) -> None:
         """Begin a graceful shutdown; `stopped` is set when it is over."""
@@ -404,7 +402,7 @@ class SimNode:
 
     def close(self) -> None:
         """After a graceful shutdown: let go of everything."""
-        self.ledger.close()
+        self.store.close()
         self.oracle.dead = True
         self.loop.kill()
         for context in self.contexts:

@@ -49,8 +49,8 @@ class Oracle(AnswerRules):
         ledger: of this life of the node.
     """
 
-    def __init__(self, world: World, options: Options, storage: Storage, ledger: BlockStore) -> None:
-        super().__init__(world, options, storage, ledger)
+    def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
+        super().__init__(world, options, storage, store)
         self.dead = False
         self.serving: object = None
         self.event_count = 0

@@ -264,11 +264,11 @@ class Simulation:
         """Read some blocks back, through the bookmarks."""
         node = self.node
         assert node is not None
-        first, last = node.ledger.first_number, node.ledger.last_number
+        first, last = node.store.first_number, node.store.last_number
         assert first is not None
         assert last is not None
         for number in (first, last, self.world.random.randint(first, last)):
-            stored = node.ledger.read_block(number)
+            stored = node.store.read_block(number)
             self.world.expect(
                 stored is not None and tuple(stored.items) == true_blocks()[number].items,
                 "Every block can be read back",
@@ -295,7 +295,7 @@ class Simulation:
 
     def _first(self) -> int | None:
         """The first block that the node has or will have, as its status says; None: it may be any."""
-        ledger = None if self.node is None else self.node.ledger
+        ledger = None if self.node is None else self.node.store
         if ledger is None or ledger.first_number is None or ledger.last_number is None:
             return self.options.first_number
         return ledger.first_number
@@ -368,7 +368,7 @@ class Simulation:
             "A restart loses nothing that was acknowledged",
             f"on disk up to {through}, before up to {self._durable_through}",
         )
-        last = self.node.ledger.last_number
+        last = self.node.store.last_number
         self.world.expect(
             last is None or last <= through,
             "What a node finds when it starts is on disk before it says so",

@@ -41,7 +41,7 @@ async def controlled(stage: Stage, keeper: RoleKeeper) -> AsyncIterator[ControlC
     def facts() -> tuple[str, str, int, str, list[str]]:
         return "127.0.0.1:40840", "127.0.0.1:40843", 2, "full", ["a problem"]
 
-    service = ControlService(keeper, stage.ledger, facts, is_itself, "feed")
+    service = ControlService(keeper, stage.store, facts, is_itself, "feed")
     control_pb2_grpc.add_NodeControlServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -63,7 +63,7 @@ def test_the_state_of_a_node_is_told(tmp_path: Path) -> None:
             await alice.expect("ack 0", "ack 1")
             status = await client.state()
             assert status.last_number == 1
-            assert status.last_root_hash == stage.ledger.root_hash_at(1)
+            assert status.last_root_hash == stage.store.root_hash_at(1)
             assert (status.grpc_address, status.publisher_count) == ("127.0.0.1:40840", 2)
             assert status.problems == ("a problem",)
             assert status.instance == "feed"
@@ -102,7 +102,7 @@ def test_control_calls_change_the_role_and_refusals_say_why(tmp_path: Path) -> N
 def test_a_block_that_cannot_be_read_is_an_error_of_the_node_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(ledger: BlockStore, number: int) -> None:
+    def refuse(store: BlockStore, number: int) -> None:
         raise LayoutError(f"block {number}", "damage", "a block")
 
     async def scene(stage: Stage) -> None:
@@ -146,7 +146,7 @@ def test_a_block_is_awaited_with_its_root_hash(tmp_path: Path) -> None:
         alice = stage.publisher("Alice")
         alice.block(BLOCKS[0])
         await alice.expect("ack 0")
-        root_hash = stage.ledger.root_hash_at(0)
+        root_hash = stage.store.root_hash_at(0)
         assert root_hash is not None
         async with controlled(stage, keeper) as client:
             assert (await client.await_block(0, root_hash, 5)).last_number == 0

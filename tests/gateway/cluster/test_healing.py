@@ -67,7 +67,7 @@ async def over_tcp(node: Node, start: int = 0) -> list[tuple[bytes, ...]]:
     """The items of the blocks that a data-streamer client gets, until the node ends it or has no more."""
     decoder, blocks = BlockDecoder(), []
     host, port = node.tcp_address.host, node.tcp_address.port
-    total = node.ledger.streamer.committed.total_entries
+    total = node.store.streamer.committed.total_entries
     async with StreamClient.connect(host, port) as client, asyncio.timeout(ANSWER_SECONDS):
         await client.start(start)
         try:
@@ -116,8 +116,8 @@ def test_a_damaged_page_is_not_served_and_named(
             assert refused == list(range(bad_from, refused[-1] + 1))
             assert refused[-1] < BLOCKS[-1].number
             # What lies behind the page is served, from the block on that begins there.
-            behind = node.ledger.streamer.get_bookmark(bookmark_of(refused[-1] + 1))
-            assert behind >= node.ledger.streamer.sums.entry_range(1)[1]
+            behind = node.store.streamer.get_bookmark(bookmark_of(refused[-1] + 1))
+            assert behind >= node.store.streamer.sums.entry_range(1)[1]
             assert await over_tcp(node, behind) == [block.items for block in BLOCKS[refused[-1] + 1 :]]
             await until(lambda: bool(node._healer._reasons), "the healer has looked")
             http_status, text = await get(node, "/readyz")
@@ -171,7 +171,7 @@ def test_a_page_is_healed_from_a_second_node(
         ):
             healed = node.metrics.pages_healed
             await until(lambda: healed._value.get() == 1, "healed")  # the scrubber found it
-            assert not node.ledger.streamer.sums.bad
+            assert not node.store.streamer.sums.bad
             assert page_bytes(folder, page) == page_bytes(template, page)
             assert await over_tcp(node) == [block.items for block in BLOCKS]
             assert node._healer.words() == ()
@@ -288,7 +288,7 @@ def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
                     sending = asyncio.ensure_future(alice.block(*BLOCKS))
                     await alice.expect(*(f"ack {block.number}" for block in BLOCKS))
                     await sending
-                await until(lambda: not node.ledger.streamer.sums.bad, "healed")
+                await until(lambda: not node.store.streamer.sums.bad, "healed")
 
     asyncio.run(main())
     assert stream_bytes(folder) == stream_bytes(template)
@@ -323,13 +323,13 @@ def test_a_damaged_page_without_a_sum_is_found_by_its_blocks_and_healed_by_them(
             got = await over_tcp(node)
             assert got == [block.items for block in BLOCKS[: len(got)]]
             assert len(got) < len(BLOCKS)
-            assert list(node.ledger.streamer.sums.bad) == [1]
+            assert list(node.store.streamer.sums.bad) == [1]
         async with (
             running_node(tmp_path / "other") as other,
             running_node(folder, peers=(address_of(other),)) as node,
         ):
             await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
-            await until(lambda: node.ledger.streamer.sums.has_sum(4), "scrubbed")
+            await until(lambda: node.store.streamer.sums.has_sum(4), "scrubbed")
 
     asyncio.run(main())
     assert stream_bytes(folder) == stream_bytes(template)
@@ -405,7 +405,7 @@ def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
             running_node(tmp_path / "other") as other,
             running_node(folder, peers=(address_of(other),), scrub_bytes_per_second=1 << 30) as node,
         ):
-            sums = node.ledger.streamer.sums
+            sums = node.store.streamer.sums
             ended = node.metrics.scrub_pass_end
             await until(lambda: ended._value.get() > 0 and not sums.bad, "healed")
             await until(lambda: all(sums.has_sum(page) for page in range(5)), "proven")

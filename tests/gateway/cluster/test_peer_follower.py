@@ -64,7 +64,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def until_block(node: Node, number: int) -> None:
     """Wait until the node has committed a block."""
-    await until(lambda: node.ledger.last_number is not None and node.ledger.last_number >= number)
+    await until(lambda: node.store.last_number is not None and node.store.last_number >= number)
 
 
 def peers(*addresses: str | Address) -> tuple[Address, ...]:
@@ -123,7 +123,7 @@ def test_the_range_of_a_publisher_that_leaves_is_a_target_too(tmp_path: Path) ->
             await publisher.end_stream(Request.EndStream.Code.TOO_FAR_BEHIND, 12, 15)
             await until_block(node, 15)
             assert peer.asked == [(1, 15)]
-            assert node.ledger.last_number == 15, "no further than it was told"
+            assert node.store.last_number == 15, "no further than it was told"
 
     asyncio.run(scenario())
 
@@ -359,7 +359,7 @@ def test_a_node_that_begins_anywhere_begins_where_its_peer_does(tmp_path: Path) 
                 running_node(tmp_path, **settings, peers=peers(peer.address))
             )
             await until_block(node, 11)
-            assert node.ledger.first_number == 7
+            assert node.store.first_number == 7
             assert peer.asked == [(7, 11)]
 
     asyncio.run(scenario())
@@ -592,8 +592,8 @@ def test_stopping_waits_for_the_blocks_that_have_come(tmp_path: Path) -> None:
             await node.following.stop()
             await node.following.stop()
             assert not node.conductor.arbiter.is_finishing()
-            last = node.ledger.last_number
+            last = node.store.last_number
             await asyncio.sleep(0)
-            assert node.ledger.last_number == last
+            assert node.store.last_number == last
 
     asyncio.run(scenario())

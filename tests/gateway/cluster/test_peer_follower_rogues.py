@@ -296,7 +296,7 @@ def test_all_rogues_at_once_beside_one_honest_peer(
             every = peers(*(peer.address for peer in (*rogues, mute, honest)))
             node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=every, role=role))
             async with asyncio.timeout(150):
-                while (node.ledger.last_number or 0) < 39:  # noqa: ASYNC110
+                while (node.store.last_number or 0) < 39:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
 
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -71,7 +71,7 @@ async def attempt(
         ending = await stream.run(channel, None)
         await channel.close()
         assert node.conductor.arbiter.source_count == (1 if begun else 0), "it has left the race"
-        return *ending, node.ledger.last_number
+        return *ending, node.store.last_number
 
 
 def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_proof_that_is_long_in_coming_belongs_to_its_block(tmp_path: Path) -> 
         ):
             stream = PeerStream(node.conductor, peer.address, Range(0, 1), ANSWER_SECONDS)
             assert (await stream.run(channel, None))[0] is AttemptOutcome.COMPLETE
-            stored = node.ledger.read_block(0)
+            stored = node.store.read_block(0)
             assert stored is not None
             assert list(stored.items) == [*BLOCKS[0].items, proof]
 
@@ -186,7 +186,7 @@ def test_a_message_of_many_items_waits_for_a_turn(
             channel = open_channel(peer.address)
             await PeerStream(node.conductor, peer.address, Range(0, 0), ANSWER_SECONDS).run(channel, None)
             await channel.close()
-            assert node.ledger.last_number == 0
+            assert node.store.last_number == 0
             assert turns == [node.conductor.turns] * waits
 
     asyncio.run(scenario())
@@ -276,7 +276,7 @@ def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(tmp_path: Pat
             await channel.close()
             assert (outcome, reason) == (AttemptOutcome.COMPLETE, "it has sent everything up to block 7")
             assert stream.offered_next == 8
-            assert node.ledger.last_number == 7
+            assert node.store.last_number == 7
 
     asyncio.run(scenario())
 

@@ -58,8 +58,8 @@ def keep(stage: Stage, role: str = "active", **options: float) -> tuple[RoleKeep
     """A keeper in the stage's data folder."""
     following = FakeFollowing()
     record = RoleRecord("active") if role == "active" else RoleRecord("standby")
-    data_dir = stage.ledger.data_dir
-    keeper = RoleKeeper(data_dir, record, stage.conductor, stage.ledger, following, peers=(OTHER,), **options)
+    data_dir = stage.store.data_dir
+    keeper = RoleKeeper(data_dir, record, stage.conductor, stage.store, following, peers=(OTHER,), **options)
     return keeper, following
 
 

@@ -56,7 +56,7 @@ async def publisher_that_stored(node: Node, wire: Wire, *blocks: Block) -> Publi
     """Connect Alice, who sends blocks, and wait until they are on the node's disk."""
     alice = await wire.publisher("alice")
     await alice.block(*blocks)
-    await until(lambda: node.ledger.last_number == blocks[-1].number)
+    await until(lambda: node.store.last_number == blocks[-1].number)
     return alice
 
 
@@ -92,7 +92,7 @@ def test_two_standbys_are_two_nodes_and_not_two_addresses(tmp_path: Path) -> Non
             also_b.store(0)
             await until(lambda: state_of(a, also_b.address) == "has block 0")
             await until(lambda: state_of(a, b.address) == "has block 0")
-            await until(lambda: a.ledger.last_number == 0)
+            await until(lambda: a.store.last_number == 0)
             assert a.conductor.arbiter.last_number is None
             c.store(0)
             await alice.expect("ack 0")
@@ -168,7 +168,7 @@ def test_a_standby_with_another_chain_does_not_count_and_is_shown(
             alice = await wire.publisher("alice")
             await alice.block(*BLOCKS[:2])
             await until(lambda: state_of(a, b.address).startswith("has another chain"))
-            await until(lambda: a.ledger.last_number == 1)
+            await until(lambda: a.store.last_number == 1)
             assert a.conductor.acknowledging.awaiting == (0, 1)
             status = a.account.status()
             assert status is not None
@@ -302,7 +302,7 @@ def test_an_address_that_leads_to_the_node_itself_does_not_count(
             alice = await wire.publisher("alice")
             await alice.block(BLOCKS[0])
             await until(lambda: state_of(a, b.address) == "leads to this node itself")
-            await until(lambda: a.ledger.last_number == 0)
+            await until(lambda: a.store.last_number == 0)
             assert a.conductor.acknowledging.awaiting == (0, 0)
 
     asyncio.run(main())

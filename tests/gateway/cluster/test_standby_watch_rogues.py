@@ -64,8 +64,8 @@ async def rogue(reports: Callable[[], Iterator[Level]], *, hangs: bool = False) 
 async def follow(node: Node, standby: Told) -> None:
     """Have an honest standby store what the node has stored."""
     while True:
-        have = -1 if standby.ledger.last_number is None else standby.ledger.last_number
-        if (node.ledger.last_number or 0) > have or (have == -1 and node.ledger.last_number == 0):
+        have = -1 if standby.block_store.last_number is None else standby.block_store.last_number
+        if (node.store.last_number or 0) > have or (have == -1 and node.store.last_number == 0):
             standby.store(have + 1)
         await asyncio.sleep(0.002)
 

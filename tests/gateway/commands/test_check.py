@@ -22,9 +22,9 @@ from tests.gateway.store.test_block_store import BLOCKS, commit
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
     """A data folder with eight blocks."""
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS)
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS)
+    store.close()
     return tmp_path
 
 
@@ -105,9 +105,9 @@ def test_what_cannot_be_checked(data_dir: Path, capsys: pytest.CaptureFixture[st
 
 def test_two_folders_of_the_same_blocks(data_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     other = tmp_path_factory.mktemp("other")
-    ledger = BlockStore.open(other)
-    commit(ledger, BLOCKS[:5])
-    ledger.close()
+    store = BlockStore.open(other)
+    commit(store, BLOCKS[:5])
+    store.close()
     entries = sum(len(block.items) + 3 for block in BLOCKS)
     fewer = sum(len(block.items) + 3 for block in BLOCKS[:5])
     result = run(data_dir, "--against", other)

@@ -170,18 +170,18 @@ def test_what_is_sound_or_open_is_left_alone(tmp_path: Path) -> None:
     assert str(run(tmp_path, "--take", "header", "--yes").exception).endswith(
         "got header, expected nothing, as nothing is wrong"
     )
-    ledger = BlockStore.open(tmp_path)
+    store = BlockStore.open(tmp_path)
     for words in ((), ("--take", "header", "--yes")):
         assert "the stream is in use by another program or opener" in str(run(tmp_path, *words).exception)
-    ledger.close()
+    store.close()
 
 
 def test_what_a_commit_left_is_told(tmp_path: Path) -> None:
-    ledger = BlockStore.open(tmp_path)
-    ledger.append(BLOCKS[:2])
-    ledger.begin(BLOCKS[2:3])
-    ledger.streamer._bookmarks.close()
-    ledger.streamer._file.disk.close()
+    store = BlockStore.open(tmp_path)
+    store.append(BLOCKS[:2])
+    store.begin(BLOCKS[2:3])
+    store.streamer._bookmarks.close()
+    store.streamer._file.disk.close()
     result = run(tmp_path)
     assert result.exit_code == 0
     assert "nothing to repair; 19 whole entries, to offset" in result.stdout

@@ -76,19 +76,19 @@ def run(*arguments: object, answer: str = "") -> Result:
 
 
 def blocks_in(data_dir: Path) -> list[int]:
-    ledger = BlockStore.open(data_dir)
+    store = BlockStore.open(data_dir)
     try:
-        assert ledger.first_number is not None
-        assert ledger.last_number is not None
-        numbers = list(range(ledger.first_number, ledger.last_number + 1))
+        assert store.first_number is not None
+        assert store.last_number is not None
+        numbers = list(range(store.first_number, store.last_number + 1))
         for number in numbers:
-            stored = ledger.read_block(number)
+            stored = store.read_block(number)
             assert stored is not None
             assert stored.items == tuple(BLOCKS[number].items)
-        assert ledger.chain.last_root_hash == BLOCKS[numbers[-1]].root_hash
+        assert store.chain.last_root_hash == BLOCKS[numbers[-1]].root_hash
         return numbers
     finally:
-        ledger.close()
+        store.close()
 
 
 def assert_cut_holds(cut: Path, first: int) -> None:
@@ -122,9 +122,9 @@ def test_the_last_blocks_of_a_node_are_cut_when_somebody_says_yes(data_dir: Path
     assert stream_bytes(data_dir) == filled(tmp_path / "never cut", BLOCKS[:5])
     assert check_stream(data_dir / "datastream.bin").findings == []
     assert_cut_holds(cut, 5)
-    ledger = BlockStore.open(data_dir)
-    commit(ledger, BLOCKS[5:])
-    ledger.close()
+    store = BlockStore.open(data_dir)
+    commit(store, BLOCKS[5:])
+    store.close()
     assert blocks_in(data_dir) == list(range(8))
     assert stream_bytes(data_dir) == filled(tmp_path / "never cut either")
 
@@ -189,9 +189,9 @@ def test_what_is_refused_of_a_node(
 
 
 def test_a_chain_keeps_a_block(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[3:5])
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS[3:5])
+    store.close()
     assert main(["truncate", str(tmp_path), "--to-block", "2", "--yes"]) == 1
     assert "got 2, expected 3 to 4" in (said := capsys.readouterr().err)
     assert "to drop them all, take an empty folder" in said
@@ -201,10 +201,10 @@ def test_a_chain_keeps_a_block(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_a_stream_that_is_open_is_refused(
     data_dir: Path, stream: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ledger = BlockStore.open(data_dir)
+    store = BlockStore.open(data_dir)
     assert main(["truncate", str(data_dir), "--to-block", "4", "--yes"]) == 1
     assert "the stream is in use by another program or opener" in capsys.readouterr().err
-    ledger.close()
+    store.close()
     with DataStreamer.open(stream, stream_type=3, read_only=True):
         assert main(["truncate", str(stream), "--to-entry", "4", "--yes"]) == 1
     assert "the stream is in use by another program or opener" in capsys.readouterr().err

@@ -162,9 +162,9 @@ def hold_commits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     go_on = threading.Event()
     append = BlockStore.append
 
-    def held(ledger: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
+    def held(store: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
         assert go_on.wait(ANSWER_SECONDS)
-        append(ledger, blocks)
+        append(store, blocks)
 
     monkeypatch.setattr(BlockStore, "append", held)
     return go_on
@@ -255,10 +255,10 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
     room = asyncio.Event()
     probe = BlockStore.probe
 
-    def probe_when_there_is_room(ledger: BlockStore) -> None:
+    def probe_when_there_is_room(store: BlockStore) -> None:
         if not room.is_set():
             raise OSError(errno.ENOSPC, "No space left on device")
-        probe(ledger)
+        probe(store)
 
     monkeypatch.setattr(BlockStore, "probe", probe_when_there_is_room)
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)

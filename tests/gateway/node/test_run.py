@@ -65,7 +65,7 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
 ) -> None:
     """The block that was being committed is on disk, so that the next start goes on behind it."""
 
-    def bug(ledger: BlockStore, block: object) -> None:
+    def bug(store: BlockStore, block: object) -> None:
         raise ChainMisuse(7, 0)
 
     monkeypatch.setattr(BlockStore, "advance", bug)
@@ -107,6 +107,6 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
     assert "the node stops on an internal error" in [record.message for record in caplog.records]
     assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # not an acknowledgement
     monkeypatch.undo()
-    ledger = BlockStore.open(tmp_path)
-    assert ledger.last_number == 0
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    assert store.last_number == 0
+    store.close()

@@ -31,14 +31,14 @@ class Scene(Stage):
     def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
         self.standbys = ReplicationQuorum(1, "this-process", ["b:1"])
         super().__init__(data_dir, rules, standbys=self.standbys, **options)
-        chain = self.ledger.chain
+        chain = self.store.chain
         if chain.last_number is not None and chain.last_root_hash is not None:
             self.standbys.stored(chain.last_number, chain.last_root_hash)
         self.acknowledging = self.conductor.acknowledging
 
     def report(self, number: int) -> None:
         """The standby has block `number` on disk."""
-        root_hash = self.ledger.root_hash_at(number)
+        root_hash = self.store.root_hash_at(number)
         assert root_hash is not None
         self.standbys.heard("b:1", DurableHeight("that-process", number, root_hash))
         self.acknowledging.release()
@@ -58,7 +58,7 @@ class Scene(Stage):
     async def stored(self, number: int) -> None:
         """Wait until a block is on disk here."""
         async with asyncio.timeout(ANSWER_SECONDS):
-            while self.ledger.last_number is None or self.ledger.last_number < number:  # noqa: ASYNC110
+            while self.store.last_number is None or self.store.last_number < number:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
 
     def metric(self, name: str) -> float:

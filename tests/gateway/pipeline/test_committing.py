@@ -58,7 +58,7 @@ def with_ledger(data_dir: Path, play: Callable[[BlockStore, FailingDisk, Commit]
     path = data_dir / "datastream.bin"
     path.touch()
     disk = FailingDisk(RealDisk(path))
-    ledger = BlockStore.open(data_dir, disk=disk)
+    store = BlockStore.open(data_dir, disk=disk)
 
     async def main() -> None:
         thread, turns = WorkThread("commit"), LoopSlots()
@@ -66,16 +66,16 @@ def with_ledger(data_dir: Path, play: Callable[[BlockStore, FailingDisk, Commit]
         async def commit_group(blocks: Sequence[VerifiedBlock]) -> None:
             size_bytes = sum(len(item) for block in blocks for item in block.items)
             began_ns = time.monotonic_ns()
-            took_ns = await commit(ledger, blocks, size_bytes, thread, turns, time.monotonic_ns)
+            took_ns = await commit(store, blocks, size_bytes, thread, turns, time.monotonic_ns)
             assert 0 < took_ns <= time.monotonic_ns() - began_ns
 
         try:
-            await play(ledger, disk, commit_group)
+            await play(store, disk, commit_group)
         finally:
             thread.close()
 
     asyncio.run(main())
-    ledger.close()
+    store.close()
     return stream_bytes(data_dir)
 
 
@@ -111,14 +111,14 @@ def test_what_is_on_disk_does_not_depend_on_where_it_was_laid_out(
     blocks = [block(number, item_count, item_bytes) for number, item_count in enumerate(item_counts)]
     threads: set[str] = set()
 
-    async def play(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+    async def play(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
         disk.calls.clear()
         with noted(threads.add):
             await commit(blocks)
         assert disk.calls == ["pwrite", "fdatasync", "pwrite", "fdatasync"]
 
-    async def append(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
-        ledger.append(blocks)
+    async def append(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+        store.append(blocks)
 
     assert with_ledger(tmp_path / "new", play) == with_ledger(tmp_path / "plain", append)
     assert threads == {"MainThread" if in_loop else "commit"}
@@ -151,11 +151,11 @@ def test_staged_blocks_are_the_plain_entries_of_each(
             for _ in range(count)
         ]
         blocks.append(VerifiedBlock(number, items, ROOT_HASH))
-    ledger = BlockStore.open(folder / "staged")
+    store = BlockStore.open(folder / "staged")
     for group in (blocks[:1], blocks[1:]):
-        for _ in ledger.stage(group):
+        for _ in store.stage(group):
             pass
-        ledger.commit_staged()
+        store.commit_staged()
     plain = DataStreamer.open(folder / "plain.bin")
     for block in blocks:
         plain.start_atomic_op()
@@ -165,14 +165,14 @@ def test_staged_blocks_are_the_plain_entries_of_each(
             else:
                 plain.add_stream_entry(entry_type, data)
         plain.commit_atomic_op()
-    assert ledger.streamer.committed == plain.committed
+    assert store.streamer.committed == plain.committed
     for block in blocks:
-        ledger.advance(block)
-        stored = ledger.read_block(block.number)
+        store.advance(block)
+        stored = store.read_block(block.number)
         assert stored is not None
         assert list(stored.items) == block.items
     length = plain.committed.total_length
-    ledger.close()
+    store.close()
     plain.close()
     assert stream_bytes(folder / "staged")[:length] == (folder / "plain.bin").read_bytes()[:length]
 
@@ -181,7 +181,7 @@ def test_no_round_of_the_loop_takes_more_than_one_piece(tmp_path: Path) -> None:
     """A block of four pieces, then two small ones that are laid out in one go with its last piece."""
     blocks = [block(0, 3 * STAGE_ITEMS_MAX + 100), block(1, 300), block(2, 300), block(3, STAGE_ITEMS_MAX)]
 
-    async def play(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+    async def play(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
         rounds = Rounds()
         try:
             with noted(rounds.note):
@@ -196,14 +196,14 @@ def test_no_round_of_the_loop_takes_more_than_one_piece(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
     blocks = [block(0, 2 * MANY), block(1, 10)]
 
-    async def play(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+    async def play(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
         disk.plan = {"fdatasync": [errno.EIO]}
         with pytest.raises(CommitFailed, match="commit failed at step 2 flush: Input/output error"):
             await commit(blocks)
-        assert ledger.streamer.committed.total_entries == 0
+        assert store.streamer.committed.total_entries == 0
         await commit(blocks)
 
-    async def without_failure(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+    async def without_failure(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
         await commit(blocks)
 
     assert with_ledger(tmp_path / "failing", play) == with_ledger(tmp_path / "good", without_failure)
@@ -212,13 +212,13 @@ def test_a_disk_that_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_block_that_cannot_be_laid_out_drops_its_group(tmp_path: Path) -> None:
     good, bad = block(0, 2 * MANY), VerifiedBlock(1, [b"\xff"], ROOT_HASH)
 
-    async def play(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+    async def play(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
         with pytest.raises(ItemError):
             await commit([good, bad])
-        assert ledger.streamer.committed.total_entries == 0
+        assert store.streamer.committed.total_entries == 0
         await commit([good])
 
-    async def without_it(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+    async def without_it(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
         await commit([good])
 
     assert with_ledger(tmp_path / "tried", play) == with_ledger(tmp_path / "good", without_it)
@@ -228,14 +228,14 @@ def test_a_group_whose_laying_out_is_given_up_leaves_nothing_behind(tmp_path: Pa
     """As when the node is torn down in the middle of it."""
     blocks = [block(0, 3 * MANY), block(1, 10)]
 
-    async def play(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
-        steps = ledger.stage(blocks)
+    async def play(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+        steps = store.stage(blocks)
         next(steps)
         steps.close()
-        assert ledger.streamer.committed.total_entries == 0
+        assert store.streamer.committed.total_entries == 0
         await commit(blocks)
 
-    async def without_it(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+    async def without_it(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
         await commit(blocks)
 
     assert with_ledger(tmp_path / "begun", play) == with_ledger(tmp_path / "good", without_it)
@@ -246,7 +246,7 @@ def test_no_piece_has_more_bytes_than_a_turn_may_lay_out(tmp_path: Path) -> None
     assert STAGE_ITEMS_MAX * STAGE_ITEM_BYTES_MAX > STAGE_BYTES_MAX
     sizes: list[list[int]] = []
 
-    async def play(ledger: BlockStore, disk: FailingDisk, commit: Commit) -> None:
+    async def play(store: BlockStore, disk: FailingDisk, commit: Commit) -> None:
         add = DataStreamer.add_stream_entries
 
         def spy(streamer: DataStreamer, entry_types: Sequence[int], data: Sequence[bytes]) -> None:

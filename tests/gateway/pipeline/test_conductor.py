@@ -293,7 +293,7 @@ def test_stopping_finishes_what_is_complete(tmp_path: Path, monkeypatch: pytest.
             for publisher in (alice, bob):
                 await publisher.expect("ack 0", "ack 1")
                 await publisher.expect_end("end SUCCESS last 1 about 0")
-        assert stage.ledger.last_number == 1
+        assert stage.store.last_number == 1
 
     on_stage(tmp_path, play)
 
@@ -353,7 +353,7 @@ def test_stopping_waits_no_longer_than_it_may_but_for_the_disk(
             assert not stopping.done()
             held.open()
             await stopping
-        assert stage.ledger.last_number == 0
+        assert stage.store.last_number == 0
 
     on_stage(tmp_path, play)
 
@@ -382,13 +382,13 @@ def test_other_parts_of_the_node_hear_of_targets_and_of_the_end_of_all_sources(t
 def test_a_bug_in_the_race_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         stage = Stage(tmp_path, None)
-        monkeypatch.setattr(stage.ledger, "advance", lambda block: 1 / 0)
+        monkeypatch.setattr(stage.store, "advance", lambda block: 1 / 0)
         alice = stage.publisher("alice")
         alice.block(BLOCKS[0])
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(asyncio.shield(stage.conductor.broken), ANSWER_SECONDS)
         await stage.conductor.stop(0.01)
-        stage.ledger.close()
+        stage.store.close()
 
     asyncio.run(main())
     reopened = BlockStore.open(tmp_path)

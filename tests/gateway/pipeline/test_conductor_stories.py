@@ -96,7 +96,7 @@ def test_a_block_that_links_to_another_chain_is_refused_whoever_signed_it(
         await alice.expect("ack 0", "ack 1")
         mallory.block(forked)
         await mallory.expect_end("end BAD_BLOCK_PROOF last 1 about 2")
-        assert stage.ledger.last_number == 1
+        assert stage.store.last_number == 1
         alice.block(chain[2])
         await alice.expect("ack 2")
 
@@ -212,7 +212,7 @@ def test_a_group_that_was_laid_out_when_the_disk_refused_comes_again(
         stage.disk.plan = {method: list(errors) for method, errors in plan.items()}
         alice.block(*blocks[:2])
         await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
-        assert stage.ledger.streamer.committed.total_entries == 0
+        assert stage.store.streamer.committed.total_entries == 0
         await recovered(stage)
         bob = stage.publisher("Bob")
         bob.block(*blocks)
@@ -227,13 +227,13 @@ def test_a_node_that_stops_in_the_middle_of_laying_out_finishes_the_block(tmp_pa
     async def play(stage: Stage) -> None:
         alice, bob = stage.publisher("Alice"), stage.publisher("Bob")
         alice.block(*blocks)
-        group = stage.ledger.streamer._group
+        group = stage.store.streamer._group
         async with asyncio.timeout(ANSWER_SECONDS):
             while not group.buffer:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        assert stage.ledger.streamer.committed.total_entries == 0
+        assert stage.store.streamer.committed.total_entries == 0
         await stage.conductor.stop(ANSWER_SECONDS)
-        acknowledged = stage.ledger.last_number
+        acknowledged = stage.store.last_number
         assert acknowledged is not None
         for publisher in (alice, bob):
             await publisher.expect(*(f"ack {number}" for number in range(acknowledged + 1)))
@@ -267,9 +267,9 @@ def test_a_stream_that_takes_no_further_commit_stops_the_node(
             with pytest.raises(StreamReadOnly):
                 await asyncio.wait_for(asyncio.shield(stage.conductor.broken), ANSWER_SECONDS)
         await stage.conductor.stop(ANSWER_SECONDS)
-        stage.ledger.close()
+        stage.store.close()
 
     asyncio.run(main())
-    ledger = BlockStore.open(tmp_path)
-    assert ledger.last_number == 0
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    assert store.last_number == 0
+    store.close()

@@ -42,7 +42,7 @@ def test_blocks_that_wait_for_a_commit_share_the_next_one(
             await held.reached()
             alice.block(*BLOCKS[1:])
             assert stage.events == []
-            assert stage.ledger.last_number is None
+            assert stage.store.last_number is None
             held.open()
             await alice.expect(*(f"ack {number}" for number in range(12)))
         assert stage.events.count("fdatasync") == 2 * 4
@@ -116,7 +116,7 @@ def test_a_group_is_finished_with_the_flush_that_begins_the_next_one(
             begun.open()
             await finished.reached()
             await alice.expect("ack 1")
-            assert stage.ledger.last_number == 1
+            assert stage.store.last_number == 1
             assert stage.events == ["pwrite", "fdatasync", "pwrite", "pwrite", "fdatasync"]
             alice.block(
                 BLOCKS[4]
@@ -193,7 +193,7 @@ def test_the_snapshot_of_the_chain_is_written_beside_the_loop_and_after_the_answ
             alice.block(BLOCKS[2])
             await alice.expect("ack 2")
         assert {name.split("_")[0] for name in held.threads} == {"commit"}
-        assert '"last_number": 1' in (stage.ledger.data_dir / "chain.json").read_text("utf-8")
+        assert '"last_number": 1' in (stage.store.data_dir / "chain.json").read_text("utf-8")
 
     on_stage(tmp_path, play)
 
@@ -257,11 +257,11 @@ def test_a_disk_that_refuses_ends_every_stream_and_is_forgiven(
     probe = BlockStore.probe
     probe_outcomes: list[OSError | None] = [OSError(errno.ENOSPC, "No space left on device"), None]
 
-    def failing_probe(ledger: BlockStore) -> None:
+    def failing_probe(store: BlockStore) -> None:
         outcome = probe_outcomes.pop(0)
         if outcome is not None:
             raise outcome
-        probe(ledger)
+        probe(store)
 
     monkeypatch.setattr(BlockStore, "probe", failing_probe)
 
@@ -280,8 +280,8 @@ def test_a_disk_that_refuses_ends_every_stream_and_is_forgiven(
                 if number == 2:
                     await publisher.expect("ack 1")
                 await publisher.expect_end(f"end PERSISTENCE_FAILED last {number - 1} about {number}")
-        assert stage.ledger.last_number == number - 1
-        assert stage.ledger.streamer.committed.total_entries == ENTRY_COUNTS[number]
+        assert stage.store.last_number == number - 1
+        assert stage.store.streamer.committed.total_entries == ENTRY_COUNTS[number]
         assert stage.conductor.arbiter.inflight_bytes == 0
         late = stage.publisher("late")
         await late.expect_end(f"end PERSISTENCE_FAILED last {number - 1} about {number}")
@@ -319,10 +319,10 @@ def test_a_disk_that_refuses_again_is_tried_again(
     probe = BlockStore.probe
     whys = ["full", "full", "broken"]
 
-    def failing_probe(ledger: BlockStore) -> None:
+    def failing_probe(store: BlockStore) -> None:
         if whys:
             raise OSError(errno.EIO, whys.pop(0))
-        probe(ledger)
+        probe(store)
 
     monkeypatch.setattr(BlockStore, "probe", failing_probe)
     shown: set[str | None] = set()
@@ -377,7 +377,7 @@ def test_blocks_that_wait_behind_a_commit_that_fails_are_dropped(
         async with asyncio.timeout(ANSWER_SECONDS):
             while stage.conductor.arbiter.persistence_failed is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
-        assert stage.ledger.streamer.committed.total_entries == 0
+        assert stage.store.streamer.committed.total_entries == 0
         bob = stage.publisher("bob")
         bob.block(*BLOCKS)
         await bob.expect(*(f"ack {number}" for number in range(12)))
@@ -406,7 +406,7 @@ def test_any_error_of_a_commit_is_one_of_persistence(
             alice.block(BLOCKS[number])
             last = number - 1 if number else None
             await alice.expect_end(f"end PERSISTENCE_FAILED last {last} about {number}")
-        assert not stage.ledger.has_begun
+        assert not stage.store.has_begun
         async with asyncio.timeout(ANSWER_SECONDS):
             while stage.conductor.arbiter.persistence_failed is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)

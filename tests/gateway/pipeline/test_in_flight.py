@@ -64,7 +64,7 @@ def test_a_large_set_is_hashed_in_a_thread_and_others_go_on(
             await bob.expect("ack 0")
         assert {name.split("_")[0] for name in held.threads} == {"hash"}
         assert len(held.threads) == 2  # the large one, then all that waited behind it together
-        stored = stage.ledger.read_block(0)
+        stored = stage.store.read_block(0)
         assert stored is not None
         assert stored.items == large.items
 

@@ -35,14 +35,14 @@ async def reader_of(
     shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
 ) -> AsyncIterator[BlockReader]:
     """A reader of a ledger with these blocks."""
-    ledger = BlockStore.open(data_dir)
-    commit(ledger, [VerifiedBlock(one.number, one.items, bytes(48)) for one in blocks])
-    reader = BlockReader(ledger.streamer, set_bytes_max, shared_bytes_max)
+    store = BlockStore.open(data_dir)
+    commit(store, [VerifiedBlock(one.number, one.items, bytes(48)) for one in blocks])
+    reader = BlockReader(store.streamer, set_bytes_max, shared_bytes_max)
     try:
         yield reader
     finally:
         reader.close()
-        ledger.close()
+        store.close()
 
 
 async def read_all(reader: BlockReader, position: Position, last_number: int) -> list[list[int | None]]:

@@ -157,10 +157,10 @@ def test_few_blocks_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     go_on, begun = threading.Event(), list[int]()
     read_block = BlockStore.read_block
 
-    def held(ledger: BlockStore, number: int) -> StoredBlock | None:
+    def held(store: BlockStore, number: int) -> StoredBlock | None:
         begun.append(number)
         assert go_on.wait(ANSWER_SECONDS)
-        return read_block(ledger, number)
+        return read_block(store, number)
 
     async def scenario(wire: Wire) -> None:
         monkeypatch.setattr(BlockStore, "read_block", held)
@@ -191,7 +191,7 @@ def test_a_block_that_cannot_be_read_is_told_from_one_that_is_not_held(
     error: Exception,
     status: int,
 ) -> None:
-    def damaged(ledger: BlockStore, number: int) -> None:
+    def damaged(store: BlockStore, number: int) -> None:
         raise error
 
     async def scenario(wire: Wire) -> None:
@@ -215,9 +215,9 @@ def test_a_status_request_reads_one_root_hash_however_often_it_asks(
     asked = list[int]()
     root_hash_at = BlockStore.root_hash_at
 
-    def counted(ledger: BlockStore, number: int) -> bytes | None:
+    def counted(store: BlockStore, number: int) -> bytes | None:
         asked.append(number)
-        return root_hash_at(ledger, number)
+        return root_hash_at(store, number)
 
     async def scenario(wire: Wire) -> None:
         monkeypatch.setattr(BlockStore, "root_hash_at", counted)
@@ -353,7 +353,7 @@ def test_facts_are_told_to_who_asks_for_them(tmp_path: Path, asked: str, root_nu
         assert (facts["role"], facts["publishers"]) == ("active", 1)
         expected = None
         if root_number is not None:
-            root_hash = wire.node.ledger.root_hash_at(root_number)
+            root_hash = wire.node.store.root_hash_at(root_number)
             assert root_hash is not None
             expected = root_hash.hex()
         assert facts.get("root_hash") == expected

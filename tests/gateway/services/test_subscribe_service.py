@@ -43,9 +43,9 @@ class Serving:
     """A ledger and its subscribe service, without the rest of a node."""
 
     def __init__(self, data_dir: Path, limits: SubscribeLimits, first_number: int | None = 0) -> None:
-        self.ledger = BlockStore.open(data_dir)
+        self.store = BlockStore.open(data_dir)
         self.metrics = Metrics(verification_mode="full")
-        self.service = SubscribeService(self.ledger, first_number, self.metrics, limits)
+        self.service = SubscribeService(self.store, first_number, self.metrics, limits)
         self.nodes = KnownNodes()
         self.server: GrpcServer
         self.grpc_address: Address
@@ -60,19 +60,19 @@ class Serving:
 
     async def commit(self, *blocks: Block) -> None:
         """Put blocks into the ledger; nobody verifies them."""
-        await commit_to(self.ledger, *blocks)
+        await commit_to(self.store, *blocks)
 
     async def subscribe(self, start: int, end: int = U64_MAX) -> Reader:
         """Subscribe to it."""
         return await self.wire.subscribe(start, end)
 
 
-async def commit_to(ledger: BlockStore, *blocks: Block) -> None:
+async def commit_to(store: BlockStore, *blocks: Block) -> None:
     """Commit blocks that nobody has verified."""
     verified = [VerifiedBlock(block.number, block.items, b"\x05" * 48) for block in blocks]
-    await asyncio.to_thread(ledger.append, verified)
+    await asyncio.to_thread(store.append, verified)
     for block in verified:
-        ledger.advance(block)
+        store.advance(block)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -93,7 +93,7 @@ async def serving(data_dir: Path, first_number: int | None = 0, **limits: Any) -
         await one.wire.close()
         await one.server.stop(0)
         one.service.release()
-        one.ledger.close()
+        one.store.close()
 
 
 def big_block(number: int, *sizes: int) -> Block:
@@ -225,7 +225,7 @@ def test_a_damaged_stream_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureF
     async def scenario() -> None:
         async with serving(tmp_path) as node:
             await node.commit(*BLOCKS[:3])
-            offset = node.ledger.streamer.offset_of(damaged)
+            offset = node.store.streamer.offset_of(damaged)
             with (tmp_path / "datastream.bin").open("r+b") as file:
                 file.seek(offset)
                 file.write(b"\x07")
@@ -286,7 +286,7 @@ def test_a_subscriber_that_takes_nothing_does_not_keep_a_node_from_stopping(
 ) -> None:
     async def scenario() -> None:
         async with running_node(tmp_path, shutdown_grace_seconds=0.2) as node, wire_to(node) as wire:
-            await commit_to(node.ledger, *[big_block(number, *[100_000] * 30) for number in range(12)])
+            await commit_to(node.store, *[big_block(number, *[100_000] * 30) for number in range(12)])
             reader = await wire.subscribe(0)
             assert await reader.next() == big_block(0, *[100_000] * 30)
             [stream] = node.subscribe_service._streams
@@ -574,9 +574,9 @@ def test_a_node_that_begins_anywhere_serves_who_was_there_before_its_first_block
 
 
 def test_a_restarted_node_serves_its_history(tmp_path: Path) -> None:
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, [VerifiedBlock(block.number, block.items, b"\x05" * 48) for block in BLOCKS[:4]])
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    commit(store, [VerifiedBlock(block.number, block.items, b"\x05" * 48) for block in BLOCKS[:4]])
+    store.close()
 
     async def scenario() -> None:
         async with serving(tmp_path) as node:

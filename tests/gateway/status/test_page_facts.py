@@ -61,7 +61,7 @@ def test_the_status_follows_what_happens(tmp_path: Path) -> None:
             busy = await facts(node)
             assert busy["phase"] == "active"
             assert busy["last_block"] == 0
-            assert busy["last_root_hash"] == (node.ledger.root_hash_at(0) or b"").hex()
+            assert busy["last_root_hash"] == (node.store.root_hash_at(0) or b"").hex()
             assert busy["winners"] == [["claimed:alice", 1]]
             assert busy["publishers"] == [
                 {"name": "claimed:alice", "doing": "sends block 1"},

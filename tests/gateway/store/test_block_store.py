@@ -45,20 +45,20 @@ def verified(block: Block) -> VerifiedBlock:
 BLOCKS = [verified(block) for block in make_blocks(8)]
 
 
-def commit(ledger: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
+def commit(store: BlockStore, blocks: Sequence[VerifiedBlock]) -> None:
     """Commit blocks as one group."""
-    ledger.append(blocks)
+    store.append(blocks)
     for block in blocks:
-        ledger.advance(block)
-    if ledger.snapshot_due:
-        ledger.write_snapshot()
+        store.advance(block)
+    if store.snapshot_due:
+        store.write_snapshot()
 
 
 def filled(data_dir: Path, blocks: Sequence[VerifiedBlock] = BLOCKS) -> bytes:
     """Make a ledger of these blocks; return its stream file."""
-    ledger = BlockStore.open(data_dir)
-    commit(ledger, blocks)
-    ledger.close()
+    store = BlockStore.open(data_dir)
+    commit(store, blocks)
+    store.close()
     return stream_bytes(data_dir)
 
 
@@ -79,12 +79,12 @@ def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any
 
 
 def test_an_empty_ledger(tmp_path: Path) -> None:
-    ledger = BlockStore.open(tmp_path / "new" / "folder")
-    assert (ledger.first_number, ledger.last_number) == (None, None)
-    assert ledger.read_block(0) is None
-    ledger.close()
-    ledger.close()
-    assert sorted(path.name for path in ledger.data_dir.iterdir()) == ["datastream.bin", "datastream.db"]
+    store = BlockStore.open(tmp_path / "new" / "folder")
+    assert (store.first_number, store.last_number) == (None, None)
+    assert store.read_block(0) is None
+    store.close()
+    store.close()
+    assert sorted(path.name for path in store.data_dir.iterdir()) == ["datastream.bin", "datastream.db"]
 
 
 def test_settings_of_a_new_stream_that_the_file_does_not_have_are_told(
@@ -93,46 +93,46 @@ def test_settings_of_a_new_stream_that_the_file_does_not_have_are_told(
     told = "setting is for a new stream file; this one keeps its own"
     BlockStore.open(tmp_path, system_id=1, version=3).close()
     assert logged(caplog, told) == []
-    ledger = BlockStore.open(tmp_path, system_id=2, version=3)
-    assert ledger.streamer.header.system_id == 1
-    ledger.close()
+    store = BlockStore.open(tmp_path, system_id=2, version=3)
+    assert store.streamer.header.system_id == 1
+    store.close()
     assert logged(caplog, told) == [{"name": "stream.system_id", "value": 2, "kept": 1}]
 
 
 def test_a_block_becomes_the_entries_of_the_layout(tmp_path: Path) -> None:
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[:2])
-    entries = [(entry.type, entry.data) for entry in ledger.streamer.read_entries(0)]
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS[:2])
+    entries = [(entry.type, entry.data) for entry in store.streamer.read_entries(0)]
     first, second = BLOCKS[:2]
     assert entries == encode(0, first.items, first.root_hash) + encode(1, second.items, second.root_hash)
-    assert ledger.streamer.get_bookmark(legacy_bookmark_of(1)) == len(first.items) + 4
-    assert (ledger.first_number, ledger.last_number) == (0, 1)
-    assert ledger.chain.last_root_hash == second.root_hash
-    ledger.close()
+    assert store.streamer.get_bookmark(legacy_bookmark_of(1)) == len(first.items) + 4
+    assert (store.first_number, store.last_number) == (0, 1)
+    assert store.chain.last_root_hash == second.root_hash
+    store.close()
 
 
 def test_blocks_are_read_back(tmp_path: Path) -> None:
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[3:6])
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS[3:6])
     for block in BLOCKS[3:6]:
-        stored = ledger.read_block(block.number)
+        stored = store.read_block(block.number)
         assert stored is not None
         assert (stored.number, stored.items, stored.root_hash) == (
             block.number,
             tuple(block.items),
             block.root_hash,
         )
-    assert [ledger.read_block(number) for number in (0, 2, 6, 1 << 64)] == [None] * 4
-    ledger.close()
+    assert [store.read_block(number) for number in (0, 2, 6, 1 << 64)] == [None] * 4
+    store.close()
 
 
 def test_a_group_shares_one_pair_of_flushes_and_leaves_the_same_bytes(tmp_path: Path) -> None:
     disk = disk_at(tmp_path / "group")
-    ledger = BlockStore.open(tmp_path / "group", disk=disk)
+    store = BlockStore.open(tmp_path / "group", disk=disk)
     disk.calls.clear()
-    commit(ledger, BLOCKS)
+    commit(store, BLOCKS)
     assert disk.calls == ["pwrite", "fdatasync", "pwrite", "fdatasync"]
-    ledger.close()
+    store.close()
     single = BlockStore.open(tmp_path / "single")
     for block in BLOCKS:
         commit(single, [block])
@@ -160,40 +160,40 @@ def test_a_commit_that_fails_leaves_the_ledger_as_it_was(
     tmp_path: Path, plan: dict[str, list[int | None]], reason: str
 ) -> None:
     disk = disk_at(tmp_path / "failing")
-    ledger = BlockStore.open(tmp_path / "failing", disk=disk)
-    commit(ledger, BLOCKS[:2])
-    before = ledger.streamer.committed
+    store = BlockStore.open(tmp_path / "failing", disk=disk)
+    commit(store, BLOCKS[:2])
+    before = store.streamer.committed
     disk.plan = {name: list(outcomes) for name, outcomes in plan.items()}
     with pytest.raises(CommitFailed) as caught:
-        ledger.append(BLOCKS[2:4])
+        store.append(BLOCKS[2:4])
     assert f"commit failed at step {reason}" in str(caught.value)
-    assert (ledger.first_number, ledger.last_number, ledger.streamer.committed) == (0, 1, before)
-    assert ledger.read_block(2) is None
+    assert (store.first_number, store.last_number, store.streamer.committed) == (0, 1, before)
+    assert store.read_block(2) is None
     disk.plan.clear()
-    commit(ledger, BLOCKS[2:])
-    ledger.close()
+    commit(store, BLOCKS[2:])
+    store.close()
     assert stream_bytes(tmp_path / "failing") == filled(tmp_path / "good")
 
 
 def test_a_first_commit_that_fails_leaves_the_ledger_empty(tmp_path: Path) -> None:
     disk = disk_at(tmp_path)
-    ledger = BlockStore.open(tmp_path, disk=disk)
+    store = BlockStore.open(tmp_path, disk=disk)
     disk.plan = {"pwrite": [errno.ENOSPC]}
     with pytest.raises(CommitFailed):
-        ledger.append(BLOCKS[3:4])
-    assert (ledger.first_number, ledger.last_number) == (None, None)
-    commit(ledger, BLOCKS[:1])
-    assert (ledger.first_number, ledger.last_number) == (0, 0)
-    ledger.close()
+        store.append(BLOCKS[3:4])
+    assert (store.first_number, store.last_number) == (None, None)
+    commit(store, BLOCKS[:1])
+    assert (store.first_number, store.last_number) == (0, 0)
+    store.close()
 
 
 def test_a_block_that_cannot_be_laid_out_drops_its_group(tmp_path: Path) -> None:
-    ledger = BlockStore.open(tmp_path / "tried")
+    store = BlockStore.open(tmp_path / "tried")
     with pytest.raises(ItemError):
-        ledger.append([BLOCKS[0], VerifiedBlock(1, [b"\xff"], bytes(48))])
-    assert ledger.streamer.committed.total_entries == 0
-    commit(ledger, BLOCKS)
-    ledger.close()
+        store.append([BLOCKS[0], VerifiedBlock(1, [b"\xff"], bytes(48))])
+    assert store.streamer.committed.total_entries == 0
+    commit(store, BLOCKS)
+    store.close()
     assert stream_bytes(tmp_path / "tried") == filled(tmp_path / "good")
 
 
@@ -206,23 +206,23 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
         Error=plyvel.Error,
         CorruptionError=plyvel.CorruptionError,
     )
-    ledger = None
+    store = None
     with monkeypatch.context() as patch:
         patch.setattr(leveldb_log, "plyvel", stand_in)
-        ledger = BlockStore.open(tmp_path)
+        store = BlockStore.open(tmp_path)
         state.update(write_fails=True, open_fails=True)
-        commit(ledger, BLOCKS[:1])
-        stored = ledger.read_block(0)
+        commit(store, BLOCKS[:1])
+        stored = store.read_block(0)
         assert stored is not None
         assert stored.root_hash == BLOCKS[0].root_hash
         with pytest.raises(CommitFailed, match=r"at step 0a repair: .*: bookmark DB: no room"):
-            ledger.append(BLOCKS[1:2])
+            store.append(BLOCKS[1:2])
         with pytest.raises(CommitFailed, match=r"at step 0a repair: .*: bookmark DB: no room"):
-            ledger.probe()  # or readiness would come and go
+            store.probe()  # or readiness would come and go
         state.update(write_fails=False, open_fails=False)
-        ledger.probe()
-        commit(ledger, BLOCKS[1:])
-        ledger.close()
+        store.probe()
+        commit(store, BLOCKS[1:])
+        store.close()
     again = BlockStore.open(tmp_path)
     assert [again.read_block(number) is not None for number in range(9)] == [True] * 8 + [False]
     again.close()
@@ -231,9 +231,9 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
 def test_probe_leaves_nothing_and_tells_a_disk_that_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = BlockStore.open(tmp_path)
+    store = BlockStore.open(tmp_path)
     before = sorted(tmp_path.iterdir())
-    ledger.probe()
+    store.probe()
     assert sorted(tmp_path.iterdir()) == before
 
     def fail(_: int) -> None:
@@ -241,10 +241,10 @@ def test_probe_leaves_nothing_and_tells_a_disk_that_refuses(
 
     monkeypatch.setattr(os, "fdatasync", fail)
     with pytest.raises(OSError, match="Input/output error"):
-        ledger.probe()
+        store.probe()
     assert sorted(tmp_path.iterdir()) == before
     monkeypatch.undo()
-    ledger.close()
+    store.close()
 
 
 # --- restarts -----------------------------------------------------------------------------------------------
@@ -252,23 +252,23 @@ def test_probe_leaves_nothing_and_tells_a_disk_that_refuses(
 
 def reopened(data_dir: Path) -> tuple[int | None, int | None, dict[str, object]]:
     """First block, last block and chain of a ledger that is opened again."""
-    ledger = BlockStore.open(data_dir)
-    found = (ledger.first_number, ledger.last_number, ledger.chain.state())
-    ledger.close()
+    store = BlockStore.open(data_dir)
+    found = (store.first_number, store.last_number, store.chain.state())
+    store.close()
     return found
 
 
 @pytest.mark.parametrize("first", [0, 3])
 def test_a_restart_goes_on_where_it_was(tmp_path: Path, first: int) -> None:
     """Also one in the middle of a chain, whose tree over all roots is not known."""
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[first:6])
-    state = ledger.chain.state()
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS[first:6])
+    state = store.chain.state()
+    store.close()
     assert reopened(tmp_path) == (first, 5, state)
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[6:])
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS[6:])
+    store.close()
     assert stream_bytes(tmp_path) == filled(tmp_path / "good", BLOCKS[first:])
 
 
@@ -372,16 +372,16 @@ def test_a_start_reads_only_what_came_after_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledger_module, "CHAIN_SNAPSHOT_BLOCKS", 3)
-    ledger = BlockStore.open(tmp_path)
+    store = BlockStore.open(tmp_path)
     numbers = []
     for block in BLOCKS:
-        commit(ledger, [block])
+        commit(store, [block])
         state = (
             json.loads((tmp_path / "chain.json").read_text()) if (tmp_path / "chain.json").exists() else {}
         )
         numbers.append(state["chain"]["last_number"] if state else None)
     assert numbers == [None, None, 2, 2, 2, 5, 5, 5]
-    ledger.streamer.close()  # as a crash leaves it: the snapshot is not brought up to date
+    store.streamer.close()  # as a crash leaves it: the snapshot is not brought up to date
 
     rolled: list[int] = []
     roll_forward = BlockStore._roll_forward
@@ -406,9 +406,9 @@ def test_an_opening_that_is_ended_leaves_all_as_it_was(tmp_path: Path, has_index
         with pytest.raises(StartAbandoned):
             BlockStore.open(tmp_path, go_on=Mock(side_effect=[*[None] * calls_count, StartAbandoned]))
         assert not (tmp_path / "chain.json").exists()
-    ledger = BlockStore.open(tmp_path)
-    assert (ledger.first_number, ledger.chain.last_root_hash) == (0, BLOCKS[-1].root_hash)
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    assert (store.first_number, store.chain.last_root_hash) == (0, BLOCKS[-1].root_hash)
+    store.close()
     assert stream_bytes(tmp_path) == written
 
 
@@ -554,45 +554,45 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_ledger_has_one_owner(tmp_path: Path) -> None:
-    ledger = BlockStore.open(tmp_path)
+    store = BlockStore.open(tmp_path)
     with pytest.raises(StreamInUse, match="the stream is in use by another program or opener"):
         BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[:1])
-    ledger.close()
+    commit(store, BLOCKS[:1])
+    store.close()
     assert reopened(tmp_path)[:2] == (0, 0)
 
 
 def test_a_block_that_is_not_where_its_bookmark_says_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[:2])
-    monkeypatch.setattr(ledger.streamer, "get_bookmark", lambda bookmark: 0)
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS[:2])
+    monkeypatch.setattr(store.streamer, "get_bookmark", lambda bookmark: 0)
     with pytest.raises(LayoutError, match=r"block at entry 0: got 0, expected 1$"):
-        ledger.read_block(1)
-    last_entry = ledger.streamer.committed.total_entries
-    monkeypatch.setattr(ledger.streamer, "get_bookmark", lambda bookmark: last_entry)
+        store.read_block(1)
+    last_entry = store.streamer.committed.total_entries
+    monkeypatch.setattr(store.streamer, "get_bookmark", lambda bookmark: last_entry)
     with pytest.raises(LayoutError) as caught:
-        ledger.read_block(1)
+        store.read_block(1)
     assert str(caught.value) == (
         f"block 1 at entry {last_entry}: got the end of the stream, expected the end of the block"
     )
     monkeypatch.undo()
-    assert ledger.streamer.get_bookmark(bookmark_of(1)) == len(entries_of(BLOCKS[0]))
-    ledger.close()
+    assert store.streamer.get_bookmark(bookmark_of(1)) == len(entries_of(BLOCKS[0]))
+    store.close()
 
 
 def test_the_root_hash_of_the_last_block_while_the_next_ones_are_committed(tmp_path: Path) -> None:
     """They are in the stream before the chain takes note of them; nodes then seemed not to agree."""
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[:2])
-    ledger.append(BLOCKS[2:4])
-    assert ledger.last_number == 1
-    assert ledger.root_hash_at(1) == BLOCKS[1].root_hash
-    assert ledger.root_hash_at(0) == BLOCKS[0].root_hash
-    assert ledger.root_hash_at(2) is None
-    ledger.advance(BLOCKS[2])
-    assert ledger.root_hash_at(2) == BLOCKS[2].root_hash
-    ledger.advance(BLOCKS[3])
-    assert ledger.root_hash_at(3) == BLOCKS[3].root_hash
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS[:2])
+    store.append(BLOCKS[2:4])
+    assert store.last_number == 1
+    assert store.root_hash_at(1) == BLOCKS[1].root_hash
+    assert store.root_hash_at(0) == BLOCKS[0].root_hash
+    assert store.root_hash_at(2) is None
+    store.advance(BLOCKS[2])
+    assert store.root_hash_at(2) == BLOCKS[2].root_hash
+    store.advance(BLOCKS[3])
+    assert store.root_hash_at(3) == BLOCKS[3].root_hash
+    store.close()

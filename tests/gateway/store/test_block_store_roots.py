@@ -18,31 +18,31 @@ def with_two_roots(tmp_path: Path) -> tuple[BlockStore, bytes]:
     """A ledger whose last block may have another root, and that root."""
     other = b"o" * HASH_SIZE
     filled(tmp_path, BLOCKS[:3])
-    ledger = BlockStore.open(tmp_path)
-    ledger.learn(LastLayout(78, 16, other))
-    return ledger, other
+    store = BlockStore.open(tmp_path)
+    store.learn(LastLayout(78, 16, other))
+    return store, other
 
 
 def test_a_root_that_is_settled_is_written_in_its_place_and_found_again(tmp_path: Path) -> None:
-    ledger, other = with_two_roots(tmp_path)
-    before = ledger.streamer.committed.total_entries
-    ledger.settle(other)
-    ledger.settle(other)  # as after a disk that has refused what followed
-    ledger.settled()
-    assert ledger.streamer.committed.total_entries == before
-    assert (ledger.root_hash_at(2), ledger.chain.last_root_hash) == (other, other)
-    links = ledger.chain.links_of_next()
+    store, other = with_two_roots(tmp_path)
+    before = store.streamer.committed.total_entries
+    store.settle(other)
+    store.settle(other)  # as after a disk that has refused what followed
+    store.settled()
+    assert store.streamer.committed.total_entries == before
+    assert (store.root_hash_at(2), store.chain.last_root_hash) == (other, other)
+    links = store.chain.links_of_next()
     assert links == (other, tree_root([BLOCKS[0].root_hash, BLOCKS[1].root_hash, other]))
-    ledger.close()
+    store.close()
     again = BlockStore.open(tmp_path)
     assert again.chain.links_of_next() == links
     again.close()
 
 
 def test_a_stop_between_settling_a_root_and_noting_it_leaves_the_settled_one(tmp_path: Path) -> None:
-    ledger, other = with_two_roots(tmp_path)
-    ledger.settle(other)
-    ledger.streamer.close()  # with the snapshot of before
+    store, other = with_two_roots(tmp_path)
+    store.settle(other)
+    store.streamer.close()  # with the snapshot of before
     again = BlockStore.open(tmp_path)
     assert again.chain.links_of_next()[0] == other
     again.close()
@@ -56,12 +56,12 @@ def test_a_snapshot_of_an_earlier_version_is_made_anew_where_the_last_root_may_b
     state = json.loads(path.read_text())["chain"]
     del state["tree_stack_before"]
     path.write_text(pack(state))
-    ledger = BlockStore.open(tmp_path)
-    links = ledger.chain.links_of_next()
-    ledger.learn(LastLayout(78, 16, None))
+    store = BlockStore.open(tmp_path)
+    links = store.chain.links_of_next()
+    store.learn(LastLayout(78, 16, None))
     assert logged(caplog, "chain snapshot is of an earlier version: all root hashes are read again") == []
-    ledger.learn(LastLayout(78, 16, b"o" * HASH_SIZE))
+    store.learn(LastLayout(78, 16, b"o" * HASH_SIZE))
     assert len(logged(caplog, "chain snapshot is of an earlier version: all root hashes are read again")) == 1
-    assert ledger.chain.links_of_next() == links
-    assert ledger.chain.in_other_layout() is not None
-    ledger.close()
+    assert store.chain.links_of_next() == links
+    assert store.chain.in_other_layout() is not None
+    store.close()

@@ -107,11 +107,11 @@ def test_what_a_stream_holds_is_seen_without_a_lock(tmp_path: Path) -> None:
         assert not looked.holds_blocks
     with plain(tmp_path / "empty.bin", 0):
         assert not look_at(tmp_path / "empty.bin").holds_blocks
-    ledger = BlockStore.open(tmp_path / "node")
-    commit_blocks(ledger, BLOCKS[:3])
+    store = BlockStore.open(tmp_path / "node")
+    commit_blocks(store, BLOCKS[:3])
     assert look_at(tmp_path / "node" / "datastream.bin").holds_blocks
-    streamer = ledger.streamer
+    streamer = store.streamer
     times = [block_time(streamer, streamer.get_bookmark(bookmark_of(number))) for number in range(3)]
     assert times == [1767225600 + 2 * number for number in range(3)]
     assert block_time(streamer, 3) is None  # in mid-block: an item that is no header
-    ledger.close()
+    store.close()

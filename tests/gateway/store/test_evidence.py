@@ -36,11 +36,11 @@ def put_header(data_dir: Path, header: bytes) -> None:
 
 def filled_in_groups(data_dir: Path, *groups: Sequence[VerifiedBlock]) -> list[bytes]:
     """Make a ledger of groups of blocks; return the header behind each."""
-    ledger, headers = BlockStore.open(data_dir), []
+    store, headers = BlockStore.open(data_dir), []
     for group in groups:
-        commit(ledger, group)
+        commit(store, group)
         headers.append(header_of(data_dir))
-    ledger.close()
+    store.close()
     return headers
 
 
@@ -77,9 +77,9 @@ def test_a_header_that_went_back_is_refused_and_each_is_told(tmp_path: Path) -> 
         f"{end}, with blocks 5 to 7 behind the header"
     )
     put_header(tmp_path, headers[1])
-    ledger = BlockStore.open(tmp_path)
-    assert ledger.last_number == 7
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    assert store.last_number == 7
+    store.close()
 
 
 @pytest.mark.parametrize("witness", ["chain.json", "datastream.db"])
@@ -129,18 +129,18 @@ def test_a_folder_that_is_older_than_its_file_is_opened(tmp_path: Path) -> None:
         target = new / name
         shutil.rmtree(target) if target.is_dir() else target.unlink()
         (shutil.copytree if (old / name).is_dir() else shutil.copy)(old / name, target)
-    ledger = BlockStore.open(new)
-    assert ledger.last_number == 7
-    assert [ledger.read_block(number) is not None for number in range(8)] == [True] * 8
-    ledger.close()
+    store = BlockStore.open(new)
+    assert store.last_number == 7
+    assert [store.read_block(number) is not None for number in range(8)] == [True] * 8
+    store.close()
 
 
 def test_a_chain_that_cannot_be_read_is_no_witness(tmp_path: Path) -> None:
     filled(tmp_path, BLOCKS[:3])
     (tmp_path / "chain.json").write_bytes(b"\xff")
-    ledger = BlockStore.open(tmp_path)
-    assert ledger.last_number == 2
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    assert store.last_number == 2
+    store.close()
 
 
 # --- what a crash leaves, and what not ----------------------------------------------------------------------
@@ -171,10 +171,10 @@ def test_a_crash_leaves_a_group_and_a_block_that_was_begun(
         found = refused(data_dir, group_blocks_max=group_blocks_max)
         assert f"with blocks 3 to {3 + count - 1} behind the header" in found
         return
-    ledger = BlockStore.open(data_dir, group_blocks_max=group_blocks_max)
-    assert ledger.last_number == 2
-    assert not any(stream_bytes(data_dir)[ledger.streamer.committed.total_length :])
-    ledger.close()
+    store = BlockStore.open(data_dir, group_blocks_max=group_blocks_max)
+    assert store.last_number == 2
+    assert not any(stream_bytes(data_dir)[store.streamer.committed.total_length :])
+    store.close()
 
 
 @pytest.mark.parametrize("is_more", [False, True])
@@ -200,9 +200,9 @@ def test_a_copy_of_a_stream_that_was_being_written_is_opened(
     copy.mkdir()
     shutil.copy(tmp_path / "node" / "datastream.bin", copy)
     put_header(copy, headers[0])
-    ledger = BlockStore.open(copy)
-    assert ledger.last_number == 2
-    ledger.close()
+    store = BlockStore.open(copy)
+    assert store.last_number == 2
+    store.close()
     text = "blocks behind the header are cut off, as of a copy of a stream that was being written"
     assert {"first_block": 3, "last_block": len(MANY) - 1} in logged(caplog, text)
 
@@ -210,12 +210,12 @@ def test_a_copy_of_a_stream_that_was_being_written_is_opened(
 @pytest.mark.parametrize("begun", [1, 2])
 def test_what_was_begun_is_dropped_by_the_next_start(tmp_path: Path, begun: int) -> None:
     """Killed between the halves of a commit: one group of whole blocks, or two."""
-    ledger = BlockStore.open(tmp_path)
-    commit(ledger, BLOCKS[:3])
+    store = BlockStore.open(tmp_path)
+    commit(store, BLOCKS[:3])
     for number in range(3, 3 + begun):
-        ledger.begin(BLOCKS[number : number + 1])
-    ledger.streamer._bookmarks.close()  # as a kill does
-    ledger.streamer._file.disk.close()
+        store.begin(BLOCKS[number : number + 1])
+    store.streamer._bookmarks.close()  # as a kill does
+    store.streamer._file.disk.close()
     header = header_of(tmp_path)
     again = BlockStore.open(tmp_path)
     last = 2 + begun - 1

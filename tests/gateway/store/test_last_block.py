@@ -47,18 +47,18 @@ def look(
     root_layout: RootLayout = "auto",
 ) -> LastBlock | None:
     """Look at the last of these blocks."""
-    ledger = stored(data_dir, blocks)
+    store = stored(data_dir, blocks)
     try:
         proofs = ProofVerifier(keys, mode, ledger_data, book)
-        return look_at_last_block(ledger, BlockVerifier(proofs, root_layout))
+        return look_at_last_block(store, BlockVerifier(proofs, root_layout))
     finally:
-        ledger.close()
+        store.close()
 
 
 def change_end(data_dir: Path, changed: bytes) -> None:
     """Write another root hash into the end of the last block."""
-    ledger = BlockStore.open(data_dir)
-    streamer = ledger.streamer
+    store = BlockStore.open(data_dir)
+    streamer = store.streamer
     number = streamer.committed.total_entries - 1
     end = streamer.get_entry(number)
     streamer.update_entry_data(number, BLOCK_END_TYPE, end.data[:8] + changed)
@@ -128,9 +128,9 @@ def test_an_address_book_that_does_not_fit_is_a_lack(tmp_path: Path) -> None:
 
 def test_a_root_hash_that_is_not_the_blocks_is_damage(tmp_path: Path) -> None:
     """Or the next block of every honest publisher would be refused, for ever."""
-    ledger = stored(tmp_path, BLOCKS)
-    root_hash = ledger.root_hash_at(2)
-    ledger.close()
+    store = stored(tmp_path, BLOCKS)
+    root_hash = store.root_hash_at(2)
+    store.close()
     assert root_hash is not None
     change_end(tmp_path, bytes([root_hash[0] ^ 1]) + root_hash[1:])
     for mode in ("full", "hash"):
@@ -162,9 +162,9 @@ def real_other_root(block: Block) -> bytes:
 
 def flip_root(data_dir: Path, number: int) -> None:
     """Change a bit of the root hash that a block was stored with, as a disk does."""
-    ledger = BlockStore.open(data_dir)
-    root_hash = ledger.root_hash_at(number)
-    ledger.streamer.close()  # without a snapshot
+    store = BlockStore.open(data_dir)
+    root_hash = store.root_hash_at(number)
+    store.streamer.close()  # without a snapshot
     assert root_hash is not None
     path = data_dir / "datastream.bin"
     content = bytearray(path.read_bytes())
@@ -194,7 +194,7 @@ def test_a_root_hash_of_an_earlier_block_is_damage(tmp_path: Path, has_snapshot:
 def test_a_root_hash_on_an_earlier_page_is_damage_where_the_links_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BlockStore, "first_on_last_page", lambda ledger: ledger.last_number)
+    monkeypatch.setattr(BlockStore, "first_on_last_page", lambda store: store.last_number)
     stored(tmp_path, BLOCKS).close()
     flip_root(tmp_path, 0)
     assert look(tmp_path, []) is not None  # the chain is that of the snapshot
@@ -211,7 +211,7 @@ def test_a_snapshot_of_a_block_that_is_stored_otherwise_tells_which_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a kill, when the snapshot is of an earlier block."""
-    monkeypatch.setattr(BlockStore, "first_on_last_page", lambda ledger: ledger.last_number)
+    monkeypatch.setattr(BlockStore, "first_on_last_page", lambda store: store.last_number)
     stored(tmp_path / "short", BLOCKS[:2]).close()
     stored(tmp_path / "node", BLOCKS).close()
     (tmp_path / "short" / "chain.json").replace(tmp_path / "node" / "chain.json")

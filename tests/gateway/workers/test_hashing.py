@@ -235,7 +235,7 @@ def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
         await alice.expect("ack 1")
         assert not process.ready.is_set()
         for block in BLOCKS[:2]:
-            stored = stage.ledger.read_block(block.number)
+            stored = stage.store.read_block(block.number)
             assert stored is not None
             assert stored.items == block.items
 

@@ -31,7 +31,7 @@ def test_a_laggard_does_not_send_what_it_was_told_is_stored(tmp_path: Path) -> N
 
         client = PublishClient([str(stage.node.grpc_address)], "laggard")
         publishing = asyncio.ensure_future(client.publish(lagging()))
-        await stage.until(lambda: stage.node.ledger.last_number == 0)
+        await stage.until(lambda: stage.node.store.last_number == 0)
         fast = await stage.publisher("fast")
         await fast.block(*BLOCKS[1:6])
         await fast.expect(*(f"ack {number}" for number in range(1, 6)))
@@ -60,7 +60,7 @@ def test_a_routine_reset_between_blocks_loses_and_repeats_nothing(tmp_path: Path
         report = await publish_blocks(slow(), [str(stage.node.grpc_address)], "alice", options)
         assert (report.blocks, report.acknowledged, report.unacknowledged) == (len(BLOCKS), len(BLOCKS), 0)
         assert report.reconnects >= 2
-        assert stage.node.ledger.last_number == len(BLOCKS) - 1
+        assert stage.node.store.last_number == len(BLOCKS) - 1
 
     play(tmp_path, scene, committed=0)
 

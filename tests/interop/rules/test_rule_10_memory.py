@@ -195,7 +195,7 @@ def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
         runs = [publish_blocks(source(seed), gateways, f"publisher-{seed}", options) for seed in range(8)]
         reports = await asyncio.gather(*runs)
         assert {report.unacknowledged for report in reports} == {0}
-        assert stage.node.ledger.last_number == len(LARGE) - 1
+        assert stage.node.store.last_number == len(LARGE) - 1
         share = 8 if limit == "publisher_inflight" else 1
         assert watch.peak_bytes <= share * LIMIT_BYTES + LARGE[0].size_bytes + 8 * 2 * 40 * KIB
         assert stage.node.conductor.arbiter.publisher_bytes == {}

@@ -158,7 +158,7 @@ def with_second_proof(number: int) -> list[bytes]:
 
 def items_stored(stage: Stage, number: int) -> list[bytes]:
     """A block's items as they are on disk."""
-    stored = stage.node.ledger.read_block(number)
+    stored = stage.node.store.read_block(number)
     assert stored is not None
     return list(stored.items)
 

@@ -161,8 +161,8 @@ def told(tmp_path: Path, blocks: Sequence[Block], **settings: Any) -> tuple[Publ
             try:
                 report = await publish_blocks(source_of(blocks), [str(node.grpc_address)], "alice", QUICK)
             except PublishFailed as failed:
-                return failed.report, failed.reason, node.ledger.last_number
-            return report, "", node.ledger.last_number
+                return failed.report, failed.reason, node.store.last_number
+            return report, "", node.store.last_number
 
     return asyncio.run(run())
 

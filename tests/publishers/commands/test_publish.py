@@ -342,7 +342,10 @@ def test_no_java_is_said(chain: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (("--gateway", "a:1", "--sink-option", "TLS=true"), "tls has an option of its own"),
         (("--gateway", "a:1", "--sink-option", "report_path=x"), "sluice publish sets report_path itself"),
         (("--gateway", "a:1", "--sink-option", "First_block=0"), "sluice publish sets first_block itself"),
-        (("--gateway", "a:1", "--sink-option", "steward=a:1/x"), "sluice publish sets steward itself"),
+        (
+            ("--gateway", "a:1", "--sink-option", "coordinator=a:1/x"),
+            "sluice publish sets coordinator itself",
+        ),
         (("--gateway", "a:1", "--sink-option", "path=x"), "path is no option of the sink"),
         (("--gateway", "a:1", "--sink-option", "Race=17"), "option 'race': got 17, expected 1 to 16"),
         (

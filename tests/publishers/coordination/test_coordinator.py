@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from publishers.coordination import coordinator as steward_module
+from publishers.coordination import coordinator as coordinator_module
 from publishers.coordination.coordinator import NO_BATCH, Coordinator, CoordinatorAddress
 from publishers.errors import OptionError
 from publishers.limits import (
+    COORDINATOR_HELLO_BYTES_MAX,
+    COORDINATOR_LINE_BYTES_MAX,
     LATENCY_SAMPLES_MAX,
     RACE_MAX,
-    STEWARD_HELLO_BYTES_MAX,
-    STEWARD_LINE_BYTES_MAX,
 )
 from publishers.report import PublishReport
 
@@ -127,7 +127,7 @@ def test_the_address_is_an_option() -> None:
     for text in ("", "host", "host:1", "host:0/x", ":1/x", "host:x/y", "host:70000/y"):
         with pytest.raises(OptionError) as caught:
             CoordinatorAddress.parse(text)
-        assert str(caught.value) == f"option 'steward': got {text!r}, expected host:port/token"
+        assert str(caught.value) == f"option 'coordinator': got {text!r}, expected host:port/token"
 
 
 def padded(message: dict[str, Any], size: int) -> bytes:
@@ -142,7 +142,7 @@ def test_a_first_line_has_a_length_that_it_may_have_and_no_more() -> None:
             hello = {"hello": address.token, "publisher": f"p-{more_bytes}", "task": "t", "batch": NO_BATCH}
             with socket.create_connection((address.host, address.port)) as one:
                 one.settimeout(SECONDS)
-                one.sendall(padded(hello, STEWARD_HELLO_BYTES_MAX + more_bytes))
+                one.sendall(padded(hello, COORDINATOR_HELLO_BYTES_MAX + more_bytes))
                 if more_bytes:
                     assert one.recv(1) == b""
                     assert coordinator.ready_count == 0
@@ -154,8 +154,8 @@ def test_a_first_line_has_a_length_that_it_may_have_and_no_more() -> None:
 def test_a_report_has_a_length_that_it_may_have_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 MiB otherwise: what the reports of all racers of a task need, with times of 100 seconds each."""
     longest = PublishReport("p", latency_ns=(100_000_000_000,) * LATENCY_SAMPLES_MAX)
-    assert RACE_MAX * len(json.dumps(asdict(longest), separators=(",", ":"))) < STEWARD_LINE_BYTES_MAX
-    monkeypatch.setattr(steward_module, "STEWARD_LINE_BYTES_MAX", 1000)
+    assert RACE_MAX * len(json.dumps(asdict(longest), separators=(",", ":"))) < COORDINATOR_LINE_BYTES_MAX
+    monkeypatch.setattr(coordinator_module, "COORDINATOR_LINE_BYTES_MAX", 1000)
     report = PublishReport("p", won=1)
     with Coordinator() as coordinator:
         for size, is_taken in ((1000, True), (1001, False)):

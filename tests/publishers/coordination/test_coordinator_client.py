@@ -11,7 +11,7 @@ import pytest
 
 from gateway.blocks.block import Block
 from publishers.client.client import ClientOptions, PublishClient
-from publishers.coordination import coordinator_client as steward_link
+from publishers.coordination import coordinator_client
 from publishers.coordination.coordinator import Coordinator
 from publishers.coordination.coordinator_client import CoordinatorClient
 from publishers.errors import PublishStopped
@@ -21,7 +21,7 @@ from tests.publishers.fake_node import FakeNode, FakeStream
 BLOCKS = make_blocks(4)
 
 
-def test_without_a_steward_nothing_is_waited_for() -> None:
+def test_without_a_coordinator_nothing_is_waited_for() -> None:
     async def run() -> None:
         async with CoordinatorClient(None, "p", "p") as link:
             await link.go()
@@ -30,7 +30,7 @@ def test_without_a_steward_nothing_is_waited_for() -> None:
     asyncio.run(run())
 
 
-def test_a_steward_that_is_not_there_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_coordinator_that_is_not_there_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
     with Coordinator() as coordinator:
         address = str(coordinator.address)
 
@@ -40,15 +40,15 @@ def test_a_steward_that_is_not_there_is_done_without(caplog: pytest.LogCaptureFi
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(run())
-    assert caplog.messages[0].startswith("p: no steward, starting alone: ")
+    assert caplog.messages[0].startswith("p: no coordinator, starting alone: ")
 
 
-def test_a_steward_that_goes_opens_the_gate() -> None:
+def test_a_coordinator_that_goes_opens_the_gate() -> None:
     with Coordinator() as coordinator:
 
         async def run() -> None:
             async with CoordinatorClient(str(coordinator.address), "p", "p") as link:
-                while not coordinator.ready_count:  # noqa: ASYNC110 - the steward is in other threads
+                while not coordinator.ready_count:  # noqa: ASYNC110 - the coordinator is in other threads
                     await asyncio.sleep(0)
                 await asyncio.to_thread(coordinator.close)
                 await link.go()
@@ -56,7 +56,7 @@ def test_a_steward_that_goes_opens_the_gate() -> None:
         asyncio.run(run())
 
 
-def test_a_steward_that_reads_nothing_any_more_holds_up_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coordinator_that_reads_nothing_any_more_holds_up_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a driver that is suspended, or whose machine went away."""
 
     async def run() -> None:
@@ -64,7 +64,7 @@ def test_a_steward_that_reads_nothing_any_more_holds_up_no_task(monkeypatch: pyt
             link = CoordinatorClient(f"127.0.0.1:{deaf.getsockname()[1]}/x", "p", "p")
             async with link:
                 assert link._writer is not None
-                monkeypatch.setattr(steward_link, "STEWARD_CONNECT_SECONDS", 0.2)  # connected it is
+                monkeypatch.setattr(coordinator_client, "COORDINATOR_CONNECT_SECONDS", 0.2)  # connected it is
                 link._writer.write(bytes(32 << 20))  # more than any socket takes
 
     asyncio.run(asyncio.wait_for(run(), 30))

@@ -143,7 +143,7 @@ def test_gateways_may_ask_for_certificates(spark: SparkSession, tmp_path: Path) 
         gateways = [f"localhost:{node.grpc_address.port}"]
         report = publish(spark, tmp_path, gateways, deadline_seconds=30, tls=authority.client(alice))
         assert report.is_complete
-        assert node.ledger.last_number == 2
+        assert node.store.last_number == 2
 
 
 @pytest.mark.spark
@@ -164,7 +164,7 @@ def test_a_race_in_each_task_gives_a_row_a_racer_and_figures_like_the_sinks(
     with node_thread(tmp_path / "node") as node:
         gateways = [str(node.grpc_address)]
         report = publish(spark, chain, gateways, shards=2, deadline_seconds=60, sink_options={"race": "2"})
-        assert node.ledger.last_number == 11
+        assert node.store.last_number == 11
     assert report.is_complete, report.failures
     assert (report.first_block, report.last_block, report.safe_through) == (0, 11, 11)
     assert [row.publisher_id for row in report.publishers] == ["publisher-1.1", "publisher-1.2"]
@@ -257,7 +257,7 @@ def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_bloc
         second = follow(NumberRange(end=30), stoppable=False)
         assert (second.is_complete, second.failures) == (True, ())
         assert (second.safe_through, second.last_block) == (29, 29)
-        assert node.ledger.last_number == 29
+        assert node.store.last_number == 29
         # All is done: no batch comes any more, and it ends all the same.
         third = follow(NumberRange(end=30), stoppable=False)
         assert (third.is_complete, third.safe_through, third.failures) == (True, 29, ())

@@ -17,7 +17,7 @@ BLOCKS = make_blocks(3)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[BlockStore]:
+def store(tmp_path: Path) -> Iterator[BlockStore]:
     """A ledger that holds BLOCKS."""
     found = BlockStore.open(tmp_path)
     found.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in BLOCKS])
@@ -25,8 +25,8 @@ def ledger(tmp_path: Path) -> Iterator[BlockStore]:
     found.close()
 
 
-def test_it_reads_to_the_last_block_and_compares(ledger: BlockStore) -> None:
-    with ServerThread(ledger.streamer) as server:
+def test_it_reads_to_the_last_block_and_compares(store: BlockStore) -> None:
+    with ServerThread(store.streamer) as server:
         reader = StreamReader(server.host, server.port, BLOCKS.__getitem__, last_number=2)
         reader.start()
         reader.join(20)
@@ -39,20 +39,20 @@ def test_it_reads_to_the_last_block_and_compares(ledger: BlockStore) -> None:
     assert reader.failure is None
 
 
-def test_a_block_that_differs_is_counted(ledger: BlockStore) -> None:
+def test_a_block_that_differs_is_counted(store: BlockStore) -> None:
     def source(number: int) -> Block:
         block = BLOCKS[number]
         return block if number != 1 else Block(1, block.items[:-1])
 
-    with ServerThread(ledger.streamer) as server:
+    with ServerThread(store.streamer) as server:
         reader = StreamReader(server.host, server.port, source, last_number=2)
         reader.start()
         reader.join(20)
     assert reader.totals.differing == 1
 
 
-def test_it_can_be_stopped_while_it_waits(ledger: BlockStore) -> None:
-    with ServerThread(ledger.streamer) as server:
+def test_it_can_be_stopped_while_it_waits(store: BlockStore) -> None:
+    with ServerThread(store.streamer) as server:
         reader = StreamReader(server.host, server.port, BLOCKS.__getitem__, last_number=99)
         reader.start()
         reader.stop()
@@ -60,8 +60,8 @@ def test_it_can_be_stopped_while_it_waits(ledger: BlockStore) -> None:
     assert reader.failure is None
 
 
-def test_a_server_that_goes_away_is_a_failure(ledger: BlockStore) -> None:
-    with ServerThread(ledger.streamer) as server:
+def test_a_server_that_goes_away_is_a_failure(store: BlockStore) -> None:
+    with ServerThread(store.streamer) as server:
         reader = StreamReader(server.host, server.port, BLOCKS.__getitem__, last_number=99)
         reader.start()
     reader.join(20)

@@ -161,7 +161,7 @@ def test_racers_of_one_task(tmp_path: Path) -> None:
     with node_thread(tmp_path) as node:
         sink = writer(gateways=str(node.grpc_address), race="3", publisher_id="team")
         reports = reports_in(sink.write(batches_of(BLOCKS)))
-        assert node.ledger.last_number == 9
+        assert node.store.last_number == 9
     assert [report.publisher_id for report in reports] == ["team.1", "team.2", "team.3"]
     assert all(report.safe_through == 9 for report in reports)
 
@@ -174,11 +174,11 @@ def test_a_stream_passes_over_what_came_before_and_waits_before_a_gap(tmp_path: 
             sink.write(batches_of([BLOCKS[number] for number in order]))
         writer(gateways=str(node.grpc_address), publisher_id="other").write(batches_of(BLOCKS[:6]))
         reports = reports_in(sink.write(batches_of([BLOCKS[number] for number in order])))
-        assert node.ledger.last_number == 7
+        assert node.store.last_number == 7
     assert [(report.first_block, report.last_block) for report in reports] == [(0, 3), (6, 7)]
 
 
-def test_a_task_tells_its_steward_what_it_does() -> None:
+def test_a_task_tells_its_coordinator_what_it_does() -> None:
     with running(FakeNode()) as node, Coordinator() as coordinator:
         coordinator.open_gate()
         sink = writer(gateways=node.address, coordinator=str(coordinator.address), publisher_id="a/b")
@@ -328,5 +328,5 @@ def test_the_pace_of_a_later_partition_begins_with_its_turn(
     store(tmp_path, BLOCKS[:5])
     with node_thread(tmp_path) as node:
         writer(gateways=str(node.grpc_address), blocks_per_second="1000").write(batches_of(BLOCKS[5:]))
-        assert node.ledger.last_number == 9
+        assert node.store.last_number == 9
     assert order == ["turn", "pace"]

@@ -47,7 +47,7 @@ def test_a_shuffled_frame_is_sorted_and_published_by_shards_and_racers(
     frame = frame_of(spark, [BLOCKS[number] for number in SHUFFLED])
     with node_thread(tmp_path) as node:
         reports = publish(frame, [str(node.grpc_address)], shards=3, race=2, publisher_id="team")
-        assert node.ledger.last_number == 11
+        assert node.store.last_number == 11
         again = publish(frame, str(node.grpc_address), shards=1, check=False)
     assert {report.publisher_id for report in reports} == {
         *("team.1", "team.2", "team-1.1", "team-1.2", "team-2.1", "team-2.2")
@@ -79,7 +79,7 @@ def test_a_frame_whose_numbers_alone_are_in_one_partition_is_sorted(
     assert (plan.partition_count, plan.is_ordered) == (1, True)
     with node_thread(tmp_path) as node:
         reports = publish(frame, str(node.grpc_address), deadline_seconds=20, turn_seconds=5)
-        assert node.ledger.last_number == 11
+        assert node.store.last_number == 11
     assert [report.blocks for report in reports] == [12]
 
 

@@ -59,7 +59,7 @@ def test_a_real_node_takes_the_records_in_order(spark: SparkSession, tmp_path: P
             blocks.repartition(1).sortWithinPartitions("block_number").write.format("blockstream").option(
                 "gateways", str(node.grpc_address)
             ).option("deadline_seconds", 60).mode("append").save()
-        found = [node.ledger.read_block(number) for number in range(12)]
+        found = [node.store.read_block(number) for number in range(12)]
     stored = [block for block in found if block is not None]
     payloads = [payload_of(item) for block in stored for item in block.items[1:-2]]
     assert payloads == [payload for _, payload in RECORDS]

@@ -163,12 +163,12 @@ def test_a_root_that_a_node_has_stored_in_the_other_layout() -> None:
 
 def test_a_false_root_at_the_end_of_a_stored_block(tmp_path: Path) -> None:
     """From a data streamer's server, which knows nothing of blocks: a node that finds that does not start."""
-    ledger = BlockStore.open(tmp_path)
+    store = BlockStore.open(tmp_path)
     root_hashes = bytes(48), summary_of(list(BLOCKS[1].items)).root_hash
-    ledger.append([VerifiedBlock(n, BLOCKS[n].items, root_hash) for n, root_hash in enumerate(root_hashes)])
-    with ServerThread(ledger.streamer) as server:
+    store.append([VerifiedBlock(n, BLOCKS[n].items, root_hash) for n, root_hash in enumerate(root_hashes)])
+    with ServerThread(store.streamer) as server:
         job, _ = StreamSource(Address(server.host, server.port), ALL).jobs()
-    ledger.close()
+    store.close()
     root_hash = check_job(VERIFIER, Job(0, items=BLOCKS[0].items)).summary
     assert root_hash is not None
     assert str(check_job(VERIFIER, job).refusal) == (

@@ -69,7 +69,7 @@ def test_a_running_node_does_not_mind(tmp_path: Path) -> None:
     store(tmp_path, BLOCKS[:3])
     with node_thread(tmp_path) as node:
         source = StoredSource(tmp_path, ALL)
-        node.ledger.append([stored(3)])
+        node.store.append([stored(3)])
         assert (numbers(source), source.count) == ([0, 1, 2], 3)  # what was there when it began
         assert numbers(StoredSource(tmp_path, ALL)) == [0, 1, 2, 3]
 
@@ -83,9 +83,9 @@ def stored(number: int) -> VerifiedBlock:
 def test_a_chain_over_many_pages_from_every_block_on(tmp_path: Path) -> None:
     """Blocks end on the page that they begin on, on the next one, or after several."""
     blocks = large_blocks(8)
-    ledger = BlockStore.open(tmp_path)
-    ledger.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks])
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    store.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks])
+    store.close()
     assert (tmp_path / "datastream.bin").stat().st_size > page_start(3)
     for first in range(len(blocks)):
         jobs = list(StoredSource(tmp_path, NumberRange(first)).jobs())
@@ -93,18 +93,18 @@ def test_a_chain_over_many_pages_from_every_block_on(tmp_path: Path) -> None:
         assert [job.items for job in jobs] == [block.items for block in blocks[first:]]
     items = [b"\x22\xa0\x8d\x06" + bytes(100_000)]
     huge = [VerifiedBlock(8, items * 31, bytes(48)), VerifiedBlock(9, items, bytes(48))]
-    ledger = BlockStore.open(tmp_path)
-    ledger.append(huge)
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    store.append(huge)
+    store.close()
     for first in (0, 7, 8, 9):
         found = [job.number for job in StoredSource(tmp_path, NumberRange(first)).jobs()]
         assert found == list(range(first, 10))
 
 
 def test_a_chain_that_begins_after_block_0(tmp_path: Path) -> None:
-    ledger = BlockStore.open(tmp_path)
-    ledger.append([stored(3), stored(4)])
-    ledger.close()
+    store = BlockStore.open(tmp_path)
+    store.append([stored(3), stored(4)])
+    store.close()
     source = StoredSource(tmp_path, ALL)
     assert (numbers(source), source.block_0()) == ([3, 4], None)
     with pytest.raises(SourceRefused) as none:
