@@ -11,7 +11,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test sim chaos atheris fuzz bench demo proto clean
+.PHONY: help setup java check format api test sim chaos atheris fuzz bench demo proto clean
 
 help:  ## show the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,10 +33,14 @@ check: $(STAMP)  ## formatting, lint, types, and what linters cannot see
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest --quiet tests/test_tidy.py tests/test_rooms.py
+	$(BIN)/python docs/api.py build/api
 
 format: $(STAMP)  ## put the code into the form that check wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+api: $(STAMP)  ## the API reference of datastream and publishers.spark, in build/api
+	$(BIN)/python docs/api.py build/api
 
 test: $(STAMP)  ## all tests
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && \
