@@ -18,9 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gateway.errors import KeyFileError
-from gateway.limits import KEY_FILE_BYTES_MAX
 
-__all__ = ["create_private_key", "load_private_key", "private_key_of", "public_key_hex"]
+__all__ = ["KEY_FILE_BYTES_MAX", "create_private_key", "load_private_key", "private_key_of", "public_key_hex"]
+
+KEY_FILE_BYTES_MAX: Final = 65_536
+"""Bytes of a file with a private key. One has some 120; more is a wrong path."""
 
 _EXPECTED: Final = "an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
 

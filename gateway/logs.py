@@ -29,9 +29,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
-from gateway.limits import FIELD_CHARACTERS_MAX
-
 __all__ = [
+    "FIELD_CHARACTERS_MAX",
     "LINES_PER_CAUSE",
     "LINES_PER_MESSAGE",
     "FloodFilter",
@@ -43,6 +42,9 @@ __all__ = [
     "set_up_logging",
     "tell_left_out",
 ]
+
+FIELD_CHARACTERS_MAX: Final = 2_000
+"""Characters of one field of a log line; what is longer is cut, so that no peer's text fills the disk."""
 
 FLOOD_SECONDS: Final = 60.0
 """The time for which lines that others cause are counted."""

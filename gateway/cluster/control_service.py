@@ -18,7 +18,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final, Protocol
 
 import grpc
 from grpc import aio
@@ -31,22 +31,45 @@ from gateway.blocks.merkle import HASH_SIZE
 from gateway.cluster.role_keeper import RoleKeeper
 from gateway.cluster.roles import Phase
 from gateway.errors import AddressError, GatewayError, RoleRefused
-from gateway.limits import CONTROL_SECONDS_MAX
 from gateway.logs import caused_by, fields
 from gateway.store.block_store import BlockStore
 from gateway.transport.callers import caller_of
 
-__all__ = ["ControlService", "IsItself", "NodeFacts"]
+__all__ = ["CONTROL_SECONDS_MAX", "ControlService", "IsItself", "NodeFacts"]
 
 log = logging.getLogger(__name__)
+
+CONTROL_SECONDS_MAX: Final = 3_600
+"""The longest time that a control call may ask a node to wait or hold, in seconds."""
 
 _Context = aio.ServicerContext[Any, Any]
 
 _PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
 
-NodeFacts = Callable[[], tuple[str, str, int, str, list[str]]]
-"""Gives the node's gRPC address, that for subscribers if it is another, its publishers, its verification mode
-and its problems, now."""
+
+class NodeFacts(Protocol):
+    """What operators are told beside role and chain: a part of the node's report."""
+
+    @property
+    def grpc_address(self) -> str:
+        """Where publishers find the node."""
+
+    @property
+    def subscriber_address(self) -> str:
+        """Where subscribers find it; empty: at `grpc_address`."""
+
+    @property
+    def publisher_count(self) -> int:
+        """Publishers connected."""
+
+    @property
+    def verification_mode(self) -> str:
+        """full or hash."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the node is not ready."""
+
 
 IsItself = Callable[[str], Awaitable[bool]]
 """Finds out whether a gRPC address leads to the node itself."""
@@ -58,7 +81,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     Args:
         keeper: changes the role.
         ledger: whose last block is told.
-        facts: what the node says of itself.
+        report: gathers what the node says of itself.
         is_itself: finds out whether an address is this node's.
         instance: what this process calls itself.
         allowed_subjects: names in certificates; a caller must prove one. Empty: who connects may call.
@@ -68,14 +91,14 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         self,
         keeper: RoleKeeper,
         store: BlockStore,
-        facts: NodeFacts,
+        report: Callable[[], NodeFacts],
         is_itself: IsItself,
         instance: str,
         allowed_subjects: frozenset[str] = frozenset(),
     ) -> None:
         self._keeper = keeper
         self._store = store
-        self._facts = facts
+        self._report = report
         self._is_itself = is_itself
         self._instance = instance
         self._allowed_subjects = allowed_subjects
@@ -184,19 +207,18 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return self._state()
 
     def _state(self) -> control_pb2.NodeState:
-        grpc_address, subscriber_address, publisher_count, verification_mode, problems = self._facts()
-        chain = self._store.chain
+        report, chain = self._report(), self._store.chain
         return control_pb2.NodeState(
             phase=_PHASE[self._keeper.phase],
             last_block_number=to_wire(chain.last_number),
             last_root_hash=chain.last_root_hash or b"",
-            grpc_address=grpc_address,
-            publisher_count=publisher_count,
+            grpc_address=report.grpc_address,
+            publisher_count=report.publisher_count,
             followed=self._keeper.followed or "",
-            verification_mode=verification_mode,
-            problems=problems,
+            verification_mode=report.verification_mode,
+            problems=report.problems,
             instance=self._instance,
-            subscriber_address=subscriber_address,
+            subscriber_address=report.subscriber_address,
         )
 
 

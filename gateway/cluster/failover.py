@@ -41,20 +41,40 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from gateway.cluster.roles import Phase
 from gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed
-from gateway.limits import (
-    CONTROL_CALL_SECONDS,
-    FAILOVER_HOLD_SECONDS,
-    FAILOVER_LEVEL_SECONDS,
-    FAILOVER_LOOK_SECONDS,
-    FAILOVER_READY_POLL_SECONDS,
-    FAILOVER_READY_SECONDS,
-)
+from gateway.limits import CONTROL_CALL_SECONDS
 
-__all__ = ["Failover", "FailoverStep", "NodeControl", "NodeStatus"]
+__all__ = [
+    "FAILOVER_HOLD_SECONDS",
+    "FAILOVER_LEVEL_SECONDS",
+    "FAILOVER_LOOK_SECONDS",
+    "FAILOVER_READY_POLL_SECONDS",
+    "FAILOVER_READY_SECONDS",
+    "Failover",
+    "FailoverStep",
+    "NodeControl",
+    "NodeStatus",
+]
+
+FAILOVER_LEVEL_SECONDS: Final = 10.0
+"""How long a standby may take to become level while publishers wait; then the failover is undone."""
+
+FAILOVER_LOOK_SECONDS: Final = 2.0
+"""How long a failover that was interrupted waits for each node to say what it is, before it says that."""
+
+FAILOVER_READY_SECONDS: Final = 20.0
+"""How long a failover between two active nodes waits for the second to be ready: with `commit.min_standbys`
+it is so only while the first has its blocks, which that takes every `catchup.stall_seconds` (10) or so."""
+
+FAILOVER_READY_POLL_SECONDS: Final = 0.5
+"""How often it asks meanwhile; a node whose blocks wait for others stays ready for 3 s."""
+
+FAILOVER_HOLD_SECONDS: Final = 30.0
+"""How long a drained node waits for the end of the failover before it takes publishers again by itself:
+longer than all steps of a failover together may take."""
 
 _Result = TypeVar("_Result")
 

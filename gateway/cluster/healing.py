@@ -28,6 +28,7 @@ from grpc import aio
 
 from datastream.errors import DatastreamError, PageDamaged
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from gateway.backoff import backoff
 from gateway.blocks.block import Block
 from gateway.blocks.errors import LayoutError
 from gateway.errors import GatewayError, InvalidInput
@@ -123,20 +124,20 @@ class Healer:
 
     async def run(self) -> None:
         """Heal what is bad, and what becomes bad, until cancelled."""
-        pause_seconds = PAUSE_SECONDS
+        failures_count = 0
         while True:
             self._changed.clear()
             for page_number in sorted(self._sums.bad):
                 await self._heal(page_number)
             if not self._sums.bad:
-                pause_seconds = PAUSE_SECONDS
+                failures_count = 0
                 await self._changed.wait()
                 continue
             try:
-                async with asyncio.timeout(pause_seconds):
+                async with asyncio.timeout(backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX, failures_count)):
                     await self._changed.wait()
             except TimeoutError:
-                pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
+                failures_count += 1
 
     async def _heal(self, page_number: int) -> None:
         """Try every source of a page once."""
@@ -214,7 +215,7 @@ class Healer:
         """Subscribe to blocks of a peer, and yield all of them.
 
         Raises:
-            PeerError: it does not bring them.
+            InvalidInput: it does not bring them.
             grpc.aio.AioRpcError, TimeoutError: the same.
         """
         channel = open_channel(peer, self._tls, self._options)

@@ -1,6 +1,6 @@
 """What several nodes say of themselves, side by side: asked over gRPC, compared, and laid out as a table.
 
-`NodeAnswer` and what is made of it are plain values; `collect` asks the nodes.
+`NodeRow` and what is made of it are plain values; `collect` asks the nodes.
 
     node             role    ready  first  last  root hash     publishers  tcp  subscribers  behind  missing
     127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
@@ -32,13 +32,52 @@ from gateway.services.status_detail import lines as detail_lines
 from gateway.table_lines import table_lines
 from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
 
-__all__ = ["NodeAnswer", "NodesView", "collect"]
+__all__ = ["NodeAnswer", "NodeRow", "NodesView", "ask_node", "collect"]
 
 _ROOT_CHARACTERS = 12
+_OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """The answer of a node to `serverStatus`."""
+
+    first: int | None = None
+    """Its first block; None: it is empty, or did not answer."""
+    last: int | None = None
+    """Its last block."""
+    instance: str = ""
+    """The name of its process; empty for what is no Sluice node."""
+    role: str = ""
+    """Its `gateway.cluster.roles.Phase`; the same."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What a Sluice node says beside the protocol; empty for others."""
+
+
+async def ask_node(
+    stub: node_pb2_grpc.BlockNodeServiceAsyncStub,
+    timeout_seconds: float,
+    *,
+    root_of_block: int | None = None,
+) -> NodeAnswer:
+    """Ask a node for its status: the one way to do so.
+
+    Args:
+        root_of_block: a block whose root hash is to be among the facts.
+
+    Raises:
+        grpc.aio.AioRpcError: it does not answer.
+        InvalidInput: its answer does not parse.
+    """
+    asked = "" if root_of_block is None else str(root_of_block)
+    status, facts = await ask_status(stub, asked, timeout_seconds)
+    first, last = held_of(status)
+    instance = str(facts.pop(INSTANCE_KEY, ""))
+    return NodeAnswer(first, last, instance, str(facts.get("role", "")), facts)
 
 
 @dataclass(slots=True)
-class NodeAnswer:
+class NodeRow:
     """One node."""
 
     address: str
@@ -73,7 +112,7 @@ class NodeAnswer:
 class NodesView:
     """Several nodes, compared."""
 
-    reports: Sequence[NodeAnswer]
+    reports: Sequence[NodeRow]
     common: int | None
     """The last block that every node which answered and holds blocks has; None where there is none."""
 
@@ -121,7 +160,7 @@ class NodesView:
                 lines += ["", report.address, *(f"  {line}" for line in detail_lines(report.detail))]
         return lines
 
-    def _row(self, report: NodeAnswer, highest: int | None) -> tuple[str, ...]:
+    def _row(self, report: NodeRow, highest: int | None) -> tuple[str, ...]:
         facts = report.facts
         if report.error is not None:
             return (report.address, "no answer", *("",) * 10)
@@ -154,7 +193,7 @@ async def collect(
     Raises:
         TlsError: a file of `tls` cannot be read.
     """
-    reports = [NodeAnswer(address) for address in addresses]
+    reports = [NodeRow(address) for address in addresses]
     channels: dict[int, aio.Channel] = {}  # by the report's place: an address may be named twice
 
     async def ask(place: int) -> None:
@@ -178,10 +217,7 @@ async def collect(
             await channel.close()
 
 
-_OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
-
-
-async def _reached(report: NodeAnswer, ask: Callable[[], Awaitable[None]]) -> None:
+async def _reached(report: NodeRow, ask: Callable[[], Awaitable[None]]) -> None:
     """Ask one node, and note why it does not answer."""
     try:
         await relayed_if_refused(report.address, ask)
@@ -189,15 +225,15 @@ async def _reached(report: NodeAnswer, ask: Callable[[], Awaitable[None]]) -> No
         report.error = _reason(error)
 
 
-async def _ask(report: NodeAnswer, channel: aio.Channel, *, detail: bool) -> None:
+async def _ask(report: NodeRow, channel: aio.Channel, *, detail: bool) -> None:
     """Ask one node what it holds."""
-    status = await _status(report, channel, "")
-    report.first, report.last = held_of(status)
+    answer = await ask_node(node_pb2_grpc.BlockNodeServiceStub(channel), PEER_STATUS_SECONDS_MAX)
+    report.first, report.last, report.facts = answer.first, answer.last, answer.facts
     if detail:
         await _ask_detail(report, channel)
 
 
-async def _ask_detail(report: NodeAnswer, channel: aio.Channel) -> None:
+async def _ask_detail(report: NodeRow, channel: aio.Channel) -> None:
     """Ask one node that has answered what it says of itself; what it does not say is no error."""
     call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
         node_pb2.ServerStatusRequest(), timeout=PEER_STATUS_SECONDS_MAX
@@ -207,11 +243,13 @@ async def _ask_detail(report: NodeAnswer, channel: aio.Channel) -> None:
         report.detail = None if answer is None else detail_as_json(answer)
 
 
-async def _ask_root(report: NodeAnswer, channel: aio.Channel, number: int) -> None:
+async def _ask_root(report: NodeRow, channel: aio.Channel, number: int) -> None:
     """Ask one node for the root hash of a block, or compute it from the block."""
     try:
         if report.facts:
-            await _status(report, channel, str(number))
+            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+            answer = await ask_node(stub, PEER_STATUS_SECONDS_MAX, root_of_block=number)
+            report.facts = answer.facts or report.facts
             report.root_hash = report.facts.pop("root_hash", None)
             return
         call: Any = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
@@ -232,14 +270,6 @@ async def _ask_root(report: NodeAnswer, channel: aio.Channel, number: int) -> No
         report.error = f"block {number}: {refused}"
     except InvalidInput as error:
         report.error = _reason(error)
-
-
-async def _status(report: NodeAnswer, channel: aio.Channel, asked: str) -> node_pb2.ServerStatusResponse:
-    stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-    status, facts = await ask_status(stub, asked, PEER_STATUS_SECONDS_MAX)
-    facts.pop(INSTANCE_KEY, None)  # says nothing to people
-    report.facts = facts or report.facts
-    return status
 
 
 def _reason(error: aio.AioRpcError | InvalidInput | TlsError) -> str:

@@ -19,34 +19,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from grpc import aio
 
 from gateway.api import node_pb2_grpc
 from gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
+from gateway.cluster.node_status import NodeAnswer, ask_node
 from gateway.cluster.peer_stream import PeerStream
 from gateway.errors import GatewayError, InvalidInput
 from gateway.limits import (
-    FOLLOW_SETTLE_SECONDS,
     KEEPALIVE_PEER_SECONDS,
     MESSAGE_BYTES_DEFAULT,
-    PEER_BLOCK_DOUBLINGS_MAX,
-    PEER_BLOCK_STALLS,
     PEER_POLL_SECONDS,
     PEER_STATUS_SECONDS_MAX,
 )
 from gateway.logs import caused_by, fields
 from gateway.metrics import Metrics
 from gateway.pipeline.conductor import Conductor
-from gateway.services.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.transport.channels import ClientTls, keepalive, open_channel, relayed_if_refused, why_failed
 from gateway.transport.message_size import why_too_long
 
-__all__ = ["PeerFollower"]
+__all__ = ["FOLLOW_SETTLE_SECONDS", "PEER_BLOCK_DOUBLINGS_MAX", "PEER_BLOCK_STALLS", "PeerFollower"]
 
 log = logging.getLogger(__name__)
+
+PEER_BLOCK_STALLS: Final = 3.0
+"""How many times `catchup.stall_seconds` one block of a peer is waited for before the node looks whether
+another peer has it; twice that with each attempt in vain."""
+
+PEER_BLOCK_DOUBLINGS_MAX: Final = 8
+"""So often at most: two hours then, at 10 s."""
+
+FOLLOW_SETTLE_SECONDS: Final = 0.005
+"""Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
 
 PEER_PACE_SHARE_MIN: Final = 0.5
 """The share of the network's pace below which a peer is left that has further blocks, if another peer has
@@ -324,7 +330,7 @@ class PeerFollower:
         channel = open_channel(address, self._tls, self._channel_options())
         try:
             status = node_pb2_grpc.BlockNodeServiceStub(channel)
-            said = await ask(status, self._status_seconds())
+            said = await ask_node(status, self._status_seconds())
             if self._is_own(said):
                 return AttemptOutcome.ITSELF, "its address leads to this node itself"
             next_number = None if conductor.arbiter.is_unbegun() else conductor.next_to_store
@@ -371,7 +377,7 @@ class PeerFollower:
         Where it has nothing, does not answer, or is a standby, the others are asked, too. The question that
         it does not answer is not waited for, or a process that hangs would be followed for long.
         """
-        asking = asyncio.ensure_future(ask(status, self._status_seconds()))
+        asking = asyncio.ensure_future(ask_node(status, self._status_seconds()))
         try:
             await asyncio.wait({asking}, timeout=PEER_POLL_SECONDS)
             stream.is_mute = not asking.done() or asking.exception() is not None
@@ -411,14 +417,14 @@ class PeerFollower:
         answers = await asyncio.gather(*(self.said_by(address) for address in addresses))
         return max((said.last for said in answers if said.last is not None), default=None)
 
-    async def said_by(self, address: str) -> PeerSaid:
+    async def said_by(self, address: str) -> NodeAnswer:
         """Ask a node in passing; nothing where it does not answer, or is this node itself."""
         try:
             said = await self._ask_at(address)
         except (aio.AioRpcError, GatewayError) as error:
             log.debug("a peer does not answer", extra=fields(peer=address, reason=str(error)))
-            return PeerSaid()
-        return PeerSaid() if self._is_own(said) else said
+            return NodeAnswer()
+        return NodeAnswer() if self._is_own(said) else said
 
     async def is_itself(self, address: str) -> bool:
         """Ask at an address whether this node is there; one that does not answer is another."""
@@ -427,14 +433,14 @@ class PeerFollower:
         except (aio.AioRpcError, GatewayError):
             return False
 
-    async def _ask_at(self, address: str) -> PeerSaid:
+    async def _ask_at(self, address: str) -> NodeAnswer:
         return await relayed_if_refused(address, lambda: self._ask_directly(address))
 
-    async def _ask_directly(self, address: str) -> PeerSaid:
+    async def _ask_directly(self, address: str) -> NodeAnswer:
         async with open_channel(address, self._tls, self._channel_options()) as channel:
-            return await ask(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
+            return await ask_node(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
 
-    def _is_own(self, said: PeerSaid) -> bool:
+    def _is_own(self, said: NodeAnswer) -> bool:
         return bool(said.instance) and said.instance == self._instance
 
     async def _look_around(self, machine: CatchUp, before: int) -> None:
@@ -467,29 +473,3 @@ def _block_seconds(stall_seconds: float, stalled_count: int) -> float:
     Longer each time: a block that is large, by a line that is slow, is to come in the end.
     """
     return stall_seconds * PEER_BLOCK_STALLS * 2.0 ** min(stalled_count, PEER_BLOCK_DOUBLINGS_MAX)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSaid:
-    """What a node says of itself."""
-
-    first: int | None = None
-    """Its first block; None: it is empty."""
-    last: int | None = None
-    """Its last block."""
-    instance: str = ""
-    """What it calls itself; empty for what is no Sluice node."""
-    role: str = ""
-    """What it is, as `gateway.cluster.roles.Phase` has it; the same."""
-
-
-async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float) -> PeerSaid:
-    """Ask a node what it has, what it calls itself, and what it is.
-
-    Raises:
-        grpc.aio.AioRpcError: it does not answer.
-        PeerError: its answer does not parse.
-    """
-    status, facts = await ask_status(stub, "", timeout_seconds)
-    instance, role = str(facts.get(INSTANCE_KEY, "")), str(facts.get("role", ""))
-    return PeerSaid(*held_of(status), instance, role)

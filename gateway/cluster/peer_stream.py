@@ -29,7 +29,7 @@ from gateway.blocks.item_set import ItemSet
 from gateway.cluster.catch_up import AttemptOutcome, Range
 from gateway.errors import SubscriptionError
 from gateway.identity import name_of_peer
-from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
+from gateway.limits import PEER_POLL_SECONDS
 from gateway.logs import fields
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.outbox import Outbox
@@ -39,9 +39,13 @@ from gateway.services.subscription_client import SubscriptionOrder, status_name
 from gateway.transport.channels import why_failed
 from gateway.workers.looking import Looking
 
-__all__ = ["ENDINGS", "PeerStream"]
+__all__ = ["ENDINGS", "PEER_POLL_FAILURES_MAX", "PeerStream"]
 
 log = logging.getLogger(__name__)
+
+PEER_POLL_FAILURES_MAX: Final = 3
+"""Questions in a row that a peer leaves unanswered before it counts as gone. Its stream may be silent for
+long, and a process that hangs keeps its connections."""
 
 Ending = tuple[AttemptOutcome, str]
 

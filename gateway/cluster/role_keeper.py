@@ -21,27 +21,34 @@ failover starts as one that is lost there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from gateway.cluster.peer_follower import PeerSaid
-from gateway.cluster.role_file import read_role, write_role
+from gateway.addresses import parse_address
+from gateway.cluster.node_status import NodeAnswer
 from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
-from gateway.errors import Fatal, RoleRefused
-from gateway.limits import DISK_PROBE_SECONDS, LEVEL_LOOK_SECONDS
+from gateway.errors import AddressError, Fatal, RoleRefused
+from gateway.limits import DISK_PROBE_SECONDS
 from gateway.logs import fields
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.replication_quorum import unconfirmed
+from gateway.regular_files import replace_file
 from gateway.store.block_store import BlockStore
 
-__all__ = ["RoleFollower", "RoleKeeper"]
+__all__ = ["LEVEL_LOOK_SECONDS", "ROLE_FILE_NAME", "RoleFollower", "RoleKeeper", "read_role", "write_role"]
 
 log = logging.getLogger(__name__)
 
+LEVEL_LOOK_SECONDS: Final = 0.01
+"""Time between two looks whether a standby has become level during a failover, when publishers wait."""
+
+ROLE_FILE_NAME = "role.json"
+_EXPECTED = 'an object such as {"role": "standby", "followed": "host:port"}'
 _RETIRED = "the node is a standby: publish to the active one"
 
 
@@ -57,7 +64,7 @@ class RoleFollower(Protocol):
     async def stop(self) -> None:
         """Follow nobody; return when nothing of it is in flight any more."""
 
-    async def said_by(self, address: str) -> PeerSaid:
+    async def said_by(self, address: str) -> NodeAnswer:
         """Ask a node in passing; nothing where it does not answer, or is this node itself."""
 
 
@@ -346,7 +353,7 @@ class RoleKeeper:
             async with self._change:
                 if self._closed:
                     return
-                with suppress(OSError):
+                with contextlib.suppress(OSError):
                     await self._remember()
                     log.info("the role is remembered", extra=fields(role=self.phase.value))
                     return
@@ -411,3 +418,51 @@ class RoleKeeper:
 def _refuse_if_left(change: str, is_awaited: Callable[[], bool]) -> None:
     if not is_awaited():
         raise RoleRefused(change, got="asked by a caller that is gone", expected="asked by one that waits")
+
+
+def read_role(data_dir: Path) -> RoleRecord | None:
+    """Read what is remembered; None where there is nothing.
+
+    Raises:
+        Fatal: the file cannot be read. A node that guesses its role could be a second active one.
+    """
+    path = data_dir / ROLE_FILE_NAME
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Fatal(str(path), got=str(error), expected=_EXPECTED) from error
+    try:
+        found = json.loads(text)
+        role, followed = found["role"], found.get("followed")
+        if role not in ("active", "standby"):
+            raise ValueError(f"role {role!r}")
+        if followed is not None:
+            parse_address(followed, port_min=1)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, AddressError):
+        raise Fatal(str(path), got=repr(text[:200]), expected=_EXPECTED) from None
+    return RoleRecord(role, followed)
+
+
+def write_role(data_dir: Path, record: RoleRecord) -> None:
+    """Remember a role; it is on disk when this returns.
+
+    Raises:
+        OSError: the disk refused; what was remembered before still is.
+    """
+    path = data_dir / ROLE_FILE_NAME
+    before = path.read_bytes() if path.exists() else None
+    content: dict[str, str] = {"role": record.role}
+    if record.followed is not None:
+        content["followed"] = record.followed
+    try:
+        replace_file(path, (json.dumps(content) + "\n").encode())
+    except OSError:
+        # Nobody acts on the new role, so a restart must not find it: that could be a second active node.
+        with contextlib.suppress(OSError):
+            if before is None:
+                path.unlink()
+            else:
+                replace_file(path, before)
+        raise

@@ -28,26 +28,29 @@ from grpc import aio
 
 from datastream.errors import DatastreamError
 from gateway.api import standby_pb2, standby_pb2_grpc
+from gateway.backoff import ENOUGH_FAILURES, backoff
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from gateway.blocks.merkle import HASH_SIZE
 from gateway.errors import GatewayError
-from gateway.limits import (
-    KEEPALIVE_ANSWER_SECONDS,
-    KEEPALIVE_PEER_SECONDS,
-    PEER_STATUS_SECONDS_MAX,
-    STANDBY_ASK_SECONDS,
-    STANDBY_RETRY_SECONDS,
-    STANDBY_RETRY_SECONDS_MAX,
-)
+from gateway.limits import KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from gateway.logs import fields
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
 from gateway.store.block_store import BlockStore
 from gateway.transport.channels import ClientTls, keepalive, open_channel, why_failed
 
-__all__ = ["StandbyWatch"]
+__all__ = ["STANDBY_ASK_SECONDS", "STANDBY_RETRY_SECONDS", "STANDBY_RETRY_SECONDS_MAX", "StandbyWatch"]
 
 log = logging.getLogger(__name__)
+
+STANDBY_ASK_SECONDS: Final = 0.1
+"""Time between two questions to standbys that are ahead whether they have this node's last block."""
+
+STANDBY_RETRY_SECONDS: Final = 0.1
+"""Rest before a standby that was lost is connected to again, doubled with each failure up to..."""
+
+STANDBY_RETRY_SECONDS_MAX: Final = 2.0
+"""...this: publishers wait for it. An attempt costs a connection."""
 
 _OPTIONS = (
     *keepalive(KEEPALIVE_PEER_SECONDS, KEEPALIVE_ANSWER_SECONDS),
@@ -118,7 +121,7 @@ class StandbyWatch:
 
     async def _watch(self, address: str) -> None:
         """Keep a stream to one node, until cancelled."""
-        rest_seconds = STANDBY_RETRY_SECONDS
+        failures_count = 0
         while True:
             reason, began_at = "the stream has ended", time.monotonic()
             self._gate.opening(address)
@@ -140,7 +143,7 @@ class StandbyWatch:
             except GatewayError as error:  # a certificate that cannot be read
                 reason = str(error)
             except ValueError as error:  # what cannot be
-                reason, rest_seconds = str(error), STANDBY_RETRY_SECONDS_MAX
+                reason, failures_count = str(error), ENOUGH_FAILURES
             except asyncio.CancelledError:
                 if _is_ending():
                     raise
@@ -152,9 +155,9 @@ class StandbyWatch:
             self._gate.lost(address, reason)
             self._settle()
             if time.monotonic() - began_at >= STEADY_SECONDS:
-                rest_seconds = STANDBY_RETRY_SECONDS
-            await asyncio.sleep(rest_seconds)
-            rest_seconds = min(2 * rest_seconds, STANDBY_RETRY_SECONDS_MAX)
+                failures_count = 0
+            await asyncio.sleep(backoff(STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX, failures_count))
+            failures_count += 1
 
     async def _hear(self, address: str, stub: standby_pb2_grpc.NodeLevelAsyncStub, call: Any) -> None:
         """Take the reports of one stream, to its end.

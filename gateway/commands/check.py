@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from datastream.check.check import CheckResult, Severity, check_stream, repair_stream
 from datastream.check.compare import compare_streams
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.errors import Fatal
 from gateway.ignored_signals import unless_ignored
 from gateway.store.repair import find

@@ -16,7 +16,7 @@ from gateway.api import node_pb2, node_pb2_grpc
 from gateway.blocks.errors import BlockRefused, LedgerKeyError
 from gateway.blocks.proofs.baby_jubjub import point_bytes
 from gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, Fatal
 from gateway.limits import CONTROL_CALL_SECONDS

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_address
 from gateway.cluster.node_status import NodesView, collect
-from gateway.commands.finite_range import FiniteRange
+from gateway.commands.parameter_types import FiniteRange
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.transport.channels import ClientTls

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.transport.channels import ClientTls
 from gateway.transport.outgoing import VIA_VARIABLE
 

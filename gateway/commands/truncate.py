@@ -20,7 +20,7 @@ from datastream.limits import BOOKMARK_SIZE_MAX
 from gateway.blocks.stream_layout import BlockDecoder, bookmark_of
 from gateway.commands.check import stream_file_of
 from gateway.commands.ds_client import bookmarks_of
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.errors import Fatal
 from gateway.store.block_store import STREAM_FILE_NAME, BlockStore
 from gateway.store.cutting import CutCheck, block_time, check_place, look_at, write_cut

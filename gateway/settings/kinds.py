@@ -101,18 +101,20 @@ def size_text(size: int) -> str:
     return f"{size}B"
 
 
-def _at_home(written: str, what: str) -> Path:
-    """Read a path; `~` is a home folder, which not every name after it has."""
-    try:
-        return Path(written).expanduser()
-    except RuntimeError:
-        raise NotThisKind(what) from None
-
-
 def _quoted(text: str) -> str:
     """Write a text as a TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in escaped) + '"'
+
+
+class _Quoted:
+    """A kind whose values are written as TOML strings."""
+
+    __slots__ = ()
+
+    def to_toml(self, value: object) -> str:
+        """Write the value as a string."""
+        return _quoted(str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,7 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(_Quoted):
     """A network address; port 0, a free port, only where `port_min` is 0: to listen, not to connect."""
 
     metavar: str = "HOST:PORT"
@@ -248,43 +250,38 @@ class HostPort:
         except AddressError as error:
             raise NotThisKind(error.expected) from None
 
-    def to_toml(self, value: object) -> str:
-        """Write `host:port` as a string."""
-        return _quoted(str(value))
+
+@dataclass(frozen=True, slots=True)
+class _Path(_Quoted):
+    """A path; `~` is the home folder. Who opens it finds out whether it is there."""
+
+    metavar: str
+    what: str
+
+    def read(self, written: object) -> Path:
+        """Read a path that is not empty."""
+        if not isinstance(written, str) or not written.strip() or "\0" in written:
+            raise NotThisKind(self.what)
+        try:
+            return Path(written).expanduser()
+        except RuntimeError:  # not every name after `~` has a home folder
+            raise NotThisKind(self.what) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """A folder; `~` is the home folder. Whether it exists is found out by whoever opens it."""
+class Folder(_Path):
+    """A folder."""
 
     metavar: str = "DIR"
-
-    def read(self, written: object) -> Path:
-        """Read a path that is not empty."""
-        if not isinstance(written, str) or not written.strip() or "\0" in written:
-            raise NotThisKind("a folder's path")
-        return _at_home(written, "a folder's path")
-
-    def to_toml(self, value: object) -> str:
-        """Write the path as a string."""
-        return _quoted(str(value))
+    what: str = "a folder's path"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """A file to read; `~` is the home folder. Whether it can be read is found out by whoever opens it."""
+class File(_Path):
+    """A file to read."""
 
     metavar: str = "FILE"
-
-    def read(self, written: object) -> Path:
-        """Read a path that is not empty."""
-        if not isinstance(written, str) or not written.strip() or "\0" in written:
-            raise NotThisKind("a file's path")
-        return _at_home(written, "a file's path")
-
-    def to_toml(self, value: object) -> str:
-        """Write the path as a string."""
-        return _quoted(str(value))
+    what: str = "a file's path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +306,7 @@ class FirstBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(_Quoted):
     """A text that is not empty and has no blanks in it; what it means is for the room that uses it."""
 
     metavar: str
@@ -320,13 +317,9 @@ class Text:
             raise NotThisKind(f"a text of the form {self.metavar}")
         return written.strip()
 
-    def to_toml(self, value: object) -> str:
-        """Write the text as a string."""
-        return _quoted(str(value))
-
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Network(_Quoted):
     """A range of network addresses, `10.1.0.0/16`, or a single one."""
 
     metavar: str = "ADDRESS/BITS"
@@ -338,16 +331,12 @@ class Network:
                 return str(ipaddress.ip_network(written.strip()))
         raise NotThisKind("a network such as 10.1.0.0/16, or an IP address")
 
-    def to_toml(self, value: object) -> str:
-        """Write the network as a string."""
-        return _quoted(str(value))
-
 
 _NAME_KINDS = frozenset({"URI", "DNS", "IP", "email"})
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(_Quoted):
     """A name that a certificate proves: its subject, `CN=alice,O=Net`, or `URI:spiffe://net/alice`.
 
     `openssl x509 -nameopt RFC2253` shows the subject; an alternative name has its kind in front.
@@ -363,10 +352,6 @@ class Subject:
             raise NotThisKind("a name in a certificate, such as CN=alice,O=Net or URI:spiffe://net/alice")
         assert isinstance(written, str)
         return written.strip()
-
-    def to_toml(self, value: object) -> str:
-        """Write the text as a string."""
-        return _quoted(str(value))
 
 
 @dataclass(frozen=True, slots=True)

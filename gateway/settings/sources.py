@@ -8,8 +8,9 @@ Invariants
     it was written; it is an error even if a source of higher precedence would have replaced it.
   - A key in the file that is no setting is an error. A variable `SLUICE_…` that is none is only reported:
     Kubernetes puts such variables into every container beside a Service named `sluice`.
-  - A name may be written without its unit, publish.block_timeout, as the rules of the protocol have it; both
+  - A name may be written without its unit, publish.block_timeout, as the rules of the protocol have it. Two
     names of one setting in one source are an error.
+  - A former name is read as the present one and listed in `Resolved.former_names`, to be warned of.
 """
 
 from __future__ import annotations
@@ -21,14 +22,25 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.errors import SettingError
-from gateway.limits import CONFIG_FILE_BYTES_MAX
 from gateway.settings.kinds import NotThisKind
 from gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings
 
-__all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
+__all__ = [
+    "CONFIG_ENVIRONMENT",
+    "CONFIG_FILE_BYTES_MAX",
+    "CONFIG_FLAG",
+    "RULES",
+    "Resolved",
+    "Rule",
+    "resolve",
+    "to_toml",
+]
+
+CONFIG_FILE_BYTES_MAX: Final = 1 << 20
+"""Bytes of the TOML file of settings. One of all settings has a few thousand; more is a wrong path."""
 
 CONFIG_FLAG = "--config"
 """The flag that names the TOML file."""
@@ -38,7 +50,7 @@ CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
 
 _DEFAULT = "default"
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
-_BY_SHORT_NAME = {setting.short_name: setting for setting in SETTINGS if setting.short_name is not None}
+_BY_ANY_NAME = {name: setting for setting in SETTINGS for name in setting.names}
 _KUBERNETES = re.compile(r"SLUICE_(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)")
 
 
@@ -52,6 +64,8 @@ class Resolved:
     """Dotted name to `default`, `file sluice.toml`, `environment SLUICE_ROLE` or `flag --role`."""
     unknown_environment: tuple[str, ...]
     """Variables that begin with `SLUICE_` and are no setting."""
+    former_names: tuple[tuple[str, str], ...] = ()
+    """Each former name that was written, key, variable or flag, and the dotted name that it has now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +178,9 @@ RULES: tuple[Rule, ...] = (
         lambda _: "at least one --peer for a standby to follow",
     ),
     Rule(
-        "catchup.max_rest_seconds",
-        lambda s: s.catchup_max_rest_seconds >= s.catchup_rest_seconds,
-        lambda s: f"at least {s.catchup_rest_seconds:g}, which is catchup.rest_seconds",
+        "catchup.max_backoff_seconds",
+        lambda s: s.catchup_max_backoff_seconds >= s.catchup_backoff_seconds,
+        lambda s: f"at least {s.catchup_backoff_seconds:g}, which is catchup.backoff_seconds",
     ),
 )
 """Checked in this order when every single value is right."""
@@ -176,7 +190,8 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
     """Read all sources and give the settings that apply.
 
     Args:
-        flags: dotted name to what was written after the flag; None or () where the flag was not given.
+        flags: dotted name, present or former, to what was written after the flag; None or () where the flag
+            was not given.
         environ: the environment.
         config: the TOML file, or None for the one that the environment names, if it does.
 
@@ -184,6 +199,7 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
         SettingError: for the first value that cannot be used, key that is no setting, or rule that is broken.
     """
     values: dict[str, object] = {}
+    former_names: list[tuple[str, str]] = []
     origins = {setting.name: _DEFAULT for setting in SETTINGS}
 
     def take(setting: Setting, written: object, where: str) -> None:
@@ -196,22 +212,32 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
     if config is not None:
-        for name, written in _file_values(config).items():
-            take(_BY_NAME[name], written, f"file {config}")
+        for setting, (name, written) in _file_values(config).items():
+            take(setting, written, f"file {config}")
+            if setting.is_former(name):
+                former_names.append((name, setting.name))
     for setting in SETTINGS:
         if (variable := _variable_of(setting, environ)) is not None:
             take(setting, environ[variable], f"environment {variable}")
+            if setting.is_former(variable):
+                former_names.append((variable, setting.name))
     for setting in SETTINGS:
-        written = flags.get(setting.name)
-        if written is not None and written != ():
-            take(setting, written, f"flag {setting.flag}")
+        given = [name for name in setting.names if flags.get(name) not in (None, ())]
+        if len(given) > 1:
+            raise _given_twice(setting, setting.former_flags[0], f"flag {setting.flag}")
+        for name in given:
+            is_former = setting.is_former(name)
+            flag = setting.former_flags[0] if is_former else setting.flag
+            take(setting, flags[name], f"flag {flag}")
+            if is_former:
+                former_names.append((flag, setting.name))
 
     typed: dict[str, Any] = (
         values  # each kind gives what the field's annotation says; a test checks the table
     )
     settings = Settings(**typed)
     _check_rules(settings, origins)
-    return Resolved(settings, origins, _unknown_environment(environ))
+    return Resolved(settings, origins, _unknown_environment(environ), tuple(former_names))
 
 
 def to_toml(resolved: Resolved) -> str:
@@ -258,8 +284,8 @@ def _config_bytes(path: Path) -> bytes:
     return content
 
 
-def _file_values(path: Path) -> dict[str, object]:
-    """Read the file: dotted names that are settings, to TOML values."""
+def _file_values(path: Path) -> dict[Setting, tuple[str, object]]:
+    """Read the file: the settings in it, each with its name there and its TOML value."""
     try:
         tables = tomllib.loads(_config_bytes(path).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -276,28 +302,29 @@ def _file_values(path: Path) -> dict[str, object]:
             written.update({f"{key}.{inner}": one for inner, one in value.items()})
         else:
             written[key] = value
-    found: dict[str, object] = {}
+    found: dict[Setting, tuple[str, object]] = {}
     for name, value in written.items():
-        setting = _BY_NAME.get(name) or _BY_SHORT_NAME.get(name)
+        setting = _BY_ANY_NAME.get(name)
         if setting is None:
             raise SettingError(
                 name, got="no setting of this name", expected=_nearest(name), where=f"file {path}"
             )
-        if setting.name in found:
-            raise _given_twice(setting, setting.short_name, f"file {path}")
-        found[setting.name] = value
+        if setting in found:
+            other = next(one for one in (name, found[setting][0]) if one != setting.name)
+            raise _given_twice(setting, other, f"file {path}")
+        found[setting] = name, value
     return found
 
 
 def _variable_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
     """The variable that gives the setting; set but empty is as good as unset."""
-    names = [name for name in (setting.environment, setting.short_environment) if name and environ.get(name)]
+    names = [name for name in setting.environments if environ.get(name)]
     if len(names) > 1:
         raise _given_twice(setting, names[1], f"environment {names[0]}")
     return names[0] if names else None
 
 
-def _given_twice(setting: Setting, other: str | None, where: str) -> SettingError:
+def _given_twice(setting: Setting, other: str, where: str) -> SettingError:
     return SettingError(setting.name, got=f"{other} as well", expected="one of the two", where=where)
 
 
@@ -335,7 +362,7 @@ def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
 
 def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
     """List variables that look meant for us and are no setting, without those that Kubernetes makes."""
-    known = {name for setting in SETTINGS for name in (setting.environment, setting.short_environment)}
+    known = {name for setting in SETTINGS for name in setting.environments}
     known.add(CONFIG_ENVIRONMENT)
     ours = (name for name in environ if name.startswith("SLUICE_") and name not in known)
     return tuple(sorted(name for name in ours if not _is_from_kubernetes(name, environ[name])))

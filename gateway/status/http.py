@@ -30,20 +30,39 @@ from datastream.file.places import Places, party_of
 from datastream.server.descriptors import client_descriptors_end, descriptors_max
 from gateway.addresses import Address
 from gateway.errors import Fatal
-from gateway.limits import (
-    HTTP_CONNECTIONS_KEPT,
-    HTTP_CONNECTIONS_MAX,
-    HTTP_SILENT_SECONDS_MAX,
-    HTTP_STOP_SECONDS,
-    HTTP_UNREAD_SECONDS_MAX,
-)
 from gateway.metrics import Metrics
-from gateway.status.operations_page import render_operations
-from gateway.status.status_page import REFRESH_SECONDS, Status, as_json, render
+from gateway.status.node_report import NodeReport
+from gateway.status.status_page import REFRESH_SECONDS, render, render_operations
 
-__all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
+__all__ = [
+    "HTTP_CONNECTIONS_KEPT",
+    "HTTP_CONNECTIONS_MAX",
+    "HTTP_SILENT_SECONDS_MAX",
+    "HTTP_STOP_SECONDS",
+    "HTTP_UNREAD_SECONDS_MAX",
+    "HttpServer",
+    "NodeView",
+    "make_app",
+    "start_http",
+]
 
 log = logging.getLogger(__name__)
+
+HTTP_CONNECTIONS_MAX: Final = 256
+"""Connections at once to the HTTP address, of probes, a scraper, a few browsers; one more is closed."""
+
+HTTP_CONNECTIONS_KEPT: Final = 8
+"""Of these, those that may take the last file descriptors: without one, probes would have a node killed."""
+
+HTTP_SILENT_SECONDS_MAX: Final = 75.0
+"""How long an HTTP client may be connected without a whole request. Scrapers ask again within a minute."""
+
+HTTP_STOP_SECONDS: Final = 1.0
+"""How long a stopping node waits for HTTP clients to take their answers, and as long again for requests that
+have begun. Answers take milliseconds; who does not read them is not waited for."""
+
+HTTP_UNREAD_SECONDS_MAX: Final = 60.0
+"""How long an HTTP client may take nothing of an answer; then it is closed."""
 
 _requests_log = logging.getLogger(f"{__name__}.requests")
 _requests_log.addFilter(lambda record: not _is_about_client(record))
@@ -68,14 +87,8 @@ class NodeView(Protocol):
     def metrics(self) -> Metrics:
         """The node's metrics."""
 
-    def readiness(self) -> list[str]:
-        """Say why the node does not take or serve blocks now, in words; nothing to say means ready."""
-
-    def status(self) -> Status | None:
-        """Say what the node knows of itself; None while it is starting."""
-
-    def publishers_sent_elsewhere(self) -> str | None:
-        """Say why publishers are sent elsewhere, in words; None: they are taken."""
+    def report(self, *, for_page: bool = False) -> NodeReport:
+        """Gather what the node says of itself; with what only the status page shows `for_page`."""
 
 
 class HttpServer:
@@ -198,13 +211,18 @@ def _is_about_client(record: logging.LogRecord) -> bool:
     return isinstance(error, HttpProcessingError | ConnectionError)
 
 
-def _reasons(node: NodeView) -> list[str]:
-    """Ask the node; an error while asking is a reason, too."""
+def _report(node: NodeView) -> NodeReport | None:
+    """Ask the node; None: that went wrong."""
     try:
-        return node.readiness()
+        return node.report()
     except Exception:  # the edge of a shell: a probe must get an answer
         log.exception("the readiness of the node could not be found out")
-        return ["internal error, see the log"]
+        return None
+
+
+def _reasons(report: NodeReport | None) -> list[str]:
+    """Say why the node is not ready; an error while asking is a reason, too."""
+    return ["internal error, see the log"] if report is None else list(report.problems)
 
 
 async def _healthz(_: web.Request) -> web.Response:
@@ -214,14 +232,16 @@ async def _healthz(_: web.Request) -> web.Response:
 
 async def _readyz(request: web.Request) -> web.Response:
     """Answer 200, or 503 with the reasons."""
-    return _readiness(request, _reasons(request.app[_NODE]))
+    return _readiness(request, _reasons(_report(request.app[_NODE])))
 
 
 async def _readyz_for_publishers(request: web.Request) -> web.Response:
     """Answer as `_readyz`; for load balancers in front of publishers."""
-    node = request.app[_NODE]
-    elsewhere = node.publishers_sent_elsewhere()
-    return _readiness(request, _reasons(node) + ([] if elsewhere is None else [elsewhere]))
+    report = _report(request.app[_NODE])
+    reasons = _reasons(report)
+    if report is not None and report.sent_elsewhere is not None:
+        reasons.append(report.sent_elsewhere)
+    return _readiness(request, reasons)
 
 
 def _readiness(request: web.Request, reasons: list[str]) -> web.Response:
@@ -238,33 +258,30 @@ def _lines(texts: Iterable[str]) -> str:
 
 async def _page(request: web.Request) -> web.Response:
     """Write the status page."""
-    node = request.app[_NODE]
-    status = node.status()
-    if status is None:
-        return web.Response(text=_lines(_reasons(node)), status=503, headers=_STARTING_HEADERS)
-    page = render(status)
-    return web.Response(text=page, content_type="text/html", headers=_PAGE_HEADERS)
+    report = request.app[_NODE].report(for_page=True)
+    if report.is_starting:
+        return web.Response(text=_lines(report.problems), status=503, headers=_STARTING_HEADERS)
+    return web.Response(text=render(report), content_type="text/html", headers=_PAGE_HEADERS)
 
 
 async def _operations(_: web.Request) -> web.Response:
-    """Write the page about operations; it comes with the code."""
+    """Write docs/operations.md, which comes with the code."""
     text = await asyncio.to_thread(_OPERATIONS.read_text, "utf-8")
     return web.Response(text=render_operations(text), content_type="text/html", headers=_PAGE_HEADERS)
 
 
 async def _status(request: web.Request) -> web.Response:
-    """Write the facts of the status page as JSON."""
-    node = request.app[_NODE]
-    status = node.status()
-    if status is None:
-        return web.json_response({"problems": _reasons(node)}, status=503, headers=_NO_STORE)
-    return web.json_response(as_json(status), headers=_NO_STORE)
+    """Write the report as JSON."""
+    report = request.app[_NODE].report(for_page=True)
+    if report.is_starting:
+        return web.json_response({"problems": report.problems}, status=503, headers=_NO_STORE)
+    return web.json_response(report.as_json(), headers=_NO_STORE)
 
 
 async def _metrics(request: web.Request) -> web.Response:
     """Write the metrics; `sluice_ready` is brought up to date first."""
     node = request.app[_NODE]
-    node.metrics.ready.set(0 if _reasons(node) else 1)
+    node.metrics.ready.set(0 if _reasons(_report(node)) else 1)
     headers = {**_NO_STORE, "Content-Type": CONTENT_TYPE_LATEST}
     return web.Response(body=node.metrics.exposition(), headers=headers)
 

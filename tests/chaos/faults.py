@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, FailoverStep, NodeStatus
+from gateway.cluster.failover import FAILOVER_HOLD_SECONDS, Failover, FailoverStep, NodeStatus
 from gateway.cluster.roles import Phase
 from gateway.errors import FailoverFailed
-from gateway.limits import FAILOVER_HOLD_SECONDS
 from tests.chaos.cluster import ChaosNode
 from tests.chaos.script import Fault, FaultKind, choose
 

@@ -11,13 +11,13 @@ from gateway.cluster.catch_up import (
     CatchUp,
     CatchUpRules,
     Pause,
+    PeerBackoff,
     Range,
-    Rest,
     Told,
     Try,
 )
 
-RULES = CatchUpRules(rest_ns=100, rest_max_ns=60_000)
+RULES = CatchUpRules(backoff_ns=100, backoff_max_ns=60_000)
 A = "a:1"
 LASTS = {Told.LEVEL: 4, Told.MORE: 30}
 """The last block of a peer that says this to a node that needs block 5."""
@@ -58,7 +58,7 @@ def test_a_followed_peer_that_owes_nothing_is_not_left_alone_for_long(
 def test_who_owes_blocks_or_sends_what_cannot_be_is_treated_as_ever() -> None:
     assert {told for _, told in FOLLOWED} == {Told.NOTHING, Told.LEVEL}
     assert {outcome for outcome, _ in FOLLOWED} == {AttemptOutcome.UNREACHABLE, AttemptOutcome.BROKE_OFF}
-    assert set(FOLLOWED.values()) == {Rest.RISING_A_LITTLE}
+    assert set(FOLLOWED.values()) == {PeerBackoff.RISING_A_LITTLE}
     for told in Told:
         machine = CatchUp((A,), RULES, live=True)
         assert rests_of(machine, AttemptOutcome.LIED, told, 3) == [60_000] * 3
@@ -68,12 +68,12 @@ def test_one_that_catches_up_leaves_a_peer_that_is_away_alone_as_before() -> Non
     machine = CatchUp((A,), RULES)
     machine.aim(20)
     assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 7) == RISING
-    assert OUTCOMES[AttemptOutcome.UNREACHABLE] is Rest.RISING
+    assert OUTCOMES[AttemptOutcome.UNREACHABLE] is PeerBackoff.RISING
 
 
 def test_a_peer_that_ends_streams_in_order_is_asked_again_soon_and_is_no_problem() -> None:
     """A publisher that broke off again and again had the standby of its node wait for 30 s."""
-    machine = CatchUp((A,), CatchUpRules(stalled_attempts_max=1, rest_ns=100), live=True)
+    machine = CatchUp((A,), CatchUpRules(stalled_attempts_max=1, backoff_ns=100), live=True)
     assert rests_of(machine, AttemptOutcome.CLOSED, Told.LEVEL, 9) == [100] * 9
     assert machine.problem is None
 

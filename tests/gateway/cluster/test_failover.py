@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.cluster.failover import Failover, FailoverStep
-from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
-from gateway.errors import FailoverFailed, FailoverInterrupted
-from gateway.limits import (
+from gateway.cluster.failover import (
     FAILOVER_HOLD_SECONDS,
     FAILOVER_READY_POLL_SECONDS,
     FAILOVER_READY_SECONDS,
+    Failover,
+    FailoverStep,
 )
+from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
+from gateway.errors import FailoverFailed, FailoverInterrupted
 from tests.gateway.failing_over import DEAD, LOST, Pair
 
 

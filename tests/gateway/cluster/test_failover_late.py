@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.cluster.failover import NodeStatus
+from gateway.cluster.failover import FAILOVER_HOLD_SECONDS, NodeStatus
 from gateway.cluster.roles import RoleEvent
-from gateway.limits import (
-    CONTROL_CALL_SECONDS,
-    FAILOVER_HOLD_SECONDS,
-)
+from gateway.limits import CONTROL_CALL_SECONDS
 from tests.gateway.failing_over import LOST, Pair
 
 

@@ -44,14 +44,14 @@ STRANGE = make_blocks(30, seed=8)
 FORGED = make_blocks(30, key=key_of_seed(8))
 """The same chain, signed by a key that nobody knows."""
 FAST: dict[str, Any] = {
-    "catchup_rest_seconds": 0.02,
-    "catchup_max_rest_seconds": 0.2,
+    "catchup_backoff_seconds": 0.02,
+    "catchup_max_backoff_seconds": 0.2,
     "catchup_stall_seconds": 0.2,
 }
 # However busy the machine is, none is given up for its silence, and none is asked in passing what it has.
 CALM = FAST | {"catchup_stall_seconds": 60.0}
 # One that is left does not come back, either.
-LEFT = CALM | {"catchup_rest_seconds": 30.0, "catchup_max_rest_seconds": 60.0}
+LEFT = CALM | {"catchup_backoff_seconds": 30.0, "catchup_max_backoff_seconds": 60.0}
 NOWHERE = Address("127.0.0.1", 1)
 
 
