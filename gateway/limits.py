@@ -1,6 +1,6 @@
-"""Every limit of the gateway: its name, unit, reason and precedent.
+"""The limits that several rooms share, each with its unit, reason and precedent.
 
-Pure. A limit that an operator may want to move has its default here and its name in the table of settings.
+Pure. A limit of one module stands in that module; one that an operator may move is a setting.
 """
 
 from typing import Final

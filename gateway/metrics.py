@@ -22,7 +22,7 @@ from prometheus_client import (
 
 from gateway.identity import is_vouched_for
 
-__all__ = ["METRIC_PUBLISHERS_MAX", "OTHER_PUBLISHERS", "Metrics"]
+__all__ = ["OTHER_PUBLISHERS", "Metrics"]
 
 METRIC_PUBLISHERS_MAX: Final = 64
 """Publishers that have a label of their own in the metrics; blocks won by further ones count as `other`. Each

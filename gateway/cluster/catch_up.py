@@ -40,7 +40,6 @@ __all__ = [
     "DONE",
     "FOLLOWED",
     "OUTCOMES",
-    "TOLD_AHEAD_BLOCKS_MAX",
     "AttemptOutcome",
     "CatchUp",
     "CatchUpRules",

@@ -1,12 +1,10 @@
-"""What several nodes say of themselves, side by side: asked over gRPC, compared, and laid out as a table.
-
-`NodeRow` and what is made of it are plain values; `collect` asks the nodes.
+"""The status of other nodes: asked over gRPC (`ask_node`), and of several compared in a table (`collect`).
 
     node             role    ready  first  last  root hash     publishers  tcp  subscribers  behind  missing
     127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
 
-Any block node can be asked; what only Sluice tells (`services.node_service`) is left blank for others, and
-their root hash is computed from the block, in both layouts where either may be its own.
+Any block node can be asked. Facts that only Sluice tells (`services.node_service`) are blank for others, and
+their root hash is computed from the block, in both layouts if either may be its own.
 """
 
 from __future__ import annotations
@@ -78,22 +76,22 @@ async def ask_node(
 
 @dataclass(slots=True)
 class NodeRow:
-    """One node."""
+    """One node in the table."""
 
     address: str
     first: int | None = None
     """Its first block; None: it holds none, or did not answer."""
     last: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """What a Sluice node says beside the protocol; empty for others."""
+    """As in `NodeAnswer`."""
     root_hash: str | None = None
     """Hex, of the last block that all nodes have."""
     other_root_hash: str | None = None
-    """The same in the other layout, where it was computed from the block and could be either."""
+    """The same in the other layout, if it was computed from the block and may be either."""
     error: str | None = None
     """Why it did not answer."""
     detail: dict[str, Any] | None = None
-    """Its report at length (`services.status_detail.as_json`); None: it was not asked, or does not say."""
+    """Its detail (`services.status_detail.as_json`); None: it was not asked, or does not say."""
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints for it."""
@@ -114,11 +112,11 @@ class NodesView:
 
     reports: Sequence[NodeRow]
     common: int | None
-    """The last block that every node which answered and holds blocks has; None where there is none."""
+    """The last block of every node that answered and has blocks; None: there is none."""
 
     @property
     def agree(self) -> bool | None:
-        """Whether the nodes have the same root hash for that block; None if there are not two to compare."""
+        """Whether the nodes have the same root hash for that block; None: there are not two to compare."""
         hashes = [
             {report.root_hash, report.other_root_hash or report.root_hash}
             for report in self.reports
@@ -140,7 +138,7 @@ class NodesView:
         }
 
     def lines(self, width: int | None = None) -> list[str]:
-        """The table, and what it comes to in words.
+        """Return the table, and in words what follows from it.
 
         Args:
             width: characters of a line of the terminal; None: there is none.
@@ -183,18 +181,18 @@ class NodesView:
 async def collect(
     addresses: Sequence[str], tls: ClientTls | None = None, *, detail: bool = False
 ) -> NodesView:
-    """Ask the nodes, all at once; one that does not answer has its reason in its report.
+    """Ask the nodes, all at once; the row of one that does not answer has the reason.
 
     Args:
         addresses: of the nodes.
-        tls: how they are connected to; None: without.
-        detail: ask what each says of itself at length, too.
+        tls: for the connections; None: without TLS.
+        detail: ask for the detail as well.
 
     Raises:
         TlsError: a file of `tls` cannot be read.
     """
     reports = [NodeRow(address) for address in addresses]
-    channels: dict[int, aio.Channel] = {}  # by the report's place: an address may be named twice
+    channels: dict[int, aio.Channel] = {}  # by the row's place: an address may be named twice
 
     async def ask(place: int) -> None:
         if (failed := channels.pop(place, None)) is not None:
@@ -218,7 +216,7 @@ async def collect(
 
 
 async def _reached(report: NodeRow, ask: Callable[[], Awaitable[None]]) -> None:
-    """Ask one node, and note why it does not answer."""
+    """Ask one node, or note why it does not answer."""
     try:
         await relayed_if_refused(report.address, ask)
     except (aio.AioRpcError, InvalidInput, TlsError) as error:
@@ -226,7 +224,7 @@ async def _reached(report: NodeRow, ask: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _ask(report: NodeRow, channel: aio.Channel, *, detail: bool) -> None:
-    """Ask one node what it holds."""
+    """Ask one node for its status."""
     answer = await ask_node(node_pb2_grpc.BlockNodeServiceStub(channel), PEER_STATUS_SECONDS_MAX)
     report.first, report.last, report.facts = answer.first, answer.last, answer.facts
     if detail:
@@ -234,7 +232,7 @@ async def _ask(report: NodeRow, channel: aio.Channel, *, detail: bool) -> None:
 
 
 async def _ask_detail(report: NodeRow, channel: aio.Channel) -> None:
-    """Ask one node that has answered what it says of itself; what it does not say is no error."""
+    """Ask one node that has answered for its detail; no answer is no error."""
     call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
         node_pb2.ServerStatusRequest(), timeout=PEER_STATUS_SECONDS_MAX
     )

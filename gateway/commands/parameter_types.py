@@ -16,20 +16,20 @@ import click
 __all__ = ["FiniteRange", "NamedPath"]
 
 _NEVER_A_PATH: Final = (errno.ENAMETOOLONG, errno.EACCES)
-"""What is neither there nor not there, and what `Path.exists` raises for."""
+"""Errors for which `Path.exists` raises: the path is neither there nor not there."""
 
 
 class NamedPath(click.Path):
-    """A path that has a name.
+    """A path that is not empty.
 
-    click takes an empty text, which is what a shell makes of a variable that is not set, for the folder that
-    one is in: `sluice generate --out "$OUT"` would fill it. The options are those of `click.Path`.
+    A shell makes an empty text of a variable that is not set, and click reads that as the current folder:
+    `sluice generate --out "$OUT"` would fill it. The options are those of `click.Path`.
     """
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:
-        """Read a path; refuse an empty text, and one that no file can be looked for with."""
+        """Read a path; refuse an empty text, and one that no file can have."""
         if value == "":
             self.fail("got nothing, expected a path", param, ctx)
         try:
@@ -41,10 +41,10 @@ class NamedPath(click.Path):
 
 
 class FiniteRange(click.FloatRange):
-    """A range of numbers, without what is none.
+    """A range of finite numbers.
 
-    For click `nan` is in each range, since it is neither below nor above anything, and `inf` in each that has
-    no upper end: a command would wait for ever, or not at all. The options are those of `click.FloatRange`.
+    click has `nan` in each range, and `inf` in each without an upper end: a command would wait for ever, or
+    not at all. The options are those of `click.FloatRange`.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:

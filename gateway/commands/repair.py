@@ -1,4 +1,4 @@
-"""`sluice repair`: what can be done about a stream that a start refuses, and doing what was chosen."""
+"""`sluice repair`: says what can be done about a stream that a start refuses, and does what is chosen."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The kinds of value that a setting can have, and how each is read and written.
+"""The kinds of values that settings have, and how each is read and written.
 
-A kind reads what a person wrote: a text (from a flag or the environment) or a TOML value (from the file).
-Both go through the same `read`, so `8MiB` means the same wherever it stands. Pure: nothing here reads a file.
+A kind reads a text (from a flag or the environment) or a TOML value (from the file) by the same `read`, so
+`8MiB` means the same everywhere. Pure: nothing here reads a file.
 
     kind           as text                        as TOML               in Python
     WholeNumber    "64"                           64                    int
@@ -72,25 +72,25 @@ _SWITCHES = {
 
 
 class NotThisKind(ValueError):
-    """What was written is not a value of the kind; the one argument says what would have been."""
+    """A text or TOML value is not one of the kind; the one argument says what would be."""
 
 
 class SettingKind(Protocol):
-    """How to read and write the values of one setting."""
+    """The reader and writer of a setting's values."""
 
     @property
     def metavar(self) -> str:
-        """The value's stand-in in the help text, `HOST:PORT`."""
+        """The placeholder in the help text, `HOST:PORT`."""
 
     def read(self, written: object) -> object:
         """Turn a text or a TOML value into the Python value.
 
         Raises:
-            NotThisKind: with what would have been accepted, in words.
+            NotThisKind: with what would be accepted, in words.
         """
 
     def to_toml(self, value: object) -> str:
-        """Write a value that `read` gave as the right-hand side of a TOML line."""
+        """Write a value of `read` as the right-hand side of a TOML line."""
 
 
 def size_text(size: int) -> str:
@@ -153,7 +153,7 @@ class Seconds:
         """Read `2`, `2.5` or `.5`."""
         seconds: float | None = None
         if isinstance(written, int | float) and not isinstance(written, bool):
-            seconds = written  # not made a float yet: a whole number in the file may be too large for that
+            seconds = written  # no float yet: a whole number in the file may be too large for one
         elif isinstance(written, str) and _DECIMAL.fullmatch(written.strip()):
             seconds = float(written)
         if seconds is None or not 0 <= seconds <= self.most or (seconds == 0 and not self.none_allowed):
@@ -205,7 +205,7 @@ class Choice:
     def read(self, written: object) -> str | int:
         """Read one of the words, in any case."""
         if isinstance(written, str | int) and not isinstance(written, bool):
-            for word in self.words:  # a number in the file may be too long to be made a text
+            for word in self.words:  # a number in the file may be too long to become a text
                 if written == word or (isinstance(written, str) and written.strip().lower() == str(word)):
                     return word
         raise NotThisKind("one of " + ", ".join(str(word) for word in self.words))
@@ -292,7 +292,7 @@ class FirstBlock:
     most: int = BLOCK_NUMBER_MAX
 
     def read(self, written: object) -> int | str:
-        """Read a block number or `any`; the highest number is left out, it means "no block" on the wire."""
+        """Read a block number or `any`; the highest number means "no block" on the wire, and is none."""
         if isinstance(written, str) and written.strip().lower() == "any":
             return "any"
         try:
@@ -307,7 +307,7 @@ class FirstBlock:
 
 @dataclass(frozen=True, slots=True)
 class Text(_Quoted):
-    """A text that is not empty and has no blanks in it; what it means is for the room that uses it."""
+    """A text that is not empty and has no blanks; the room that uses it reads its meaning."""
 
     metavar: str
 
@@ -360,7 +360,7 @@ class Listed:
 
     kind: SettingKind
     separator: str = ","
-    """What stands between values in the environment."""
+    """The text between values in the environment."""
 
     @property
     def metavar(self) -> str:
@@ -368,7 +368,7 @@ class Listed:
         return self.kind.metavar
 
     def read(self, written: object) -> tuple[object, ...]:
-        """Read a text with separators, or a list or tuple of texts or TOML values; an empty one is none."""
+        """Read a text with separators, or a list or tuple of texts or TOML values; it may be empty."""
         if isinstance(written, str):
             written = [part for part in written.split(self.separator) if part.strip()]
         if not isinstance(written, list | tuple):

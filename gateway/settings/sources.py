@@ -1,11 +1,11 @@
-"""Where the values of settings come from: default < TOML file < environment < flag.
+"""The sources of settings, in rising order of precedence: default, TOML file, environment, flag.
 
-    resolve(flags, environ, config) -> Resolved       the settings, and for each the place its value came from
-    to_toml(resolved) -> str                          the same as a file that would give these settings again
+    resolve(flags, environ, config) -> Resolved       the settings, and the origin of each
+    to_toml(resolved) -> str                          a file that gives these settings again
 
 Invariants
-  - A value that cannot be used is an error that names the setting, what was got, what was expected, and where
-    it was written; it is an error even if a source of higher precedence would have replaced it.
+  - A value that cannot be used is an error, even if a source of higher precedence replaces it. The error
+    names the setting, got, expected and the origin.
   - A key in the file that is no setting is an error. A variable `SLUICE_…` that is none is only reported:
     Kubernetes puts such variables into every container beside a Service named `sluice`.
   - A name may be written without its unit, publish.block_timeout, as the rules of the protocol have it. Two
@@ -28,16 +28,7 @@ from gateway.errors import SettingError
 from gateway.settings.kinds import NotThisKind
 from gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings
 
-__all__ = [
-    "CONFIG_ENVIRONMENT",
-    "CONFIG_FILE_BYTES_MAX",
-    "CONFIG_FLAG",
-    "RULES",
-    "Resolved",
-    "Rule",
-    "resolve",
-    "to_toml",
-]
+__all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
 
 CONFIG_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of the TOML file of settings. One of all settings has a few thousand; more is a wrong path."""
@@ -56,7 +47,7 @@ _KUBERNETES = re.compile(r"SLUICE_(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings that apply, and where each came from."""
+    """The settings that apply, and their origins."""
 
     settings: Settings
     """The values."""
@@ -70,18 +61,18 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What must hold between settings, or for as long as a part of the node is not built."""
+    """A rule between settings."""
 
     name: str
-    """The setting that is blamed."""
+    """The setting that the error names."""
     holds: Callable[[Settings], bool]
-    """Whether the settings keep the rule."""
+    """Returns whether the settings keep the rule."""
     expected: Callable[[Settings], str]
-    """What would keep it, in words."""
+    """Returns in words what would keep it."""
 
 
 def _pair_rule(section: str) -> Rule:
-    """A certificate is of no use without its key, nor a key without its certificate."""
+    """Return the rule that a certificate and its key come together."""
 
     def has_pair(settings: Settings) -> bool:
         certificate, key = (getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key"))
@@ -94,27 +85,24 @@ def _pair_rule(section: str) -> Rule:
     )
 
 
+def _needs(name: str, other: str, why: str = "") -> Rule:
+    """Return the rule that a setting is of use only where another one is set as well."""
+
+    def holds(settings: Settings) -> bool:
+        value, needed = (getattr(settings, _BY_NAME[each].attribute) for each in (name, other))
+        return not value or needed is not None
+
+    return Rule(name, holds, lambda _: f"{other} to be set as well{why}")
+
+
 def _tls_rules(section: str) -> tuple[Rule, Rule]:
-    """Give the rules of the three files of one address."""
-
-    def has_certificate_for_ca(settings: Settings) -> bool:
-        certificate, client_ca = (
-            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_client_ca")
-        )
-        return client_ca is None or certificate is not None
-
-    return (
-        _pair_rule(section),
-        Rule(
-            f"{section}.tls_client_ca",
-            has_certificate_for_ca,
-            lambda _: f"{section}.tls_certificate to be set as well",
-        ),
-    )
+    """Return the rules of the three TLS files of one address."""
+    certificate = f"{section}.tls_certificate"
+    return _pair_rule(section), _needs(f"{section}.tls_client_ca", certificate)
 
 
 def _client_ca_for_nodes(settings: Settings) -> Path | None:
-    """Give the authorities of client certificates at the address where other nodes connect."""
+    """Return the authorities of client certificates at the address where other nodes connect."""
     if settings.subscriber_address is None:
         return settings.grpc_tls_client_ca
     return settings.subscriber_tls_client_ca
@@ -129,8 +117,8 @@ RULES: tuple[Rule, ...] = (
         ),
         lambda s: f"0 (no limit) or at least {2 * s.block_time_seconds:g}, which is 2 x block_time_seconds",
     ),
-    Rule(  # The blocks of a group are acknowledged in one go, and the next groups' while those are sent: a
-        # smaller queue would close who reads them all. 346 waited for one of three at full speed.
+    Rule(  # The blocks of a group are acknowledged at once, and those of the next groups while they are sent:
+        # a smaller queue would close publishers that read all. 346 waited for one of three at full speed.
         "publish.send_queue_max",
         lambda s: s.publish_send_queue_max >= 16 * s.commit_max_blocks_per_group,
         lambda s: f"at least {16 * s.commit_max_blocks_per_group}, which is 16 x commit.max_blocks_per_group",
@@ -138,22 +126,10 @@ RULES: tuple[Rule, ...] = (
     *_tls_rules("grpc"),
     *_tls_rules("subscriber"),
     *_tls_rules("control"),
-    Rule(
-        "subscriber.tls_certificate",
-        lambda s: s.subscriber_tls_certificate is None or s.subscriber_address is not None,
-        lambda _: "subscriber.address to be set as well (grpc.tls_certificate is for grpc.address)",
-    ),
+    _needs("subscriber.tls_certificate", "subscriber.address", " (grpc.tls_certificate is for grpc.address)"),
     _pair_rule("catchup"),
-    Rule(
-        "catchup.tls_certificate",
-        lambda s: s.catchup_tls_certificate is None or s.catchup_tls_ca is not None,
-        lambda _: "catchup.tls_ca to be set as well",
-    ),
-    Rule(
-        "publish.allowed_subjects",
-        lambda s: not s.publish_allowed_subjects or s.grpc_tls_client_ca is not None,
-        lambda _: "grpc.tls_client_ca to be set as well, or clients show no certificate",
-    ),
+    _needs("catchup.tls_certificate", "catchup.tls_ca"),
+    _needs("publish.allowed_subjects", "grpc.tls_client_ca", ", or clients show no certificate"),
     Rule(
         "peer_subjects",
         lambda s: not s.peer_subjects or _client_ca_for_nodes(s) is not None,
@@ -167,11 +143,7 @@ RULES: tuple[Rule, ...] = (
         lambda s: not (s.peer_networks and s.peer_subjects),
         lambda _: "none beside peer_subjects: an address proves less than a certificate",
     ),
-    Rule(
-        "control.allowed_subjects",
-        lambda s: not s.control_allowed_subjects or s.control_tls_client_ca is not None,
-        lambda _: "control.tls_client_ca to be set as well, or clients show no certificate",
-    ),
+    _needs("control.allowed_subjects", "control.tls_client_ca", ", or clients show no certificate"),
     Rule(
         "role",
         lambda s: s.role == "active" or s.peers != (),
@@ -183,11 +155,11 @@ RULES: tuple[Rule, ...] = (
         lambda s: f"at least {s.catchup_backoff_seconds:g}, which is catchup.backoff_seconds",
     ),
 )
-"""Checked in this order when every single value is right."""
+"""The rules, checked in this order when every single value is right."""
 
 
 def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> Resolved:
-    """Read all sources and give the settings that apply.
+    """Read all sources, and return the settings that apply.
 
     Args:
         flags: dotted name, present or former, to what was written after the flag; None or () where the flag
@@ -196,7 +168,7 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
         config: the TOML file, or None for the one that the environment names, if it does.
 
     Raises:
-        SettingError: for the first value that cannot be used, key that is no setting, or rule that is broken.
+        SettingError: the first value that cannot be used, key that is no setting, or broken rule.
     """
     values: dict[str, object] = {}
     former_names: list[tuple[str, str]] = []
@@ -232,16 +204,14 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
             if is_former:
                 former_names.append((flag, setting.name))
 
-    typed: dict[str, Any] = (
-        values  # each kind gives what the field's annotation says; a test checks the table
-    )
+    typed: dict[str, Any] = values  # each kind reads the type of its field; a test checks the table
     settings = Settings(**typed)
     _check_rules(settings, origins)
     return Resolved(settings, origins, _unknown_environment(environ), tuple(former_names))
 
 
 def to_toml(resolved: Resolved) -> str:
-    """Write the settings as a TOML file, each with a comment that says where it came from."""
+    """Write the settings as a TOML file, each with its origin in a comment."""
     lines = ["# The settings that apply. Unset ones are comments; a comment after a value says its origin."]
     for section in dict.fromkeys(setting.section for setting in SETTINGS):
         if section != NODE_SECTION:
@@ -253,7 +223,7 @@ def to_toml(resolved: Resolved) -> str:
 
 
 def _toml_line(setting: Setting, resolved: Resolved) -> str:
-    """Write one setting; one that has no value becomes a comment."""
+    """Write one setting; an unset one becomes a comment."""
     key = setting.name.rpartition(".")[2]
     value = getattr(resolved.settings, setting.attribute)
     origin = resolved.origins[setting.name]
@@ -265,7 +235,7 @@ def _toml_line(setting: Setting, resolved: Resolved) -> str:
 
 
 def _config_bytes(path: Path) -> bytes:
-    """Read the file as it is; it may be a pipe, as a shell makes of `<(…)`."""
+    """Read the file, which may be a pipe, as a shell makes of `<(…)`."""
     try:
         with path.open("rb") as file:
             content = file.read(CONFIG_FILE_BYTES_MAX + 1)
@@ -317,7 +287,7 @@ def _file_values(path: Path) -> dict[Setting, tuple[str, object]]:
 
 
 def _variable_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
-    """The variable that gives the setting; set but empty is as good as unset."""
+    """Return the variable that has the setting; an empty one counts as unset."""
     names = [name for name in setting.environments if environ.get(name)]
     if len(names) > 1:
         raise _given_twice(setting, names[1], f"environment {names[0]}")
@@ -329,13 +299,13 @@ def _given_twice(setting: Setting, other: str, where: str) -> SettingError:
 
 
 def _nearest(name: str) -> str:
-    """Guess what was meant by a name that is no setting."""
+    """Return in words the setting that a name probably means."""
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     return f"a setting such as {near[0]}" if near else "a setting that `sluice serve --help` lists"
 
 
 def _got(written: object) -> str:
-    """Show a value as it was written; a very long one is cut."""
+    """Return a value as it was written; a very long one is cut."""
     try:
         text = repr(written)
     except (ValueError, RecursionError) as error:
@@ -344,7 +314,7 @@ def _got(written: object) -> str:
 
 
 def _beyond(error: ValueError | RecursionError) -> str:
-    """Say what Python cannot turn from text into a value, or a value into text."""
+    """Return in words what Python cannot turn into a value, or into a text."""
     if isinstance(error, RecursionError):
         return "lists or tables too deep in each other"
     return f"a number of more than {sys.get_int_max_str_digits()} digits"
@@ -361,7 +331,7 @@ def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
 
 
 def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """List variables that look meant for us and are no setting, without those that Kubernetes makes."""
+    """Return the variables `SLUICE_…` that are no setting, without those that Kubernetes makes."""
     known = {name for setting in SETTINGS for name in setting.environments}
     known.add(CONFIG_ENVIRONMENT)
     ours = (name for name in environ if name.startswith("SLUICE_") and name not in known)
@@ -369,5 +339,5 @@ def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _is_from_kubernetes(name: str, value: str) -> bool:
-    """Whether a Service named `sluice` or `sluice-…` put the variable into this container."""
+    """Return whether a Service named `sluice` or `sluice-…` put the variable into this container."""
     return bool(_KUBERNETES.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)

@@ -1,9 +1,9 @@
-"""What is wrong with a node, since when, and what to do: for the person who looks at it at night.
+"""The findings on a node: what is wrong, since when, and what to do, for the operator who looks at night.
 
 Pure. `look` reads the findings of a moment from a `NodeReport`; `FindingBook` remembers since when each is
 there. A *problem* is a reason of `/readyz`; a *note* is worth a look, and leaves the node ready.
 
-Each kind names the paragraph of docs/operations.md that goes on from there: `/operations` of the HTTP side.
+Each kind names the section of docs/operations.md that says more, which `/operations` serves.
 """
 
 from __future__ import annotations
@@ -16,19 +16,7 @@ from typing import Final
 from gateway.pipeline.replication_quorum import StandbyFacts, unconfirmed
 from gateway.status.node_report import Finding, NodeReport
 
-__all__ = [
-    "ADVICE",
-    "LACK_SECONDS",
-    "QUIET_BLOCK_TIMES",
-    "QUIET_SECONDS_MIN",
-    "STANDBY_WAIT_SECONDS",
-    "Advice",
-    "FindingBook",
-    "FindingKind",
-    "Seen",
-    "look",
-    "slug",
-]
+__all__ = ["ADVICE", "Advice", "FindingBook", "FindingKind", "Seen", "look", "slug"]
 
 QUIET_BLOCK_TIMES: Final = 10
 """So many times `block_time_seconds` without a block are worth a note on the status page..."""
@@ -42,12 +30,12 @@ takes that works, and one or two block times."""
 
 
 LACK_SECONDS: Final = 10.0
-"""How long no block is acknowledged before one that the node could not check makes it not ready. While blocks
-come, a publisher could make the node unready at will; a network has a block every few seconds."""
+"""After so long without an acknowledged block, one that the node could not check makes it unready. While
+blocks come, any publisher could do so; a network has a block every few seconds."""
 
 
 class FindingKind(Enum):
-    """The class of a finding."""
+    """The kind of a finding."""
 
     STARTING = "starting"
     STOPPING = "stopping"
@@ -73,7 +61,7 @@ class FindingKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do about a kind of finding."""
+    """The advice on a kind of finding."""
 
     words: str
     """The first thing to do."""
@@ -170,8 +158,8 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
         "Messages are refused",
         is_problem=False,
     ),
-    # The chain goes on, and all but the page is served: a node that took itself out of service for it would
-    # have the others do its work, and might be the last one.
+    # No problem: the chain goes on, and all but the page is served. A node that took itself out of service
+    # for it would leave its work to others, and may be the last one.
     FindingKind.BAD_PAGE: Advice(
         "Nothing, while a peer heals it. Else give the node a peer that has these blocks (peers), or restore "
         "a backup; and look at the disk (smartctl, dmesg).",
@@ -194,11 +182,11 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
 
 
 Seen = tuple[FindingKind, str]
-"""A finding of a moment, and its text."""
+"""The kind and the text of a finding at one moment."""
 
 
 def look(report: NodeReport) -> list[Seen]:
-    """Tell what is wrong at this moment: problems first. The report's own findings are not read."""
+    """Return what is wrong at this moment, problems first; the report's own findings are not read."""
     seen: list[Seen] = []
     if report.is_starting:
         seen.append((FindingKind.STARTING, "the node is starting"))
@@ -220,9 +208,9 @@ def look(report: NodeReport) -> list[Seen]:
 
 
 def _stands(report: NodeReport) -> bool:
-    """Tell whether the chain stands still, so that what one publisher sent may be what all would send.
+    """Return whether the chain stands still, so that every publisher may send what the node cannot check.
 
-    While blocks come, the node has what the chain needs: nobody makes it unready by a proof of another kind.
+    While blocks come, the node has what the chain needs: no proof of another kind makes it unready.
     """
     return report.last_block_age_seconds is None or report.last_block_age_seconds >= LACK_SECONDS
 
@@ -273,13 +261,13 @@ def _notes(report: NodeReport) -> list[Seen]:
 
 
 class FindingBook:
-    """Remembers since when each kind of finding is there, by a clock that nobody sets."""
+    """The memory of since when each kind of finding is there, by a clock that nobody sets."""
 
     def __init__(self) -> None:
         self._since: dict[FindingKind, float] = {}
 
     def note(self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float) -> tuple[Finding, ...]:
-        """Take note of what is wrong now; what is not among it is over.
+        """Note what is wrong now, and return it with since when; a kind that is not seen is over.
 
         Args:
             seen: what is wrong.
@@ -301,6 +289,6 @@ class FindingBook:
 
 
 def slug(heading: str) -> str:
-    """Give the anchor of a heading, as Markdown readers make it: lower case, hyphens for blanks."""
+    """Return the anchor of a heading, as Markdown readers make it: lower case, hyphens for blanks."""
     kept = "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -_")
     return kept.replace(" ", "-")

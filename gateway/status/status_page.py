@@ -1,14 +1,14 @@
-"""The status page of a node, `/` on its HTTP address: what an operator sees at a glance.
+"""The status page of a node, `/` on its HTTP address.
 
-Pure: a `NodeReport` in, HTML out. No script and nothing from elsewhere; the browser asks again by itself.
+Pure: a `NodeReport` in, HTML out. No script and nothing from elsewhere; the browser reloads by itself.
 
-    findings        what is wrong, since when, and what to do, first and in red; none: one green line;
-                    what is only worth a look in yellow
+    findings        problems first and in red, with since when and what to do; none: one green line; notes in
+                    yellow
     chain           first and last block, root hash, age of the last block
-    race            the last 100 blocks, a coloured cell each, by who won them
-    publishers      who is connected, and what each is doing
+    race            the last 100 blocks, a cell each, coloured by winner
+    publishers      those connected, and what each is doing
     readers         data-streamer clients, subscribers, and how far the slowest is behind
-    peers           whom the node follows, how far it is behind, and what the standbys have that it waits for
+    peers           the peer that the node follows, its distance, and the standbys that it waits for
 
 Invariants
   - Everything that a peer has named is escaped.
@@ -28,7 +28,7 @@ from gateway.status.node_report import NodeReport
 __all__ = ["REFRESH_SECONDS", "render", "render_operations"]
 
 REFRESH_SECONDS = 2
-"""How often a browser asks again by itself."""
+"""How often a browser reloads by itself."""
 _HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#9c755f", "#bab0ac")
 _STYLE = """

@@ -597,3 +597,23 @@ def test_stopping_waits_for_the_blocks_that_have_come(tmp_path: Path) -> None:
             assert node.store.last_number == last
 
     asyncio.run(scenario())
+
+
+def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From peers at least the default is taken, so that is made small here."""
+    monkeypatch.setattr("gateway.node.node.MESSAGE_BYTES_DEFAULT", 64 * 1024)
+    large = Block(0, (*BLOCKS[0].items[:1], field_item(4, bytes(5_000_000)), *BLOCKS[0].items[1:]))
+
+    async def scenario() -> None:
+        async with fake_peer([large]) as peer:
+            settings = FAST | {"catchup_max_stalled_attempts": 2, "grpc_max_message_bytes": 1_000_000}
+            async with running_node(tmp_path, **settings, peers=peers(peer.address)) as node:
+                await until(lambda: node.following.problem is not None)
+                assert node.following.problem is not None
+                assert "expected at most 1000000; raise grpc.max_message_bytes of this node" in (
+                    node.following.problem
+                )
+
+    asyncio.run(scenario())

@@ -61,6 +61,7 @@ def keep(stage: Stage, role: str = "active", **options: float) -> tuple[RoleKeep
     following = FakeFollowing()
     record = RoleRecord("active") if role == "active" else RoleRecord("standby")
     data_dir = stage.store.data_dir
+    options = {"drain_seconds": 10.0} | options
     keeper = RoleKeeper(data_dir, record, stage.conductor, stage.store, following, peers=(OTHER,), **options)
     return keeper, following
 
@@ -167,8 +168,8 @@ def test_a_disk_that_refuses_as_the_hold_runs_out_is_asked_again(tmp_path: Path)
         following.said[PEER] = NodeAnswer(0, 7, "b", "active")
         await keeper.drain(30, PEER)
         (tmp_path / "role.new").mkdir()
-        keeper._release_hold()
-        keeper._on_hold_ended()
+        keeper._end_lease()
+        keeper._on_lease_ended()
         assert keeper._resuming is not None
         await keeper._resuming
         assert keeper.phase is Phase.DRAINED
@@ -281,7 +282,7 @@ def test_a_drained_node_is_not_drained_for_another_successor(tmp_path: Path) -> 
         assert first is None
         assert isinstance(second, RoleRefused)
         assert (keeper.phase, read_role(tmp_path)) == (Phase.DRAINED, RoleRecord("standby", PEER))
-        assert keeper._hold is not None, "its hold goes on"
+        assert keeper._lease is not None, "its lease goes on"
         await keeper.close()
 
     play(tmp_path, scene)
@@ -294,7 +295,7 @@ def test_one_that_is_drained_anew_as_its_hold_runs_out_stays_so(tmp_path: Path) 
         resuming = asyncio.ensure_future(keeper.resume())
         draining = asyncio.ensure_future(keeper.drain(30, OTHER))
         await asyncio.sleep(0)  # both are before what the end of the hold does, in the same round
-        keeper._on_hold_ended()
+        keeper._on_lease_ended()
         await asyncio.gather(resuming, draining)
         assert keeper._resuming is not None
         await keeper._resuming
