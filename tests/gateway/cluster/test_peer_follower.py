@@ -413,7 +413,7 @@ def test_a_follower_keeps_level_goes_to_another_peer_and_stops(tmp_path: Path) -
             assert follower.following.distance is None
             await publisher.block(BLOCKS[10])
             await until_block(second, 10)
-            assert follower.ledger.last_number == 9
+            assert follower.store.last_number == 9
             follower.following.follow([str(second.grpc_address)])
             await until_block(follower, 10)
 
@@ -608,7 +608,7 @@ def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(
 
     async def scenario() -> None:
         async with fake_peer([large]) as peer:
-            settings = FAST | {"catchup_max_stalled_attempts": 2, "grpc_max_message_bytes": 1_000_000}
+            settings = CALM | {"catchup_max_stalled_attempts": 2, "grpc_max_message_bytes": 1_000_000}
             async with running_node(tmp_path, **settings, peers=peers(peer.address)) as node:
                 await until(lambda: node.following.problem is not None)
                 assert node.following.problem is not None
