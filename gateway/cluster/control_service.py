@@ -48,7 +48,7 @@ _PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
 
 
 class ControlReport(Protocol):
-    """What operators are told beside role and chain: a part of the node's report."""
+    """The part of the node's report that operators are told beside role and chain."""
 
     @property
     def grpc_address(self) -> str:

@@ -159,7 +159,7 @@ class PeerStream:
         return 0.0 if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
 
     def _is_silent(self, share: float) -> bool:
-        """Whether it has sent nothing for this share of `stall_seconds`."""
+        """Return whether it has sent nothing for this share of `stall_seconds`."""
         return self._heard_at is not None and self._silent_seconds() >= share * self._stall_seconds
 
     def _has(self, last: int | None) -> bool:
