@@ -2,8 +2,8 @@
 
     127.0.0.1:40840     [::1]:40840     gateway-0.example.net:40840     0.0.0.0:6900     [::]:6900
 
-The host is never left out: that the whole network may connect is worth saying (`0.0.0.0`). Port 0 asks the
-system for a free port, so only something that listens may have it.
+The host is never left out: `0.0.0.0`, which lets the whole network connect, is worth saying. Port 0 asks the
+system for a free port, so only a listener may have it.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _EXPECTED = "host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Address:
-    """A host and a TCP port. Its text is what a gRPC target or a URL wants: IPv6 hosts in brackets."""
+    """A host and a TCP port. Its text fits a gRPC target or a URL: IPv6 hosts are in brackets."""
 
     host: str
     """An IPv4 or IPv6 address (without brackets) or a host name."""
     port: int
-    """0 to 65,535; 0 is "any free port" for something that listens."""
+    """0 to 65,535; 0 is any free port, for a listener."""
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_everywhere(self) -> bool:
-        """Whether it is every address of a machine, to listen at: 0.0.0.0 or [::]."""
+        """Whether it is every address of a machine, 0.0.0.0 or [::]."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
             return False
 
     def reached_by(self, host: str) -> Address:
-        """Where to connect to something that listens here, on the machine that `host` leads to."""
+        """Return where to connect to a listener at this address on the machine `host`."""
         return Address(host, self.port) if self.is_everywhere else self
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect to it. A name other than `localhost` is taken as public."""
+        """Whether only this machine can connect to it; a name other than `localhost` counts as public."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -92,7 +92,7 @@ def parse_addresses(text: str, *, port_min: int = 0) -> tuple[Address, ...]:
 
 
 def _ipv6(host: str, text: str) -> str:
-    """Check what stood in the brackets; `text` is the whole, for the error."""
+    """Check the host in the brackets; `text` is the whole address, for the error."""
     try:
         return str(ipaddress.IPv6Address(host))
     except ValueError:

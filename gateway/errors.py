@@ -1,19 +1,20 @@
-"""What can go wrong in the gateway, and whose fault each is.
+"""The errors of the gateway, each with whose fault it is.
 
     GatewayError             everything the gateway raises on purpose; `exit_status` if it ends a command
     ├── SettingError         how it was told to run: the setting, its value, where that came from (exit 2)
     ├── AddressError         a text that is not `host:port` (exit 2)
-    ├── TlsError             a certificate or key file that cannot be used (exit 2)
-    ├── Fatal                the environment: a busy port, an unreadable folder, `python -O`
-    ├── KeyFileError         a private key file that cannot be read or written
+    ├── GotExpected          those that have an object, got, expected and a place
+    │   ├── TlsError         a certificate or key file that cannot be used (exit 2)
+    │   ├── Fatal            the environment: a busy port, an unreadable folder, `python -O`
+    │   ├── KeyFileError     a private key file that cannot be read or written
+    │   └── InvalidInput     bytes or behaviour of somebody else
+    │       └── SubscriptionError  a node that was subscribed to breaks the rules of its stream
     ├── StartAbandoned       a node was told to stop before it had started
     ├── RoleRefused          the role of a node cannot change so now
     ├── NodeCallFailed       a node did not do what it was asked over its control address
     ├── FailoverFailed       a failover was not possible; it says which node is active
     │   └── FailoverInterrupted  it was interrupted; it says what both nodes are (exit 130)
-    ├── PeerError            bytes or behaviour that came from somebody else
-    │   └── SubscriptionError  a node that was subscribed to breaks the rules of its stream
-    └── HelperProcessLost    a process that works for the node is gone, or was
+    └── WorkerProcessLost    a worker process is gone, or does not answer
 
 Those about blocks are in `gateway.blocks.errors`. A message says object, got, expected and place; the same
 facts are fields. A bare `Exception` is never raised.
@@ -29,6 +30,7 @@ __all__ = [
     "FailoverInterrupted",
     "Fatal",
     "GatewayError",
+    "GotExpected",
     "InvalidInput",
     "KeyFileError",
     "NodeCallFailed",
@@ -47,6 +49,22 @@ class GatewayError(Exception):
     exit_status: ClassVar[int] = 1
     """Exit status of a command that this error ends: 1 it failed, 2 it was told to do what it cannot,
     130 it was interrupted."""
+
+
+class GotExpected(GatewayError):
+    """The root of the errors that say object, got, expected and place; the fields have the same words."""
+
+    def __init__(self, what: str, got: str, expected: str, where: str = "") -> None:
+        place = f"{where}: " if where else ""
+        super().__init__(f"{place}{what}: got {got}, expected {expected}")
+        self.what = what
+        """The object that is wrong: a setting, a file, a folder, a port, a part of a message."""
+        self.got = got
+        """What it is."""
+        self.expected = expected
+        """What it would have to be, in words."""
+        self.where = where
+        """The place of the object, empty where it has none."""
 
 
 # --- how the node was told to run ---------------------------------------------------------------------------
@@ -82,32 +100,14 @@ class AddressError(GatewayError, ValueError):
         """What would have been accepted, in words."""
 
 
-class TlsError(GatewayError):
-    """A file of certificates or a key cannot be used for TLS. The message never quotes what is in it."""
+class TlsError(GotExpected):
+    """A certificate or key file cannot be used for TLS. The message never quotes what is in it."""
 
     exit_status = 2
 
-    def __init__(self, what: str, *, got: str, expected: str) -> None:
-        super().__init__(f"{what}: got {got}, expected {expected}")
-        self.what = what
-        """The setting or option that named the file."""
-        self.got = got
-        """What was found."""
-        self.expected = expected
-        """What would have been accepted."""
 
-
-class Fatal(GatewayError):
+class Fatal(GotExpected):
     """The environment does not let this process do its work; nobody's message is to blame."""
-
-    def __init__(self, what: str, *, got: str, expected: str) -> None:
-        super().__init__(f"{what}: got {got}, expected {expected}")
-        self.what = what
-        """The thing that is not as it must be: a folder, a port, the interpreter."""
-        self.got = got
-        """How it is."""
-        self.expected = expected
-        """How it must be."""
 
 
 class StartAbandoned(GatewayError):
@@ -172,33 +172,12 @@ class FailoverInterrupted(FailoverFailed):
 # --- bytes of others ----------------------------------------------------------------------------------------
 
 
-class KeyFileError(GatewayError):
+class KeyFileError(GotExpected):
     """A private key file cannot be read or written."""
 
-    def __init__(self, path: str, *, got: str, expected: str) -> None:
-        super().__init__(f"{path}: got {got}, expected {expected}")
-        self.path = path
-        """The file."""
-        self.got = got
-        """What was found there."""
-        self.expected = expected
-        """What would have been accepted."""
 
-
-class InvalidInput(GatewayError):
+class InvalidInput(GotExpected):
     """A publisher, a peer or a block file gave bytes that cannot be accepted."""
-
-    def __init__(self, what: str, got: str, expected: str, where: str = "") -> None:
-        place = f"{where}: " if where else ""
-        super().__init__(f"{place}{what}: got {got}, expected {expected}")
-        self.what = what
-        """The object that is wrong."""
-        self.got = got
-        """What it is."""
-        self.expected = expected
-        """What it had to be."""
-        self.where = where
-        """The place of the object in what was given, empty if it was given alone."""
 
 
 class SubscriptionError(InvalidInput):
@@ -206,13 +185,13 @@ class SubscriptionError(InvalidInput):
 
 
 class WorkerProcessLost(GatewayError):
-    """A process that works for the node is gone, or did not answer."""
+    """A worker process is gone, or did not answer."""
 
     def __init__(self, name: str, got: str, *, is_first: bool, was_ready: bool = False) -> None:
         super().__init__(f"{name}: got {got}, expected an answer")
         self.got = got
         """What became of it."""
         self.is_first = is_first
-        """Whether it was at work on this request; else that waited behind another."""
+        """It was at work on this request; else the request waited behind another."""
         self.was_ready = was_ready
-        """Whether there was one that answers; else no request can be what was too much for it."""
+        """It had answered before; else no request can have been too much for it."""

@@ -1,7 +1,7 @@
 """The name of a publisher: proven, claimed or neither, and each kind in a namespace of its own.
 
-Pure. A name is a plain text. The race, the limits, the log, the metrics and the page take it as it is, so an
-operator sees what is counted. Its form tells its kind, and no name of one kind equals one of another:
+Pure. A name is a plain text, the same in race, limits, log, metrics and page. Its form tells its kind, and no
+name of one kind equals one of another:
 
     form                      kind                                                     who vouches for it
     CN=alice,O=Net            the subject of a client certificate                      its authority
@@ -33,16 +33,16 @@ __all__ = [
 ]
 
 PUBLISHER_ID_KEY: Final = "publisher-id"
-"""Metadata by which a publisher says who it is."""
+"""Metadata in which a publisher names itself."""
 CORRELATION_ID_KEY: Final = "hiero-correlation-id"
-"""Metadata by which consensus nodes are known: `N3-STR1` is node 3, and the first stream that it opened."""
+"""Metadata of consensus nodes: `N3-STR1` is the first stream of node 3."""
 NAME_CHARACTERS_MAX: Final = 256
 """Characters of a name: it stands in logs, metrics and memory."""
 
 _CLAIMED: Final = "claimed:"
 _NOBODY_VOUCHES: Final = (_CLAIMED, "ipv4:", "ipv6:", "unix")
-"""How the names begin for which nobody vouches. No subject does: its first attribute ends with `=`, and
-alternative names begin with `URI:`, `DNS:`, `IP:` or `email:`."""
+"""The beginnings of names for which nobody vouches. No subject has one: its first attribute ends with `=`,
+and alternative names begin with `URI:`, `DNS:`, `IP:` or `email:`."""
 _OF_STREAM: Final = re.compile(r"(?P<node>.+)-STR[0-9]+")
 _DIGEST_DIGITS: Final = 16
 
@@ -50,13 +50,13 @@ _DIGEST_DIGITS: Final = 16
 def name_of_publisher(
     subjects: Sequence[str], metadata: Iterable[tuple[str, str | bytes]], connection: str
 ) -> str:
-    """Tell what a publisher is called: by its certificate, else by what it says, else by its connection.
+    """Return the name of a publisher: by its certificate, else by its claim, else by its connection.
 
-    What it says is `publisher-id`, or the node in `hiero-correlation-id`: each stream that a consensus node
-    opens has another number behind that, and all of them are one publisher.
+    A claim is `publisher-id`, or the node in `hiero-correlation-id`: all streams of a consensus node are one
+    publisher, whatever number follows.
 
     Args:
-        subjects: the names that its certificate proves, the best one first; none without a certificate.
+        subjects: the names that its certificate proves, the best first; empty without a certificate.
         metadata: of its call.
         connection: gRPC's name of its connection, `ipv4:192.0.2.1:5000`.
     """
@@ -76,22 +76,22 @@ def name_of_publisher(
 
 
 def name_of_peer(address: str) -> str:
-    """Tell what this node's own subscription to a node of `peers` is called."""
+    """Return the name of this node's own subscription to a node of `peers`."""
     return f"peer {address}"
 
 
 def is_vouched_for(name: str) -> bool:
-    """Tell whether somebody vouches for a name. Of the others, anybody can have as many as he likes."""
+    """Return whether somebody vouches for a name; anybody can have as many of the others as he likes."""
     return not name.startswith(_NOBODY_VOUCHES)
 
 
 def name_of_claim(text: str) -> str:
-    """Tell what a publisher is called that shows no certificate, and says that it is this one."""
+    """Return the name of a publisher that shows no certificate and claims to be this one."""
     return _bounded(_CLAIMED + text.encode("unicode_escape").decode("ascii"))
 
 
 def _bounded(name: str) -> str:
-    """Shorten a long name so that another one with the same beginning stays another one."""
+    """Shorten a long name; two long names stay different."""
     if len(name) <= NAME_CHARACTERS_MAX:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGEST_DIGITS]

@@ -1,4 +1,4 @@
-"""Signals that whoever started this process has it ignore: under nohup a closed terminal ends nothing."""
+"""Signals that the parent has this process ignore: under nohup a closed terminal ends nothing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,5 @@ __all__ = ["unless_ignored"]
 
 
 def unless_ignored(*numbers: signal.Signals) -> tuple[signal.Signals, ...]:
-    """Give those that may be handled; what is ignored, as SIGHUP is under nohup, is to do nothing.
-
-    Args:
-        numbers: what is to be handled.
-    """
+    """Return those of the signals that are not ignored, as SIGHUP is under nohup: they may be handled."""
     return tuple(number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN)

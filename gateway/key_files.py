@@ -1,7 +1,7 @@
 """Private key files: an Ed25519 key in PKCS#8 PEM, readable by its owner alone.
 
-Such a key signs the blocks of a network that runs with Sluice's own keys; `sluice keygen` writes one and the
-block maker signs with it. A node needs only the public half, as `--ledger-key`.
+Such a key signs the blocks of a network of one's own; `sluice keygen` writes one, and the block maker signs
+with it. A node needs only the public half, as `--ledger-key`.
 """
 
 import os
@@ -18,9 +18,11 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gateway.errors import KeyFileError
-from gateway.limits import KEY_FILE_BYTES_MAX
 
 __all__ = ["create_private_key", "load_private_key", "private_key_of", "public_key_hex"]
+
+KEY_FILE_BYTES_MAX: Final = 65_536
+"""Bytes of a file with a private key. One has some 120; more is a wrong path."""
 
 _EXPECTED: Final = "an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
 
@@ -29,7 +31,7 @@ def create_private_key(path: Path) -> Ed25519PrivateKey:
     """Make a new key and write it to a new file of mode 0600.
 
     Raises:
-        KeyFileError: the file is there already, which is left as it is, or cannot be written.
+        KeyFileError: the file is there already, and stays as it is, or cannot be written.
     """
     key = Ed25519PrivateKey.generate()
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -67,11 +69,11 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def private_key_of(pem: bytes, where: str) -> Ed25519PrivateKey:
-    """Read the key in the content of such a file.
+    """Read the key in the content of a file.
 
     Args:
-        pem: the content; no error repeats any of it.
-        where: what an error calls its place.
+        pem: the content; no error quotes it.
+        where: its place, for errors.
 
     Raises:
         KeyFileError: it is not an Ed25519 private key.

@@ -1,6 +1,6 @@
-"""Every limit of the gateway: its name, unit, reason and precedent.
+"""The limits that several rooms share, each with its unit, reason and precedent.
 
-Pure. A limit that an operator may want to move has its default here and its name in the table of settings.
+Pure. A limit of one module stands in that module; one that an operator may move is a setting.
 """
 
 from typing import Final
@@ -19,10 +19,8 @@ __all__ = [
     "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
     "COMMIT_GROUP_BYTES_MAX",
-    "CONFIG_FILE_BYTES_MAX",
     "CONNECTION_IDLE_SECONDS_MAX",
     "CONTROL_CALL_SECONDS",
-    "CONTROL_SECONDS_MAX",
     "CROWD_BYTES_MIN",
     "CROWD_ITEMS_MIN",
     "CROWD_ITEM_BYTES",
@@ -30,13 +28,6 @@ __all__ = [
     "DISK_PROBE_SECONDS",
     "DRAIN_SECONDS",
     "DRAIN_SECONDS_MAX",
-    "FAILOVER_HOLD_SECONDS",
-    "FAILOVER_LEVEL_SECONDS",
-    "FAILOVER_LOOK_SECONDS",
-    "FAILOVER_READY_POLL_SECONDS",
-    "FAILOVER_READY_SECONDS",
-    "FIELD_CHARACTERS_MAX",
-    "FOLLOW_SETTLE_SECONDS",
     "FREE_MEMORY_KEPT_BYTES",
     "GC_OBJECTS_MIN",
     "HALF_CLOSE_SECONDS",
@@ -55,29 +46,18 @@ __all__ = [
     "HEADER_SIZE_MAX",
     "HEALTH_CHECK_SECONDS",
     "HELPER_LOOK_LATE_SECONDS_MAX",
-    "HTTP_CONNECTIONS_KEPT",
-    "HTTP_CONNECTIONS_MAX",
-    "HTTP_SILENT_SECONDS_MAX",
-    "HTTP_STOP_SECONDS",
-    "HTTP_UNREAD_SECONDS_MAX",
     "INLINE_HASH_BYTES_MAX",
     "INLINE_HASH_ITEMS_MAX",
     "ITEM_OVERHEAD_BYTES",
     "KEEPALIVE_ANSWER_SECONDS",
     "KEEPALIVE_PEER_SECONDS",
-    "KEY_FILE_BYTES_MAX",
     "LEDGER_KEYS_MAX",
-    "LEVEL_LOOK_SECONDS",
     "LISTENING_SECONDS",
     "LOOP_WATCH_SECONDS",
     "MESSAGE_BYTES_DEFAULT",
     "MESSAGE_PACES_KEPT",
-    "METRIC_PUBLISHERS_MAX",
     "OWN_MAPPING_BYTES_MIN",
     "OWN_ROOTS_KEPT",
-    "PEER_BLOCK_DOUBLINGS_MAX",
-    "PEER_BLOCK_STALLS",
-    "PEER_POLL_FAILURES_MAX",
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
     "PING_SECONDS_MIN",
@@ -90,8 +70,6 @@ __all__ = [
     "PUBLICATION_FILE_BYTES_MAX",
     "QUICK_PROOFS_BYTES_MAX",
     "QUICK_SIGNATURES_MAX",
-    "QUIET_BLOCK_TIMES",
-    "QUIET_SECONDS_MIN",
     "RACE_HISTORY_BLOCKS",
     "RECORD_FILE_FIELDS_MAX",
     "RECORD_FILE_SIGNATURES_MAX",
@@ -107,12 +85,8 @@ __all__ = [
     "STAGE_BYTES_MAX",
     "STAGE_ITEMS_MAX",
     "STAGE_ITEM_BYTES_MAX",
-    "STANDBY_ASK_SECONDS",
-    "STANDBY_RETRY_SECONDS",
-    "STANDBY_RETRY_SECONDS_MAX",
     "STANDBY_STREAMS_MAX",
     "STANDBY_STREAMS_PER_ADDRESS_MAX",
-    "STANDBY_WAIT_SECONDS",
     "STANDBY_WRITE_SECONDS_MAX",
     "STATE_PROOF_PATHS_MAX",
     "STATE_PROOF_SIBLINGS_MAX",
@@ -126,7 +100,6 @@ __all__ = [
     "THREAD_SWITCH_SECONDS",
     "TIMER_LATE_SECONDS_MAX",
     "TLS_FILE_BYTES_MAX",
-    "TOLD_AHEAD_BLOCKS_MAX",
     "TURN_ITEMS_MIN",
     "WARM_UP_SECONDS_MAX",
 ]
@@ -156,9 +129,6 @@ QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
 
 LEDGER_KEYS_MAX: Final = 64
 """Ledger keys that may be configured. A proof is tried against each key of its kind, 0.1 ms each at most."""
-
-KEY_FILE_BYTES_MAX: Final = 65_536
-"""Bytes of a file with a private key. One has some 120; more is a wrong path."""
 
 ADDRESS_BOOK_NODES_MAX: Final = 500
 """Nodes of an address book. Public networks have some thirty; to decode a key takes some 0.01 ms, and to
@@ -212,51 +182,15 @@ a publisher may send; it bounds what a hostile stream server can make a client h
 
 # --- running a node -----------------------------------------------------------------------------------------
 
-FIELD_CHARACTERS_MAX: Final = 2_000
-"""Characters of one field of a log line; what is longer is cut, so that no peer's text fills the disk."""
-
 HEALTH_CHECK_SECONDS: Final = 0.25
 """Time between two looks at the node's readiness for the gRPC health service."""
-
-QUIET_BLOCK_TIMES: Final = 10
-"""So many times `block_time_seconds` without a block are worth a note on the status page..."""
-
-QUIET_SECONDS_MIN: Final = 30.0
-"""...but no shorter time than this."""
 
 RACE_HISTORY_BLOCKS: Final = 100
 """Blocks whose winners the status page shows."""
 
-METRIC_PUBLISHERS_MAX: Final = 64
-"""Publishers that have a label of their own in the metrics; blocks won by further ones count as `other`. Each
-label is a series that every scrape carries and Prometheus keeps; who publishes is not ours to choose."""
-
-LEVEL_LOOK_SECONDS: Final = 0.01
-"""Time between two looks whether a standby has become level during a failover, when publishers wait."""
-
-FAILOVER_LEVEL_SECONDS: Final = 10.0
-"""How long a standby may take to become level while publishers wait; then the failover is undone."""
-
-FAILOVER_LOOK_SECONDS: Final = 2.0
-"""How long a failover that was interrupted waits for each node to say what it is, before it says that."""
-
-FAILOVER_READY_SECONDS: Final = 20.0
-"""How long a failover between two active nodes waits for the second to be ready: with `commit.min_standbys`
-it is so only while the first has its blocks, which that takes every `catchup.stall_seconds` (10) or so."""
-
-FAILOVER_READY_POLL_SECONDS: Final = 0.5
-"""How often it asks meanwhile; a node whose blocks wait for others stays ready for 3 s."""
-
-FAILOVER_HOLD_SECONDS: Final = 30.0
-"""How long a drained node waits for the end of the failover before it takes publishers again by itself:
-longer than all steps of a failover together may take."""
-
 CONTROL_CALL_SECONDS: Final = 15.0
 """How long a control call waits for its answer, beyond the time that it asks the node to wait: a little more
 than a node needs to finish the blocks in flight."""
-
-CONTROL_SECONDS_MAX: Final = 3_600
-"""The longest time that a control call may ask a node to wait or hold, in seconds."""
 
 # --- publishing ---------------------------------------------------------------------------------------------
 
@@ -413,22 +347,6 @@ STREAMS_PER_CONNECTION_MAX: Final = 1_024
 client wait with further ones. A proxy may bring all publishers and subscribers of a node over one
 connection."""
 
-HTTP_CONNECTIONS_MAX: Final = 256
-"""Connections at once to the HTTP address, of probes, a scraper, a few browsers; one more is closed."""
-
-HTTP_CONNECTIONS_KEPT: Final = 8
-"""Of these, those that may take the last file descriptors: without one, probes would have a node killed."""
-
-HTTP_SILENT_SECONDS_MAX: Final = 75.0
-"""How long an HTTP client may be connected without a whole request. Scrapers ask again within a minute."""
-
-HTTP_STOP_SECONDS: Final = 1.0
-"""How long a stopping node waits for HTTP clients to take their answers, and as long again for requests that
-have begun. Answers take milliseconds; who does not read them is not waited for."""
-
-HTTP_UNREAD_SECONDS_MAX: Final = 60.0
-"""How long an HTTP client may take nothing of an answer; then it is closed."""
-
 BLAMED_PUBLISHERS_KEPT: Final = 1_000
 """Publishers that failed a block and are remembered while nobody brings it; of more, those that are gone are
 forgotten. A name costs its publisher nothing, and a block may not come for long."""
@@ -445,9 +363,6 @@ CERTIFICATE_WARNING_DAYS: Final = 14
 
 TLS_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it."""
-
-CONFIG_FILE_BYTES_MAX: Final = 1 << 20
-"""Bytes of the TOML file of settings. One of all settings has a few thousand; more is a wrong path."""
 
 # --- single blocks ------------------------------------------------------------------------------------------
 
@@ -485,25 +400,8 @@ PEER_STATUS_SECONDS_MAX: Final = 5.0
 RESOLVE_SECONDS_MAX: Final = 2.0
 """How long a start waits for the addresses of a peer's name, to see whether the peer is the node itself."""
 
-PEER_BLOCK_STALLS: Final = 3.0
-"""How many times `catchup.stall_seconds` one block of a peer is waited for before the node looks whether
-another peer has it; twice that with each attempt in vain."""
-
-PEER_BLOCK_DOUBLINGS_MAX: Final = 8
-"""So often at most: two hours then, at 10 s."""
-
 PEER_POLL_SECONDS: Final = 1.0
 """Time between two questions to a peer that is followed live for its last block."""
-
-PEER_POLL_FAILURES_MAX: Final = 3
-"""Questions in a row that a peer leaves unanswered before it counts as gone. Its stream may be silent for
-long, and a process that hangs keeps its connections."""
-
-FOLLOW_SETTLE_SECONDS: Final = 0.005
-"""Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
-
-TOLD_AHEAD_BLOCKS_MAX: Final = 10_000_000
-"""So far above all that a node and its peers have, a publisher is believed: over half a year of blocks."""
 
 # --- standbys that acknowledgements wait for ---------------------------------------------------------------
 
@@ -517,19 +415,6 @@ RELEASED_BLOCKS_MAX: Final = 64
 RELEASE_REST_SECONDS: Final = 0.01
 """...and the rest before the next ones, in which publishers are sent them: nobody is to be cut off for not
 reading thousands of answers that come at once."""
-
-STANDBY_WAIT_SECONDS: Final = 3.0
-"""How long a block may wait for standbys before the node says so and is not ready: many times what a standby
-takes that works, and one or two block times."""
-
-STANDBY_ASK_SECONDS: Final = 0.1
-"""Time between two questions to standbys that are ahead whether they have this node's last block."""
-
-STANDBY_RETRY_SECONDS: Final = 0.1
-"""Rest before a standby that was lost is connected to again, doubled with each failure up to..."""
-
-STANDBY_RETRY_SECONDS_MAX: Final = 2.0
-"""...this: publishers wait for it. An attempt costs a connection."""
 
 STANDBY_STREAMS_MAX: Final = 256
 """Nodes that may watch this one's level at once; a cluster has a few."""

@@ -1,4 +1,4 @@
-"""Logging of a node: lines for people, or one JSON object per line, with the same fields in both.
+"""The log of a node: lines for people, or one JSON object per line, with the same fields in both.
 
     log.info("block refused", extra=fields(block=9, publisher=2, got="9f3a…", expected="3c77…"))
 
@@ -7,11 +7,11 @@
              "message": "block refused", "block": 9, "publisher": 2, "got": "9f3a…", …}
 
 Invariants
-  - One record is one line, whatever is in the message and the fields: line ends are escaped, so that a peer
-    cannot forge a line. Only a traceback in the text form follows on lines of its own.
+  - One record is one line: line ends in message and fields are escaped, so that a peer cannot forge a line.
+    Only a traceback in the text form follows on lines of its own.
   - The text of a field is cut at `FIELD_CHARACTERS_MAX`, so that a peer cannot fill the disk.
-  - A line that others cause (`caused_by`, or `extra={"caused_by": …}`) is written so often a minute, by
-    message and by who caused it. One line at the end of the minute says how many more there were.
+  - Lines that others cause (`caused_by`, or `extra={"caused_by": …}`) are limited a minute, by message and by
+    cause. One line at the end of the minute says how many were left out.
   - Times are UTC.
 """
 
@@ -29,8 +29,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal, TextIO
 
-from gateway.limits import FIELD_CHARACTERS_MAX
-
 __all__ = [
     "LINES_PER_CAUSE",
     "LINES_PER_MESSAGE",
@@ -44,12 +42,15 @@ __all__ = [
     "tell_left_out",
 ]
 
+FIELD_CHARACTERS_MAX: Final = 2_000
+"""Characters of one field of a log line; what is longer is cut, so that no peer's text fills the disk."""
+
 FLOOD_SECONDS: Final = 60.0
 """The time for which lines that others cause are counted."""
 LINES_PER_CAUSE: Final = 20
 """Lines with one message that one address, or one publisher with a certificate, may cause in that time."""
 LINES_PER_MESSAGE: Final = 100
-"""The same of all together: whoever has many addresses does not write more."""
+"""The same of all causes together: many addresses do not write more."""
 
 _FIELDS = "sluice_fields"
 _CAUSED_BY = "caused_by"
@@ -59,14 +60,14 @@ _LEVEL_COLOURS = {logging.WARNING: "\x1b[33m", logging.ERROR: "\x1b[31m", loggin
 _RESET = "\x1b[0m"
 
 FieldValue = str | int | float | bool | bytes | None
-"""What a field may hold; bytes are shown as hexadecimal."""
+"""A value of a field; bytes are shown as hexadecimal."""
 
 
 def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
-    """Make the `extra` of a log call from fields, named by the project's words (`block`, `publisher`, `got`).
+    """Return the `extra` of a log call with these fields (`block`, `publisher`, `got`).
 
     Raises:
-        ValueError: a name is one that the JSON form itself uses.
+        ValueError: the JSON form itself uses the name.
     """
     if taken := _RESERVED & values.keys():
         raise ValueError(f"log field {min(taken)!r}: the name is used by the log line itself")
@@ -74,10 +75,10 @@ def fields(**values: FieldValue) -> dict[str, Mapping[str, FieldValue]]:
 
 
 def caused_by(cause: str, **values: FieldValue) -> dict[str, object]:
-    """Make the `extra` of a line that others can cause as often as they like.
+    """Return the `extra` of a line that others can cause as often as they like.
 
     Args:
-        cause: what one party cannot have twice: an address, the subject of a certificate.
+        cause: the party: its address, or the subject of its certificate.
         values: as for `fields`.
     """
     return {**fields(**values), _CAUSED_BY: cause}
@@ -89,13 +90,13 @@ def set_up_logging(
     form: Literal["text", "json"] = "text",
     stream: TextIO | None = None,
 ) -> None:
-    """Send all logging of this process to one stream (standard error), in place of what was set up before.
+    """Send all logging of this process to one stream, in place of every handler there was.
 
     Args:
-        level: the least severe line that is shown; other libraries' lines are shown from `warning` upwards
-            unless it is `debug`.
+        level: the least severe line that is shown; of other libraries from `warning` upwards, unless it is
+            `debug`.
         form: `text` (in colour on a terminal) or `json`.
-        stream: where to write.
+        stream: None is standard error.
     """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
@@ -109,12 +110,12 @@ def set_up_logging(
 
 
 def _number(level: str) -> int:
-    """Give the number that `logging` knows a level by."""
+    """Return the number of a level in `logging`."""
     return logging.getLevelNamesMapping()[level.upper()]
 
 
 def tell_left_out() -> None:
-    """Say how many lines were left out in minutes that are over; a log that is silent does not say it."""
+    """Write how many lines were left out in minutes that are over: a silent log does not do so by itself."""
     for handler in logging.getLogger().handlers:
         for one in handler.filters:
             if isinstance(one, FloodFilter):
@@ -123,7 +124,7 @@ def tell_left_out() -> None:
 
 @dataclass(slots=True)
 class _Minute:
-    """The lines of one message."""
+    """The lines of one message in one minute."""
 
     since: float
     line_count: int = 0
@@ -134,10 +135,10 @@ class _Minute:
 
 
 class FloodFilter(logging.Filter):
-    """Leaves out lines that others cause too often. What it remembers is bounded by `LINES_PER_MESSAGE`.
+    """A filter of lines that others cause too often; `LINES_PER_MESSAGE` bounds its memory.
 
     Args:
-        write: writes the line that says how many were left out.
+        write: writes the line with how many were left out.
         clock: monotonic time in seconds.
     """
 
@@ -151,7 +152,7 @@ class FloodFilter(logging.Filter):
         self._minutes: dict[tuple[str, str], _Minute] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a line is written."""
+        """Return whether a line is written."""
         cause: str | None = getattr(record, _CAUSED_BY, None)
         if cause is None:
             return True
@@ -170,7 +171,7 @@ class FloodFilter(logging.Filter):
             return False
 
     def tell_left_out(self) -> None:
-        """Forget the minutes that are over, and say how many lines were left out of each."""
+        """Forget the minutes that are over, and write how many lines were left out of each."""
         with self._lock:
             now = self._clock()
             over = [key for key, minute in self._minutes.items() if now - minute.since >= FLOOD_SECONDS]
@@ -186,7 +187,7 @@ class FloodFilter(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines for people: time, level, logger, message, then `key=value` fields."""
+    """The form for people: time, level, logger, message, then `key=value` fields."""
 
     def __init__(self, *, colour: bool = False) -> None:
         super().__init__()
@@ -207,7 +208,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, for machines."""
+    """The form for machines: one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one record; a traceback is the text `error`."""
@@ -225,25 +226,25 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields_of(record: logging.LogRecord) -> Mapping[str, FieldValue]:
-    """The fields of a record, which has none unless `fields` was used."""
+    """Return the fields of a record; empty unless `fields` was used."""
     found: Mapping[str, FieldValue] = getattr(record, _FIELDS, {})
     return found
 
 
 def _cut(text: str) -> str:
-    """Shorten a text that is longer than a field may be, and say so."""
+    """Shorten a text that is too long for a field, with an ellipsis."""
     return text if len(text) <= FIELD_CHARACTERS_MAX else f"{text[: FIELD_CHARACTERS_MAX - 1]}…"
 
 
 def _json(value: FieldValue) -> object:
-    """Give the JSON value of a field; numbers stay numbers."""
+    """Return the JSON value of a field; numbers stay numbers."""
     if isinstance(value, bool | int | float) or value is None:
         return value
     return _cut(value.hex() if isinstance(value, bytes) else str(value))
 
 
 def _text(value: FieldValue) -> str:
-    """Give the text of a field, in quotes if it could be taken for something else."""
+    """Return the text of a field, in quotes if it is not one plain word."""
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, bytes):

@@ -1,66 +1,14 @@
-"""What a node counts, in the form that Prometheus reads at `/metrics`.
+"""The metrics of a node, in the form that Prometheus reads at `/metrics`.
 
-    sluice_blocks_received_total             blocks whose header was accepted
-    sluice_blocks_verified_total             blocks whose hash, links and proof were right
-    sluice_blocks_acknowledged_total         blocks committed and acknowledged
-    sluice_blocks_skipped_total              answers SkipBlock
-    sluice_blocks_resent_total{reason}       answers ResendBlock, by how the block was lost: refused (bad
-                                             proof, hash or link), disputed (a link that may be right),
-                                             bad_request, too_large, timed_out, stalled, left
-                                             (disconnected), abandoned (it began another block),
-                                             sent_back, restarted, stream_ended, node, or beginning (it was
-                                             passed for a first block of the chain that failed)
-    sluice_blocks_refused_total{reason}      blocks refused
-    sluice_stray_messages_total              messages of publishers that belong to no block, and were dropped
-    sluice_blocks_won_total{publisher}       blocks acknowledged, by who sent them
-    sluice_acknowledgement_latency_seconds   from a block's header to its acknowledgement
-    sluice_flush_seconds                     one commit: both flushes
-    sluice_flushes_total                     flushes of the stream file; one that two commits share is one
-    sluice_min_standbys                      how many other nodes must have a block before it is acknowledged
-    sluice_standbys                          other nodes that report, and have this node's chain
-    sluice_blocks_awaiting_standbys          blocks on disk here that wait for others
-    sluice_awaiting_standbys_seconds         how long the first of them has waited
-    sluice_standby_wait_seconds              from a block's flushes to its acknowledgement, if it may wait
-    sluice_inflight_bytes                    items held and not yet committed
-    sluice_last_block                        number of the last acknowledged block, -1 when there is none
-    sluice_publishers, sluice_tcp_clients    connected now
-    sluice_backoffs_total                    backoffs of publishers that failed blocks again
-    sluice_backing_off                       publishers, addresses, and all newcomers, that back off now
-    sluice_tcp_sent_bytes_total              sent to data-streamer clients
-    sluice_tcp_lag_bytes                     how far the slowest streaming data-streamer client is behind
-    sluice_connections{setting}              gRPC connections now, by the address that is listened at
-    sluice_connections_refused_total{reason}  gRPC connections that were not taken
-    sluice_connections_ended_total{reason}   gRPC connections that the node ended, by the rule they broke
-    sluice_messages_refused_total{reason}    messages that gRPC refused, by reason: size
-    sluice_role{role}                        1 for the role that the node has
-    sluice_subscribers                       streams of subscribers
-    sluice_subscriber_blocks_sent_total      blocks sent to subscribers
-    sluice_subscriber_sent_bytes_total       bytes of messages sent to subscribers
-    sluice_subscriber_lag_blocks             blocks that the slowest subscriber was not sent yet
-    sluice_asyncio_tasks                     tasks of the event loop
-    sluice_event_loop_lag_seconds            how late the event loop comes round, sampled
-    sluice_processor_wait_seconds_total{task}  how long a task was ready and had no processor: event loop,
-                                             commits, proofs, hashing
-    sluice_catch_up_distance_blocks          blocks that the node knows of and does not have
-    sluice_catch_up_attempts_total{outcome}  attempts to take blocks from a peer
-    sluice_catch_up_stalled                  1 when the node does not come closer
-    sluice_catch_up_targets_given_up_total   blocks that publishers told of and no peer confirmed
-    sluice_tls_certificate_end_seconds{setting}  when the certificate of a server ends, Unix time
-    sluice_tls_renewal_failed{setting}       1 when its files have changed and cannot be used
-    sluice_bad_pages                         data pages of the stream file that are damaged, and not served
-    sluice_pages_healed_total                damaged pages that were made good again
-    sluice_scrubbed_bytes_total              bytes of data pages that the scrubber has read from the disk
-    sluice_scrub_pass_end_seconds            when the scrubber last ended a pass, Unix time; 0: never
-    sluice_ready                             1 when /readyz says ready
-    sluice_verification_mode_info{mode}      always 1; the label tells the mode
-
-Beside them stands what Prometheus' libraries say of every process: process_resident_memory_bytes,
-process_open_fds, process_cpu_seconds_total and others.
-
-Units are in the names. Every node has a registry of its own, so that several live in one process (tests).
+Units are in the names; Prometheus adds `_total` to the name of a counter. Beside them stands what Prometheus'
+library says of every process: process_resident_memory_bytes, process_open_fds and others. Every node has a
+registry of its own, so that several live in one process (tests).
 """
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -73,9 +21,12 @@ from prometheus_client import (
 )
 
 from gateway.identity import is_vouched_for
-from gateway.limits import METRIC_PUBLISHERS_MAX
 
 __all__ = ["OTHER_PUBLISHERS", "Metrics"]
+
+METRIC_PUBLISHERS_MAX: Final = 64
+"""Publishers that have a label of their own in the metrics; blocks won by further ones count as `other`. Each
+label is a series that every scrape carries and Prometheus keeps; who publishes is not ours to choose."""
 
 OTHER_PUBLISHERS = "other"
 """The label of publishers beyond `METRIC_PUBLISHERS_MAX`."""
@@ -95,7 +46,7 @@ _LAG_BUCKETS_SECONDS = (
 
 
 class Metrics:
-    """The metrics of one node; each attribute is the Prometheus object of the name in the module's table."""
+    """The metrics of one node."""
 
     registry: CollectorRegistry
     """Holds all of them, and nothing else."""
@@ -108,208 +59,150 @@ class Metrics:
         """
         self.registry = registry = CollectorRegistry(auto_describe=True)
         ProcessCollector(registry=registry)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
         self._won_by: dict[str, Counter] = {}  # to find a label's counter takes longer than to count
         self._roles_shown: set[str] = set()
 
-        self.blocks_received = Counter(
-            "sluice_blocks_received", "Blocks whose header was accepted.", registry=registry
+        # Blocks and publishers.
+        self.blocks_received = counter("sluice_blocks_received", "Blocks whose header was accepted.")
+        self.blocks_verified = counter(
+            "sluice_blocks_verified", "Blocks whose hash, links and proof were right."
         )
-        self.blocks_verified = Counter(
-            "sluice_blocks_verified", "Blocks whose hash, links and proof were right.", registry=registry
-        )
-        self.blocks_acknowledged = Counter(
-            "sluice_blocks_acknowledged", "Blocks committed and acknowledged.", registry=registry
-        )
-        self.stray_messages = Counter("sluice_stray_messages", "Messages without a block.", registry=registry)
-        self.blocks_skipped = Counter("sluice_blocks_skipped", "Answers SkipBlock.", registry=registry)
-        self.blocks_resent = Counter(
-            "sluice_blocks_resent", "Answers ResendBlock, by reason.", ["reason"], registry=registry
-        )
-        self.blocks_refused = Counter(
-            "sluice_blocks_refused", "Blocks refused, by reason.", ["reason"], registry=registry
-        )
-        self.blocks_won = Counter(
-            "sluice_blocks_won", "Blocks acknowledged, by publisher.", ["publisher"], registry=registry
-        )
-        self.acknowledgement_latency_seconds = Histogram(
+        self.blocks_acknowledged = counter("sluice_blocks_acknowledged", "Blocks committed and acknowledged.")
+        self.stray_messages = counter("sluice_stray_messages", "Messages without a block.")
+        self.blocks_skipped = counter("sluice_blocks_skipped", "Answers SkipBlock.")
+        # The reason is how the block was lost: refused (bad proof, hash or link), disputed (a link that may
+        # be right), bad_request, too_large, timed_out, stalled, left (disconnected), abandoned (its publisher
+        # began another block), sent_back, restarted, stream_ended, node, or beginning (it was passed for a
+        # first block of the chain that failed).
+        self.blocks_resent = counter("sluice_blocks_resent", "Answers ResendBlock, by reason.", ["reason"])
+        self.blocks_refused = counter("sluice_blocks_refused", "Blocks refused, by reason.", ["reason"])
+        self.blocks_won = counter("sluice_blocks_won", "Blocks acknowledged, by publisher.", ["publisher"])
+        self.acknowledgement_latency_seconds = histogram(
             "sluice_acknowledgement_latency_seconds",
             "From a block's header to its acknowledgement.",
             buckets=_LATENCY_BUCKETS_SECONDS,
-            registry=registry,
         )
-        self.flush_seconds = Histogram(
-            "sluice_flush_seconds",
-            "One commit: both flushes.",
-            buckets=_FLUSH_BUCKETS_SECONDS,
-            registry=registry,
+        self.flush_seconds = histogram(
+            "sluice_flush_seconds", "One commit: both flushes.", buckets=_FLUSH_BUCKETS_SECONDS
         )
-        text = "Flushes of the stream file by commits; one that two of them share is one."
-        self.flushes = Counter("sluice_flushes", text, registry=registry)
-        self.inflight_bytes = Gauge(
-            "sluice_inflight_bytes", "Bytes of items held and not yet committed.", registry=registry
+        self.flushes = counter(
+            "sluice_flushes", "Flushes of the stream file by commits; one that two of them share is one."
         )
-        self.last_block = Gauge(
-            "sluice_last_block", "Number of the last acknowledged block, -1 for none.", registry=registry
-        )
+        self.inflight_bytes = gauge("sluice_inflight_bytes", "Bytes of items held and not yet committed.")
+        self.last_block = gauge("sluice_last_block", "Number of the last acknowledged block, -1 for none.")
         self.last_block.set(-1)
-        self.publishers = Gauge("sluice_publishers", "Publishers connected.", registry=registry)
-        self.backoffs = Counter("sluice_backoffs", "Backoffs of publishers that failed.", registry=registry)
-        self.backing_off = Gauge("sluice_backing_off", "Who backs off just now.", registry=registry)
-        self._make_processor_metrics()
-        self._make_standby_metrics()
-        self._make_reading_metrics()
-        self._make_door_metrics()
-        self._make_page_metrics()
-        self.ready = Gauge("sluice_ready", "1 when the node is ready.", registry=registry)
-        Info("sluice_verification_mode", "What is checked of a block.", registry=registry).info(
-            {"mode": verification_mode}
+        self.publishers = gauge("sluice_publishers", "Publishers connected.")
+        self.backoffs = counter("sluice_backoffs", "Backoffs of publishers that failed.")
+        self.backing_off = gauge(
+            "sluice_backing_off", "Publishers, addresses, and all newcomers, that back off now."
         )
 
-    def _make_processor_metrics(self) -> None:
-        """Make those of the event loop, and of the time that the node waits for a processor."""
-        registry = self.registry
-        self.asyncio_tasks = Gauge("sluice_asyncio_tasks", "Tasks of the event loop.", registry=registry)
-        self.event_loop_lag_seconds = Histogram(
+        # The event loop, and the time that the node waits for a processor.
+        self.asyncio_tasks = gauge("sluice_asyncio_tasks", "Tasks of the event loop.")
+        self.event_loop_lag_seconds = histogram(
             "sluice_event_loop_lag_seconds",
             "How late the event loop comes round.",
             buckets=_LAG_BUCKETS_SECONDS,
-            registry=registry,
         )
-        self.processor_wait_seconds = Counter(
+        self.processor_wait_seconds = counter(
             "sluice_processor_wait_seconds",
             "How long the tasks of the node were ready and had no processor.",
             ["task"],
-            registry=registry,
         )
 
-    def _make_standby_metrics(self) -> None:
-        """Make those of the nodes that acknowledgements wait for."""
-        registry = self.registry
-        self.min_standbys = Gauge(
-            "sluice_min_standbys",
-            "How many other nodes must have a block before it is acknowledged.",
-            registry=registry,
+        # The nodes that acknowledgements wait for.
+        self.min_standbys = gauge(
+            "sluice_min_standbys", "How many other nodes must have a block before it is acknowledged."
         )
-        self.standbys = Gauge(
-            "sluice_standbys", "Other nodes that report, and have this node's chain.", registry=registry
+        self.standbys = gauge("sluice_standbys", "Other nodes that report, and have this node's chain.")
+        self.blocks_awaiting_standbys = gauge(
+            "sluice_blocks_awaiting_standbys", "Blocks on disk here that wait for others."
         )
-        self.blocks_awaiting_standbys = Gauge(
-            "sluice_blocks_awaiting_standbys", "Blocks on disk here that wait for others.", registry=registry
+        self.awaiting_standbys_seconds = gauge(
+            "sluice_awaiting_standbys_seconds", "How long the first of them has waited."
         )
-        self.awaiting_standbys_seconds = Gauge(
-            "sluice_awaiting_standbys_seconds", "How long the first of them has waited.", registry=registry
-        )
-        self.standby_wait_seconds = Histogram(
+        self.standby_wait_seconds = histogram(
             "sluice_standby_wait_seconds",
             "From a block's flushes to its acknowledgement, if it may wait for standbys.",
             buckets=_LATENCY_BUCKETS_SECONDS,
-            registry=registry,
         )
 
-    def _make_reading_metrics(self) -> None:
-        """Make those of readers, and of the peers that this node subscribes to."""
-        registry = self.registry
-        self.tcp_clients = Gauge("sluice_tcp_clients", "Data-streamer clients connected.", registry=registry)
-        self.tcp_sent_bytes = Counter(
-            "sluice_tcp_sent_bytes", "Bytes sent to data-streamer clients.", registry=registry
+        # Readers.
+        self.tcp_clients = gauge("sluice_tcp_clients", "Data-streamer clients connected.")
+        self.tcp_sent_bytes = counter("sluice_tcp_sent_bytes", "Bytes sent to data-streamer clients.")
+        self.tcp_lag_bytes = gauge(
+            "sluice_tcp_lag_bytes",
+            "How far the slowest streaming data-streamer client is behind, in bytes of the stream file.",
         )
-        self.subscribers = Gauge("sluice_subscribers", "Streams of subscribers.", registry=registry)
-        self.subscriber_blocks_sent = Counter(
-            "sluice_subscriber_blocks_sent", "Blocks sent to subscribers.", registry=registry
+        self.subscribers = gauge("sluice_subscribers", "Streams of subscribers.")
+        self.subscriber_blocks_sent = counter("sluice_subscriber_blocks_sent", "Blocks sent to subscribers.")
+        self.subscriber_sent_bytes = counter(
+            "sluice_subscriber_sent_bytes", "Bytes of messages sent to subscribers."
         )
-        self.subscriber_sent_bytes = Counter(
-            "sluice_subscriber_sent_bytes", "Bytes of messages sent to subscribers.", registry=registry
+        self.subscriber_lag_blocks = gauge(
+            "sluice_subscriber_lag_blocks", "Blocks that the slowest subscriber was not sent yet."
         )
-        self.subscriber_lag_blocks = Gauge(
-            "sluice_subscriber_lag_blocks",
-            "Blocks that the slowest subscriber was not sent yet.",
-            registry=registry,
+
+        # The peers that this node takes blocks from, and its role.
+        self.catch_up_distance_blocks = gauge(
+            "sluice_catch_up_distance_blocks", "Blocks that the node knows of and does not have."
         )
-        self.catch_up_distance_blocks = Gauge(
-            "sluice_catch_up_distance_blocks",
-            "Blocks that the node knows of and does not have.",
-            registry=registry,
+        self.catch_up_attempts = counter(
+            "sluice_catch_up_attempts", "Attempts to take blocks from a peer, by outcome.", ["outcome"]
         )
-        self.catch_up_attempts = Counter(
-            "sluice_catch_up_attempts",
-            "Attempts to take blocks from a peer, by outcome.",
-            ["outcome"],
-            registry=registry,
+        self.catch_up_stalled = gauge("sluice_catch_up_stalled", "1 when the node does not come closer.")
+        self.catch_up_targets_given_up = counter(
+            "sluice_catch_up_targets_given_up", "Blocks that publishers told of and no peer confirmed."
         )
-        self.catch_up_stalled = Gauge(
-            "sluice_catch_up_stalled", "1 when the node does not come closer.", registry=registry
-        )
-        self.catch_up_targets_given_up = Counter(
-            "sluice_catch_up_targets_given_up",
-            "Blocks that publishers told of and no peer confirmed.",
-            registry=registry,
-        )
-        self.tls_certificate_end_seconds = Gauge(
+        self.role = gauge("sluice_role", "1 for the role that the node has.", ["role"])
+
+        # Certificates, connections and messages, by the address that is listened at or the rule.
+        self.tls_certificate_end_seconds = gauge(
             "sluice_tls_certificate_end_seconds",
             "When the certificate of a server ends, Unix time.",
             ["setting"],
-            registry=registry,
         )
-        self.tls_renewal_failed = Gauge(
+        self.tls_renewal_failed = gauge(
             "sluice_tls_renewal_failed",
             "1 when the files of a server's certificate have changed and cannot be used.",
             ["setting"],
-            registry=registry,
         )
-        self.tcp_lag_bytes = Gauge(
-            "sluice_tcp_lag_bytes",
-            "How far the slowest streaming data-streamer client is behind, in bytes of the stream file.",
-            registry=registry,
+        self.connections = gauge("sluice_connections", "gRPC connections.", ["setting"])
+        self.connections_refused = counter(
+            "sluice_connections_refused", "gRPC connections that were not taken, by reason.", ["reason"]
         )
-        self.role = Gauge("sluice_role", "1 for the role that the node has.", ["role"], registry=registry)
-
-    def _make_door_metrics(self) -> None:
-        """Make those of the front doors."""
-        registry = self.registry
-        self.connections = Gauge("sluice_connections", "gRPC connections.", ["setting"], registry=registry)
-        self.connections_refused = Counter(
-            "sluice_connections_refused",
-            "gRPC connections that were not taken, by reason.",
-            ["reason"],
-            registry=registry,
+        self.connections_ended = counter(
+            "sluice_connections_ended", "gRPC connections that the node ended, by reason.", ["reason"]
         )
-        self.connections_ended = Counter(
-            "sluice_connections_ended",
-            "gRPC connections that the node ended, by reason.",
-            ["reason"],
-            registry=registry,
-        )
-        self.messages_refused = Counter(
-            "sluice_messages_refused",
-            "Messages that gRPC refused, by reason.",
-            ["reason"],
-            registry=registry,
+        self.messages_refused = counter(
+            "sluice_messages_refused", "Messages that gRPC refused, by reason.", ["reason"]
         )
 
-    def _make_page_metrics(self) -> None:
-        """Make those of the stream file's data pages."""
-        registry = self.registry
-        self.bad_pages = Gauge("sluice_bad_pages", "Damaged data pages.", registry=registry)
-        self.pages_healed = Counter("sluice_pages_healed", "Pages made good again.", registry=registry)
-        self.scrubbed_bytes = Counter(
-            "sluice_scrubbed_bytes", "Bytes of pages that the scrubber has read.", registry=registry
-        )
-        self.scrub_pass_end = Gauge(
+        # The stream file's data pages.
+        self.bad_pages = gauge("sluice_bad_pages", "Damaged data pages.")
+        self.pages_healed = counter("sluice_pages_healed", "Pages made good again.")
+        self.scrubbed_bytes = counter("sluice_scrubbed_bytes", "Bytes of pages that the scrubber has read.")
+        self.scrub_pass_end = gauge(
             "sluice_scrub_pass_end_seconds",
             "When the scrubber last ended a pass over all pages, Unix time; 0: never.",
-            registry=registry,
         )
 
+        self.ready = gauge("sluice_ready", "1 when the node is ready.")
+        mode = Info("sluice_verification_mode", "What is checked of a block.", registry=registry)
+        mode.info({"mode": verification_mode})
+
     def show_role(self, role: str) -> None:
-        """Set the gauge of one role to 1 and those of the others that there were to 0."""
+        """Set the gauge of one role to 1, and those of the roles before to 0."""
         self._roles_shown.add(role)
         for shown in self._roles_shown:
             self.role.labels(role=shown).set(1 if shown == role else 0)
 
     def count_won(self, publisher: str) -> None:
-        """Count a block for the publisher that sent it; publishers beyond the limit share one label.
+        """Count a block for its publisher; publishers beyond the limit share one label.
 
-        Names that nobody vouches for have half of the labels: who invents them takes no label of others.
+        Names that nobody vouches for have half of the labels: inventing them takes no label of others.
         """
         won = self._won_by.get(publisher)
         if won is None:

@@ -1,6 +1,6 @@
-"""Opening files whose names come from elsewhere, regular ones alone; and replacing small files whole.
+"""Files by their names: opens regular ones alone, and replaces small ones whole.
 
-A shell. To open a pipe (a FIFO) waits for somebody who writes to it, maybe for ever, and a device has no end.
+A shell. Opening a pipe (a FIFO) waits for a writer, maybe for ever, and a device has no end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["make_folder", "open_regular", "replace_file"]
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it; this does not wait for anybody.
+    """Open a file to read, without waiting.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.
@@ -34,19 +34,19 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def replace_file(path: Path, content: bytes, *, flush: bool = True) -> None:
-    """Put a file in the place of another, or of none: whole or not at all, whatever happens meanwhile.
+    """Write a file, or replace one: whole or not at all, whatever happens meanwhile.
 
     Args:
-        path: of the file; `path` with the suffix `.new` is written first.
+        path: the file; `path` with the suffix `.new` is written first.
         content: all of it.
         flush: it is on disk on return.
 
     Raises:
-        OSError: the disk refused. What was there still is; where only the folder could not be flushed, it is
-            the new file, and a power failure may bring back the old one.
+        OSError: the disk refused, and the old file is there still. If only the folder could not be flushed,
+            the new one is, and a power failure may bring back the old one.
     """
     new_path = path.with_suffix(".new")
-    # A new file each time: the pages of one whose flush failed may never reach the disk.
+    # A new file each time: after a failed flush, the pages of a file may never reach the disk.
     new_path.unlink(missing_ok=True)
     try:
         with new_path.open("xb") as file:
@@ -64,7 +64,7 @@ def replace_file(path: Path, content: bytes, *, flush: bool = True) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing; their names are on disk on return.
+    """Make a folder and its missing parents; their names are on disk on return.
 
     Raises:
         OSError: it cannot be made, or something else is there.

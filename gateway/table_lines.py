@@ -1,7 +1,7 @@
-"""A table as plain lines: what commands print where the output is not a terminal, or all of it is wanted.
+"""Tables as plain lines, for commands whose output is not a terminal, or is wanted whole.
 
 Pure. Columns are as wide as their widest cell, two blanks apart; nothing is cut or wrapped, and no line ends
-in blanks. The first row is the head. A table that is too wide is laid on its side, the heads down the left.
+in blanks. The first row is the head. A table that is too wide is transposed, with the heads down the left.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ __all__ = ["table_lines"]
 
 
 def table_lines(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
-    """Lay rows of the same number of cells out, one line each.
+    """Return a line for each row; all rows have the same number of cells.
 
     Args:
         rows: at least one row.
-        width: characters of a line; a table with longer ones has a line for each column. None: any number.
+        width: characters of a line; a table with longer ones is transposed. None: any number.
     """
     lines = _lines(rows)
     if width is None or max(map(len, lines)) <= width:

@@ -54,7 +54,7 @@ from gateway.blocks.root_hash import BlockHasher
 from gateway.blocks.stream_layout import encode
 from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier
-from gateway.cluster.role_file import read_role, write_role
+from gateway.cluster.role_keeper import read_role, write_role
 from gateway.cluster.roles import RoleRecord
 from gateway.errors import GatewayError
 from gateway.store.block_store import BlockStore, VerifiedBlock

@@ -2,7 +2,7 @@
 
 GatewayError
 ├── LedgerKeyError       a ledger key that cannot be used, or is missing (exit 2)
-├── PeerError
+├── InvalidInput
 │   ├── ItemError        an item or a message is not well formed
 │   ├── ProofDataError   a part of a proof, or published ledger data, is not what it must be
 │   └── BlockRefused     a block cannot be accepted; holds the `Refusal`

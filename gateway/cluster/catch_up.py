@@ -1,28 +1,28 @@
-"""Catching up: which peer is tried next, what its answers mean, and when it is given a rest.
+"""Catching up: the choice of the next peer, the meaning of its answers, and its backoff.
 
 Pure: no gRPC type, no clock. The shell (`cluster.peer_follower`) asks `step` what to do, and tries peers:
 
     Try(address)      ask its status and give it to `told`; subscribe to the `Range` that this returns; report
-                      with `ended` how it ended
-    Pause(until_ns)   nobody may be tried before; None: not before `aim`
+                      with `ended` how the attempt ended
+    Pause(until_ns)   try nobody before; None: not before `aim`
     DONE              the target is reached
 
-Two aims:
-  - *catch up*: up to the highest block that publishers have told of (`aim`), then rest. A node that is empty
-    asks its peers for theirs when it starts; if none answers, publishers will tell.
-  - *follow*: stay level with a peer for ever, with the first of the list that works. One that has nothing
-    more, while another has, is left: two standbys that follow each other would wait for ever. So is one that
-    says that it is a standby, for one that says that it is active (`active_beside`): a standby that hangs
-    then keeps no other one from its blocks. If all have sent what cannot be, that is a `problem` at once: the
-    node has another chain than they.
+A node has one of two aims:
+  - *catch up* to the highest block that publishers have told of (`aim`). A node that starts empty asks its
+    peers for theirs; if none answers, publishers will tell.
+  - *follow* a peer for ever: the first of the list that works. The node leaves a peer that has nothing more
+    while another one has, since two standbys that follow each other would wait for ever. It leaves a standby
+    for a peer that says that it is active (`active_beside`), so that a standby that hangs keeps no other one
+    from its blocks. If all peers have sent what cannot be, that is a `problem` at once: the node has another
+    chain than they.
 
-The target is what somebody said, and is not believed: one that is implausibly far ahead is not looked for
-(`is_plausible`); where it is there all the same, the peers tell of it, which are asked now and then. A target
-that nobody can show the way to costs attempts at growing distances, and is reported (`problem`) when the node
-itself does not come forward. One that only publishers have told of, while no peer has so much as the next
-block, is given up after `CatchUpRules.unconfirmed_ns` (`take_given_up`), and does not become a problem again
-before a block has come: a publisher that is wrong must not keep a node out of service. If it was right, the
-node finds out without it, since it asks its peers again and again, and each publisher that comes tells it.
+A target is a claim. One that is implausibly far ahead is ignored (`is_plausible`); if the block is there all
+the same, the peers tell of it, which are asked now and then. A target that no peer helps to reach costs
+attempts at growing distances, and is a `problem` while the node does not get on. A target that only
+publishers have told of, while no peer has so much as the next block, is given up after
+`CatchUpRules.unconfirmed_ns` (`take_given_up`), and is no problem again before a block has come: a publisher
+that is wrong must not keep a node out of service. If it was right, the node still finds out, since it asks
+its peers again and again, and each publisher that comes tells it.
 Source: docs/subscribing.md, "Nodes that read from each other"; docs/spec/wire.md section 2.
 """
 
@@ -33,8 +33,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal
 
+from gateway.backoff import backoff
 from gateway.cluster.roles import Phase
-from gateway.limits import TOLD_AHEAD_BLOCKS_MAX
 
 __all__ = [
     "DONE",
@@ -44,35 +44,38 @@ __all__ = [
     "CatchUp",
     "CatchUpRules",
     "Pause",
+    "PeerBackoff",
     "Range",
-    "Rest",
     "Step",
     "Told",
     "Try",
 ]
 
+TOLD_AHEAD_BLOCKS_MAX: Final = 10_000_000
+"""So far above all that a node and its peers have, a publisher is believed: over half a year of blocks."""
+
 
 @dataclass(frozen=True, slots=True)
 class CatchUpRules:
-    """The settings that catching up goes by. Times are nanoseconds."""
+    """The settings of catching up, by default those of `gateway.settings.table`. Times are nanoseconds."""
 
     stalled_attempts_max: int = 5
-    """Attempts without a further block after which the node says that it does not get on."""
-    rest_ns: int = 1_000_000_000
-    """The rest after a first failure; doubled with each further one."""
-    rest_max_ns: int = 60_000_000_000
-    """The longest rest."""
+    """Attempts without a further block after which that is a problem."""
+    backoff_ns: int = 1_000_000_000
+    """The backoff after a first failure; doubled with each further one."""
+    backoff_max_ns: int = 60_000_000_000
+    """The longest backoff."""
     unconfirmed_ns: int = 60_000_000_000
-    """How long a node stands still for a target that no peer confirms before it gives that up; 0: never."""
+    """How long a node pursues a target that no peer confirms before it gives it up; 0: for ever."""
     ahead_blocks_max: int = TOLD_AHEAD_BLOCKS_MAX
-    """How far above what the node and its peers have a publisher may be, as far as it is believed."""
+    """A publisher is believed up to so many blocks above what the node and its peers have."""
 
 
-class Rest(Enum):
-    """How long a peer is left alone."""
+class PeerBackoff(Enum):
+    """How long a peer is not tried."""
 
     NONE = "none"
-    SHORT = "the first rest, each time"
+    SHORT = "the first backoff, each time"
     RISING = "doubled with each failure in a row"
     RISING_A_LITTLE = "the same, up to eight times the first"
     LONGEST = "the longest at once"
@@ -95,49 +98,49 @@ class AttemptOutcome(Enum):
     ITSELF = "the peer is this node itself"
 
 
-OUTCOMES: Final[dict[AttemptOutcome, Rest]] = {
-    AttemptOutcome.COMPLETE: Rest.NONE,
-    AttemptOutcome.RACED: Rest.NONE,
-    AttemptOutcome.NOTHING: Rest.SHORT,
-    AttemptOutcome.UNREACHABLE: Rest.RISING,
-    AttemptOutcome.CLOSED: Rest.SHORT,
-    AttemptOutcome.BROKE_OFF: Rest.RISING,
-    AttemptOutcome.STALLED: Rest.RISING,
-    AttemptOutcome.OUTRUN: Rest.SHORT,
-    AttemptOutcome.STANDBY: Rest.NONE,
-    AttemptOutcome.LIED: Rest.LONGEST,
-    AttemptOutcome.NODE: Rest.RISING_A_LITTLE,
-    AttemptOutcome.ITSELF: Rest.LONGEST,
+OUTCOMES: Final[dict[AttemptOutcome, PeerBackoff]] = {
+    AttemptOutcome.COMPLETE: PeerBackoff.NONE,
+    AttemptOutcome.RACED: PeerBackoff.NONE,
+    AttemptOutcome.NOTHING: PeerBackoff.SHORT,
+    AttemptOutcome.UNREACHABLE: PeerBackoff.RISING,
+    AttemptOutcome.CLOSED: PeerBackoff.SHORT,
+    AttemptOutcome.BROKE_OFF: PeerBackoff.RISING,
+    AttemptOutcome.STALLED: PeerBackoff.RISING,
+    AttemptOutcome.OUTRUN: PeerBackoff.SHORT,
+    AttemptOutcome.STANDBY: PeerBackoff.NONE,
+    AttemptOutcome.LIED: PeerBackoff.LONGEST,
+    AttemptOutcome.NODE: PeerBackoff.RISING_A_LITTLE,
+    AttemptOutcome.ITSELF: PeerBackoff.LONGEST,
 }
-"""What the peer gets for it. An attempt that brought blocks counts as the first failure, if it is one."""
+"""The backoff after each outcome. An attempt that failed and brought blocks counts as the first failure."""
 
 
 class Told(Enum):
-    """What a peer has said in an attempt."""
+    """The answer of a peer in an attempt."""
 
     NOTHING = "it has not answered"
     LEVEL = "it has nothing that the node lacks"
     MORE = "it has blocks that the node lacks"
 
 
-FOLLOWED: Final[dict[tuple[AttemptOutcome, Told], Rest]] = {
-    (AttemptOutcome.UNREACHABLE, Told.NOTHING): Rest.RISING_A_LITTLE,
-    (AttemptOutcome.UNREACHABLE, Told.LEVEL): Rest.RISING_A_LITTLE,
-    (AttemptOutcome.BROKE_OFF, Told.LEVEL): Rest.RISING_A_LITTLE,
+FOLLOWED: Final[dict[tuple[AttemptOutcome, Told], PeerBackoff]] = {
+    (AttemptOutcome.UNREACHABLE, Told.NOTHING): PeerBackoff.RISING_A_LITTLE,
+    (AttemptOutcome.UNREACHABLE, Told.LEVEL): PeerBackoff.RISING_A_LITTLE,
+    (AttemptOutcome.BROKE_OFF, Told.LEVEL): PeerBackoff.RISING_A_LITTLE,
 }
-"""What goes before `OUTCOMES` where a peer is followed live: acknowledgements may wait for the follower, and
-nothing wakes it when the peer is well again. One that told of blocks and did not bring them is not here."""
+"""Exceptions to `OUTCOMES` for a peer that is followed live: acknowledgements may wait for the follower, and
+nothing wakes it when the peer is well again. A peer that told of blocks and did not bring them is none."""
 
 _LITTLE_MAX: Final = 3
-"""So often `Rest.RISING_A_LITTLE` is doubled: a node that is well again is not to lag for long."""
+"""`PeerBackoff.RISING_A_LITTLE` doubles so often: a node that is well again is not to lag for long."""
 
 _NO_ATTEMPT: Final = frozenset(
     {AttemptOutcome.RACED, AttemptOutcome.ITSELF, AttemptOutcome.STANDBY, AttemptOutcome.CLOSED}
 )
-"""These do not count as standing still."""
+"""These do not count as attempts without a further block."""
 
 _SHUNNED: Final = frozenset({AttemptOutcome.STALLED, AttemptOutcome.LIED})
-"""Whoever does this while it says that it is active would again be left only after long without blocks."""
+"""After these, no other peer is left for this one for a while, though it says that it is active."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +152,15 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Nobody is to be tried now."""
+    """Try nobody now."""
 
     until_ns: int | None
-    """When to ask again; None: not before something new is known."""
+    """When to ask again; None: when something new is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What to subscribe to."""
+    """The blocks to subscribe to."""
 
     start_number: int
     end_number: int | None
@@ -178,50 +181,50 @@ Step = Try | Pause | Literal[_Done.DONE]
 
 @dataclass(slots=True)
 class _Peer:
-    """What is known of one peer."""
+    """One peer."""
 
     address: str
     failures_count: int = 0
-    """Of those that `Rest.RISING` answers, in a row, without a block between."""
+    """Those in a row that `PeerBackoff.RISING` answers, without a block between."""
     lapses_count: int = 0
-    """Of those that `Rest.RISING_A_LITTLE` answers: the same, and without a time of being level between."""
+    """Those that `PeerBackoff.RISING_A_LITTLE` answers; the peer was not level either between."""
     told: Told = Told.NOTHING
     """In the attempt that is under way."""
-    rests_until_ns: int = 0
+    backs_off_until_ns: int = 0
     last_number: int | None = None
     """Its last block, as it said."""
     began_number: int | None = None
     """The block that was needed when it was asked for blocks, or None."""
     has_answered: bool = False
     role: str = ""
-    """What it said that it is, when it answered last; empty: it did not, or is no Sluice node."""
+    """Its role by its last answer; empty: it did not answer, or is no Sluice node."""
     first_seen: int | None = None
-    """Its first block, and"""
+    """Its first block, as it said with its role."""
     last_seen: int | None = None
-    """its last one, as it said with its role; `last_number` is only what a peer said that was tried."""
+    """Its last block, as it said with its role; `last_number` is known of peers that were tried."""
     shunned_until_ns: int = 0
-    """Nobody is left for it before, though it says that it is active."""
+    """No other peer is left for it before."""
     is_itself: bool = False
-    """When it answered last, it was this node."""
+    """Its address leads to this node, by its last answer."""
     lie: str = ""
     """What it sent last that cannot be, in words."""
     lied_at_number: int | None = None
-    """The node needed this block then."""
+    """The block that the node needed then."""
     stalled_at_number: int | None = None
-    """The node needed this block when the peer stalled last."""
+    """The block that the node needed when the peer stalled last."""
     stalled_count: int = 0
-    """So often in a row it stalled at that block."""
+    """How often in a row it stalled at that block."""
 
 
 @dataclass(slots=True)
 class CatchUp:
-    """One aim and the peers that it is reached with.
+    """One aim, and the peers that help to reach it.
 
     Args:
         addresses: the peers, the preferred one first.
         rules: the settings.
         live: follow for ever; False: catch up to `target`.
-        curious: ask every peer for its last block once, and aim at that.
+        curious: ask every peer for its last block once, and aim at the highest.
     """
 
     addresses: Sequence[str]
@@ -233,7 +236,7 @@ class CatchUp:
     stalled_count: int = field(default=0, init=False)
     """Attempts in a row without a further block."""
     _peers: list[_Peer] = field(default_factory=list, init=False)
-    _turn: int = field(default=0, init=False)
+    _first_at: int = field(default=0, init=False)
     _next_number: int = field(default=-1, init=False)
     _reason: str = field(default="", init=False)
     _stalled_since_ns: int = field(default=0, init=False)
@@ -245,12 +248,12 @@ class CatchUp:
     _given_up: int | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        """Make the facts of each peer."""
+        """Make the peers."""
         self._peers = [_Peer(address) for address in dict.fromkeys(self.addresses)]
 
     @property
     def problem(self) -> str | None:
-        """Why the node does not get on, in words; None while it does."""
+        """Why the node does not get on, in words; None: it does."""
         if self.live and self._peers and all(peer.is_itself for peer in self._peers):
             addresses = ", ".join(peer.address for peer in self._peers)
             return f"the node has nobody to follow: {addresses} leads to the node itself"
@@ -267,9 +270,9 @@ class CatchUp:
         )
 
     def _lies(self) -> list[str]:
-        """Say what each peer sent that cannot be, if there is no other peer for the block that is needed.
+        """Return what each peer sent that cannot be, if all of them did for the block that is needed.
 
-        One of two chains is wrong then, or all peers are: no need to wait for further attempts.
+        This node's chain is wrong then, or all peers are: further attempts would show nothing new.
         """
         others = [peer for peer in self._peers if not peer.is_itself]
         if any(peer.lied_at_number != self._next_number for peer in others):
@@ -277,18 +280,18 @@ class CatchUp:
         return [f"{peer.address} sent what cannot be: {peer.lie}" for peer in others]
 
     def distance(self, next_number: int) -> int:
-        """How many blocks the node knows of and does not have."""
+        """Return how many blocks the node knows of and does not have."""
         return 0 if self.target is None else max(0, self.target - next_number + 1)
 
     def _is_unconfirmed(self) -> bool:
-        """Whether the target is only what publishers say: no peer has told of the next block."""
+        """Return whether only publishers told of the target, and no peer of even the next block."""
         if self.live or self.target is None:
             return False
         lasts = (peer.last_number for peer in self._peers)
         return all(last is None or last < self._next_number for last in lasts)
 
     def _doubt_at_ns(self) -> int | None:
-        """When the target is given up, if nothing comes between; None: it is not."""
+        """Return when the target is given up, if nothing comes between; None: it is not."""
         if not self.rules.unconfirmed_ns or not self._is_unconfirmed():
             return None
         since_ns = [] if self._unconfirmed_since_ns is None else [self._unconfirmed_since_ns]
@@ -297,52 +300,54 @@ class CatchUp:
         return min(since_ns) + self.rules.unconfirmed_ns if since_ns else None
 
     def _note_unconfirmed(self, *, comes_forward: bool, now_ns: int) -> None:
-        """Take note of a target that no peer confirms while others bring blocks: no attempt stalls then."""
+        """Note since when no peer confirms the target while blocks come: no attempt stalls then."""
         if not self._is_unconfirmed():
             self._unconfirmed_since_ns = None
         elif comes_forward and self._unconfirmed_since_ns is None:
             self._unconfirmed_since_ns = now_ns
 
     def take_given_up(self) -> int | None:
-        """The target that was given up since this was asked last; None: none was."""
+        """Return the target that was given up since the last call; None: none was."""
         given_up, self._given_up = self._given_up, None
         return given_up
 
     def came_to(self, next_number: int) -> None:
-        """The node needs this block next: if that is a later one than before, it gets on."""
+        """Note the block that the node needs next: it gets on if that is a later one than before."""
         if next_number > self._next_number >= 0:
             self.stalled_count, self._next_number = 0, next_number
 
     def others(self, address: str, now_ns: int) -> list[str]:
-        """Give the peers beside one that may be asked now how far they are."""
+        """Return the addresses of the other peers that do not back off now."""
         return [
-            peer.address for peer in self._peers if peer.address != address and now_ns >= peer.rests_until_ns
+            peer.address
+            for peer in self._peers
+            if peer.address != address and now_ns >= peer.backs_off_until_ns
         ]
 
     def stalled_at(self, address: str, next_number: int) -> int:
-        """How often a peer has stalled in a row at the block that is needed now."""
+        """Return how often in a row a peer has stalled at the block that is needed now."""
         peer = self._peer(address)
         return peer.stalled_count if peer.stalled_at_number == next_number else 0
 
     def is_shunned(self, address: str, now_ns: int) -> bool:
-        """Whether nobody is to be left for a peer: not long ago, it told of blocks and did not bring them."""
+        """Return whether no peer is left for this one: lately it told of blocks and did not bring them."""
         return now_ns < self._peer(address).shunned_until_ns
 
     def noted(self, address: str, first: int | None, last: int | None, role: str) -> None:
-        """A peer said in passing what it has and is; an empty `role`: it did not answer."""
+        """Note what a peer has and is, by its own words; an empty `role`: it did not answer."""
         peer = self._peer(address)
         peer.first_seen, peer.last_seen, peer.role = first, last, role
 
     def is_standby(self, address: str) -> bool:
-        """Whether the peer says that it is one: there may be somebody better."""
+        """Return whether the peer says that it is a standby: an active one would be better."""
         return self._peer(address).role == Phase.STANDBY.value
 
     def active_beside(self, address: str, next_number: int, now_ns: int) -> str | None:
-        """Say which active peer has at least as much as this one, and begins with `next_number` or before."""
+        """Return an active peer that has as much as this one, and begins with `next_number` or before."""
         followed = self._peer(address)
         last = -1 if followed.last_seen is None else followed.last_seen
         for peer in self._peers:
-            may_be_tried = now_ns >= peer.rests_until_ns and not self.is_shunned(peer.address, now_ns)
+            may_be_tried = now_ns >= peer.backs_off_until_ns and not self.is_shunned(peer.address, now_ns)
             if peer is followed or not self._is_preferred(peer) or not may_be_tried:
                 continue
             if (
@@ -355,18 +360,18 @@ class CatchUp:
 
     @staticmethod
     def _is_preferred(peer: _Peer) -> bool:
-        """Whether it is active; one that lied is so to others only, until it brings a block."""
+        """Return whether it is active, and has brought a block since it lied."""
         return peer.role == Phase.ACTIVE.value and not peer.lie and not peer.is_itself
 
     def _in_order(self) -> list[_Peer]:
-        """The peers as a follower prefers them: active ones first, of these the one with the most."""
+        """Return the peers as a follower prefers them: active ones first, of these the one with the most."""
         return sorted(
             self._peers,
             key=lambda peer: (0, -(peer.last_seen or 0)) if self._is_preferred(peer) else (1, 0),
         )
 
     def is_plausible(self, number: int, next_number: int) -> bool:
-        """Whether a publisher may be right that there is block `number`: not so far above all that is known.
+        """Return whether block `number` may exist: it is not too far above all that is known.
 
         `next_number` is the block that this node needs next.
         """
@@ -374,14 +379,14 @@ class CatchUp:
         return number <= max([next_number, *known]) + self.rules.ahead_blocks_max
 
     def aim(self, number: int) -> None:
-        """Somebody has told of block `number`."""
+        """Aim at block `number`, if that is higher than the target."""
         if not self.distance(self._next_number):
             self._unconfirmed_since_ns = None  # what it aimed at before is there
         if self.target is None or number > self.target:
             self.target = number
 
     def step(self, next_number: int, now_ns: int) -> Step:
-        """Say what to do now; `next_number` is the block that this node needs next."""
+        """Return what to do now; `next_number` is the block that this node needs next."""
         comes_forward = next_number > self._next_number >= 0
         if next_number != self._next_number:  # by whatever way: a publisher may have brought it
             if self._next_number >= 0:
@@ -397,7 +402,9 @@ class CatchUp:
             return DONE
         # A follower goes back to the peer it prefers; one that catches up takes them in turn.
         candidates = (
-            self._in_order() if self.live else [*self._peers[self._turn :], *self._peers[: self._turn]]
+            self._in_order()
+            if self.live
+            else [*self._peers[self._first_at :], *self._peers[: self._first_at]]
         )
         if not self.live and not self.distance(next_number):  # it only wants to know
             candidates = [peer for peer in candidates if not peer.has_answered]
@@ -405,10 +412,10 @@ class CatchUp:
                 self.curious = False
                 return DONE
         for peer in candidates:
-            if now_ns >= peer.rests_until_ns:
-                self._turn = self._peers.index(peer)
+            if now_ns >= peer.backs_off_until_ns:
+                self._first_at = self._peers.index(peer)
                 return Try(peer.address)
-        wake_at_ns = [peer.rests_until_ns for peer in candidates]
+        wake_at_ns = [peer.backs_off_until_ns for peer in candidates]
         if doubt_at_ns is not None and wake_at_ns:
             wake_at_ns.append(doubt_at_ns)
         return Pause(min(wake_at_ns, default=None))
@@ -416,7 +423,7 @@ class CatchUp:
     def told(
         self, address: str, first: int | None, last: int | None, next_number: int | None, role: str = ""
     ) -> Range | str:
-        """A peer has answered with its first and last block, None for an empty one.
+        """Take the answer of a peer: its first and last block, None for an empty one.
 
         Args:
             next_number: the block that this node needs next; None for an empty one that begins with whatever
@@ -424,7 +431,7 @@ class CatchUp:
             role: what the peer is; empty where it does not say.
 
         Returns:
-            What to subscribe to; or why that would be of no use, for `ended` with NOTHING.
+            What to subscribe to; or why that is of no use, for `ended` with NOTHING.
         """
         peer = self._peer(address)
         peer.last_number, peer.has_answered = last, True
@@ -451,7 +458,7 @@ class CatchUp:
         return Range(start, last if self.target is None else min(last, self.target))
 
     def heard(self, address: str, last: int | None, next_number: int) -> None:
-        """A peer that is subscribed to was asked again for its last block; `next_number` is needed next."""
+        """Take a later answer of the peer that is subscribed to; `next_number` is needed next."""
         peer = self._peer(address)
         peer.last_number = last
         if self.live:
@@ -460,27 +467,27 @@ class CatchUp:
             self._aim_at_peers()
 
     def _aim_at_peers(self) -> None:
-        """Aim at the highest block that a peer has, as each said last: one may have been wrong before."""
+        """Aim at the highest block that a peer said last: its earlier word may have been wrong."""
         lasts = [peer.last_number for peer in self._peers if peer.last_number is not None]
         self.target = max(lasts, default=None)
 
     def ended(
         self, address: str, outcome: AttemptOutcome, reason: str, next_number: int, now_ns: int
     ) -> None:
-        """An attempt has ended; `reason` is for people, `next_number` the block that is needed now."""
+        """Take the end of an attempt; `reason` is for people, `next_number` the block that is needed now."""
         peer = self._peer(address)
-        rest = OUTCOMES[outcome]
+        answer = OUTCOMES[outcome]
         if self.live:
-            rest = FOLLOWED.get((outcome, peer.told), rest)
+            answer = FOLLOWED.get((outcome, peer.told), answer)
         peer.is_itself = outcome is AttemptOutcome.ITSELF
-        # Since the attempt began: `came_to` may have been told of its blocks already.
+        # Compared with the attempt's beginning: `came_to` may know of its blocks already.
         began_number, peer.began_number, peer.told = peer.began_number, None, Told.NOTHING
         came_forward = next_number > self._next_number >= 0
         came_forward |= began_number is not None and next_number > began_number
-        if rest is not Rest.NONE:
-            peer.role = ""  # it is to answer again before it is preferred
+        if answer is not PeerBackoff.NONE:
+            peer.role = ""  # it must answer again to be preferred
         if outcome in _SHUNNED:
-            peer.shunned_until_ns = now_ns + self.rules.rest_max_ns
+            peer.shunned_until_ns = now_ns + self.rules.backoff_max_ns
         if outcome is AttemptOutcome.STALLED:
             peer.stalled_count = self.stalled_at(address, next_number) + 1
             peer.stalled_at_number = next_number
@@ -499,30 +506,30 @@ class CatchUp:
             if self.stalled_count >= self.rules.stalled_attempts_max:
                 self.curious = False
         self._reason = f"{address}: {reason}"
-        rest_ns = self._rest_ns(peer, rest, came_forward=came_forward)
-        peer.rests_until_ns = now_ns + rest_ns
-        if rest_ns:
-            self._turn = (self._peers.index(peer) + 1) % len(self._peers)
+        backoff_ns = self._backoff_ns(peer, answer, came_forward=came_forward)
+        peer.backs_off_until_ns = now_ns + backoff_ns
+        if backoff_ns:
+            self._first_at = (self._peers.index(peer) + 1) % len(self._peers)
 
-    def _rest_ns(self, peer: _Peer, rest: Rest, *, came_forward: bool) -> int:
-        """Say how long the peer is left alone now, and count the failure."""
+    def _backoff_ns(self, peer: _Peer, answer: PeerBackoff, *, came_forward: bool) -> int:
+        """Return how long the peer is not tried now, and count the failure."""
         rules = self.rules
-        if rest is Rest.LONGEST:
-            return rules.rest_max_ns
-        if rest is Rest.SHORT:
-            return rules.rest_ns
-        if rest is Rest.RISING_A_LITTLE:
+        if answer is PeerBackoff.LONGEST:
+            return rules.backoff_max_ns
+        if answer is PeerBackoff.SHORT:
+            return rules.backoff_ns
+        if answer is PeerBackoff.RISING_A_LITTLE:
             count, peer.lapses_count = peer.lapses_count, min(peer.lapses_count + 1, _LITTLE_MAX)
-            return min(rules.rest_max_ns, rules.rest_ns << count)
-        if rest is Rest.RISING:
-            count, peer.failures_count = min(peer.failures_count, 30), peer.failures_count + 1
-            return min(rules.rest_max_ns, rules.rest_ns << count)
-        return 0 if came_forward else rules.rest_ns >> 3  # nothing has changed: not without a breath
+            return backoff(rules.backoff_ns, rules.backoff_max_ns, count)
+        if answer is PeerBackoff.RISING:
+            count, peer.failures_count = peer.failures_count, peer.failures_count + 1
+            return backoff(rules.backoff_ns, rules.backoff_max_ns, count)
+        return 0 if came_forward else rules.backoff_ns >> 3  # nothing has changed: no busy loop
 
     def _peer(self, address: str) -> _Peer:
         return next(peer for peer in self._peers if peer.address == address)
 
 
 def _is_level(last: int | None, next_number: int | None) -> bool:
-    """Whether a peer with this last block has nothing that a node lacks that needs `next_number` next."""
+    """Return whether a peer with this last block has nothing for a node that needs `next_number` next."""
     return last is None or (next_number is not None and last < next_number)

@@ -1,7 +1,6 @@
-"""Calls a node at its control address: the client of `gateway.cluster.control_service`.
+"""The client of a node's control address (`gateway.cluster.control_service`).
 
-A shell. Every call has a time limit, and everything that goes wrong is one `NodeCallFailed` with what the
-node said.
+A shell. Every call has a time limit and raises `NodeCallFailed`, with what the node said.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from gateway.transport.channels import ClientTls, open_channel
 
 __all__ = ["ControlClient"]
 
-# gRPC says UNAVAILABLE for these, too, which differ from a dead node by its words alone. One that ends the
-# connection at once, as a TLS server does with what is not TLS, is like the proxy of a dead node.
+# gRPC says UNAVAILABLE for these as for a dead node; only the words differ. A server that ends the connection
+# at once, as a TLS server does without TLS, looks like the proxy of a dead node.
 _SOMEBODY_IS_THERE = ("handshake failed", "Verification Check failed", "Failed parsing HTTP/2")
 
 
@@ -47,22 +46,22 @@ class ControlClient:
         await self._channel.close()
 
     async def state(self) -> NodeStatus:
-        """Ask what the node is."""
+        """Ask for role and chain."""
         call = self._stub.getState(control_pb2.StateRequest(), timeout=CONTROL_CALL_SECONDS)
         return await self._answer(call)
 
-    async def drain(self, hold_seconds: float, successor: str, drain_id: str) -> NodeStatus:
-        """Have it finish its blocks and send publishers elsewhere."""
-        request = control_pb2.DrainRequest(hold_seconds=hold_seconds, successor=successor, drain_id=drain_id)
-        return await self._answer(self._stub.drain(request, timeout=hold_seconds))
+    async def drain(self, lease_seconds: float, successor: str, drain_id: str) -> NodeStatus:
+        """Have the node finish its blocks and send publishers elsewhere."""
+        request = control_pb2.DrainRequest(hold_seconds=lease_seconds, successor=successor, drain_id=drain_id)
+        return await self._answer(self._stub.drain(request, timeout=lease_seconds))
 
     async def resume(self, drain_id: str) -> NodeStatus:
-        """Have it take publishers again where this drain is the last; an older node does so after any."""
+        """Have the node take publishers again if this drain is the last; older nodes do so after any."""
         request = control_pb2.ResumeRequest(drain_id=drain_id)
         return await self._answer(self._stub.resume(request, timeout=CONTROL_CALL_SECONDS))
 
     async def await_block(self, number: int, root_hash: bytes, timeout_seconds: float) -> NodeStatus:
-        """Wait until it holds a block with a root hash of 48 bytes."""
+        """Wait until the node has a block with a root hash of 48 bytes."""
         request = control_pb2.AwaitBlockRequest(
             block_number=number, root_hash=root_hash, timeout_seconds=timeout_seconds
         )
@@ -70,12 +69,12 @@ class ControlClient:
         return await self._answer(call)
 
     async def activate(self, timeout_seconds: float) -> NodeStatus:
-        """Make it active in this time; an older node may become so later."""
+        """Make the node active in this time; an older node may become so later."""
         call = self._stub.activate(control_pb2.ActivateRequest(), timeout=timeout_seconds)
         return await self._answer(call)
 
     async def stand_by(self, followed: str) -> NodeStatus:
-        """Make it a standby of the node at a gRPC address."""
+        """Make the node a standby of the node at a gRPC address."""
         call = self._stub.standBy(control_pb2.StandByRequest(followed=followed), timeout=CONTROL_CALL_SECONDS)
         return await self._answer(call)
 
@@ -101,9 +100,11 @@ def _is_unanswered(error: aio.AioRpcError) -> bool:
 
 
 def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
-    """Read a NodeState; a phase of a newer version counts as draining, which nothing is done to.
+    """Read a NodeState; an unknown phase, of a newer version, is read as draining, which nobody acts on.
 
-    `asked`: the address where it was asked, `host:port`.
+    Args:
+        state: the answer.
+        asked: the address where it was asked, `host:port`.
     """
     try:
         phase = Phase[control_pb2.Phase.Name(state.phase)]
@@ -123,7 +124,7 @@ def status_of(state: control_pb2.NodeState, asked: str) -> NodeStatus:
 
 
 def _reached(text: str, asked: str) -> str:
-    """Where to connect to what a node listens at; if it says everywhere, it is where it was asked."""
+    """Return where to connect to an address that a node listens at; "everywhere" is where it was asked."""
     try:
         return str(parse_address(text).reached_by(parse_address(asked).host))
     except AddressError:  # of a newer version, or a Unix socket that it was asked at

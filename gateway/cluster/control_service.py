@@ -1,7 +1,7 @@
-"""How operators ask a node for another role: the gRPC service `sluice.control.NodeControl`.
+"""The control service, by which operators change the role of a node: `sluice.control.NodeControl`.
 
-A shell around `cluster.role_keeper`. It has an address of its own (`control.address`, loopback unless set
-otherwise), because whoever can call it can take a node out of service.
+A shell around `cluster.role_keeper`. It has an address of its own (`control.address`, by default on the
+loopback interface), because its callers can take a node out of service.
 
     refused by the role table, or another chain      FAILED_PRECONDITION
     not in time                                      DEADLINE_EXCEEDED
@@ -18,7 +18,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final, Protocol
 
 import grpc
 from grpc import aio
@@ -31,25 +31,48 @@ from gateway.blocks.merkle import HASH_SIZE
 from gateway.cluster.role_keeper import RoleKeeper
 from gateway.cluster.roles import Phase
 from gateway.errors import AddressError, GatewayError, RoleRefused
-from gateway.limits import CONTROL_SECONDS_MAX
 from gateway.logs import caused_by, fields
 from gateway.store.block_store import BlockStore
 from gateway.transport.callers import caller_of
 
-__all__ = ["ControlService", "IsItself", "NodeFacts"]
+__all__ = ["ControlReport", "ControlService", "IsItself"]
 
 log = logging.getLogger(__name__)
+
+CONTROL_SECONDS_MAX: Final = 3_600
+"""The longest wait or lease that a control call may ask for, in seconds."""
 
 _Context = aio.ServicerContext[Any, Any]
 
 _PHASE = {phase: control_pb2.Phase.Value(phase.name) for phase in Phase}
 
-NodeFacts = Callable[[], tuple[str, str, int, str, list[str]]]
-"""Gives the node's gRPC address, that for subscribers if it is another, its publishers, its verification mode
-and its problems, now."""
+
+class ControlReport(Protocol):
+    """The part of the node's report that operators are told beside role and chain."""
+
+    @property
+    def grpc_address(self) -> str:
+        """Where publishers find the node."""
+
+    @property
+    def subscriber_address(self) -> str:
+        """Where subscribers find it; empty: at `grpc_address`."""
+
+    @property
+    def publisher_count(self) -> int:
+        """Publishers connected."""
+
+    @property
+    def verification_mode(self) -> str:
+        """full or hash."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the node is not ready."""
+
 
 IsItself = Callable[[str], Awaitable[bool]]
-"""Finds out whether a gRPC address leads to the node itself."""
+"""Returns whether a gRPC address leads to the node itself."""
 
 
 class ControlService(control_pb2_grpc.NodeControlServicer):
@@ -57,37 +80,37 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
 
     Args:
         keeper: changes the role.
-        ledger: whose last block is told.
-        facts: what the node says of itself.
+        store: has the last block.
+        report: gathers what the node says of itself.
         is_itself: finds out whether an address is this node's.
-        instance: what this process calls itself.
-        allowed_subjects: names in certificates; a caller must prove one. Empty: who connects may call.
+        instance: the name of this process.
+        allowed_subjects: names in certificates, of which a caller must prove one. Empty: everybody may call.
     """
 
     def __init__(
         self,
         keeper: RoleKeeper,
         store: BlockStore,
-        facts: NodeFacts,
+        report: Callable[[], ControlReport],
         is_itself: IsItself,
         instance: str,
         allowed_subjects: frozenset[str] = frozenset(),
     ) -> None:
         self._keeper = keeper
         self._store = store
-        self._facts = facts
+        self._report = report
         self._is_itself = is_itself
         self._instance = instance
         self._allowed_subjects = allowed_subjects
 
     async def getState(self, request: control_pb2.StateRequest, context: _Context) -> control_pb2.NodeState:
-        """What the node is and holds."""
+        """Answer with the role and the chain."""
         del request
         await self._admit(context)
         return self._state()
 
     async def drain(self, request: control_pb2.DrainRequest, context: _Context) -> control_pb2.NodeState:
-        """Finish the blocks that are complete, send publishers elsewhere, and answer when that is done."""
+        """Finish complete blocks, send publishers elsewhere, and answer when that is done."""
         await self._admit(context)
         hold_seconds = await _seconds(request.hold_seconds, "hold_seconds", context)
         successor = None
@@ -98,14 +121,14 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return await self._change("drain", draining, context, caller)
 
     async def resume(self, request: control_pb2.ResumeRequest, context: _Context) -> control_pb2.NodeState:
-        """A drained node takes publishers again."""
+        """Have a drained node take publishers again."""
         await self._admit(context)
         return await self._change("resume", self._keeper.resume(request.drain_id), context)
 
     async def awaitBlock(
         self, request: control_pb2.AwaitBlockRequest, context: _Context
     ) -> control_pb2.NodeState:
-        """Wait until this node holds a block with a root hash."""
+        """Wait until this node has a block with a root hash."""
         await self._admit(context)
         timeout_seconds = await _seconds(request.timeout_seconds, "timeout_seconds", context)
         if len(request.root_hash) != HASH_SIZE:
@@ -118,7 +141,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     async def activate(
         self, request: control_pb2.ActivateRequest, context: _Context
     ) -> control_pb2.NodeState:
-        """A standby becomes active."""
+        """Make a standby active."""
         del request
         await self._admit(context)
         remaining = context.time_remaining()
@@ -126,13 +149,13 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return await self._change("activate", activating, context)
 
     async def standBy(self, request: control_pb2.StandByRequest, context: _Context) -> control_pb2.NodeState:
-        """A drained node becomes the standby of another, or a standby follows another."""
+        """Make a drained node the standby of another, or have a standby follow another."""
         await self._admit(context)
         followed = await self._other_node(request.followed, "followed", context)
         return await self._change("stand by", self._keeper.stand_by(followed), context)
 
     async def _admit(self, context: _Context) -> None:
-        """End a call whose caller is not on the list."""
+        """Abort a call whose caller is not on the list."""
         caller = caller_of(context)
         if not self._allowed_subjects or not self._allowed_subjects.isdisjoint(caller.subjects):
             return
@@ -142,7 +165,7 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
     async def _other_node(self, text: str, name: str, context: _Context) -> str:
-        """Read an address of another node; this one is refused, under whatever name."""
+        """Read the address of another node; refuse one that leads to this node."""
         address = await _address(text, name, context)
         if await self._is_itself(address):
             reason = f"{name}: got {address}, which leads to this node itself, expected another node"
@@ -158,9 +181,11 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         *,
         is_only_asked: bool = False,
     ) -> control_pb2.NodeState:
-        """Make a change that goes on when its caller is gone, and answer with what the node is then.
+        """Make a change, even if its caller leaves meanwhile, and answer with what the node is then.
 
-        `caller`: is told when it is gone. `is_only_asked`: it changes nothing, and ends with its caller.
+        Args:
+            caller: is told when it is gone.
+            is_only_asked: the call changes nothing, and ends with its caller.
         """
         asker = caller_of(context)
         extra = fields(change=what, peer=asker.peer, subject=asker.subjects[0] if asker.subjects else None)
@@ -184,36 +209,35 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
         return self._state()
 
     def _state(self) -> control_pb2.NodeState:
-        grpc_address, subscriber_address, publisher_count, verification_mode, problems = self._facts()
-        chain = self._store.chain
+        report, chain = self._report(), self._store.chain
         return control_pb2.NodeState(
             phase=_PHASE[self._keeper.phase],
             last_block_number=to_wire(chain.last_number),
             last_root_hash=chain.last_root_hash or b"",
-            grpc_address=grpc_address,
-            publisher_count=publisher_count,
+            grpc_address=report.grpc_address,
+            publisher_count=report.publisher_count,
             followed=self._keeper.followed or "",
-            verification_mode=verification_mode,
-            problems=problems,
+            verification_mode=report.verification_mode,
+            problems=report.problems,
             instance=self._instance,
-            subscriber_address=subscriber_address,
+            subscriber_address=report.subscriber_address,
         )
 
 
 class _Caller:
-    """Who asks for a change."""
+    """The caller that asks for a change."""
 
     def __init__(self) -> None:
         self.is_gone = False
-        """It has ended the call, or its time is over."""
+        """It has cancelled the call, or its deadline is over."""
 
     def waits(self) -> bool:
-        """Tell whether it waits for the answer."""
+        """Return whether it waits for the answer."""
         return not self.is_gone
 
 
 def _note(what: str, changing: asyncio.Future[None]) -> None:
-    """Log what was not done: who asked may be gone by now."""
+    """Log a change that failed: its caller may be gone."""
     if not changing.cancelled() and (error := changing.exception()) is not None:
         log.warning("not changed", extra=fields(change=what, reason=str(error) or type(error).__name__))
 

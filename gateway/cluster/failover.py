@@ -1,4 +1,4 @@
-"""A failover: the active node hands over to a standby, step by step; if a step fails, all is undone.
+"""A failover: the active node hands over to a standby, step by step, and a step that fails is undone.
 
     read both       the one is active, the other a standby that has no problem; an active one may wait for the
                     first to have its blocks (`commit.min_standbys`): it is given some time to be ready
@@ -13,22 +13,22 @@
     activate, refused             as above: perhaps another failover has drained the target
     activate, answer lost, late   the standby is asked what it is, when its change is over; active: go on;
                                   else as above. One that died may come back as active: that is said
-    stand by, or late for that    nothing: the load has moved. It is said what the old node is: one that lives
-                                  asks the new one after its hold, and is active again only where that does
-                                  not say that it is; one that died comes back as a standby
+    stand by, or late for that    nothing: the load has moved. The failover says what the old node is: one
+                                  that lives asks the new one when its lease ends, and is active again only
+                                  if that does not say that it is active; one that died is a standby then
 
     interrupted                   what is done
     before activate               the step is given up, and the drained node resumed at once
     from activate on              the rest is done first; each of its calls has a time limit
 
-Either way it is said what both nodes are then. Both are standbys where the drained node was started again in
-the middle: no failover tells then which of them was to be active, an operator does, with `force`.
+Either way the failover says what both nodes are then. Both are standbys if the drained node was restarted in
+the middle: which of them is to be active, an operator decides then, with `force`.
 
-With `force` the active node is taken for dead: the standby is activated as it is. That is refused while the
-other node still answers as active, or something else answers in its place. If the dead node comes back, it is
-active as well, since nobody could tell it; the same failover without `force` then makes it a standby. Until
-then both take the same chain's blocks. A standby whose own acknowledgements wait for other nodes
-(`commit.min_standbys`) may have none left: it is active then and not ready, which is reported as a step.
+With `force` the failover takes the active node for dead and activates the standby as it is. It refuses that
+while the other node still answers as active, or something else answers in its place. If the dead node comes
+back, it is active as well, since nobody could tell it; the same failover without `force` then makes it a
+standby. Until then both take the same chain's blocks. A standby whose own acknowledgements wait for other
+nodes (`commit.min_standbys`) may have none left: it is active then and not ready, and a step says so.
 
 A shell without sockets: it talks to `NodeControl`, so that every loss of an answer can be tried in a test.
 """
@@ -41,20 +41,30 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from gateway.cluster.roles import Phase
 from gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed
-from gateway.limits import (
-    CONTROL_CALL_SECONDS,
-    FAILOVER_HOLD_SECONDS,
-    FAILOVER_LEVEL_SECONDS,
-    FAILOVER_LOOK_SECONDS,
-    FAILOVER_READY_POLL_SECONDS,
-    FAILOVER_READY_SECONDS,
-)
+from gateway.limits import CONTROL_CALL_SECONDS
 
 __all__ = ["Failover", "FailoverStep", "NodeControl", "NodeStatus"]
+
+FAILOVER_LEVEL_SECONDS: Final = 10.0
+"""How long a standby may take to become level while publishers wait; then the failover is undone."""
+
+FAILOVER_LOOK_SECONDS: Final = 2.0
+"""How long a failover that was interrupted waits for each node to say what it is, before it says that."""
+
+FAILOVER_READY_SECONDS: Final = 20.0
+"""How long a failover between two active nodes waits for the second to be ready: with `commit.min_standbys`
+it is so only while the first has its blocks, which that takes every `catchup.stall_seconds` (10) or so."""
+
+FAILOVER_READY_POLL_SECONDS: Final = 0.5
+"""How often it asks meanwhile; a node whose blocks wait for others stays ready for 3 s."""
+
+FAILOVER_LEASE_SECONDS: Final = 30.0
+"""How long a drained node waits for the end of the failover before it takes publishers again by itself:
+longer than all steps of a failover together may take."""
 
 _Result = TypeVar("_Result")
 
@@ -63,10 +73,9 @@ _INTERRUPTED = "interrupted"
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node says of itself."""
+    """The answer of a node at its control address."""
 
     phase: Phase
-    """Where it stands."""
     last_number: int | None
     """Its last block; None for an empty node."""
     last_root_hash: bytes
@@ -100,7 +109,7 @@ class NodeControl(Protocol):
     async def state(self) -> NodeStatus:
         """Ask what it is."""
 
-    async def drain(self, hold_seconds: float, successor: str, drain_id: str) -> NodeStatus:
+    async def drain(self, lease_seconds: float, successor: str, drain_id: str) -> NodeStatus:
         """Have it finish its blocks and send publishers elsewhere."""
 
     async def resume(self, drain_id: str) -> NodeStatus:
@@ -118,12 +127,11 @@ class NodeControl(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FailoverStep:
-    """One step that is done."""
+    """A step that is done."""
 
     name: str
-    """What was done."""
     detail: str
-    """What came of it."""
+    """Its result."""
     seconds: float
     """How long it took."""
 
@@ -153,11 +161,11 @@ class Failover:
         self.is_interrupted = False
         """`interrupt` was called."""
         self._stoppable: asyncio.Future[Any] | None = None
-        """What an interruption ends at once."""
+        """The work that an interruption ends at once."""
         self._drain_asked_at: float | None = None
-        """When the source was asked to drain, by `clock`: its hold begins later. None: not, or it refused."""
+        """When the source was asked to drain, by `clock`; its lease begins later. None: not, or refused."""
         self._drain_id = secrets.token_hex(8)
-        """Names the drain that this failover asks for: it undoes no other."""
+        """The name of this failover's drain: it undoes no other."""
         self._step_name = ""
         """The step that was begun last."""
         self._grpc_addresses: tuple[str, ...] = ()
@@ -181,7 +189,7 @@ class Failover:
         await self._to_an_end(self._take_over())
 
     def interrupt(self) -> str:
-        """Come to an end as soon as that leaves one active node; return in words what is done for that."""
+        """End as soon as that leaves one active node; return in words what is done for that."""
         self.is_interrupted = True
         if self._stoppable is None:
             return "finishing what has to follow"
@@ -189,19 +197,19 @@ class Failover:
         return "undoing what was done" if self._drain_asked_at is not None else "nothing has changed yet"
 
     def ended_at_once(self) -> FailoverInterrupted:
-        """Give the error for one that was cancelled, wherever it was."""
+        """Return the error of a failover that was cancelled."""
         addresses = " ".join(self._grpc_addresses) or "HOST:PORT HOST:PORT"
         return FailoverInterrupted(
             f"{_INTERRUPTED} twice and ended at once, in the step: {self._step_name}",
             f"look at both nodes with: sluice status {addresses}; one that is drained follows the other "
-            f"after {FAILOVER_HOLD_SECONDS:g} s, if that is active, or is active again; if both are active "
+            f"after {FAILOVER_LEASE_SECONDS:g} s, if that is active, or is active again; if both are active "
             "then, run the failover again",
         )
 
     # --- ways to the end -----------------------------------------------------------------------------------
 
     async def _to_an_end(self, work: Awaitable[None]) -> None:
-        """Do the work; if it was interrupted, say what the nodes are when it has come to its end."""
+        """Do the work; if it was interrupted, raise what the nodes are at its end."""
         reason, outcome, is_done = _INTERRUPTED, "the failover is done", True
         try:
             await work
@@ -218,10 +226,10 @@ class Failover:
             raise FailoverInterrupted(reason, f"{outcome} ({states})", is_done=is_done)
 
     async def _interruptible(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Do what an interruption ends at once.
+        """Do work that an interruption ends at once.
 
         Raises:
-            FailoverFailed: it did, or a step failed; what was done is undone.
+            FailoverFailed: it was interrupted, or a step failed; what was done is undone.
         """
         self._stoppable = working = asyncio.ensure_future(work)
         try:
@@ -242,7 +250,7 @@ class Failover:
         return result
 
     async def _phase(self, node: NodeControl) -> Phase | None:
-        """Ask what a node is now; None where it does not answer soon."""
+        """Ask a node for its phase; None: it does not answer soon."""
         try:
             async with asyncio.timeout(FAILOVER_LOOK_SECONDS):
                 return (await node.state()).phase
@@ -250,11 +258,11 @@ class Failover:
             return None
 
     async def _phase_text(self, node: NodeControl) -> str:
-        """Say what a node is now."""
+        """Return the phase of a node in words."""
         return _phase_text(node, await self._phase(node))
 
     async def _source_text(self, note: str = "") -> str:
-        """Say what the source is that is not to be resumed, or refuses that; with `note`, or what ends it."""
+        """Return the phase of a source that is not resumed, and what to do, else `note`."""
         source, target = await asyncio.gather(self._phase(self._source), self._phase(self._target))
         return _phase_text(self._source, source) + (self._advice(source, target) or note)
 
@@ -263,13 +271,13 @@ class Failover:
         target = await self._interruptible(self._prepare())
         if target is None:
             return  # done before
-        # Also where the target was active: it may have died since, or be drained by a failover the other way.
+        # Also if the target was active: it may have died since, or be drained by a failover the other way.
         await self._refuse_if_late()
         await self._activate()
         await self._retire(target.subscriber_address)
 
     async def _prepare(self) -> NodeStatus | None:
-        """Do all that goes before the target is active; give what it was. None: there is nothing to do."""
+        """Do all that goes before the activation; return the target's status. None: nothing is to be done."""
         source, target = await self._step("read both nodes", self._read(), _both_text)
         self._refuse_one_node(source, target)
         if source.phase is Phase.STANDBY and target.phase is Phase.ACTIVE:
@@ -308,7 +316,7 @@ class Failover:
     # --- steps ---------------------------------------------------------------------------------------------
 
     async def _refuse_force(self) -> None:
-        """Refuse to use force where the other node answers."""
+        """Refuse force if the other node answers."""
         self._step_name = "ask whether the other node is dead"
         try:
             source = await self._source.state()
@@ -343,7 +351,7 @@ class Failover:
             raise FailoverFailed(str(error), "nothing has changed") from error
 
     async def _await_ready(self, target: NodeStatus) -> NodeStatus:
-        """Wait for a target that is active, too: its blocks may wait for the source to have them."""
+        """Wait for a target that is active as well: its blocks may wait for the source to have them."""
         deadline = self._clock() + FAILOVER_READY_SECONDS
         while target.problems and self._clock() < deadline:
             await self._sleep(FAILOVER_READY_POLL_SECONDS)
@@ -357,7 +365,7 @@ class Failover:
             raise FailoverFailed(f"{both} are the same node", "nothing has changed")
 
     def _check(self, source: NodeStatus, target: NodeStatus) -> None:
-        """Refuse what cannot end well, before anything is changed."""
+        """Refuse what cannot end well, before anything changes."""
         wrong = advice = ""
         if source.phase is not Phase.ACTIVE:
             wrong = f"{self._source.address} is {source.phase.value}, expected active"
@@ -375,7 +383,7 @@ class Failover:
             raise FailoverFailed(wrong, f"nothing has changed{advice}")
 
     def _advice(self, source: Phase | None, target: Phase | None) -> str:
-        """Say what ends that no node is active, as after a restart of the drained one; else nothing."""
+        """Return what to do if no node is active, as after a restart of the drained one; else ""."""
         if source is not Phase.STANDBY or target not in (Phase.STANDBY, None):
             return ""
         both = f"{self._target.address} does not answer" if target is None else "both are standbys"
@@ -385,12 +393,12 @@ class Failover:
         )
 
     async def _drain(self, successor: str) -> NodeStatus:
-        """Drain the source; one that refuses is not resumed, since another failover may have drained it."""
+        """Drain the source; if it refuses, it is not resumed, since another failover may have drained it."""
         self._drain_asked_at = self._clock()
         try:
             return await self._step(
                 f"drain {self._source.address}",
-                self._source.drain(FAILOVER_HOLD_SECONDS, successor, self._drain_id),
+                self._source.drain(FAILOVER_LEASE_SECONDS, successor, self._drain_id),
                 lambda state: f"{state.last_text}, publishers sent elsewhere",
             )
         except NodeCallFailed as error:
@@ -400,23 +408,23 @@ class Failover:
             raise FailoverFailed(str(error), await self._phase_text(self._source)) from error
 
     async def _refuse_if_late(self) -> None:
-        """Refuse to go on where the source waits no longer: this command was stopped for a while."""
+        """Refuse to go on after the source's lease: this command was suspended for a while."""
         if (lateness := self._lateness()) is not None:
             raise FailoverFailed(lateness, await self._source_text())
 
     def _lateness(self) -> str | None:
-        """That the drained node has given up waiting, in words; None: it waits."""
+        """Return in words that the lease of the drained node is over; None: it is not."""
         seconds = self._seconds_since_drain()
-        if seconds < FAILOVER_HOLD_SECONDS:
+        if seconds < FAILOVER_LEASE_SECONDS:
             return None
-        return f"the drain is {seconds:.0f} s ago, expected less than {FAILOVER_HOLD_SECONDS:g} s"
+        return f"the drain is {seconds:.0f} s ago, expected less than {FAILOVER_LEASE_SECONDS:g} s"
 
     def _seconds_since_drain(self) -> float:
         return 0.0 if self._drain_asked_at is None else self._clock() - self._drain_asked_at
 
     async def _activate(self) -> None:
-        # Not for longer than the source surely waits: it is active again then, should the target not be so.
-        seconds = min(CONTROL_CALL_SECONDS, FAILOVER_HOLD_SECONDS - self._seconds_since_drain())
+        # Not beyond the source's lease: after that, it is active again if the target is not.
+        seconds = min(CONTROL_CALL_SECONDS, FAILOVER_LEASE_SECONDS - self._seconds_since_drain())
         try:
             await self._step(
                 f"activate {self._target.address}",
@@ -426,9 +434,10 @@ class Failover:
         except NodeCallFailed as error:
             if error.is_refused:  # another failover has drained it, and has yet to end: it is not to resume
                 await self._undo(str(error), error)
-            # Perhaps only the answer was lost, or is late: then the load moves, and undoing it makes two
-            # active. Changes are made one at a time: a resume is answered after the activation. It changes
-            # nothing: an active node is active, and one that is a standby, or drained by others, refuses it.
+            # Perhaps only the answer was lost, or is late: then the load moves, and undoing would make two
+            # active nodes. A node makes one change at a time, so it answers a resume after the activation.
+            # The resume changes nothing: an active node is active, any other that this failover did not drain
+            # refuses it.
             with suppress(NodeCallFailed):
                 await self._target.resume(self._drain_id)
             note = ""
@@ -453,17 +462,17 @@ class Failover:
             await self._see_retired(name, followed, str(error))
 
     async def _see_retired(self, name: str, followed: str, reason: str) -> None:
-        """See what the source is that was not told to stand by, or has not answered to that.
+        """Look at a source that was not told to stand by, or has not answered to that.
 
         Raises:
-            FailoverFailed: it is not a standby; `reason` says why.
+            FailoverFailed: it is no standby; `reason` says why.
         """
         try:
             source = await self._source.state()
         except NodeCallFailed as error:
             detail = (
                 f"no answer ({error.reason}); if it died it comes back as a standby of {followed}, if it "
-                f"lives it becomes one after {FAILOVER_HOLD_SECONDS:g} s; if both are active then, run "
+                f"lives it becomes one after {FAILOVER_LEASE_SECONDS:g} s; if both are active then, run "
                 "the failover again"
             )
             self._report(FailoverStep(name, detail, 0.0))
@@ -472,7 +481,7 @@ class Failover:
             until = (
                 ""
                 if source.phase is Phase.ACTIVE
-                else f", and after {FAILOVER_HOLD_SECONDS:g} s its standby, or active"
+                else f", and after {FAILOVER_LEASE_SECONDS:g} s its standby, or active"
             )
             raise FailoverFailed(
                 reason,
@@ -482,10 +491,10 @@ class Failover:
         self._report(FailoverStep(name, f"follows {source.followed}", 0.0))
 
     async def _undo(self, reason: str, error: NodeCallFailed | None = None, note: str = "") -> NoReturn:
-        """Make the drained node active again; `note` is added to the words that say so.
+        """Make the drained node active again; `note` follows the words that say so.
 
         Raises:
-            FailoverFailed: always; it says how far that went.
+            FailoverFailed: always; it says how far the undoing went.
         """
         if (lateness := self._lateness()) is not None:  # it is active by itself, or drained for another
             raise FailoverFailed(f"{reason}; {lateness}", await self._source_text(note)) from error
@@ -498,7 +507,7 @@ class Failover:
         except NodeCallFailed as second:
             outcome = (
                 f"is {self._source.address} dead? then: --force; if it is alive it is active again after "
-                f"{FAILOVER_HOLD_SECONDS:g} s"
+                f"{FAILOVER_LEASE_SECONDS:g} s"
                 if second.is_unanswered
                 else await self._source_text(note)
             )

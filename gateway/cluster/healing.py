@@ -1,16 +1,16 @@
-"""Healing: a damaged page of the stream file is made anew from the blocks that a peer has.
+"""The healer: makes a damaged page of the stream file anew from the blocks of a peer.
 
     a page is bad ──► look at it again: perhaps the disk has it after all
                   ──► each peer in turn: subscribeBlockStream of the blocks on the page ──► PageBuilder
                       ──► PageSums.heal: it must fit the page's CRC32C; then it is written past the page
                           cache, read back, and served again
 
-The entries of a page follow from its blocks, so the page is the same bytes on every node. What a peer says
-is not believed: the sum decides. Where a page has none (it was never proven, and its entries are broken),
-each block must come to the root hash that the block after it names, or that the chain here has, and the
-first must name that of the block before it; proofs, which no root hash covers, are then the peer's. A peer
-whose blocks have other proofs than ours had makes another page, which does not fit the sum: then another
-peer may have it, or a backup.
+The entries of a page follow from its blocks, so the page is the same bytes on every node. The checksum
+decides, and not the peer. If a page has none (it was never proven, and its entries are broken), each block
+must have the root hash that the block after it names, or that the chain here has, and the first must name
+that of the block before it; proofs, which no root hash covers, are then the peer's. A peer whose blocks have
+other proofs than ours had makes another page, which does not fit the checksum; another peer may have the
+page, or a backup.
 
 A shell: gRPC, threads, the clock.
 """
@@ -28,10 +28,10 @@ from grpc import aio
 
 from datastream.errors import DatastreamError, PageDamaged
 from gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from gateway.backoff import backoff
 from gateway.blocks.block import Block
 from gateway.blocks.errors import LayoutError
 from gateway.errors import GatewayError, InvalidInput
-from gateway.limits import MESSAGE_BYTES_DEFAULT
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.services.subscription_client import BlockAssembler, status_name
@@ -44,26 +44,26 @@ __all__ = ["Healer"]
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS: Final = 5.0
-"""Pause after all peers were asked in vain; doubled each further time."""
+"""The backoff after all peers were asked in vain; doubled each further time."""
 PAUSE_SECONDS_MAX: Final = 600.0
-"""The longest pause: a peer that was away is found within ten minutes."""
+"""The longest backoff: a peer that was away is found within ten minutes."""
 ATTEMPT_SECONDS_MAX: Final = 600.0
 """The longest attempt with one peer, which may send a little again and again: a page has few blocks."""
 SHOWN_PAGES_MAX: Final = 3
-"""Bad pages that are named in the finding; further ones are counted."""
+"""Bad pages that the finding names; further ones are counted."""
 
 
 class Healer:
-    """Heals the bad pages of one ledger.
+    """The healer of one block store.
 
     Args:
-        ledger: whose pages they are.
+        store: has the pages.
         blocks: knows the blocks of its pages.
-        peers: where they are asked for.
+        peers: are asked for them.
         metrics: is told of everything.
-        message_bytes_max: the longest message of a peer that is taken.
+        message_bytes_max: the longest message of a peer that is received.
         stall_seconds: a peer that sends nothing for so long is left.
-        tls: how peers are connected to.
+        tls: for connections to peers.
     """
 
     def __init__(
@@ -73,8 +73,8 @@ class Healer:
         peers: Sequence[str],
         metrics: Metrics,
         *,
-        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
-        stall_seconds: float = 10.0,
+        message_bytes_max: int,
+        stall_seconds: float,
         tls: ClientTls | None = None,
     ) -> None:
         self._store = store
@@ -106,7 +106,7 @@ class Healer:
         self._sums.on_change = lambda: None
 
     def words(self) -> tuple[str, ...]:
-        """Name the pages that are bad: file, page, entries, blocks, and why they are not healed."""
+        """Return the bad pages in words: file, page, entries, blocks, and why they are not healed."""
         bad = sorted(self._sums.bad.items())
         words = [
             f"{one.error(self._store.streamer.path)}{self._blocks_in_words(page)}; it is not served, "
@@ -122,24 +122,24 @@ class Healer:
         return "" if blocks is None else f" (blocks {blocks.first} to {blocks.last})"
 
     async def run(self) -> None:
-        """Heal what is bad, and what becomes bad, until cancelled."""
-        pause_seconds = PAUSE_SECONDS
+        """Heal pages that are bad, and those that become bad, until cancelled."""
+        failures_count = 0
         while True:
             self._changed.clear()
             for page_number in sorted(self._sums.bad):
                 await self._heal(page_number)
             if not self._sums.bad:
-                pause_seconds = PAUSE_SECONDS
+                failures_count = 0
                 await self._changed.wait()
                 continue
             try:
-                async with asyncio.timeout(pause_seconds):
+                async with asyncio.timeout(backoff(PAUSE_SECONDS, PAUSE_SECONDS_MAX, failures_count)):
                     await self._changed.wait()
             except TimeoutError:
-                pause_seconds = min(2 * pause_seconds, PAUSE_SECONDS_MAX)
+                failures_count += 1
 
     async def _heal(self, page_number: int) -> None:
-        """Try every source of a page once."""
+        """Try every peer for a page once."""
         if await asyncio.to_thread(self._sums.recheck, page_number):
             log.warning("page can be read again", extra=fields(page=page_number))
             return
@@ -173,7 +173,7 @@ class Healer:
         self._note(page_number, f"and is not healed: {why}")
 
     def _note(self, page_number: int, reason: str) -> None:
-        """Remember why a page is not healed, and log it where that is news."""
+        """Remember why a page is not healed, and log it if that is news."""
         if self._reasons.get(page_number) != reason:
             log.error("page is not healed", extra=fields(page=page_number, reason=reason))
         self._reasons[page_number] = reason
@@ -202,7 +202,7 @@ class Healer:
         await asyncio.to_thread(self._sums.heal, page_number, builder.page())
 
     async def _root_at(self, number: int) -> bytes | None:
-        """Return the root hash that the chain here has for a block; None where its end cannot be read."""
+        """Return the root hash that the chain here has for a block; None: its end cannot be read."""
         if number == self._store.last_number:
             return self._store.chain.last_root_hash
         try:
@@ -214,7 +214,7 @@ class Healer:
         """Subscribe to blocks of a peer, and yield all of them.
 
         Raises:
-            PeerError: it does not bring them.
+            InvalidInput: it does not bring them.
             grpc.aio.AioRpcError, TimeoutError: the same.
         """
         channel = open_channel(peer, self._tls, self._options)
@@ -243,7 +243,7 @@ class Healer:
 def _add(
     builder: PageBuilder, block: Block, following: Block, previous: bytes | None, has_sum: bool
 ) -> bytes:
-    """Lay a block out, whose root hash the next one names; return that."""
+    """Serialize a block whose root hash the next one names; return that."""
     _, summary = root_of(following.number, following.items, None)
     return _add_last(builder, block, summary.previous_root_hash, previous, has_sum)
 
@@ -251,7 +251,7 @@ def _add(
 def _add_last(
     builder: PageBuilder, block: Block, known: bytes | None, previous: bytes | None, has_sum: bool
 ) -> bytes:
-    """Lay a block out.
+    """Serialize a block, and return its root hash.
 
     Raises:
         LayoutError: it is not the block that the chain here has.

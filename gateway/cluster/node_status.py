@@ -1,12 +1,10 @@
-"""What several nodes say of themselves, side by side: asked over gRPC, compared, and laid out as a table.
-
-`NodeAnswer` and what is made of it are plain values; `collect` asks the nodes.
+"""The status of other nodes: asked over gRPC (`ask_node`), and of several compared in a table (`collect`).
 
     node             role    ready  first  last  root hash     publishers  tcp  subscribers  behind  missing
     127.0.0.1:40840  active  yes    0      41    5d0a7c3e9b21  3           10   5            0       0
 
-Any block node can be asked; what only Sluice tells (`services.node_service`) is left blank for others, and
-their root hash is computed from the block, in both layouts where either may be its own.
+Any block node can be asked. Facts that only Sluice tells (`services.node_service`) are blank for others, and
+their root hash is computed from the block, in both layouts if either may be its own.
 """
 
 from __future__ import annotations
@@ -32,29 +30,68 @@ from gateway.services.status_detail import lines as detail_lines
 from gateway.table_lines import table_lines
 from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
 
-__all__ = ["NodeAnswer", "NodesView", "collect"]
+__all__ = ["NodeAnswer", "NodeRow", "NodesView", "ask_node", "collect"]
 
 _ROOT_CHARACTERS = 12
+_OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """The answer of a node to `serverStatus`."""
+
+    first: int | None = None
+    """Its first block; None: it is empty, or did not answer."""
+    last: int | None = None
+    """Its last block."""
+    instance: str = ""
+    """The name of its process; empty for what is no Sluice node."""
+    role: str = ""
+    """Its `gateway.cluster.roles.Phase`; the same."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What a Sluice node says beside the protocol; empty for others."""
+
+
+async def ask_node(
+    stub: node_pb2_grpc.BlockNodeServiceAsyncStub,
+    timeout_seconds: float,
+    *,
+    root_of_block: int | None = None,
+) -> NodeAnswer:
+    """Ask a node for its status: the one way to do so.
+
+    Args:
+        root_of_block: a block whose root hash is to be among the facts.
+
+    Raises:
+        grpc.aio.AioRpcError: it does not answer.
+        InvalidInput: its answer does not parse.
+    """
+    asked = "" if root_of_block is None else str(root_of_block)
+    status, facts = await ask_status(stub, asked, timeout_seconds)
+    first, last = held_of(status)
+    instance = str(facts.pop(INSTANCE_KEY, ""))
+    return NodeAnswer(first, last, instance, str(facts.get("role", "")), facts)
 
 
 @dataclass(slots=True)
-class NodeAnswer:
-    """One node."""
+class NodeRow:
+    """One node in the table."""
 
     address: str
     first: int | None = None
     """Its first block; None: it holds none, or did not answer."""
     last: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    """What a Sluice node says beside the protocol; empty for others."""
+    """As in `NodeAnswer`."""
     root_hash: str | None = None
     """Hex, of the last block that all nodes have."""
     other_root_hash: str | None = None
-    """The same in the other layout, where it was computed from the block and could be either."""
+    """The same in the other layout, if it was computed from the block and may be either."""
     error: str | None = None
     """Why it did not answer."""
     detail: dict[str, Any] | None = None
-    """Its report at length (`services.status_detail.as_json`); None: it was not asked, or does not say."""
+    """Its detail (`services.status_detail.as_json`); None: it was not asked, or does not say."""
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints for it."""
@@ -73,13 +110,13 @@ class NodeAnswer:
 class NodesView:
     """Several nodes, compared."""
 
-    reports: Sequence[NodeAnswer]
+    reports: Sequence[NodeRow]
     common: int | None
-    """The last block that every node which answered and holds blocks has; None where there is none."""
+    """The last block of every node that answered and has blocks; None: there is none."""
 
     @property
     def agree(self) -> bool | None:
-        """Whether the nodes have the same root hash for that block; None if there are not two to compare."""
+        """Whether the nodes have the same root hash for that block; None: there are not two to compare."""
         hashes = [
             {report.root_hash, report.other_root_hash or report.root_hash}
             for report in self.reports
@@ -101,7 +138,7 @@ class NodesView:
         }
 
     def lines(self, width: int | None = None) -> list[str]:
-        """The table, and what it comes to in words.
+        """Return the table, and in words what follows from it.
 
         Args:
             width: characters of a line of the terminal; None: there is none.
@@ -121,7 +158,7 @@ class NodesView:
                 lines += ["", report.address, *(f"  {line}" for line in detail_lines(report.detail))]
         return lines
 
-    def _row(self, report: NodeAnswer, highest: int | None) -> tuple[str, ...]:
+    def _row(self, report: NodeRow, highest: int | None) -> tuple[str, ...]:
         facts = report.facts
         if report.error is not None:
             return (report.address, "no answer", *("",) * 10)
@@ -144,18 +181,18 @@ class NodesView:
 async def collect(
     addresses: Sequence[str], tls: ClientTls | None = None, *, detail: bool = False
 ) -> NodesView:
-    """Ask the nodes, all at once; one that does not answer has its reason in its report.
+    """Ask the nodes, all at once; the row of one that does not answer has the reason.
 
     Args:
         addresses: of the nodes.
-        tls: how they are connected to; None: without.
-        detail: ask what each says of itself at length, too.
+        tls: for the connections; None: without TLS.
+        detail: ask for the detail as well.
 
     Raises:
         TlsError: a file of `tls` cannot be read.
     """
-    reports = [NodeAnswer(address) for address in addresses]
-    channels: dict[int, aio.Channel] = {}  # by the report's place: an address may be named twice
+    reports = [NodeRow(address) for address in addresses]
+    channels: dict[int, aio.Channel] = {}  # by the row's place: an address may be named twice
 
     async def ask(place: int) -> None:
         if (failed := channels.pop(place, None)) is not None:
@@ -178,27 +215,24 @@ async def collect(
             await channel.close()
 
 
-_OPTIONS = (*WHOLE_BLOCKS, ("grpc.use_local_subchannel_pool", 1))
-
-
-async def _reached(report: NodeAnswer, ask: Callable[[], Awaitable[None]]) -> None:
-    """Ask one node, and note why it does not answer."""
+async def _reached(report: NodeRow, ask: Callable[[], Awaitable[None]]) -> None:
+    """Ask one node, or note why it does not answer."""
     try:
         await relayed_if_refused(report.address, ask)
     except (aio.AioRpcError, InvalidInput, TlsError) as error:
         report.error = _reason(error)
 
 
-async def _ask(report: NodeAnswer, channel: aio.Channel, *, detail: bool) -> None:
-    """Ask one node what it holds."""
-    status = await _status(report, channel, "")
-    report.first, report.last = held_of(status)
+async def _ask(report: NodeRow, channel: aio.Channel, *, detail: bool) -> None:
+    """Ask one node for its status."""
+    answer = await ask_node(node_pb2_grpc.BlockNodeServiceStub(channel), PEER_STATUS_SECONDS_MAX)
+    report.first, report.last, report.facts = answer.first, answer.last, answer.facts
     if detail:
         await _ask_detail(report, channel)
 
 
-async def _ask_detail(report: NodeAnswer, channel: aio.Channel) -> None:
-    """Ask one node that has answered what it says of itself; what it does not say is no error."""
+async def _ask_detail(report: NodeRow, channel: aio.Channel) -> None:
+    """Ask one node that has answered for its detail; no answer is no error."""
     call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatusDetail(
         node_pb2.ServerStatusRequest(), timeout=PEER_STATUS_SECONDS_MAX
     )
@@ -207,11 +241,13 @@ async def _ask_detail(report: NodeAnswer, channel: aio.Channel) -> None:
         report.detail = None if answer is None else detail_as_json(answer)
 
 
-async def _ask_root(report: NodeAnswer, channel: aio.Channel, number: int) -> None:
+async def _ask_root(report: NodeRow, channel: aio.Channel, number: int) -> None:
     """Ask one node for the root hash of a block, or compute it from the block."""
     try:
         if report.facts:
-            await _status(report, channel, str(number))
+            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+            answer = await ask_node(stub, PEER_STATUS_SECONDS_MAX, root_of_block=number)
+            report.facts = answer.facts or report.facts
             report.root_hash = report.facts.pop("root_hash", None)
             return
         call: Any = node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(
@@ -232,14 +268,6 @@ async def _ask_root(report: NodeAnswer, channel: aio.Channel, number: int) -> No
         report.error = f"block {number}: {refused}"
     except InvalidInput as error:
         report.error = _reason(error)
-
-
-async def _status(report: NodeAnswer, channel: aio.Channel, asked: str) -> node_pb2.ServerStatusResponse:
-    stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-    status, facts = await ask_status(stub, asked, PEER_STATUS_SECONDS_MAX)
-    facts.pop(INSTANCE_KEY, None)  # says nothing to people
-    report.facts = facts or report.facts
-    return status
 
 
 def _reason(error: aio.AioRpcError | InvalidInput | TlsError) -> str:

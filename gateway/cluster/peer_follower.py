@@ -1,15 +1,15 @@
-"""Following peers: a node subscribes to another one and takes its blocks as if they were published.
+"""The follower of peers: subscribes to another node, and takes its blocks as if they were published.
 
-A shell around `cluster.catch_up`. What a peer sends goes into the publish race like a publisher's stream, so
-that it is verified and committed in the same way, and races with live publishers come out right.
+A shell around `cluster.catch_up`. The blocks of a peer go through the publish race like a publisher's: they
+are verified and committed in the same way, and races with live publishers come out right.
 
     serverStatus ──► told ──► subscribeBlockStream ──► SubscriptionOrder ──► Conductor.offer ──► the race
                                                                                   │
                               ended(outcome) ◄── what the race answers ◄──────────┘
 
-    catch_up(addresses)    come to the highest block that publishers have told of, whenever there is one
-    follow(addresses)      keep level with a peer, for ever
-    stop()                 neither; nothing of it is in flight any more
+    catch_up(addresses)    take the blocks by which publishers are ahead, whenever they are
+    follow(addresses)      follow a peer for ever
+    stop()                 do neither; on return no block of a peer is in flight
 
 Source: docs/subscribing.md, "Nodes that read from each other"; gateway/README.md, "The role of a node".
 """
@@ -19,28 +19,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from grpc import aio
 
 from gateway.api import node_pb2_grpc
 from gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
+from gateway.cluster.node_status import NodeAnswer, ask_node
 from gateway.cluster.peer_stream import PeerStream
 from gateway.errors import GatewayError, InvalidInput
 from gateway.limits import (
-    FOLLOW_SETTLE_SECONDS,
     KEEPALIVE_PEER_SECONDS,
-    MESSAGE_BYTES_DEFAULT,
-    PEER_BLOCK_DOUBLINGS_MAX,
-    PEER_BLOCK_STALLS,
     PEER_POLL_SECONDS,
     PEER_STATUS_SECONDS_MAX,
 )
 from gateway.logs import caused_by, fields
 from gateway.metrics import Metrics
 from gateway.pipeline.conductor import Conductor
-from gateway.services.node_service import INSTANCE_KEY, ask_status, held_of
 from gateway.transport.channels import ClientTls, keepalive, open_channel, relayed_if_refused, why_failed
 from gateway.transport.message_size import why_too_long
 
@@ -48,9 +43,19 @@ __all__ = ["PeerFollower"]
 
 log = logging.getLogger(__name__)
 
+PEER_BLOCK_STALLS: Final = 3.0
+"""How many times `catchup.stall_seconds` one block of a peer is waited for before the node looks whether
+another peer has it; twice that with each attempt in vain."""
+
+PEER_BLOCK_DOUBLINGS_MAX: Final = 8
+"""So often at most: two hours then, at 10 s."""
+
+FOLLOW_SETTLE_SECONDS: Final = 0.005
+"""Time between two looks whether the last blocks of a peer are committed, when the node stops following."""
+
 PEER_PACE_SHARE_MIN: Final = 0.5
-"""The share of the network's pace below which a peer is left that has further blocks, if another peer has
-them: the node would never come to the end of the chain. Half, since a live one is as fast as the network."""
+"""A peer that has further blocks and brings less than this share of the network's pace is left for another
+one: the node would never come to the end of the chain. Half: a live peer is as fast as the network."""
 
 _QUIET = frozenset(
     {
@@ -64,17 +69,17 @@ _QUIET = frozenset(
 
 
 class PeerFollower:
-    """Takes blocks from peers, for one node. It does nothing until told to.
+    """The follower of one node. It does nothing until it is told to.
 
     Args:
         conductor: takes the blocks.
         metrics: is told of everything.
         rules: of the attempts.
-        stall_seconds: a peer that has more and sends nothing for this long is given up.
+        stall_seconds: a peer that has more and sends nothing for this long is left.
         block_time_seconds: the network's time between blocks.
-        message_bytes_max: the longest message of a peer that is taken.
-        tls: how peers are connected to.
-        instance: what this node calls itself in its facts; a peer that has the same is itself.
+        message_bytes_max: the longest message of a peer that is received.
+        tls: for connections to peers.
+        instance: the name of this process; a peer of the same name is this node.
     """
 
     def __init__(
@@ -82,10 +87,10 @@ class PeerFollower:
         conductor: Conductor,
         metrics: Metrics,
         *,
-        rules: CatchUpRules | None = None,
-        stall_seconds: float = 10.0,
-        block_time_seconds: float = 2.0,
-        message_bytes_max: int = MESSAGE_BYTES_DEFAULT,
+        rules: CatchUpRules,
+        stall_seconds: float,
+        block_time_seconds: float,
+        message_bytes_max: int,
         tls: ClientTls | None = None,
         instance: str = "",
     ) -> None:
@@ -93,26 +98,25 @@ class PeerFollower:
         """The peer in use."""
         self._conductor = conductor
         self._metrics = metrics
-        self._rules = rules or CatchUpRules()
+        self._rules = rules
         self._stall_seconds = stall_seconds
         self._pace_min = PEER_PACE_SHARE_MIN / block_time_seconds
         self._message_bytes_max = message_bytes_max
         self._tls = tls
         self._instance = instance
-        self._look_seconds = stall_seconds
         self._machine: CatchUp | None = None
         self._task: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._was_problem = False
         self._said_of_node: tuple[str, int] | None = None
-        """Why this node could not take blocks when that was said last, and the block that it needed then."""
+        """The last logged reason why this node could not take blocks, and the block that it needed then."""
         self._given_up: tuple[int | None, int] = None, 0
         """The target that was given up last, and the block that was needed then."""
         self._said_implausible = False
-        """The last block that a publisher has told of was implausibly far ahead."""
+        """The last block that a publisher told of was implausibly far ahead."""
         self._failure: str | None = None
-        """Why the loop has ended, which would be our bug."""
+        """Why the loop has ended; that would be our bug."""
         self._stream: PeerStream | None = None
         """The subscription to the peer in use."""
         self._offered_next = 0
@@ -121,7 +125,7 @@ class PeerFollower:
         metrics.catch_up_distance_blocks.set_function(lambda: self.distance or 0)
         metrics.catch_up_stalled.set_function(lambda: int(self.problem is not None))
 
-    # --- what the node tells it ----------------------------------------------------------------------------
+    # --- orders -------------------------------------------------------------------------------------------
 
     def catch_up(self, addresses: Sequence[str]) -> None:
         """Catch up from these peers whenever publishers are ahead; an empty node asks them first."""
@@ -129,25 +133,24 @@ class PeerFollower:
         self._start(CatchUp(addresses, self._rules, curious=empty))
 
     def follow(self, addresses: Sequence[str]) -> None:
-        """Keep level with the first of these peers that works, for ever."""
+        """Follow the first of these peers that works, for ever."""
         self._start(CatchUp(addresses, self._rules, live=True))
 
     async def stop(self) -> None:
-        """Stop following; return when nothing of it is in flight any more. Stopping twice does nothing, but
-        waits as long."""
+        """Stop; return when no block of a peer is in flight. A second call only waits as long."""
         task, self._task, self._machine = self._task, None, None
         if task is not None:
             task.cancel()
             self._stopping = asyncio.ensure_future(self._end(task))
         if self._stopping is not None:
-            await asyncio.shield(self._stopping)  # who gives up does not take it from the others
+            await asyncio.shield(self._stopping)  # a caller that gives up does not end it for the others
 
     async def _end(self, task: asyncio.Task[None]) -> None:
         await asyncio.wait({task})
         await self._settle()
 
     async def _settle(self) -> None:
-        """Wait until the blocks that a peer has sent whole are on disk, or cannot be."""
+        """Wait until the complete blocks of a peer are on disk, or cannot be."""
         conductor = self._conductor
 
         def is_under_way() -> bool:
@@ -158,27 +161,27 @@ class PeerFollower:
         while is_under_way():  # noqa: ASYNC110 - commits wake many others, and this is rare
             await asyncio.sleep(FOLLOW_SETTLE_SECONDS)
 
-    # --- what others may know ------------------------------------------------------------------------------
+    # --- what it knows -------------------------------------------------------------------------------------
 
     @property
     def distance(self) -> int | None:
-        """How many blocks the node knows of and does not have; None while it does not follow anybody."""
+        """How many blocks the node knows of and does not have; None: it follows nobody."""
         machine = self._machine
         return None if machine is None else machine.distance(self._conductor.next_to_store)
 
     @property
     def given_up_target(self) -> int | None:
-        """The target that was given up when the node needed the block that it still needs; None: none was."""
+        """The target that was given up while the node needed the block that it still needs; None: none."""
         target, needed = self._given_up
         return target if needed == self._conductor.next_to_store else None
 
     @property
     def problem(self) -> str | None:
-        """Why the node does not come closer, for /readyz; None while it does."""
+        """Why the node does not come closer, in words; None: it does."""
         machine = self._machine
         if self._failure is not None or machine is None:
             return self._failure
-        machine.came_to(self._conductor.next_to_store)  # a stream that goes well is no attempt's end
+        machine.came_to(self._conductor.next_to_store)  # a stream that goes well ends no attempt
         if not machine.live and not self.distance:
             return None
         if machine.problem is None and self._stream is not None and (slowness := self._stream.slowness):
@@ -196,7 +199,7 @@ class PeerFollower:
         self._task.add_done_callback(self._on_done)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """An error in our own code ends the loop, and is to be seen."""
+        """Tell of an error in our own code, which ends the loop."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.critical("following peers stopped on an internal error", exc_info=error)
             self._failure = "following peers stopped on an internal error, see the log"
@@ -207,12 +210,12 @@ class PeerFollower:
             self._changed.set()
 
     def _aim(self, machine: CatchUp, told_number: int) -> None:
-        """Aim at a block that a publisher has told of, unless there can hardly be such a block."""
+        """Aim at a block that a publisher told of, if it is plausible."""
         if machine.is_plausible(told_number, self._conductor.next_to_store):
             machine.aim(told_number)
             self._said_implausible = False
             return
-        self._conductor.arbiter.forget_catch_up_target()  # or lower ones would not be told
+        self._conductor.arbiter.forget_catch_up_target()  # or it would not tell of lower ones
         level = logging.DEBUG if self._said_implausible else logging.WARNING
         self._said_implausible = True
         log.log(
@@ -244,7 +247,7 @@ class PeerFollower:
                 self._report(machine)
                 before = conductor.next_to_store
                 try:
-                    async with asyncio.timeout(self._look_seconds):
+                    async with asyncio.timeout(self._stall_seconds):
                         await self._changed.wait()
                 except TimeoutError:
                     await self._look_around(machine, before)
@@ -257,7 +260,7 @@ class PeerFollower:
                 pass
 
     def _note_given_up(self, machine: CatchUp) -> None:
-        """Say that a target was given up, and have the race tell the next one whatever it is."""
+        """Log that a target was given up, and have the arbiter tell of the next one, whatever it is."""
         target = machine.take_given_up()
         if target is None:
             return
@@ -271,7 +274,7 @@ class PeerFollower:
         )
 
     async def _try(self, machine: CatchUp, address: str) -> None:
-        """Make one attempt with a peer, and report it."""
+        """Make one attempt with a peer."""
         conductor = self._conductor
         self.followed = address
         try:
@@ -292,7 +295,7 @@ class PeerFollower:
         machine.ended(address, outcome, reason, conductor.next_to_store, conductor.now_ns())
         self._metrics.catch_up_attempts.labels(outcome=outcome.name.lower()).inc()
         level = logging.INFO if outcome in _QUIET else logging.WARNING
-        if outcome is AttemptOutcome.NODE:  # as every peer would have it, for as long as it lasts
+        if outcome is AttemptOutcome.NODE:  # every peer has it, for as long as it lasts
             said = reason, conductor.next_to_store
             level = logging.DEBUG if said == self._said_of_node else level
             self._said_of_node = said
@@ -310,7 +313,7 @@ class PeerFollower:
         self._report(machine)
 
     def _report(self, machine: CatchUp) -> None:
-        """Say when the node begins to stand still, and when it gets on again."""
+        """Log when the node ceases to get on, and when it gets on again."""
         problem = machine.problem
         if problem is not None and not self._was_problem:
             log.error("catch-up stands still", extra=fields(reason=problem))
@@ -319,12 +322,12 @@ class PeerFollower:
         self._was_problem = problem is not None
 
     async def _attempt(self, machine: CatchUp, address: str) -> tuple[AttemptOutcome, str]:
-        """Ask a peer what it has, and take what is wanted."""
+        """Ask a peer for its status, and take the blocks that are wanted."""
         conductor = self._conductor
         channel = open_channel(address, self._tls, self._channel_options())
         try:
             status = node_pb2_grpc.BlockNodeServiceStub(channel)
-            said = await ask(status, self._status_seconds())
+            said = await ask_node(status, self._status_seconds())
             if self._is_own(said):
                 return AttemptOutcome.ITSELF, "its address leads to this node itself"
             next_number = None if conductor.arbiter.is_unbegun() else conductor.next_to_store
@@ -366,12 +369,12 @@ class PeerFollower:
         status: node_pb2_grpc.BlockNodeServiceAsyncStub,
         address: str,
     ) -> None:
-        """Ask the peer again, so that its silence can be told from its having nothing.
+        """Ask the peer again: it may be silent because it has nothing.
 
-        Where it has nothing, does not answer, or is a standby, the others are asked, too. The question that
-        it does not answer is not waited for, or a process that hangs would be followed for long.
+        If it has nothing, does not answer, or is a standby, ask the others as well. They are asked before the
+        peer's timeout is over, or the node would follow a process that hangs for long.
         """
-        asking = asyncio.ensure_future(ask(status, self._status_seconds()))
+        asking = asyncio.ensure_future(ask_node(status, self._status_seconds()))
         try:
             await asyncio.wait({asking}, timeout=PEER_POLL_SECONDS)
             stream.is_mute = not asking.done() or asking.exception() is not None
@@ -387,7 +390,7 @@ class PeerFollower:
             await self._look_beside(machine, stream, address)
 
     async def _look_beside(self, machine: CatchUp, stream: PeerStream, address: str) -> None:
-        """Ask the other peers what they have and are; one that does not answer does not hold up the rest."""
+        """Ask the other peers for their status; one that does not answer does not delay the rest."""
         conductor = self._conductor
 
         async def look(other: str) -> None:
@@ -407,40 +410,40 @@ class PeerFollower:
         await asyncio.gather(*(look(other) for other in others))
 
     async def _highest_of(self, addresses: Sequence[str]) -> int | None:
-        """Ask peers for their last blocks; None where nobody has one, or answers."""
+        """Ask peers for their last blocks, and return the highest; None: nobody has one, or answers."""
         answers = await asyncio.gather(*(self.said_by(address) for address in addresses))
         return max((said.last for said in answers if said.last is not None), default=None)
 
-    async def said_by(self, address: str) -> PeerSaid:
-        """Ask a node in passing; nothing where it does not answer, or is this node itself."""
+    async def said_by(self, address: str) -> NodeAnswer:
+        """Ask a node once; an empty answer if it does not answer, or is this node itself."""
         try:
             said = await self._ask_at(address)
         except (aio.AioRpcError, GatewayError) as error:
             log.debug("a peer does not answer", extra=fields(peer=address, reason=str(error)))
-            return PeerSaid()
-        return PeerSaid() if self._is_own(said) else said
+            return NodeAnswer()
+        return NodeAnswer() if self._is_own(said) else said
 
     async def is_itself(self, address: str) -> bool:
-        """Ask at an address whether this node is there; one that does not answer is another."""
+        """Return whether an address leads to this node; one that does not answer is another node's."""
         try:
             return self._is_own(await self._ask_at(address))
         except (aio.AioRpcError, GatewayError):
             return False
 
-    async def _ask_at(self, address: str) -> PeerSaid:
+    async def _ask_at(self, address: str) -> NodeAnswer:
         return await relayed_if_refused(address, lambda: self._ask_directly(address))
 
-    async def _ask_directly(self, address: str) -> PeerSaid:
+    async def _ask_directly(self, address: str) -> NodeAnswer:
         async with open_channel(address, self._tls, self._channel_options()) as channel:
-            return await ask(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
+            return await ask_node(node_pb2_grpc.BlockNodeServiceStub(channel), self._status_seconds())
 
-    def _is_own(self, said: PeerSaid) -> bool:
+    def _is_own(self, said: NodeAnswer) -> bool:
         return bool(said.instance) and said.instance == self._instance
 
     async def _look_around(self, machine: CatchUp, before: int) -> None:
-        """Ask peers whether they have more, when nobody has brought a block since `before` was needed.
+        """Ask peers whether they have more, if nobody has brought a block since `before` was needed.
 
-        Publishers tell a node what it has missed; a node that they have all left is told by nobody.
+        Publishers tell a node what it has missed; nobody tells a node that they have all left.
         """
         if machine.live or self._conductor.next_to_store != before:
             return
@@ -462,34 +465,8 @@ class PeerFollower:
 
 
 def _block_seconds(stall_seconds: float, stalled_count: int) -> float:
-    """How long one block of a peer is waited for, if another has it, after it stalled so often at that block.
+    """Return how long one block of a peer is waited for, if another peer has it.
 
-    Longer each time: a block that is large, by a line that is slow, is to come in the end.
+    It doubles with each time that the peer stalled at this block: a large block is to come over a slow line.
     """
     return stall_seconds * PEER_BLOCK_STALLS * 2.0 ** min(stalled_count, PEER_BLOCK_DOUBLINGS_MAX)
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSaid:
-    """What a node says of itself."""
-
-    first: int | None = None
-    """Its first block; None: it is empty."""
-    last: int | None = None
-    """Its last block."""
-    instance: str = ""
-    """What it calls itself; empty for what is no Sluice node."""
-    role: str = ""
-    """What it is, as `gateway.cluster.roles.Phase` has it; the same."""
-
-
-async def ask(stub: node_pb2_grpc.BlockNodeServiceAsyncStub, timeout_seconds: float) -> PeerSaid:
-    """Ask a node what it has, what it calls itself, and what it is.
-
-    Raises:
-        grpc.aio.AioRpcError: it does not answer.
-        PeerError: its answer does not parse.
-    """
-    status, facts = await ask_status(stub, "", timeout_seconds)
-    instance, role = str(facts.get(INSTANCE_KEY, "")), str(facts.get("role", ""))
-    return PeerSaid(*held_of(status), instance, role)

@@ -1,13 +1,13 @@
 """One subscription to a peer, fed into the publish race as a publisher's stream.
 
-A shell: `services.subscription_client` says what the peer may send, the race what becomes of it. Four things
-run side by side, and the first that comes to an end says how the attempt ended:
+A shell: `services.subscription_client` checks what the peer may send, the race decides on it. Four tasks run
+side by side, and the first that ends gives the outcome of the attempt:
 
-    read     the peer's messages, checked and offered to the race
-    hear     what the race answers
-    watch    whether the peer is silent though it has more, or takes too long for a block that others have
-    poll     (when followed live) the peer's status, which says whether it has more; and that of others, where
-             it is silent, does not answer, or is a standby
+    read     takes the peer's messages, checks them and offers them to the race
+    hear     takes the answers of the race
+    watch    looks whether the peer is silent though it has more, or too slow with a block that others have
+    poll     (when followed live) asks the peer for its status, and the other peers as well if it is silent,
+             does not answer, or is a standby
 
 Source: docs/subscribing.md, "Nodes that read from each other"; docs/spec/wire.md section 2.2.
 """
@@ -29,7 +29,7 @@ from gateway.blocks.item_set import ItemSet
 from gateway.cluster.catch_up import AttemptOutcome, Range
 from gateway.errors import SubscriptionError
 from gateway.identity import name_of_peer
-from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
+from gateway.limits import PEER_POLL_SECONDS
 from gateway.logs import fields
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.outbox import Outbox
@@ -43,6 +43,10 @@ __all__ = ["ENDINGS", "PeerStream"]
 
 log = logging.getLogger(__name__)
 
+PEER_POLL_FAILURES_MAX: Final = 3
+"""Questions in a row that a peer leaves unanswered before it counts as gone. Its stream may be silent for
+long, and a process that hangs keeps its connections."""
+
 Ending = tuple[AttemptOutcome, str]
 
 ENDINGS: Final[dict[EndStatus, AttemptOutcome]] = {
@@ -54,12 +58,12 @@ ENDINGS: Final[dict[EndStatus, AttemptOutcome]] = {
     EndStatus.BAD_BLOCK_PROOF: AttemptOutcome.LIED,
     EndStatus.PERSISTENCE_FAILED: AttemptOutcome.NODE,
 }
-"""What it means for a peer when the race ends its stream."""
+"""The outcome of an attempt whose stream the race ends."""
 
 _Code = subscribe_pb2.SubscribeStreamResponse.Code
 
 _ORDERLY: Final = frozenset({_Code.SUCCESS, _Code.ERROR})
-"""What a node that works ends a stream with that it has begun."""
+"""The statuses with which a node that works ends a stream that it has begun."""
 
 
 class PeerStream:
@@ -68,12 +72,12 @@ class PeerStream:
     Args:
         conductor: takes the blocks.
         address: the peer.
-        plan: what to subscribe to.
-        stall_seconds: how long the peer may be silent when it has more.
-        block_seconds: how long the node may wait for the messages of one block, if another peer has it.
-        blocks_per_second_min: a peer that has further blocks, and brings fewer in `block_seconds` of waiting
-            for it, is left behind a whole block for one that has them.
-        ask_others: the highest last block of other peers that may be tried; None where no other has any.
+        plan: the blocks to subscribe to.
+        stall_seconds: how long the peer may be silent if it has more.
+        block_seconds: how long the node waits for the messages of one block, if another peer has it.
+        blocks_per_second_min: a peer that has further blocks, and brings fewer in `block_seconds` of waiting,
+            is left after a whole block for one that has them.
+        ask_others: returns the highest last block of other peers that may be tried; None: no other has any.
     """
 
     def __init__(
@@ -92,9 +96,9 @@ class PeerStream:
         self.known_elsewhere: int | None = None
         """The highest last block of other peers, as they said."""
         self.known_active: str | None = None
-        """The active peer that is to be followed in the place of this one, which is a standby or mute."""
+        """The active peer to follow in the place of this one, which is a standby or mute."""
         self.is_mute = False
-        """Whether it does not answer the question for its status."""
+        """It does not answer the request for its status."""
         self._conductor = conductor
         self._address = address
         self._plan = plan
@@ -105,33 +109,33 @@ class PeerStream:
         self._looking = Looking(conductor.turns)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
         self._heard_at: float | None = None
-        """Since when a message is waited for; None while none is."""
+        """Since when a message is waited for; None: none is."""
         self._waited_seconds = 0.0
-        """What the block that is being received was waited for until its last message."""
+        """The time of waiting for the block that is being received, until its last message."""
         self._total_waited_seconds = 0.0
-        """What all messages so far were waited for."""
+        """The time of waiting for all messages so far."""
         self._owing_since: tuple[float, int] | None = None
         """`_total_waited_seconds` and the next block when the peer began to have further blocks; None: it has
         none, or is judged anew."""
         self._is_crawling: str | None = None
-        """That it brings too few blocks while another peer has them, in words."""
+        """It brings too few blocks while another peer has them, in words."""
         self._looked_at = asyncio.get_running_loop().time()
         """When other peers were asked last."""
         self._settled = asyncio.Event()
 
     def looks_beside(self) -> None:
-        """Take note that other peers are asked now."""
+        """Note that other peers are asked now."""
         self.known_active = self.known_elsewhere = None
         self._looked_at = asyncio.get_running_loop().time()
 
     @property
     def is_unlooked(self) -> bool:
-        """Whether no other peer was asked for long: this one may say that it is level, and is not."""
+        """Whether no other peer was asked for long: this one may only say that it has nothing more."""
         return asyncio.get_running_loop().time() - self._looked_at >= self._stall_seconds
 
     @property
     def offered_next(self) -> int:
-        """One above the last block that the peer has sent whole."""
+        """One above the last complete block of the peer."""
         return self._order.next_number or 0
 
     @property
@@ -141,9 +145,9 @@ class PeerStream:
 
     @property
     def slowness(self) -> str | None:
-        """That the block that is being received takes too long, in words; None: it does not.
+        """In words, that the block that is being received takes too long; None: it does not.
 
-        Only what the peer was waited for counts: the time of the node's own disk is not the peer's.
+        Only the time of waiting for the peer counts, and not that of the node's own disk.
         """
         waited_seconds = self._waited_seconds + self._silent_seconds()
         if not self._order.in_block or waited_seconds < self._block_seconds:
@@ -155,19 +159,19 @@ class PeerStream:
         return 0.0 if self._heard_at is None else asyncio.get_running_loop().time() - self._heard_at
 
     def _is_silent(self, share: float) -> bool:
-        """Whether it has sent nothing for this share of `stall_seconds`."""
+        """Return whether it has sent nothing for this share of `stall_seconds`."""
         return self._heard_at is not None and self._silent_seconds() >= share * self._stall_seconds
 
     def _has(self, last: int | None) -> bool:
-        """Whether somebody with this last block has the one that comes next."""
+        """Return whether a peer with this last block has the next one."""
         return last is not None and (self._order.next_number or 0) <= last
 
     async def run(self, channel: aio.Channel, poll: Callable[[], Awaitable[None]] | None) -> Ending:
-        """Take blocks until there is a reason to end; return it.
+        """Take blocks until there is a reason to end, and return it.
 
         Args:
             channel: to the peer.
-            poll: brings `known_last` up to date; None where that is not needed.
+            poll: updates `known_last`; None: that is not needed.
 
         Raises:
             grpc.aio.AioRpcError: the stream broke.
@@ -193,7 +197,7 @@ class PeerStream:
         reason = "stopped"
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # The race's answer goes before what follows from it; the order of the list is that of `works`.
+            # The race's answer goes before its consequences.
             first = next(task for task in (tasks[1], *tasks) if task in done)
             outcome, reason = first.result()
         finally:
@@ -206,7 +210,7 @@ class PeerStream:
         return outcome, reason
 
     async def _read(self, call: Any, outbox: Outbox) -> Ending:
-        """Take the peer's messages up to its status; then wait until what has come is on disk."""
+        """Take the peer's messages up to its status; then wait until its blocks are on disk."""
         conductor, order, loop = self._conductor, self._order, asyncio.get_running_loop()
         reading = asyncio.ensure_future(call.read())
         try:
@@ -243,10 +247,10 @@ class PeerStream:
         return AttemptOutcome.COMPLETE, f"it has sent everything up to block {order.next_number - 1}"
 
     def _closed(self, status: int) -> AttemptOutcome:
-        """What it means that the peer ended a stream that has not brought all that was asked for.
+        """Return the outcome of a stream that the peer ended before it brought all that was asked for.
 
-        Every live subscriber of a peer hears ERROR when its last publisher leaves with an error, and SUCCESS
-        when it stops: that says nothing against the peer.
+        Every live subscriber of a node hears ERROR when its last publisher leaves with an error, and SUCCESS
+        when the node stops: neither is the peer's fault.
         """
         in_order = status in _ORDERLY and not self._order.in_block and not self._has(self.known_last)
         return AttemptOutcome.CLOSED if in_order else AttemptOutcome.BROKE_OFF
@@ -280,7 +284,7 @@ class PeerStream:
         return AttemptOutcome.NODE, "the node takes no blocks from peers now"
 
     def _ending_of(self, response: Response) -> Ending | None:
-        """What an answer of the race means; None: go on."""
+        """Return the ending that an answer of the race means; None: go on."""
         match response:
             case EndOfStream():
                 return ENDINGS[response.status], response.reason
@@ -293,13 +297,13 @@ class PeerStream:
         return None
 
     def _left_for_an_active_peer(self) -> Ending | None:
-        """Leave the peer between two blocks, if an active one is known that is as far; None: go on."""
+        """Leave the peer between two blocks if an active one has as much; None: go on."""
         if self.known_active is None or self.is_mute or self._order.in_block:
             return None
         return AttemptOutcome.STANDBY, f"{self.known_active} is active"
 
     def _left_as_mute(self) -> Ending | None:
-        """Leave the peer wherever it is, if it says nothing at all and another is better; None: go on."""
+        """Leave the peer at once if it says nothing at all and another is better; None: go on."""
         if not self.is_mute or not self._is_silent(1 / 4):
             return None
         if self.known_active is not None:
@@ -312,9 +316,9 @@ class PeerStream:
         return None
 
     async def _left_as_slow(self) -> Ending | None:
-        """Leave the peer in mid-block, if the block takes too long and another peer has it; None: go on.
+        """Leave the peer in mid-block if the block takes too long and another peer has it; None: go on.
 
-        A peer that sends a little, again and again, would hold the node for ever.
+        Else a peer that sends a little, again and again, would detain the node for ever.
         """
         if self.slowness is None or self._ask_others is None:
             return None
@@ -324,16 +328,16 @@ class PeerStream:
         return AttemptOutcome.STALLED, f"{slowness}, and another peer has block {last}"
 
     def _left_as_crawling(self) -> Ending | None:
-        """Leave the peer between two blocks, if another one brings more; None: go on."""
+        """Leave the peer between two blocks if another one brings more; None: go on."""
         if self._is_crawling is None or self._order.in_block:
             return None
         return AttemptOutcome.STALLED, self._is_crawling
 
     async def _look_at_pace(self) -> None:
-        """See whether the peer brings too few of the blocks that it, or another one, has.
+        """Look whether the peer brings too few of the blocks that it, or another one, has.
 
-        Each block comes in time, but the node would never be level. The time of the node's own disk does not
-        count.
+        Each block comes in time, but the node would never reach the end of the chain. The time of the node's
+        own disk does not count.
         """
         order, waited_seconds = self._order, self._total_waited_seconds + self._silent_seconds()
         number = order.next_number or 0
@@ -351,7 +355,7 @@ class PeerStream:
             self._is_crawling = f"{words}, and another peer has block {last}"
 
     async def _watch(self) -> Ending:
-        """Wait until the peer has been silent for too long, though it, or another one, has more; or slow."""
+        """Wait until the peer is silent or slow for too long while it, or another one, has more."""
         while True:
             await asyncio.sleep(min(self._stall_seconds / 4, PEER_POLL_SECONDS))
             order = self._order
@@ -367,7 +371,7 @@ class PeerStream:
                 return AttemptOutcome.OUTRUN, f"another peer has block {self.known_elsewhere}"
 
     async def _poll(self, poll: Callable[[], Awaitable[None]]) -> Ending:
-        """Ask the peer now and then how far it is; one that does not answer again and again is gone."""
+        """Ask the peer now and then for its status; one that does not answer several times is gone."""
         failures_count = 0
         while failures_count < PEER_POLL_FAILURES_MAX:
             await asyncio.sleep(PEER_POLL_SECONDS)

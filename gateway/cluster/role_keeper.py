@@ -1,77 +1,88 @@
-"""Keeps the role of a node: opens and closes its doors, follows another node, and remembers what it is.
+"""The keeper of a node's role: opens and closes its doors, follows another node, and remembers the role.
 
-A shell around `cluster.roles`. Each change is made in an order in which a crash at any point leaves either
-the old role or the new one on disk, and never two active nodes:
+A shell around `cluster.roles`. The order of each change is such that a crash at any point leaves the old role
+or the new one on disk, and never two active nodes:
 
-    drain       remember "standby of the successor", then close the doors and finish what is complete
-    resume      remember "active", then open the doors
-    activate    stop following, remember "active", then open the doors; with a caller that waits no longer by
-                then, remember "standby" and follow again
+    drain       remember "standby of the successor", then close the doors and finish complete blocks
+    resume      open the doors, then remember "active"
+    activate    stop following, remember "active", then open the doors; if the caller has given up by then,
+                remember "standby" and resume following
     stand by    remember whom to follow, then follow
 
-A drained node that is told nothing more asks its successor: is that active, with all that this node has, the
-failover was done but for its last step, and the node stands by; else it resumes. What the disk would not take
-when a node resumed is remembered later.
+A drained node whose lease runs out asks its successor. If that is active and has all blocks of this node,
+only the last step of the failover was missing, and the node stands by; else it resumes. If the disk refuses
+the role of a node that resumed, the keeper tries again until it is written.
 
-One change at a time; one that fails is undone before its error is raised. One that the end of the node comes
-upon is given up where it is, and the role stays what is remembered: a node that is stopped in the middle of a
-failover starts as one that is lost there.
+The keeper makes one change at a time, and undoes one that fails before it raises the error. When the node
+stops, the keeper abandons the change that is under way, and the role stays what is on disk.
+
+`role.json` in the data folder goes before the setting `role`: an operator sets how a new node begins, a
+failover decides how it goes on. The file is replaced whole and flushed before anything that follows from it:
+
+    {"role": "standby", "followed": "192.0.2.7:40840"}
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from gateway.cluster.peer_follower import PeerSaid
-from gateway.cluster.role_file import read_role, write_role
+from gateway.addresses import parse_address
+from gateway.cluster.node_status import NodeAnswer
 from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
-from gateway.errors import Fatal, RoleRefused
-from gateway.limits import DISK_PROBE_SECONDS, LEVEL_LOOK_SECONDS
+from gateway.errors import AddressError, Fatal, RoleRefused
+from gateway.limits import DISK_PROBE_SECONDS
 from gateway.logs import fields
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.replication_quorum import unconfirmed
+from gateway.regular_files import replace_file
 from gateway.store.block_store import BlockStore
 
-__all__ = ["RoleFollower", "RoleKeeper"]
+__all__ = ["ROLE_FILE_NAME", "RoleFollower", "RoleKeeper", "read_role", "write_role"]
 
 log = logging.getLogger(__name__)
 
+LEVEL_LOOK_SECONDS: Final = 0.01
+"""Time between two looks whether a standby has become level during a failover, when publishers wait."""
+
+ROLE_FILE_NAME = "role.json"
+_EXPECTED = 'an object such as {"role": "standby", "followed": "host:port"}'
 _RETIRED = "the node is a standby: publish to the active one"
 
 
 class RoleFollower(Protocol):
-    """Takes blocks from other nodes."""
+    """The follower of other nodes, as the keeper needs it."""
 
     def catch_up(self, addresses: Sequence[str]) -> None:
-        """Take what publishers are ahead by from these, `host:port` each, whenever they are."""
+        """Take the blocks by which publishers are ahead from these nodes, `host:port` each."""
 
     def follow(self, addresses: Sequence[str]) -> None:
-        """Follow the first of these, `host:port` each, that works, from now on."""
+        """Follow the first of these, `host:port` each, that works."""
 
     async def stop(self) -> None:
-        """Follow nobody; return when nothing of it is in flight any more."""
+        """Follow nobody; return when no block of a peer is in flight."""
 
-    async def said_by(self, address: str) -> PeerSaid:
-        """Ask a node in passing; nothing where it does not answer, or is this node itself."""
+    async def said_by(self, address: str) -> NodeAnswer:
+        """Ask a node once; an empty answer if it does not answer, or is this node itself."""
 
 
 class RoleKeeper:
     """The role of one node.
 
     Args:
-        data_dir: where the role is remembered.
-        role: the setting, for a node that remembers nothing.
+        data_dir: has the file of the role.
+        role: the setting, for a node without that file.
         peers: the nodes that may be followed, `host:port` each.
         drain_seconds: how long the blocks in flight may take to be finished.
 
     Raises:
-        Fatal: what is remembered cannot be read.
+        Fatal: the file cannot be read.
     """
 
     def __init__(
@@ -82,8 +93,8 @@ class RoleKeeper:
         store: BlockStore,
         following: RoleFollower,
         *,
-        peers: Sequence[str] = (),
-        drain_seconds: float = 10.0,
+        peers: Sequence[str],
+        drain_seconds: float,
     ) -> None:
         remembered = read_role(data_dir)
         if remembered is not None and remembered.role != role.role:
@@ -100,17 +111,17 @@ class RoleKeeper:
         self._drain_seconds = drain_seconds
         self._change = asyncio.Lock()
         self._drain_id = ""
-        """Of the drain that came last; empty: it has no name."""
+        """The name of the last drain; empty: it has none."""
         self._called_back = asyncio.Event()
-        """Set when a node that is draining is to be active again."""
-        self._hold: asyncio.TimerHandle | None = None
+        """Set when a draining node is to be active again."""
+        self._lease: asyncio.TimerHandle | None = None
         self._resuming: asyncio.Task[None] | None = None
         self._remembering: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
     def phase(self) -> Phase:
-        """Where the node stands."""
+        """The phase of the role."""
         return self._state.phase
 
     @property
@@ -119,16 +130,16 @@ class RoleKeeper:
         return self._state.followed
 
     async def start(self) -> None:
-        """Take up the role: a standby sends publishers elsewhere and follows."""
+        """Begin as the role says: a standby sends publishers elsewhere and follows."""
         if self.phase is Phase.STANDBY:
             await self._conductor.retire(_RETIRED)
         self._follow()
         log.info("role", extra=fields(role=self.phase.value, followed=self.followed))
 
     async def close(self) -> None:
-        """Follow nobody any more, and take no change; the role stays. A second time does nothing."""
+        """Follow nobody, and refuse changes; the role stays. A second call does nothing."""
         self._closed = True
-        self._release_hold()
+        self._end_lease()
         for task in (self._resuming, self._remembering):
             if task is not None:
                 task.cancel()
@@ -138,21 +149,21 @@ class RoleKeeper:
 
     async def drain(
         self,
-        hold_seconds: float,
+        lease_seconds: float,
         successor: str | None,
         drain_id: str = "",
         is_awaited: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Finish the blocks that are complete and send publishers elsewhere.
+        """Finish complete blocks, and send publishers elsewhere.
 
         Args:
-            hold_seconds: without a further change for so long, the node is active again by itself.
+            lease_seconds: after so long without a further change, the node is active again by itself.
             successor: the gRPC address of the node that takes over.
             drain_id: names this drain, for the resume that is to end it.
-            is_awaited: tells whether the caller still waits: nobody else would end the drain before its hold.
+            is_awaited: returns whether the caller still waits: only it would end the drain before its lease.
 
         Raises:
-            RoleRefused: the node is not active, or stops, or was told to resume; or the caller is gone.
+            RoleRefused: the node is not active, stops, or was told to resume; or the caller is gone.
             OSError: the disk refused; the node is still active.
             Fatal: the blocks in flight were not finished in time; the node is active again.
         """
@@ -162,7 +173,7 @@ class RoleKeeper:
             self._called_back.clear()
             self._state.take(RoleEvent.DRAIN, successor)
             self._drain_id = drain_id
-            self._release_hold()
+            self._end_lease()
             try:
                 await self._remember()
                 self._refuse_if_closed("drain")
@@ -173,17 +184,17 @@ class RoleKeeper:
                 if not self._closed:
                     await self._open_doors(RoleEvent.RESUME)
                 raise
-            self._hold_for(hold_seconds)
+            self._lease_for(lease_seconds)
 
     async def resume(self, drain_id: str = "") -> None:
-        """Take publishers again; a drain that waits for blocks in flight waits no longer.
+        """Take publishers again; this ends a drain that waits for blocks in flight.
 
         Args:
-            drain_id: of the drain that is to be ended; empty: whichever it is.
+            drain_id: the drain to end; empty: any.
 
         Raises:
             RoleRefused: the node is a standby, or stops, or another drain than this has come.
-            OSError: the disk refused; the node takes publishers, and remembers it when the disk lets it.
+            OSError: the disk refused; the node takes publishers, and tries the disk again.
         """
         if drain_id in ("", self._drain_id):
             self._called_back.set()
@@ -194,19 +205,19 @@ class RoleKeeper:
                 raise RoleRefused(
                     "resume", got="drained by another call", expected="drained by the one named"
                 )
-            self._release_hold()
+            self._end_lease()
             await self._open_doors(RoleEvent.RESUME)
 
     async def activate(self, timeout_seconds: float = math.inf) -> None:
         """Turn a standby into the active node.
 
         Args:
-            timeout_seconds: how long the caller waits: after that the node that was active is so again.
+            timeout_seconds: how long the caller waits: after that, the node that was active is so again.
 
         Raises:
             RoleRefused: the node is draining, or drained, or stops.
             OSError: the disk refused; the node is still a standby.
-            Fatal: it was not remembered in time; the node is still a standby.
+            Fatal: the role was not on disk in time; the node is still a standby.
         """
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         async with self._change:
@@ -221,10 +232,10 @@ class RoleKeeper:
                 except BaseException:
                     self._follow()
                     raise
-            # Only now: a failover that asks believes it, and it must be so after a crash, too.
+            # Only now: a failover believes the phase, and it must be the same after a crash.
             self._state.take(RoleEvent.ACTIVATE)
             if self._closed:
-                return  # it is what it was told to be when it starts again
+                return  # the next start has the new role
             self._conductor.reinstate()
             self._follow()
             log.info("the node is active", extra=fields(last_block=self._store.last_number))
@@ -268,7 +279,7 @@ class RoleKeeper:
         except BaseException:
             self._state.phase, self._state.followed = phase, before
             raise
-        self._release_hold()
+        self._end_lease()
         await self._following.stop()
         self._follow()
         log.info("the node is a standby", extra=fields(followed=self.followed))
@@ -296,7 +307,7 @@ class RoleKeeper:
         log.info("the node is drained", extra=fields(last_block=self._store.last_number))
 
     def _why_not(self) -> str:
-        """Say which nodes the blocks in flight wait for; nothing where they wait for none."""
+        """Return which nodes the blocks in flight wait for, in words; empty: none."""
         facts = self._conductor.acknowledging.standby_facts()
         return "" if facts is None or facts.awaiting is None else f"; {unconfirmed(facts, facts.awaiting)}"
 
@@ -306,13 +317,13 @@ class RoleKeeper:
         if was_active:
             return
         self._conductor.reinstate()  # first: a network without an active node is worse than a stale file
-        await self._following.stop()  # it goes on where a drain could not even be remembered
+        await self._following.stop()  # it still runs if a drain could not even be remembered
         self._follow()
         log.info("the node is active again", extra=fields(because=event.value))
         await self._remember_now_or_later()
 
     async def _remember_active(self, deadline: float, timeout_seconds: float) -> None:
-        """Write down that the node is active; that it is not, after all, where that took too long."""
+        """Write down that the node is active; if that takes too long, write down that it is not."""
         clock = asyncio.get_running_loop().time
         is_late = clock() >= deadline
         if not is_late:
@@ -327,10 +338,10 @@ class RoleKeeper:
             )
 
     async def _remember_now_or_later(self) -> None:
-        """Write down what the node is.
+        """Write down the role.
 
         Raises:
-            OSError: the disk refused, and is asked again.
+            OSError: the disk refused; it is tried again later.
         """
         try:
             await self._remember()
@@ -340,42 +351,42 @@ class RoleKeeper:
             raise
 
     async def _remember_later(self) -> None:
-        """Try the disk until it takes what the node is: started again, it would be what it was before."""
+        """Try the disk until it takes the role: a restart would find the old one."""
         while True:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             async with self._change:
                 if self._closed:
                     return
-                with suppress(OSError):
+                with contextlib.suppress(OSError):
                     await self._remember()
                     log.info("the role is remembered", extra=fields(role=self.phase.value))
                     return
 
-    def _hold_for(self, seconds: float) -> None:
-        self._hold = asyncio.get_running_loop().call_later(seconds, self._on_hold_ended)
+    def _lease_for(self, seconds: float) -> None:
+        self._lease = asyncio.get_running_loop().call_later(seconds, self._on_lease_ended)
 
-    def _on_hold_ended(self) -> None:
-        self._hold = None
+    def _on_lease_ended(self) -> None:
+        self._lease = None
         self._resuming = asyncio.get_running_loop().create_task(self._resume_by_itself())
 
     async def _resume_by_itself(self) -> None:
         async with self._change:
-            if self._closed or self._hold is not None or self.phase not in (Phase.DRAINED, Phase.DRAINING):
-                return  # the node stops; or another change came before, and the hold is a new one
+            if self._closed or self._lease is not None or self.phase not in (Phase.DRAINED, Phase.DRAINING):
+                return  # the node stops; or another change came first, and has a lease of its own
             try:
                 if self.phase is Phase.DRAINED and await self._successor_is_active():
                     log.warning("nobody finished the failover: the node stands by, its successor is active")
                     await self._stand_by(self.followed)
                 else:
                     log.warning("nobody finished the failover: publishers are taken again")
-                    await self._open_doors(RoleEvent.HOLD_ENDED)
+                    await self._open_doors(RoleEvent.LEASE_ENDED)
             except OSError as error:
                 log.error("the role cannot be remembered", extra=fields(got=str(error)))
                 if self.phase is Phase.DRAINED:
-                    self._hold_for(DISK_PROBE_SECONDS)
+                    self._lease_for(DISK_PROBE_SECONDS)
 
     async def _successor_is_active(self) -> bool:
-        """Ask the node that was to take over whether it has, with all that this one has."""
+        """Return whether the successor is active, and has all blocks of this node."""
         if self.followed is None:
             return False
         said, last = await self._following.said_by(self.followed), self._store.last_number
@@ -387,13 +398,13 @@ class RoleKeeper:
         if self._closed:
             raise RoleRefused(change, got="stopping", expected="running")
 
-    def _release_hold(self) -> None:
-        if self._hold is not None:
-            self._hold.cancel()
-            self._hold = None
+    def _end_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
 
     def _follow(self) -> None:
-        """Take blocks from others as the role wants it: all of them, or what publishers are ahead by."""
+        """Take blocks of other nodes as the role wants: all, or those by which publishers are ahead."""
         if self._closed:
             return
         if self.phase is Phase.ACTIVE:
@@ -404,10 +415,58 @@ class RoleKeeper:
         self._following.follow(tuple(dict.fromkeys((*told, *self._peers))))
 
     async def _remember(self, record: RoleRecord | None = None) -> None:
-        """Write down what the node is; or what it is about to be."""
+        """Write down the role, or the one that the node is about to have."""
         await asyncio.to_thread(write_role, self._data_dir, record or self._state.record())
 
 
 def _refuse_if_left(change: str, is_awaited: Callable[[], bool]) -> None:
     if not is_awaited():
         raise RoleRefused(change, got="asked by a caller that is gone", expected="asked by one that waits")
+
+
+def read_role(data_dir: Path) -> RoleRecord | None:
+    """Read the role on disk; None: there is none.
+
+    Raises:
+        Fatal: the file cannot be read. A node that guesses its role could be a second active one.
+    """
+    path = data_dir / ROLE_FILE_NAME
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise Fatal(str(path), got=str(error), expected=_EXPECTED) from error
+    try:
+        found = json.loads(text)
+        role, followed = found["role"], found.get("followed")
+        if role not in ("active", "standby"):
+            raise ValueError(f"role {role!r}")
+        if followed is not None:
+            parse_address(followed, port_min=1)
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, AddressError):
+        raise Fatal(str(path), got=repr(text[:200]), expected=_EXPECTED) from None
+    return RoleRecord(role, followed)
+
+
+def write_role(data_dir: Path, record: RoleRecord) -> None:
+    """Write down a role; it is on disk on return.
+
+    Raises:
+        OSError: the disk refused; the role that was on disk still is.
+    """
+    path = data_dir / ROLE_FILE_NAME
+    before = path.read_bytes() if path.exists() else None
+    content: dict[str, str] = {"role": record.role}
+    if record.followed is not None:
+        content["followed"] = record.followed
+    try:
+        replace_file(path, (json.dumps(content) + "\n").encode())
+    except OSError:
+        # Nobody acts on the new role, so a restart must not find it: it could be a second active node.
+        with contextlib.suppress(OSError):
+            if before is None:
+                path.unlink()
+            else:
+                replace_file(path, before)
+        raise

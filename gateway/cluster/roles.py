@@ -1,18 +1,18 @@
-"""What a node is to its publishers, as a table: active, standby, and the way from one to the other.
+"""The role of a node as a table: active, standby, and the way from one to the other.
 
 Pure. A planned failover takes the active node through DRAINING and DRAINED to STANDBY, and the standby to
-ACTIVE; whatever goes wrong on the way, the drained node is active again by itself.
+ACTIVE. If anything goes wrong on the way, the drained node becomes active again by itself.
 
-    phase       publishers                        what it holds
+    phase       publishers                        its chain
     ACTIVE      taken                             grows by what they send
     DRAINING    sent elsewhere                    grows by what was complete
     DRAINED     sent elsewhere                    does not grow: the other node can become level
     STANDBY     sent elsewhere                    grows by what the node that it follows sends
 
 Invariants
-  - A drained node is remembered as a standby of its successor: if it is lost in the middle of a failover it
-    does not come back as a second active node. One that is resumed is remembered as active.
-  - A hold that runs out is a resume: a failover command that dies leaves no network without an active node.
+  - The disk says "standby of its successor" of a drained node: if it is lost in mid-failover, it does not
+    come back as a second active node. A resume writes "active".
+  - A lease that runs out is a resume: a failover command that dies leaves no network without an active node.
   - A node is drained for one failover at a time: two successors would be two active nodes.
 Source: gateway/README.md, "The role of a node".
 """
@@ -30,7 +30,7 @@ __all__ = ["ROLE_TABLE", "Phase", "RoleEvent", "RoleRecord", "RoleState", "role_
 
 
 class Phase(Enum):
-    """Where a node stands; the value is its name for people."""
+    """The phase of a role; the value is its name for people."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -39,12 +39,12 @@ class Phase(Enum):
 
 
 class RoleEvent(Enum):
-    """What can happen to a role; the value is said in refusals."""
+    """What can happen to a role; refusals quote the value."""
 
     DRAIN = "drain"
     IDLE = "blocks in flight are finished"
     RESUME = "resume"
-    HOLD_ENDED = "the hold has run out"
+    LEASE_ENDED = "the lease has run out"
     ACTIVATE = "activate"
     STAND_BY = "stand by"
 
@@ -52,41 +52,41 @@ class RoleEvent(Enum):
 _P, _E = Phase, RoleEvent
 ROLE_TABLE: Final[dict[Phase, dict[RoleEvent, Phase]]] = {
     _P.ACTIVE: {_E.DRAIN: _P.DRAINING, _E.RESUME: _P.ACTIVE, _E.ACTIVATE: _P.ACTIVE},
-    _P.DRAINING: {_E.IDLE: _P.DRAINED, _E.RESUME: _P.ACTIVE, _E.HOLD_ENDED: _P.ACTIVE},
-    _P.DRAINED: {_E.RESUME: _P.ACTIVE, _E.HOLD_ENDED: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
+    _P.DRAINING: {_E.IDLE: _P.DRAINED, _E.RESUME: _P.ACTIVE, _E.LEASE_ENDED: _P.ACTIVE},
+    _P.DRAINED: {_E.RESUME: _P.ACTIVE, _E.LEASE_ENDED: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
     _P.STANDBY: {_E.ACTIVATE: _P.ACTIVE, _E.STAND_BY: _P.STANDBY},
 }
-"""What is not in the table is refused, with what would have been possible."""
+"""An event that is not in the table is refused, with those that are possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleRecord:
-    """What is remembered of a role over a restart."""
+    """The role that a node remembers over a restart."""
 
     role: Literal["active", "standby"]
     """How the node starts."""
     followed: str | None = None
-    """For a standby: the gRPC address of the node that it was told to follow, `host:port`."""
+    """The gRPC address of the node that a standby was told to follow, `host:port`."""
 
 
 class RoleState:
-    """The role of one node. It decides; opening doors, following and remembering are for its shell."""
+    """The role of one node. The shell opens doors, follows and remembers."""
 
     def __init__(self, record: RoleRecord) -> None:
         self.phase = Phase.ACTIVE if record.role == "active" else Phase.STANDBY
-        """Where the node stands."""
+        """The phase."""
         self.followed = record.followed if record.role == "standby" else None
         """The node that it was told to follow, or that takes over from it."""
 
     def take(self, event: RoleEvent, followed: str | None = None) -> Phase:
-        """Take an event; return the new phase.
+        """Take an event, and return the new phase.
 
         Args:
             event: what happens.
             followed: with DRAIN the successor, with STAND_BY the node to follow, as `host:port`.
 
         Raises:
-            RoleRefused: it is not possible in this phase; nothing has changed.
+            RoleRefused: the event is not possible in this phase; nothing has changed.
         """
         target = ROLE_TABLE[self.phase].get(event)
         if target is None:
@@ -100,7 +100,7 @@ class RoleState:
         return target
 
     def record(self) -> RoleRecord:
-        """What to remember now."""
+        """Return what to remember."""
         if self.phase is Phase.ACTIVE:
             return RoleRecord("active")
         return RoleRecord("standby", self.followed)

@@ -1,17 +1,17 @@
-"""Watches the nodes that acknowledgements wait for: keeps a stream to each, and the gate up to date.
+"""The watch over the nodes that acknowledgements wait for: a stream to each keeps the quorum up to date.
 
 A shell around `pipeline.replication_quorum`. The nodes are those that the operator has listed (`peers`):
-nobody can make itself a standby by connecting here. They are watched in whatever role this node is, so that
-it knows where it stands when it becomes active.
+nobody makes itself a standby by connecting here. The watch runs in every role, so that a node knows the
+durable heights when it becomes active.
 
-    watch   one stream for each node: its level, at once and whenever it has risen; anew when it breaks, or
-            where the gate cannot know any more who is at its other end
-    ask     those that are ahead whether they have our last block, while a block or publishers wait for it;
-            and the ledger, for roots of blocks that are no longer in memory
+    watch   one stream for each node brings its durable height, at once and whenever it rises; a new stream
+            when it breaks, or when the quorum cannot know any more who is at its other end
+    ask     nodes that are ahead whether they have our last block, while a block or publishers wait for it;
+            and the block store for root hashes that are no longer in memory
 
-A node that is silent or hangs holds up nothing but what waits for it. Nor does one that lies: its reports are
-taken at a bounded rate, and a stream in which the process changes, or its last block goes back, is ended, as
-no process does that.
+A node that is silent or hangs delays only what waits for it. So does one that lies: its reports are taken at
+a bounded rate, and a stream in which the process changes, or its last block goes back, is ended, since no
+process does that.
 """
 
 from __future__ import annotations
@@ -28,17 +28,11 @@ from grpc import aio
 
 from datastream.errors import DatastreamError
 from gateway.api import standby_pb2, standby_pb2_grpc
+from gateway.backoff import ENOUGH_FAILURES, backoff
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from gateway.blocks.merkle import HASH_SIZE
 from gateway.errors import GatewayError
-from gateway.limits import (
-    KEEPALIVE_ANSWER_SECONDS,
-    KEEPALIVE_PEER_SECONDS,
-    PEER_STATUS_SECONDS_MAX,
-    STANDBY_ASK_SECONDS,
-    STANDBY_RETRY_SECONDS,
-    STANDBY_RETRY_SECONDS_MAX,
-)
+from gateway.limits import KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
 from gateway.logs import fields
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
@@ -49,36 +43,45 @@ __all__ = ["StandbyWatch"]
 
 log = logging.getLogger(__name__)
 
+STANDBY_ASK_SECONDS: Final = 0.1
+"""Time between two questions to standbys that are ahead whether they have this node's last block."""
+
+STANDBY_RETRY_SECONDS: Final = 0.1
+"""Rest before a standby that was lost is connected to again, doubled with each failure up to..."""
+
+STANDBY_RETRY_SECONDS_MAX: Final = 2.0
+"""...this: publishers wait for it. An attempt costs a connection."""
+
 _OPTIONS = (
     *keepalive(KEEPALIVE_PEER_SECONDS, KEEPALIVE_ANSWER_SECONDS),
     ("grpc.http2.max_pings_without_data", 0),  # a quiet network is no reason to stop asking
     # A connection of its own for each attempt: one that hangs is not to be used again.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.max_receive_message_length", 4_096),  # a level has some 80 bytes
+    ("grpc.max_receive_message_length", 4_096),  # a report has some 80 bytes
 )
 
 REPORTS_MAX: Final = 100
-"""Reports of one node that are taken in `REPORTS_SECONDS`; the rest waits there, and becomes one. A node that
-stores blocks as fast as it can has 80."""
+"""Reports of one node that are taken in `REPORTS_SECONDS`; further ones wait there and become one. A node
+that stores blocks as fast as it can sends 80."""
 
 REPORTS_SECONDS: Final = 0.1
 
 STEADY_SECONDS: Final = 10.0
-"""How long a stream lasts whose end is no reason to wait longer before the next one."""
+"""After a stream that lasts so long, the backoff begins anew."""
 
 INSTANCE_CHARACTERS_MAX: Final = 64
 """The longest name of a process; ours have 16."""
 
 
 class StandbyWatch:
-    """Watches nodes, from when it is made until it is closed.
+    """The watch of one node, from when it is made until it is closed.
 
     Args:
-        conductor: acknowledges what the gate confirms.
-        gate: is told.
-        ledger: has the older root hashes.
+        conductor: acknowledges the blocks that the quorum confirms.
+        gate: the quorum.
+        store: has the older root hashes.
         addresses: of the nodes, `host:port` each.
-        tls: how they are connected to.
+        tls: for connections to them.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class StandbyWatch:
         self._calls: dict[str, Any] = {}
         """The streams that are open, or being opened."""
         self._asking: dict[str, asyncio.Task[None]] = {}
-        """The questions that are under way, by address."""
+        """The requests that are under way, by address."""
         self._wake = asyncio.Event()
         self._unlisten = store.on_advance(self._on_stored)
         self._tasks = [asyncio.ensure_future(self._watch(address)) for address in dict.fromkeys(addresses)]
@@ -107,18 +110,18 @@ class StandbyWatch:
         self._settle()
 
     async def close(self) -> None:
-        """Watch nobody any more."""
+        """Stop watching."""
         self._unlisten()
         tasks = [*self._tasks, *self._asking.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- levels --------------------------------------------------------------------------------------------
+    # --- reports -------------------------------------------------------------------------------------------
 
     async def _watch(self, address: str) -> None:
         """Keep a stream to one node, until cancelled."""
-        rest_seconds = STANDBY_RETRY_SECONDS
+        failures_count = 0
         while True:
             reason, began_at = "the stream has ended", time.monotonic()
             self._gate.opening(address)
@@ -140,11 +143,11 @@ class StandbyWatch:
             except GatewayError as error:  # a certificate that cannot be read
                 reason = str(error)
             except ValueError as error:  # what cannot be
-                reason, rest_seconds = str(error), STANDBY_RETRY_SECONDS_MAX
+                reason, failures_count = str(error), ENOUGH_FAILURES
             except asyncio.CancelledError:
                 if _is_ending():
                     raise
-                # gRPC says this, too, of a call that `_settle` has cancelled.
+                # gRPC raises this as well for a call that `_settle` has cancelled.
                 began_at = -math.inf
             except Exception as error:  # the edge of a shell: the next attempt may go better
                 log.exception("watching a standby failed", extra=fields(peer=address))
@@ -152,25 +155,25 @@ class StandbyWatch:
             self._gate.lost(address, reason)
             self._settle()
             if time.monotonic() - began_at >= STEADY_SECONDS:
-                rest_seconds = STANDBY_RETRY_SECONDS
-            await asyncio.sleep(rest_seconds)
-            rest_seconds = min(2 * rest_seconds, STANDBY_RETRY_SECONDS_MAX)
+                failures_count = 0
+            await asyncio.sleep(backoff(STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX, failures_count))
+            failures_count += 1
 
     async def _hear(self, address: str, stub: standby_pb2_grpc.NodeLevelAsyncStub, call: Any) -> None:
         """Take the reports of one stream, to its end.
 
         Raises:
-            ValueError: one cannot be.
+            ValueError: a report cannot be true.
             grpc.aio.AioRpcError: the stream broke.
         """
         loop, before, count, since = asyncio.get_running_loop(), None, 0, 0.0
-        # Not by iteration: a call and its iterator keep one another, and so the socket.
+        # Not by iteration: a call and its iterator keep each other alive, and so the socket.
         while (message := await call.read()) is not aio.EOF:
-            level = _level_of(message)
+            height = _height_of(message)
             if before is not None:
-                _check_follows(before, level)
-            self._stubs[address], before = stub, level
-            self._gate.heard(address, level)
+                _check_follows(before, height)
+            self._stubs[address], before = stub, height
+            self._gate.heard(address, height)
             self._settle()
             if loop.time() - since >= REPORTS_SECONDS:
                 count, since = 0, loop.time()
@@ -179,7 +182,7 @@ class StandbyWatch:
                 await asyncio.sleep(REPORTS_SECONDS)
 
     def _settle(self) -> None:
-        """Do what follows from what the gate knows now."""
+        """Act on what the quorum knows now."""
         self._conductor.acknowledging.release()
         for address in self._gate.stale():
             if (call := self._calls.get(address)) is not None:
@@ -194,7 +197,7 @@ class StandbyWatch:
     # --- questions -----------------------------------------------------------------------------------------
 
     async def _ask(self) -> None:
-        """Find out what the reports leave open, until cancelled."""
+        """Ask for what the reports leave open, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -203,7 +206,7 @@ class StandbyWatch:
             except Exception:  # the edge of a shell: the next report may be another one
                 log.exception("asking standbys failed")
                 await asyncio.sleep(STANDBY_ASK_SECONDS)
-                self._wake.set()  # what was asked is still open, and perhaps nobody reports again
+                self._wake.set()  # the question is still open, and perhaps nobody reports again
 
     async def _ask_once(self) -> None:
         if (number := self._gate.unknown()) is not None:
@@ -236,11 +239,11 @@ class StandbyWatch:
             if stub is not None:
                 request = standby_pb2.LevelAtRequest(block_number=number)
                 answer = await stub.levelAt(request, timeout=PEER_STATUS_SECONDS_MAX)
-                self._gate.holds(address, _level_of(answer))
+                self._gate.holds(address, _height_of(answer))
         except (aio.AioRpcError, ValueError) as error:
             log.debug("a standby does not answer", extra=fields(peer=address, reason=str(error)))
         except asyncio.CancelledError:
-            # gRPC says this, too, when the stream to that node has ended and its connection was closed.
+            # gRPC raises this as well when the stream to that node ended and its connection was closed.
             if _is_ending():
                 raise
         except Exception:  # the edge of a shell: the next answer may be another one
@@ -251,22 +254,22 @@ class StandbyWatch:
 
 
 def _is_ending() -> bool:
-    """Whether the task that runs is cancelled, and not only a call of gRPC's that it waits for."""
+    """Return whether the current task is cancelled, and not only the gRPC call that it waits for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def _on_done(task: asyncio.Task[None]) -> None:
-    """An error in our own code ends a task, and is to be seen."""
+    """Tell of an error in our own code, which ends a task."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("watching standbys stopped on an internal error", exc_info=error)
 
 
-def _level_of(message: standby_pb2.Level | None) -> DurableHeight:
-    """Read what a node said.
+def _height_of(message: standby_pb2.Level | None) -> DurableHeight:
+    """Read a report.
 
     Raises:
-        ValueError: it cannot be.
+        ValueError: it cannot be true.
     """
     if message is None:  # what gRPC gives for bytes that do not parse
         raise ValueError("level: got a message that does not parse, expected a Level")
@@ -283,14 +286,14 @@ def _level_of(message: standby_pb2.Level | None) -> DurableHeight:
     return DurableHeight(message.instance, message.block_number, message.root_hash)
 
 
-def _check_follows(before: DurableHeight, level: DurableHeight) -> None:
+def _check_follows(before: DurableHeight, height: DurableHeight) -> None:
     """Refuse a report that cannot follow another one of the same stream.
 
     Raises:
-        ValueError: it is of another process, or the last block has gone back.
+        ValueError: it is of another process, or the last block went back.
     """
-    if level.instance != before.instance:
-        raise ValueError(f"level: got process {level.instance!r}, expected {before.instance!r}, as before")
-    if before.number is not None and (level.number is None or level.number < before.number):
-        got = "no block" if level.number is None else f"block {level.number}"
+    if height.instance != before.instance:
+        raise ValueError(f"level: got process {height.instance!r}, expected {before.instance!r}, as before")
+    if before.number is not None and (height.number is None or height.number < before.number):
+        got = "no block" if height.number is None else f"block {height.number}"
         raise ValueError(f"level: got {got}, expected block {before.number}, as before, or a later one")

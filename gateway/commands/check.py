@@ -1,4 +1,4 @@
-"""`sluice check`: look at a whole stream file, its bookmarks and its blocks; repair what loses nothing."""
+"""`sluice check`: checks a stream file, its bookmarks and its blocks, and repairs what loses nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from datastream.check.check import CheckResult, Severity, check_stream, repair_stream
 from datastream.check.compare import compare_streams
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.errors import Fatal
 from gateway.ignored_signals import unless_ignored
 from gateway.store.repair import find
@@ -93,7 +93,7 @@ def _unwound_by_signals() -> Iterator[None]:
 
 
 def stream_file_of(path: Path) -> Path:
-    """Give the stream file in a data folder, or the file itself."""
+    """Return the stream file in a data folder, or the file itself."""
     file = path / _STREAM_FILE_NAME if path.is_dir() else path
     if not file.is_file():
         is_folder = path.is_dir()
@@ -103,7 +103,7 @@ def stream_file_of(path: Path) -> Path:
 
 
 def _compare(file: Path, other: Path, *, as_json: bool) -> None:
-    """Compare two streams and say whether the one is a beginning of the other."""
+    """Compare two streams, and print whether one begins with the other."""
     with _bar("comparing", quiet=as_json) as progress:
         comparison = compare_streams(file, other, progress=progress)
     difference = comparison.difference
@@ -137,7 +137,7 @@ def _compare(file: Path, other: Path, *, as_json: bool) -> None:
 
 @contextmanager
 def _bar(what: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar of pages on a terminal; gives what to call with how many of how many are done."""
+    """Show a progress bar of pages on a terminal; yield what takes how many of how many are done."""
     console = Console(stderr=True)
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TextColumn("pages"))
     shown = console.is_terminal and not quiet

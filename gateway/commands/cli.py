@@ -1,13 +1,13 @@
-"""The command `sluice`: finds its subcommands, and ends each with one line and a status when it fails.
+"""The command `sluice`: finds its subcommands, and ends a failure with one line and a status.
 
-    status 0      it did what it was told
-    status 1      it failed: an error of our own packages, in one line on standard error
-    status 2      it was told something that it cannot do: an unknown option, a setting out of range
-    status 130    it was interrupted
+    status 0      done
+    status 1      failed: an error of our own packages, in one line on standard error
+    status 2      bad usage: an unknown option, a setting out of range
+    status 130    interrupted
 
 Subcommands are the entry points of the group `sluice.commands`, so that this module imports neither
 `publishers` nor Spark. One that cannot be imported stays in the list and says what to install; the
-others work. Anything else that goes wrong is a bug of ours and shows its traceback.
+others work. Any other error is a bug of ours and shows its traceback.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _ENVIRONMENT = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "fewer open files, or a higher limit (ulimit -n)"),
     **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP), "a path that can be followed"),
 }
-"""Errors of the system that are no bug, wherever they show, and what was expected in their place: a full disk
-behind `>`, a folder of somebody else."""
+"""Errors of the system that are never a bug, and what was expected: a full disk behind `>`, somebody else's
+folder."""
 _OF_PROCESS = (errno.EMFILE, errno.ENFILE)
 _OUR_PACKAGES = frozenset({"datastream", "gateway", "publishers"})
 _EXTRA_OF_MODULE = {
@@ -58,14 +58,14 @@ _EXTRA_OF_MODULE = {
 
 
 class Commands(click.Group):
-    """A click group whose commands are looked up when they are needed."""
+    """A click group that imports a command when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Give the names of all commands, sorted; nothing is imported."""
+        """Return the names of all commands, sorted, and import none."""
         return sorted({point.name for point in _commands()} | set(super().list_commands(ctx)))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command; one that cannot be imported becomes one that says what is missing."""
+        """Import the command; if that fails, return one that says what is missing."""
         for point in _commands():
             if point.name == cmd_name:
                 return _load(point)
@@ -73,12 +73,12 @@ class Commands(click.Group):
 
 
 def _commands() -> tuple[EntryPoint, ...]:
-    """The entry points of our group; a function of its own, so that tests can put others in their place."""
+    """Return the entry points of our group; tests replace this function."""
     return tuple(entry_points(group=COMMAND_GROUP))
 
 
 def _load(point: EntryPoint) -> click.Command:
-    """Import what an entry point names."""
+    """Import the command of an entry point."""
     try:
         command = point.load()
     except ModuleNotFoundError as error:
@@ -92,7 +92,7 @@ def _load(point: EntryPoint) -> click.Command:
 
 
 def _failing(command_name: str, why: str) -> click.Command:
-    """Make a command that fails with the line of what to install."""
+    """Return a command that fails and says what to install."""
 
     def fail() -> None:
         raise click.ClickException(f"{command_name} {why}")
@@ -107,7 +107,7 @@ def _failing(command_name: str, why: str) -> click.Command:
 
 
 def _what_to_install(error: ModuleNotFoundError) -> str:
-    """Say how to get a module that is not there."""
+    """Return how to get a module that is not there."""
     root = (error.name or "").partition(".")[0]
     if extra := _EXTRA_OF_MODULE.get(root):
         return f"needs the extra {extra!r}, which is not installed: pip install 'sluice-gateway[{extra}]'"
@@ -115,12 +115,12 @@ def _what_to_install(error: ModuleNotFoundError) -> str:
 
 
 def _is_protobuf(error: Exception) -> bool:
-    """Whether protobuf itself refused our generated modules: it is older than they are, or not alone."""
+    """Return whether protobuf refused our generated modules: it is older than they are, or not alone."""
     return type(error).__module__.startswith("google.protobuf") or "descriptor pool" in str(error)
 
 
 def _what_fits(error: Exception) -> str:
-    """Say how to get a protobuf that fits."""
+    """Return how to get a protobuf that fits."""
     line = str(error).split("\n", 1)[0]
     return (
         f"needs another protobuf than the one that is imported ({line}): pip install 'protobuf>=7.36,<8', or "
@@ -139,13 +139,13 @@ def sluice() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run `sluice` and give its exit status.
+    """Run `sluice`, and return its exit status.
 
     Args:
         args: the words after `sluice`; None for those of this process.
     """
-    # Before gRPC is imported. Its fork handlers can abort a child that some library forks before an exec
-    # (PySpark starts its JVM so), and no child of ours goes on using gRPC after a fork.
+    # Before gRPC is imported: its fork handlers can abort a child that a library forks before an exec, as
+    # PySpark starts its JVM, and no child of ours uses gRPC after a fork.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     _open_standard_streams()
     _let_every_character_through()
@@ -176,9 +176,9 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _open_standard_streams() -> None:
-    """Open /dev/null in the place of each standard stream that is closed, as after `sluice serve >&-`.
+    """Open /dev/null in the place of each closed standard stream, as after `sluice serve >&-`.
 
-    Else a socket or the stream file gets its number, and whatever is printed there, by a library in C too.
+    Else a socket or the stream file gets its number, and all that is printed there, by C libraries as well.
     """
     while (number := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
         os.set_inheritable(number, True)
@@ -189,10 +189,10 @@ def _open_standard_streams() -> None:
 
 
 def _let_every_character_through() -> None:
-    """Write something else for a character that the encoding of a standard stream lacks.
+    """Replace characters that the encoding of a standard stream lacks.
 
-    Else work that is done ends in a traceback, for want of an ellipsis in its last table. On a terminal it is
-    one character, since tables and bars count on that, elsewhere an escape, which says what it was.
+    Else work that is done ends in a traceback because its last table has an ellipsis. On a terminal one
+    character replaces it, since tables and bars count on that, elsewhere an escape.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
@@ -206,12 +206,12 @@ def _refuse_optimized(asserts_are_on: bool) -> None:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the error was raised on purpose: a class of its hierarchy is defined in one of our packages."""
+    """Return whether the error was raised on purpose: one of our packages defines a class of it."""
     return any(kind.__module__.partition(".")[0] in _OUR_PACKAGES for kind in type(error).__mro__)
 
 
 def _usage_line(error: click.ClickException) -> str:
-    """Write a click error in one line, with the command it is about and where its help is."""
+    """Return a click error in one line, with its command and where the help is."""
     if not isinstance(error, click.UsageError):
         return f"sluice: {error.format_message()}"
     path = (
@@ -221,9 +221,9 @@ def _usage_line(error: click.ClickException) -> str:
 
 
 def _fail(line: str, status: int) -> int:
-    """Write one line to standard error, and give the status.
+    """Write one line to standard error, and return the status.
 
-    What would steer a terminal is escaped: the text may be a peer's.
+    Control characters are escaped: the text may be a peer's.
     """
     click.echo(one_line(" ".join(line.split("\n"))), err=True)
     return status

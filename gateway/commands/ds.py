@@ -24,7 +24,7 @@ from gateway.commands.ds_options import (
     server_limits,
     serving_options,
 )
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 
 __all__ = ["command"]
 

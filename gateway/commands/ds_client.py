@@ -8,12 +8,16 @@
 | none of these | the entries as they come; reconnects and goes on after the last one |
 
 Of several servers the first that answers is asked, each within the time that one which follows has. An answer
-that something is not there is one, too.
+that something is not there is one, too. An entry is one line, for people or as JSON:
+
+    entry 4  Bookmark  type=l2_block value=1
+    {"entry": 4, "type": 176, "event": "Bookmark", "values": {"type": "l2_block", "value": 1}}
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -22,17 +26,16 @@ from typing import Any, TypeVar
 
 import click
 
-from datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower
+from datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower, StreamHeader
 from datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, RemoteError
-from datastream.events.events import event_of
+from datastream.events.events import event_name, event_of, event_values
 from datastream.events.network_events import Bookmark, BookmarkType
 from datastream.events.original_events import OriginalBookmark, OriginalBookmarkType
 from datastream.events.sanity import SanityCheck
 from datastream.limits import FollowLimits
 from gateway.commands.ds_options import ServersType, log_option, run_until_stopped
-from gateway.commands.ds_text import entry_line, header_line
 
-__all__ = ["client"]
+__all__ = ["bookmarks_of", "client", "entry_line", "header_line"]
 
 Address = tuple[str, int]
 T = TypeVar("T")
@@ -346,3 +349,34 @@ async def _check(options: _Options) -> int:
     finally:
         click.echo(f"{check.entry_count} entries checked, {check.finding_count} findings")
     return 1 if check.finding_count else 0
+
+
+def entry_line(entry: Entry, *, as_json: bool) -> str:
+    """Return one line that shows an entry as the typed event that it is, or its bytes."""
+    event = event_of(entry)
+    name, values = event_name(event), event_values(event)
+    if as_json:
+        return json.dumps({"entry": entry.number, "type": entry.type, "event": name, "values": values})
+    shown = " ".join(f"{key}={_plain(value)}" for key, value in values.items())
+    return f"entry {entry.number}  {name}  {shown}".rstrip()
+
+
+def _plain(value: int | bool | str) -> str:
+    """Write a value so that it cannot end the line or steer a terminal."""
+    if isinstance(value, str) and not (value.isprintable() and " " not in value):
+        return json.dumps(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def header_line(header: StreamHeader, *, as_json: bool) -> str:
+    """Return one line that shows a header."""
+    values = {
+        "version": header.version,
+        "system_id": header.system_id,
+        "stream_type": header.stream_type,
+        "total_length": header.total_length,
+        "total_entries": header.total_entries,
+    }
+    if as_json:
+        return json.dumps(values)
+    return "header  " + " ".join(f"{key}={value}" for key, value in values.items())

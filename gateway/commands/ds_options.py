@@ -1,4 +1,4 @@
-"""What the commands of `sluice ds` share: options, logging, and how they run until they are told to stop."""
+"""The options of the commands of `sluice ds`, their logging, and how they run until they are stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["TIME_MAX", "ServersType", "log_option", "run_until_stopped", "server
 LogLevel = Literal["debug", "info", "warning", "error"]
 _LEVELS: dict[str, LogLevel] = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 TIME_MAX = 2**31 - 1
-"""The most of an option that is a time: 24 days in milliseconds, 68 years in seconds. Python waits 292."""
+"""The longest time of an option: 24 days in milliseconds, 68 years in seconds. Python waits 292."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
@@ -126,10 +126,10 @@ def server_limits(writetimeout_ms: int, inactivitytimeout_seconds: int) -> Serve
 
 
 def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:
-    """Run `work` to its end, or until Ctrl-C, SIGTERM, or a reader of our output that has gone.
+    """Run `work` to its end, or until Ctrl-C, SIGTERM, or the end of our output's reader.
 
     Returns:
-        what `work` returned; 0 when it was stopped.
+        what `work` returned; 0 if it was stopped.
     """
     raise_descriptors_max()
 
@@ -146,6 +146,6 @@ def run_until_stopped(work: Coroutine[Any, Any, int]) -> int:
     try:
         return uvloop.run(main())
     except BrokenPipeError:
-        # `sluice ds client | head`: what is left in the buffer has nowhere to go.
+        # `sluice ds client | head`: the rest of the buffer has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

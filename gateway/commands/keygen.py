@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.key_files import create_private_key, public_key_hex
 
 __all__ = ["command"]

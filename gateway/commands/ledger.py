@@ -1,4 +1,4 @@
-"""`sluice ledger`: the ledger data of a TSS network, as a file, a node or a folder has them."""
+"""`sluice ledger`: prints the ledger data of a TSS network from a file, a folder or a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.api import node_pb2, node_pb2_grpc
 from gateway.blocks.errors import BlockRefused, LedgerKeyError
 from gateway.blocks.proofs.baby_jubjub import point_bytes
 from gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, Fatal
 from gateway.limits import CONTROL_CALL_SECONDS
@@ -92,7 +92,7 @@ def _ledger_of_node(address: str, tls: ClientTls | None) -> LedgerData:
 
 
 def _fingerprint(node: LedgerNode) -> str | None:
-    """SHA-256 of a public key, its first bytes in hex; None for a node without a key of its own."""
+    """Return the first bytes of a public key's SHA-256 in hex; None for a node without a key."""
     if node.key.Y == SENTINEL_KEY:
         return None
     return hashlib.sha256(point_bytes(node.key.Y)).hexdigest()[: 2 * KEY_HASH_BYTES]

@@ -1,4 +1,4 @@
-"""`sluice repair`: what can be done about a stream that a start refuses, and doing what was chosen."""
+"""`sluice repair`: says what can be done about a stream that a start refuses, and does what is chosen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from gateway.commands.check import stream_file_of
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.commands.truncate import is_wanted
 from gateway.errors import Fatal
 from gateway.store.chain_file import SNAPSHOT_NAME

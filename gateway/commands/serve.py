@@ -1,6 +1,6 @@
 """`sluice serve`: resolve the settings, set up the log, run one node.
 
-The options are made from the table in `settings.table`; this module adds `--config` and `--print-config`.
+The options follow from `gateway.settings.table`; this module adds `--config` and `--print-config`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from datastream.server.descriptors import raise_descriptors_max
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.logs import fields, set_up_logging
 from gateway.node.grpc_engine import use_poller
 from gateway.settings.sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
@@ -24,6 +24,8 @@ __all__ = ["command"]
 
 log = logging.getLogger(__name__)
 
+_FORMER = "former_"
+"""Begins the parameter of an option under its former name."""
 _HEADINGS = {"grpc": "gRPC", "tcp": "TCP", "http": "HTTP"}
 
 
@@ -56,9 +58,24 @@ def _option(setting: Setting) -> click.Option:
     )
 
 
+def _former_option(setting: Setting) -> click.Option:
+    """Make the hidden option of a setting's former name."""
+    return click.Option(
+        [_FORMER + setting.attribute, *setting.former_flags],
+        multiple=setting.is_list,
+        default=None,
+        hidden=True,
+    )
+
+
 def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
     """Run one node until it is told to stop; its exit status becomes the command's."""
     written = {setting.name: flags[setting.attribute] for setting in SETTINGS}
+    written |= {
+        setting.former_name: flags[_FORMER + setting.attribute]
+        for setting in SETTINGS
+        if setting.former_name is not None
+    }
     resolved = resolve(written, os.environ, config)
     if print_config:
         click.echo(to_toml(resolved), nl=False)
@@ -79,6 +96,8 @@ def _log_start(resolved: Resolved) -> None:
         if (origin := resolved.origins[setting.name]) != "default":
             value = setting.kind.to_toml(getattr(resolved.settings, setting.attribute)).strip('"')
             log.info("setting", extra=fields(name=setting.name, value=value, origin=origin))
+    for former, name in resolved.former_names:
+        log.warning("setting has another name now", extra=fields(former=former, name=name))
     for name in resolved.unknown_environment:
         log.warning("environment variable is no setting", extra=fields(variable=name))
 
@@ -88,6 +107,7 @@ command = _ServeCommand(
     callback=_run,
     params=[
         *(_option(setting) for setting in SETTINGS),
+        *(_former_option(setting) for setting in SETTINGS if setting.former_name is not None),
         click.Option(
             ["--config"],
             type=NamedPath(path_type=Path),

@@ -1,4 +1,4 @@
-"""The first thing that the command `sluice` runs: from here on it takes Ctrl-C, also while it imports."""
+"""The entry point of `sluice`: takes Ctrl-C while the rest is imported, a tenth of a second or more."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _STATUS_INTERRUPTED = 130
 
 
 def main() -> int:
-    """Import and run `gateway.commands.cli.main`, and give its exit status."""
-    # Its own lines, of clients that are gone and servers that say goodbye, would stand between ours.
+    """Import and run `gateway.commands.cli.main`, and return its exit status."""
+    # gRPC's own lines, of clients that are gone and servers that say goodbye, would stand between ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         from gateway.commands.cli import main as run

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_address
 from gateway.cluster.node_status import NodesView, collect
-from gateway.commands.finite_range import FiniteRange
+from gateway.commands.parameter_types import FiniteRange
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.transport.channels import ClientTls
@@ -24,7 +24,7 @@ from gateway.transport.channels import ClientTls
 __all__ = ["command"]
 
 _INTERVAL_SECONDS_MAX = 86_400
-"""Who asks less often than once a day does not watch."""
+"""An operator who looks less than once a day does not watch."""
 
 
 def _addresses(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def command(
 async def _watch(
     look: Callable[[], Awaitable[NodesView]], interval_seconds: float, *, as_json: bool
 ) -> NoReturn:
-    """Look again and again until Ctrl-C, in one event loop: that knows what to do then at any time."""
+    """Look again and again until Ctrl-C, in one event loop, which handles that at any time."""
     view = await look()
     if sys.stdout.isatty() and not as_json:
         console = Console()

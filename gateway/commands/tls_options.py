@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.transport.channels import ClientTls
 from gateway.transport.outgoing import VIA_VARIABLE
 
@@ -24,10 +24,10 @@ _OPTIONS = (
 
 
 def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the function gets `tls`, a `ClientTls`, or None where none of them is given.
+    """Add the options; the function gets `tls`, a `ClientTls`, or None if none of them is given.
 
     Without --tls-ca the node's certificate is checked against the system's authorities; --tls alone asks for
-    that. --tls-server-name is the name in the certificate, where it is not the host that is connected to.
+    that. --tls-server-name is the name in the certificate, if it is not the host.
 
     Raises:
         TlsError: from the function that is returned: a certificate without a key, or a key without one.
@@ -46,7 +46,7 @@ def tls_options(function: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if via is not None:
             os.environ[VIA_VARIABLE] = via  # for the processes that this one starts, too
-        # Absolute, because other processes with folders of their own may read them (Spark's workers).
+        # Absolute: processes with other current folders may read them (Spark's workers).
         files = [None if file is None else str(Path(file).absolute()) for file in (tls_ca, tls_cert, tls_key)]
         ca_file, certificate_file, key_file = files
         is_wanted = use_tls or any(files) or tls_server_name is not None

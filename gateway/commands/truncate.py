@@ -1,4 +1,4 @@
-"""`sluice truncate`: cut the last blocks off a node's data folder, or the last entries off a stream file."""
+"""`sluice truncate`: cuts the last blocks off a node's data folder, or the last entries off a stream file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from datastream.limits import BOOKMARK_SIZE_MAX
 from gateway.blocks.stream_layout import BlockDecoder, bookmark_of
 from gateway.commands.check import stream_file_of
 from gateway.commands.ds_client import bookmarks_of
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.errors import Fatal
 from gateway.store.block_store import STREAM_FILE_NAME, BlockStore
 from gateway.store.cutting import CutCheck, block_time, check_place, look_at, write_cut
@@ -33,7 +33,7 @@ _U64 = click.IntRange(0, (1 << 64) - 1)
 
 
 class _BookmarkType(click.ParamType):  # type: ignore[type-arg]
-    """A bookmark, in hex or by what it counts: the bookmarks that may be meant, in the order of trial."""
+    """A bookmark, in hex or by what it counts; the value is the bookmarks it may mean, in order of trial."""
 
     name = "HEX|TYPE:VALUE"
 
@@ -64,7 +64,7 @@ class _Blocks:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What stays and what goes."""
+    """The cut: what stays and what goes."""
 
     path: Path
     """The stream file."""
@@ -76,10 +76,10 @@ class _Plan:
     blocks: _Blocks | None
     """None where it is not cut by blocks."""
     place: Path
-    """Where what goes is written first."""
+    """The file to which the cut part is written first."""
 
     def as_json(self, *, truncated: bool) -> dict[str, object]:
-        """All of it for `--json`."""
+        """Return the plan for `--json`."""
         blocks = self.blocks
         return {
             "file": str(self.path),
@@ -95,7 +95,7 @@ class _Plan:
         }
 
     def lines(self) -> Iterator[str]:
-        """All of it for people."""
+        """Return the plan for people."""
         kind = "data folder of a node" if self.is_node else "stream file"
         yield f"{self.path}: {kind}, {self.total_entries} entries"
         last = self.kept_entries - 1

@@ -6,7 +6,7 @@ A shell. `gateway.node.run` is the process of `sluice serve` around it; tests an
                                                 "starting" until publishers are let in
     stop    not ready, control, publish race, subscribers, gRPC, TCP, HTTP, ledger
 
-What a node says of itself is in `gateway.status.node_report`, its gRPC servers are in `gateway.node.servers`.
+What a node says of itself is in `gateway.status.reporter`, its gRPC servers are in `gateway.node.servers`.
 
 Source: docs/operations.md, "Run a node".
 """
@@ -63,8 +63,8 @@ from gateway.services.status_detail import StatusDetail
 from gateway.services.subscribe_service import SubscribeService
 from gateway.settings.table import Settings
 from gateway.status.http import start_http
-from gateway.status.node_report import NodeReport
 from gateway.status.processor_watch import ProcessorWatch
+from gateway.status.reporter import NodeReporter
 from gateway.store.block_store import BlockStore
 from gateway.store.last_block import look_at_last_block
 from gateway.store.page_blocks import PageBlocks
@@ -133,7 +133,7 @@ class Node:
         self.subscribe_service: SubscribeService
         self.publish_service: PublishService
         self._tcp_server: StreamServer
-        self.account: NodeReport
+        self.account: NodeReporter
         self.block_access: BlockAccessService
         self._level_service: LevelService
 
@@ -399,7 +399,7 @@ class Node:
     def _make_account(self) -> None:
         processor = ProcessorWatch(self.metrics, self._processes)
         self._cleanup.callback(processor.close)
-        self.account = NodeReport(
+        self.account = NodeReporter(
             self.settings,
             self.metrics,
             self._instance,
@@ -477,7 +477,7 @@ class Node:
         """Start the server for those who operate the node, at an address of its own."""
         account, following = self.account, self.following
         control = ControlService(
-            *(self.keeper, self.store, account.control_facts, following.is_itself, self._instance),
+            *(self.keeper, self.store, account.report, following.is_itself, self._instance),
             allowed_subjects=frozenset(self.settings.control_allowed_subjects),
         )
         return await self._servers.start_control(control)

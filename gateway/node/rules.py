@@ -83,8 +83,8 @@ def catch_up_rules(settings: Settings) -> CatchUpRules:
     """Give the rules of taking blocks from peers."""
     return CatchUpRules(
         stalled_attempts_max=settings.catchup_max_stalled_attempts,
-        rest_ns=int(settings.catchup_rest_seconds * 1e9),
-        rest_max_ns=int(settings.catchup_max_rest_seconds * 1e9),
+        backoff_ns=int(settings.catchup_backoff_seconds * 1e9),
+        backoff_max_ns=int(settings.catchup_max_backoff_seconds * 1e9),
         unconfirmed_ns=int(settings.catchup_unconfirmed_seconds * 1e9),
     )
 

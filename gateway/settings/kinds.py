@@ -1,7 +1,7 @@
-"""The kinds of value that a setting can have, and how each is read and written.
+"""The kinds of values that settings have, and how each is read and written.
 
-A kind reads what a person wrote: a text (from a flag or the environment) or a TOML value (from the file).
-Both go through the same `read`, so `8MiB` means the same wherever it stands. Pure: nothing here reads a file.
+A kind reads a text (from a flag or the environment) or a TOML value (from the file) by the same `read`, so
+`8MiB` means the same everywhere. Pure: nothing here reads a file.
 
     kind           as text                        as TOML               in Python
     WholeNumber    "64"                           64                    int
@@ -72,25 +72,25 @@ _SWITCHES = {
 
 
 class NotThisKind(ValueError):
-    """What was written is not a value of the kind; the one argument says what would have been."""
+    """A text or TOML value is not one of the kind; the one argument says what would be."""
 
 
 class SettingKind(Protocol):
-    """How to read and write the values of one setting."""
+    """The reader and writer of a setting's values."""
 
     @property
     def metavar(self) -> str:
-        """The value's stand-in in the help text, `HOST:PORT`."""
+        """The placeholder in the help text, `HOST:PORT`."""
 
     def read(self, written: object) -> object:
         """Turn a text or a TOML value into the Python value.
 
         Raises:
-            NotThisKind: with what would have been accepted, in words.
+            NotThisKind: with what would be accepted, in words.
         """
 
     def to_toml(self, value: object) -> str:
-        """Write a value that `read` gave as the right-hand side of a TOML line."""
+        """Write a value of `read` as the right-hand side of a TOML line."""
 
 
 def size_text(size: int) -> str:
@@ -101,18 +101,20 @@ def size_text(size: int) -> str:
     return f"{size}B"
 
 
-def _at_home(written: str, what: str) -> Path:
-    """Read a path; `~` is a home folder, which not every name after it has."""
-    try:
-        return Path(written).expanduser()
-    except RuntimeError:
-        raise NotThisKind(what) from None
-
-
 def _quoted(text: str) -> str:
     """Write a text as a TOML basic string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08X}" for c in escaped) + '"'
+
+
+class _Quoted:
+    """A kind whose values are written as TOML strings."""
+
+    __slots__ = ()
+
+    def to_toml(self, value: object) -> str:
+        """Write the value as a string."""
+        return _quoted(str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ class Seconds:
         """Read `2`, `2.5` or `.5`."""
         seconds: float | None = None
         if isinstance(written, int | float) and not isinstance(written, bool):
-            seconds = written  # not made a float yet: a whole number in the file may be too large for that
+            seconds = written  # no float yet: a whole number in the file may be too large for one
         elif isinstance(written, str) and _DECIMAL.fullmatch(written.strip()):
             seconds = float(written)
         if seconds is None or not 0 <= seconds <= self.most or (seconds == 0 and not self.none_allowed):
@@ -203,7 +205,7 @@ class Choice:
     def read(self, written: object) -> str | int:
         """Read one of the words, in any case."""
         if isinstance(written, str | int) and not isinstance(written, bool):
-            for word in self.words:  # a number in the file may be too long to be made a text
+            for word in self.words:  # a number in the file may be too long to become a text
                 if written == word or (isinstance(written, str) and written.strip().lower() == str(word)):
                     return word
         raise NotThisKind("one of " + ", ".join(str(word) for word in self.words))
@@ -233,7 +235,7 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True)
-class HostPort:
+class HostPort(_Quoted):
     """A network address; port 0, a free port, only where `port_min` is 0: to listen, not to connect."""
 
     metavar: str = "HOST:PORT"
@@ -248,43 +250,38 @@ class HostPort:
         except AddressError as error:
             raise NotThisKind(error.expected) from None
 
-    def to_toml(self, value: object) -> str:
-        """Write `host:port` as a string."""
-        return _quoted(str(value))
+
+@dataclass(frozen=True, slots=True)
+class _Path(_Quoted):
+    """A path; `~` is the home folder. Who opens it finds out whether it is there."""
+
+    metavar: str
+    what: str
+
+    def read(self, written: object) -> Path:
+        """Read a path that is not empty."""
+        if not isinstance(written, str) or not written.strip() or "\0" in written:
+            raise NotThisKind(self.what)
+        try:
+            return Path(written).expanduser()
+        except RuntimeError:  # not every name after `~` has a home folder
+            raise NotThisKind(self.what) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """A folder; `~` is the home folder. Whether it exists is found out by whoever opens it."""
+class Folder(_Path):
+    """A folder."""
 
     metavar: str = "DIR"
-
-    def read(self, written: object) -> Path:
-        """Read a path that is not empty."""
-        if not isinstance(written, str) or not written.strip() or "\0" in written:
-            raise NotThisKind("a folder's path")
-        return _at_home(written, "a folder's path")
-
-    def to_toml(self, value: object) -> str:
-        """Write the path as a string."""
-        return _quoted(str(value))
+    what: str = "a folder's path"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """A file to read; `~` is the home folder. Whether it can be read is found out by whoever opens it."""
+class File(_Path):
+    """A file to read."""
 
     metavar: str = "FILE"
-
-    def read(self, written: object) -> Path:
-        """Read a path that is not empty."""
-        if not isinstance(written, str) or not written.strip() or "\0" in written:
-            raise NotThisKind("a file's path")
-        return _at_home(written, "a file's path")
-
-    def to_toml(self, value: object) -> str:
-        """Write the path as a string."""
-        return _quoted(str(value))
+    what: str = "a file's path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +292,7 @@ class FirstBlock:
     most: int = BLOCK_NUMBER_MAX
 
     def read(self, written: object) -> int | str:
-        """Read a block number or `any`; the highest number is left out, it means "no block" on the wire."""
+        """Read a block number or `any`; the highest number means "no block" on the wire, and is none."""
         if isinstance(written, str) and written.strip().lower() == "any":
             return "any"
         try:
@@ -309,8 +306,8 @@ class FirstBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A text that is not empty and has no blanks in it; what it means is for the room that uses it."""
+class Text(_Quoted):
+    """A text that is not empty and has no blanks; the room that uses it reads its meaning."""
 
     metavar: str
 
@@ -320,13 +317,9 @@ class Text:
             raise NotThisKind(f"a text of the form {self.metavar}")
         return written.strip()
 
-    def to_toml(self, value: object) -> str:
-        """Write the text as a string."""
-        return _quoted(str(value))
-
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Network(_Quoted):
     """A range of network addresses, `10.1.0.0/16`, or a single one."""
 
     metavar: str = "ADDRESS/BITS"
@@ -338,16 +331,12 @@ class Network:
                 return str(ipaddress.ip_network(written.strip()))
         raise NotThisKind("a network such as 10.1.0.0/16, or an IP address")
 
-    def to_toml(self, value: object) -> str:
-        """Write the network as a string."""
-        return _quoted(str(value))
-
 
 _NAME_KINDS = frozenset({"URI", "DNS", "IP", "email"})
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(_Quoted):
     """A name that a certificate proves: its subject, `CN=alice,O=Net`, or `URI:spiffe://net/alice`.
 
     `openssl x509 -nameopt RFC2253` shows the subject; an alternative name has its kind in front.
@@ -364,10 +353,6 @@ class Subject:
         assert isinstance(written, str)
         return written.strip()
 
-    def to_toml(self, value: object) -> str:
-        """Write the text as a string."""
-        return _quoted(str(value))
-
 
 @dataclass(frozen=True, slots=True)
 class Listed:
@@ -375,7 +360,7 @@ class Listed:
 
     kind: SettingKind
     separator: str = ","
-    """What stands between values in the environment."""
+    """The text between values in the environment."""
 
     @property
     def metavar(self) -> str:
@@ -383,7 +368,7 @@ class Listed:
         return self.kind.metavar
 
     def read(self, written: object) -> tuple[object, ...]:
-        """Read a text with separators, or a list or tuple of texts or TOML values; an empty one is none."""
+        """Read a text with separators, or a list or tuple of texts or TOML values; it may be empty."""
         if isinstance(written, str):
             written = [part for part in written.split(self.separator) if part.strip()]
         if not isinstance(written, list | tuple):

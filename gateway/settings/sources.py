@@ -1,15 +1,16 @@
-"""Where the values of settings come from: default < TOML file < environment < flag.
+"""The sources of settings, in rising order of precedence: default, TOML file, environment, flag.
 
-    resolve(flags, environ, config) -> Resolved       the settings, and for each the place its value came from
-    to_toml(resolved) -> str                          the same as a file that would give these settings again
+    resolve(flags, environ, config) -> Resolved       the settings, and the origin of each
+    to_toml(resolved) -> str                          a file that gives these settings again
 
 Invariants
-  - A value that cannot be used is an error that names the setting, what was got, what was expected, and where
-    it was written; it is an error even if a source of higher precedence would have replaced it.
+  - A value that cannot be used is an error, even if a source of higher precedence replaces it. The error
+    names the setting, got, expected and the origin.
   - A key in the file that is no setting is an error. A variable `SLUICE_…` that is none is only reported:
     Kubernetes puts such variables into every container beside a Service named `sluice`.
-  - A name may be written without its unit, publish.block_timeout, as the rules of the protocol have it; both
+  - A name may be written without its unit, publish.block_timeout, as the rules of the protocol have it. Two
     names of one setting in one source are an error.
+  - A former name is read as the present one and listed in `Resolved.former_names`, to be warned of.
 """
 
 from __future__ import annotations
@@ -21,14 +22,16 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.errors import SettingError
-from gateway.limits import CONFIG_FILE_BYTES_MAX
 from gateway.settings.kinds import NotThisKind
 from gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings
 
 __all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
+
+CONFIG_FILE_BYTES_MAX: Final = 1 << 20
+"""Bytes of the TOML file of settings. One of all settings has a few thousand; more is a wrong path."""
 
 CONFIG_FLAG = "--config"
 """The flag that names the TOML file."""
@@ -38,13 +41,13 @@ CONFIG_ENVIRONMENT = "SLUICE_CONFIG"
 
 _DEFAULT = "default"
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
-_BY_SHORT_NAME = {setting.short_name: setting for setting in SETTINGS if setting.short_name is not None}
+_BY_ANY_NAME = {name: setting for setting in SETTINGS for name in setting.names}
 _KUBERNETES = re.compile(r"SLUICE_(.+_)?(SERVICE_(HOST|PORT(_.+)?)|PORT_\d+_(TCP|UDP|SCTP)(_.+)?)")
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The settings that apply, and where each came from."""
+    """The settings that apply, and their origins."""
 
     settings: Settings
     """The values."""
@@ -52,22 +55,24 @@ class Resolved:
     """Dotted name to `default`, `file sluice.toml`, `environment SLUICE_ROLE` or `flag --role`."""
     unknown_environment: tuple[str, ...]
     """Variables that begin with `SLUICE_` and are no setting."""
+    former_names: tuple[tuple[str, str], ...] = ()
+    """Each former name that was written, key, variable or flag, and the dotted name that it has now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What must hold between settings, or for as long as a part of the node is not built."""
+    """A rule between settings."""
 
     name: str
-    """The setting that is blamed."""
+    """The setting that the error names."""
     holds: Callable[[Settings], bool]
-    """Whether the settings keep the rule."""
+    """Returns whether the settings keep the rule."""
     expected: Callable[[Settings], str]
-    """What would keep it, in words."""
+    """Returns in words what would keep it."""
 
 
 def _pair_rule(section: str) -> Rule:
-    """A certificate is of no use without its key, nor a key without its certificate."""
+    """Return the rule that a certificate and its key come together."""
 
     def has_pair(settings: Settings) -> bool:
         certificate, key = (getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key"))
@@ -80,27 +85,24 @@ def _pair_rule(section: str) -> Rule:
     )
 
 
+def _needs(name: str, other: str, why: str = "") -> Rule:
+    """Return the rule that a setting is of use only where another one is set as well."""
+
+    def holds(settings: Settings) -> bool:
+        value, needed = (getattr(settings, _BY_NAME[each].attribute) for each in (name, other))
+        return not value or needed is not None
+
+    return Rule(name, holds, lambda _: f"{other} to be set as well{why}")
+
+
 def _tls_rules(section: str) -> tuple[Rule, Rule]:
-    """Give the rules of the three files of one address."""
-
-    def has_certificate_for_ca(settings: Settings) -> bool:
-        certificate, client_ca = (
-            getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_client_ca")
-        )
-        return client_ca is None or certificate is not None
-
-    return (
-        _pair_rule(section),
-        Rule(
-            f"{section}.tls_client_ca",
-            has_certificate_for_ca,
-            lambda _: f"{section}.tls_certificate to be set as well",
-        ),
-    )
+    """Return the rules of the three TLS files of one address."""
+    certificate = f"{section}.tls_certificate"
+    return _pair_rule(section), _needs(f"{section}.tls_client_ca", certificate)
 
 
 def _client_ca_for_nodes(settings: Settings) -> Path | None:
-    """Give the authorities of client certificates at the address where other nodes connect."""
+    """Return the authorities of client certificates at the address where other nodes connect."""
     if settings.subscriber_address is None:
         return settings.grpc_tls_client_ca
     return settings.subscriber_tls_client_ca
@@ -115,8 +117,8 @@ RULES: tuple[Rule, ...] = (
         ),
         lambda s: f"0 (no limit) or at least {2 * s.block_time_seconds:g}, which is 2 x block_time_seconds",
     ),
-    Rule(  # The blocks of a group are acknowledged in one go, and the next groups' while those are sent: a
-        # smaller queue would close who reads them all. 346 waited for one of three at full speed.
+    Rule(  # The blocks of a group are acknowledged at once, and those of the next groups while they are sent:
+        # a smaller queue would close publishers that read all. 346 waited for one of three at full speed.
         "publish.send_queue_max",
         lambda s: s.publish_send_queue_max >= 16 * s.commit_max_blocks_per_group,
         lambda s: f"at least {16 * s.commit_max_blocks_per_group}, which is 16 x commit.max_blocks_per_group",
@@ -124,22 +126,10 @@ RULES: tuple[Rule, ...] = (
     *_tls_rules("grpc"),
     *_tls_rules("subscriber"),
     *_tls_rules("control"),
-    Rule(
-        "subscriber.tls_certificate",
-        lambda s: s.subscriber_tls_certificate is None or s.subscriber_address is not None,
-        lambda _: "subscriber.address to be set as well (grpc.tls_certificate is for grpc.address)",
-    ),
+    _needs("subscriber.tls_certificate", "subscriber.address", " (grpc.tls_certificate is for grpc.address)"),
     _pair_rule("catchup"),
-    Rule(
-        "catchup.tls_certificate",
-        lambda s: s.catchup_tls_certificate is None or s.catchup_tls_ca is not None,
-        lambda _: "catchup.tls_ca to be set as well",
-    ),
-    Rule(
-        "publish.allowed_subjects",
-        lambda s: not s.publish_allowed_subjects or s.grpc_tls_client_ca is not None,
-        lambda _: "grpc.tls_client_ca to be set as well, or clients show no certificate",
-    ),
+    _needs("catchup.tls_certificate", "catchup.tls_ca"),
+    _needs("publish.allowed_subjects", "grpc.tls_client_ca", ", or clients show no certificate"),
     Rule(
         "peer_subjects",
         lambda s: not s.peer_subjects or _client_ca_for_nodes(s) is not None,
@@ -153,37 +143,35 @@ RULES: tuple[Rule, ...] = (
         lambda s: not (s.peer_networks and s.peer_subjects),
         lambda _: "none beside peer_subjects: an address proves less than a certificate",
     ),
-    Rule(
-        "control.allowed_subjects",
-        lambda s: not s.control_allowed_subjects or s.control_tls_client_ca is not None,
-        lambda _: "control.tls_client_ca to be set as well, or clients show no certificate",
-    ),
+    _needs("control.allowed_subjects", "control.tls_client_ca", ", or clients show no certificate"),
     Rule(
         "role",
         lambda s: s.role == "active" or s.peers != (),
         lambda _: "at least one --peer for a standby to follow",
     ),
     Rule(
-        "catchup.max_rest_seconds",
-        lambda s: s.catchup_max_rest_seconds >= s.catchup_rest_seconds,
-        lambda s: f"at least {s.catchup_rest_seconds:g}, which is catchup.rest_seconds",
+        "catchup.max_backoff_seconds",
+        lambda s: s.catchup_max_backoff_seconds >= s.catchup_backoff_seconds,
+        lambda s: f"at least {s.catchup_backoff_seconds:g}, which is catchup.backoff_seconds",
     ),
 )
-"""Checked in this order when every single value is right."""
+"""The rules, checked in this order when every single value is right."""
 
 
 def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Path | None = None) -> Resolved:
-    """Read all sources and give the settings that apply.
+    """Read all sources, and return the settings that apply.
 
     Args:
-        flags: dotted name to what was written after the flag; None or () where the flag was not given.
+        flags: dotted name, present or former, to what was written after the flag; None or () where the flag
+            was not given.
         environ: the environment.
         config: the TOML file, or None for the one that the environment names, if it does.
 
     Raises:
-        SettingError: for the first value that cannot be used, key that is no setting, or rule that is broken.
+        SettingError: the first value that cannot be used, key that is no setting, or broken rule.
     """
     values: dict[str, object] = {}
+    former_names: list[tuple[str, str]] = []
     origins = {setting.name: _DEFAULT for setting in SETTINGS}
 
     def take(setting: Setting, written: object, where: str) -> None:
@@ -196,26 +184,34 @@ def resolve(flags: Mapping[str, object], environ: Mapping[str, str], config: Pat
     if config is None and environ.get(CONFIG_ENVIRONMENT):
         config = Path(environ[CONFIG_ENVIRONMENT])
     if config is not None:
-        for name, written in _file_values(config).items():
-            take(_BY_NAME[name], written, f"file {config}")
+        for setting, (name, written) in _file_values(config).items():
+            take(setting, written, f"file {config}")
+            if setting.is_former(name):
+                former_names.append((name, setting.name))
     for setting in SETTINGS:
         if (variable := _variable_of(setting, environ)) is not None:
             take(setting, environ[variable], f"environment {variable}")
+            if setting.is_former(variable):
+                former_names.append((variable, setting.name))
     for setting in SETTINGS:
-        written = flags.get(setting.name)
-        if written is not None and written != ():
-            take(setting, written, f"flag {setting.flag}")
+        given = [name for name in setting.names if flags.get(name) not in (None, ())]
+        if len(given) > 1:
+            raise _given_twice(setting, setting.former_flags[0], f"flag {setting.flag}")
+        for name in given:
+            is_former = setting.is_former(name)
+            flag = setting.former_flags[0] if is_former else setting.flag
+            take(setting, flags[name], f"flag {flag}")
+            if is_former:
+                former_names.append((flag, setting.name))
 
-    typed: dict[str, Any] = (
-        values  # each kind gives what the field's annotation says; a test checks the table
-    )
+    typed: dict[str, Any] = values  # each kind reads the type of its field; a test checks the table
     settings = Settings(**typed)
     _check_rules(settings, origins)
-    return Resolved(settings, origins, _unknown_environment(environ))
+    return Resolved(settings, origins, _unknown_environment(environ), tuple(former_names))
 
 
 def to_toml(resolved: Resolved) -> str:
-    """Write the settings as a TOML file, each with a comment that says where it came from."""
+    """Write the settings as a TOML file, each with its origin in a comment."""
     lines = ["# The settings that apply. Unset ones are comments; a comment after a value says its origin."]
     for section in dict.fromkeys(setting.section for setting in SETTINGS):
         if section != NODE_SECTION:
@@ -227,7 +223,7 @@ def to_toml(resolved: Resolved) -> str:
 
 
 def _toml_line(setting: Setting, resolved: Resolved) -> str:
-    """Write one setting; one that has no value becomes a comment."""
+    """Write one setting; an unset one becomes a comment."""
     key = setting.name.rpartition(".")[2]
     value = getattr(resolved.settings, setting.attribute)
     origin = resolved.origins[setting.name]
@@ -239,7 +235,7 @@ def _toml_line(setting: Setting, resolved: Resolved) -> str:
 
 
 def _config_bytes(path: Path) -> bytes:
-    """Read the file as it is; it may be a pipe, as a shell makes of `<(…)`."""
+    """Read the file, which may be a pipe, as a shell makes of `<(…)`."""
     try:
         with path.open("rb") as file:
             content = file.read(CONFIG_FILE_BYTES_MAX + 1)
@@ -258,8 +254,8 @@ def _config_bytes(path: Path) -> bytes:
     return content
 
 
-def _file_values(path: Path) -> dict[str, object]:
-    """Read the file: dotted names that are settings, to TOML values."""
+def _file_values(path: Path) -> dict[Setting, tuple[str, object]]:
+    """Read the file: the settings in it, each with its name there and its TOML value."""
     try:
         tables = tomllib.loads(_config_bytes(path).decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -276,39 +272,40 @@ def _file_values(path: Path) -> dict[str, object]:
             written.update({f"{key}.{inner}": one for inner, one in value.items()})
         else:
             written[key] = value
-    found: dict[str, object] = {}
+    found: dict[Setting, tuple[str, object]] = {}
     for name, value in written.items():
-        setting = _BY_NAME.get(name) or _BY_SHORT_NAME.get(name)
+        setting = _BY_ANY_NAME.get(name)
         if setting is None:
             raise SettingError(
                 name, got="no setting of this name", expected=_nearest(name), where=f"file {path}"
             )
-        if setting.name in found:
-            raise _given_twice(setting, setting.short_name, f"file {path}")
-        found[setting.name] = value
+        if setting in found:
+            other = next(one for one in (name, found[setting][0]) if one != setting.name)
+            raise _given_twice(setting, other, f"file {path}")
+        found[setting] = name, value
     return found
 
 
 def _variable_of(setting: Setting, environ: Mapping[str, str]) -> str | None:
-    """The variable that gives the setting; set but empty is as good as unset."""
-    names = [name for name in (setting.environment, setting.short_environment) if name and environ.get(name)]
+    """Return the variable that has the setting; an empty one counts as unset."""
+    names = [name for name in setting.environments if environ.get(name)]
     if len(names) > 1:
         raise _given_twice(setting, names[1], f"environment {names[0]}")
     return names[0] if names else None
 
 
-def _given_twice(setting: Setting, other: str | None, where: str) -> SettingError:
+def _given_twice(setting: Setting, other: str, where: str) -> SettingError:
     return SettingError(setting.name, got=f"{other} as well", expected="one of the two", where=where)
 
 
 def _nearest(name: str) -> str:
-    """Guess what was meant by a name that is no setting."""
+    """Return in words the setting that a name probably means."""
     near = difflib.get_close_matches(name, _BY_NAME, n=1)
     return f"a setting such as {near[0]}" if near else "a setting that `sluice serve --help` lists"
 
 
 def _got(written: object) -> str:
-    """Show a value as it was written; a very long one is cut."""
+    """Return a value as it was written; a very long one is cut."""
     try:
         text = repr(written)
     except (ValueError, RecursionError) as error:
@@ -317,7 +314,7 @@ def _got(written: object) -> str:
 
 
 def _beyond(error: ValueError | RecursionError) -> str:
-    """Say what Python cannot turn from text into a value, or a value into text."""
+    """Return in words what Python cannot turn into a value, or into a text."""
     if isinstance(error, RecursionError):
         return "lists or tables too deep in each other"
     return f"a number of more than {sys.get_int_max_str_digits()} digits"
@@ -334,13 +331,13 @@ def _check_rules(settings: Settings, origins: Mapping[str, str]) -> None:
 
 
 def _unknown_environment(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """List variables that look meant for us and are no setting, without those that Kubernetes makes."""
-    known = {name for setting in SETTINGS for name in (setting.environment, setting.short_environment)}
+    """Return the variables `SLUICE_…` that are no setting, without those that Kubernetes makes."""
+    known = {name for setting in SETTINGS for name in setting.environments}
     known.add(CONFIG_ENVIRONMENT)
     ours = (name for name in environ if name.startswith("SLUICE_") and name not in known)
     return tuple(sorted(name for name in ours if not _is_from_kubernetes(name, environ[name])))
 
 
 def _is_from_kubernetes(name: str, value: str) -> bool:
-    """Whether a Service named `sluice` or `sluice-…` put the variable into this container."""
+    """Return whether a Service named `sluice` or `sluice-…` put the variable into this container."""
     return bool(_KUBERNETES.fullmatch(name)) or (name.endswith("_PORT") and "://" in value)

@@ -1,7 +1,7 @@
-"""The settings of a node: one table, from which everything that knows a setting is made.
+"""The settings of a node: one table, from which options, files, variables and docs/settings.md are made.
 
-Each row of `Settings` below gives the dotted name, the kind, the default, the unit and the help; its place in
-the other forms follows from the name (a few flags have a short one):
+Each row of `Settings` gives the dotted name, the kind, the default, the unit and the help. The other forms
+follow from the name; a few flags have a shorter one:
 
     dotted name     publish.max_block_bytes           verification.mode         grpc.address
     attribute       publish_max_block_bytes           verification_mode         grpc_address
@@ -9,17 +9,23 @@ the other forms follows from the name (a few flags have a short one):
     environment     SLUICE_PUBLISH_MAX_BLOCK_BYTES    SLUICE_VERIFICATION_MODE  SLUICE_GRPC_ADDRESS
     TOML            [publish] max_block_bytes         [verification] mode       [grpc] address
 
+`python -m gateway.settings.table` prints docs/settings.md; a test compares it with the page.
+
 Invariants
   - A setting's unit ends its name, and every time limit of 0 means "no limit".
+  - A default stands here and nowhere else.
+  - A setting that was renamed is read under its former name for one version, with a warning.
   - Nothing here is secret: ledger keys are public keys.
 """
 
 # ruff: noqa: RUF009 - the rows of the table are dataclass fields, made once
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
 from gateway.addresses import Address
 from gateway.limits import ADDRESS_BOOK_NODES_MAX, MESSAGE_BYTES_DEFAULT
@@ -35,23 +41,141 @@ from gateway.settings.kinds import (
     Listed,
     Network,
     Seconds,
+    SettingKind,
     Size,
     Subject,
     Switch,
     Text,
     WholeNumber,
 )
-from gateway.settings.rows import NODE_SECTION, Derived, Setting, row
 
-__all__ = ["NODE_SECTION", "SETTINGS", "Derived", "Setting", "Settings"]
+__all__ = ["NODE_SECTION", "SETTINGS", "Derived", "Setting", "Settings", "markdown", "row"]
 
+NODE_SECTION = "node"
+"""The heading of the settings at the top of the file, in no section."""
+
+_SECONDS: Final = "_seconds"
 _U64_MAX = 2**64 - 1
 _DAY_SECONDS = 86_400.0
 
 
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A default that follows from other settings."""
+
+    words: str
+    """How it follows, for the help: `3 x block_time_seconds`."""
+    compute: Callable[[Settings], object]
+    """Computes it from the settings with plain defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table."""
+
+    name: str
+    """Dotted name, `section.key`, or `key` for those in no section."""
+    kind: SettingKind
+    """How the value is read and written."""
+    default: object
+    """A value of the kind, a `Derived`, or None for "unset"."""
+    unit: str
+    """What the number counts, or "" where it is no number."""
+    help: str
+    """One or two sentences for people."""
+    flag: str
+    """The command line's long option, `--publish-max-block-bytes`."""
+    former_name: str | None = None
+    """The dotted name up to the last version; None where it is the same."""
+
+    @property
+    def attribute(self) -> str:
+        """The name of the field in `Settings`."""
+        return self.name.replace(".", "_")
+
+    @property
+    def environment(self) -> str:
+        """The name of the environment variable."""
+        return _variable(self.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every dotted name that is read: this one and the former one, each with and without its unit."""
+        full = (self.name,) if self.former_name is None else (self.name, self.former_name)
+        return tuple(dict.fromkeys(name for one in full for name in (one, one.removesuffix(_SECONDS))))
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """The environment variable of each of `names`."""
+        return tuple(_variable(name) for name in self.names)
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The long option, with and without its unit."""
+        return _with_and_without_unit(self.flag)
+
+    @property
+    def former_flags(self) -> tuple[str, ...]:
+        """The long option of the former name, with and without its unit; empty where there is none."""
+        return () if self.former_name is None else _with_and_without_unit(_flag(self.former_name))
+
+    def is_former(self, spelling: str) -> bool:
+        """Return whether a dotted name or a variable is one of the former name."""
+        if self.former_name is None:
+            return False
+        former = (self.former_name, self.former_name.removesuffix(_SECONDS))
+        return spelling in former or spelling in map(_variable, former)
+
+    @property
+    def section(self) -> str:
+        """The table in the TOML file, or `NODE_SECTION` for the file's top."""
+        return self.name.rpartition(".")[0] or NODE_SECTION
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the flag may be repeated."""
+        return isinstance(self.kind, Listed)
+
+    @property
+    def default_text(self) -> str:
+        """The default for people: as it would stand in the file, in words, or `unset`."""
+        if isinstance(self.default, Derived):
+            return self.default.words
+        if self.default is None or self.default == ():
+            return "unset"
+        return self.kind.to_toml(self.default).strip('"')
+
+
+def _variable(name: str) -> str:
+    return "SLUICE_" + name.replace(".", "_").upper()
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace(".", "-").replace("_", "-")
+
+
+def _with_and_without_unit(flag: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((flag, flag.removesuffix(_SECONDS.replace("_", "-")))))
+
+
+def row(
+    name: str,
+    kind: SettingKind,
+    default: object,
+    help: str,
+    *,
+    unit: str = "",
+    flag: str = "",
+    former_name: str | None = None,
+) -> Any:
+    """Make the dataclass field of one row; typed `Any`, so that the annotation of the field is its type."""
+    setting = Setting(name, kind, default, unit, help, flag or _flag(name), former_name)
+    return field(default=default, metadata={"setting": setting})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything an operator can set, typed. Made by `setting_sources.resolve`, or by keyword in tests."""
+    """Everything an operator can set, typed; made by `gateway.settings.sources.resolve`."""
 
     # --- node: the file's top -------------------------------------------------------------------------------
     data_dir: Path = row(
@@ -445,12 +569,13 @@ class Settings:
         "times as long, while another has it, too, twice that with each attempt in vain.",
         unit="seconds",
     )
-    catchup_rest_seconds: float = row(
-        "catchup.rest_seconds",
+    catchup_backoff_seconds: float = row(
+        "catchup.backoff_seconds",
         Seconds(3600, none_allowed=False),
         1.0,
-        "Rest of a peer after a first failure; doubled with each further one.",
+        "Backoff from a peer after a first failure; doubled with each further one.",
         unit="seconds",
+        former_name="catchup.rest_seconds",
     )
     catchup_unconfirmed_seconds: float = row(
         "catchup.unconfirmed_seconds",
@@ -472,12 +597,13 @@ class Settings:
     catchup_tls_key: Path | None = row(
         "catchup.tls_key", File(), None, "PEM file of the private key of catchup.tls_certificate."
     )
-    catchup_max_rest_seconds: float = row(
-        "catchup.max_rest_seconds",
+    catchup_max_backoff_seconds: float = row(
+        "catchup.max_backoff_seconds",
         Seconds(_DAY_SECONDS, none_allowed=False),
         60.0,
-        "The longest rest of a peer that fails, and the rest of one that sends what cannot be.",
+        "The longest backoff from a peer that fails, and the backoff from one that sends what cannot be.",
         unit="seconds",
+        former_name="catchup.max_rest_seconds",
     )
 
     # --- control --------------------------------------------------------------------------------------------
@@ -608,3 +734,32 @@ class Settings:
 
 SETTINGS: tuple[Setting, ...] = tuple(one.metadata["setting"] for one in fields(Settings))
 """The rows, in the order of the help."""
+
+
+def markdown() -> str:
+    """Return docs/settings.md: a heading and a table for each section."""
+    lines = [
+        "# Settings of `sluice serve`",
+        "",
+        "Made by `python -m gateway.settings.table > docs/settings.md`; a test compares it with the code.",
+        "",
+        "In rising order of precedence: the default, the TOML file (`--config FILE` or `SLUICE_CONFIG`), the",
+        "environment, the flag. In the environment several values have commas between them. Sizes may be",
+        "written `8MiB`, `1GiB`; a time limit of 0 means no limit. A name that ends in `_seconds` may be",
+        "written without that: `publish.block_timeout`. `sluice serve --print-config` shows what applies,",
+        "and from where.",
+    ]
+    for section in dict.fromkeys(setting.section for setting in SETTINGS):
+        place = "the top of the file" if section == NODE_SECTION else f"`[{section}]`"
+        lines += ["", f"## {section}", "", f"In the TOML file: {place}.", ""]
+        lines += ["| setting | flag | environment | default | unit | |", "|---|---|---|---|---|---|"]
+        for one in SETTINGS:
+            if one.section == section:
+                flag = f"`{one.flag} {one.kind.metavar}`".replace("|", "\\|")
+                cells = (f"`{one.name}`", flag, f"`{one.environment}`", one.default_text, one.unit, one.help)
+                lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,9 +1,9 @@
-"""What is wrong with a node, since when, and what to do: for the person who looks at it at night.
+"""The findings on a node: what is wrong, since when, and what to do, for the operator who looks at night.
 
-Pure. `look` tells the findings of a moment from plain facts; `FindingBook` remembers since when each is
+Pure. `look` reads the findings of a moment from a `NodeReport`; `FindingBook` remembers since when each is
 there. A *problem* is a reason of `/readyz`; a *note* is worth a look, and leaves the node ready.
 
-Each kind names the paragraph of docs/operations.md that goes on from there: `/operations` of the HTTP side.
+Each kind names the section of docs/operations.md that says more, which `/operations` serves.
 """
 
 from __future__ import annotations
@@ -13,32 +13,29 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN, STANDBY_WAIT_SECONDS
-from gateway.pipeline.dispute import Disputed
 from gateway.pipeline.replication_quorum import StandbyFacts, unconfirmed
-from gateway.race.reputation import BackedOff
+from gateway.status.node_report import Finding, NodeReport
 
-__all__ = [
-    "ADVICE",
-    "LACK_SECONDS",
-    "Advice",
-    "Facts",
-    "Finding",
-    "FindingBook",
-    "FindingKind",
-    "Seen",
-    "look",
-    "slug",
-]
+__all__ = ["ADVICE", "Advice", "FindingBook", "FindingKind", "Seen", "look", "slug"]
+
+QUIET_BLOCK_TIMES: Final = 10
+"""So many times `block_time_seconds` without a block are worth a note on the status page..."""
+
+QUIET_SECONDS_MIN: Final = 30.0
+"""...but no shorter time than this."""
+
+STANDBY_WAIT_SECONDS: Final = 3.0
+"""How long a block may wait for standbys before the node says so and is not ready: many times what a standby
+takes that works, and one or two block times."""
 
 
 LACK_SECONDS: Final = 10.0
-"""How long no block is acknowledged before one that the node could not check makes it not ready. While blocks
-come, a publisher could make the node unready at will; a network has a block every few seconds."""
+"""After so long without an acknowledged block, one that the node could not check makes it unready. While
+blocks come, any publisher could do so; a network has a block every few seconds."""
 
 
 class FindingKind(Enum):
-    """The class of a finding."""
+    """The kind of a finding."""
 
     STARTING = "starting"
     STOPPING = "stopping"
@@ -64,7 +61,7 @@ class FindingKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do about a kind of finding."""
+    """The advice on a kind of finding."""
 
     words: str
     """The first thing to do."""
@@ -161,8 +158,8 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
         "Messages are refused",
         is_problem=False,
     ),
-    # The chain goes on, and all but the page is served: a node that took itself out of service for it would
-    # have the others do its work, and might be the last one.
+    # No problem: the chain goes on, and all but the page is served. A node that took itself out of service
+    # for it would leave its work to others, and may be the last one.
     FindingKind.BAD_PAGE: Advice(
         "Nothing, while a peer heals it. Else give the node a peer that has these blocks (peers), or restore "
         "a backup; and look at the disk (smartctl, dmesg).",
@@ -184,83 +181,38 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What a node is asked."""
-
-    is_stopping: bool
-    disk_failure: str | None
-    """Why blocks cannot be written."""
-    is_broken: bool
-    """The publish race has ended on a bug."""
-    catch_up_problem: str | None
-    """Why the node does not come closer to its peers."""
-    given_up_target: int | None
-    """The block that publishers told of and no peer confirmed, while the node still needs the same block."""
-    takes_publishers: bool
-    """It is active."""
-    publisher_count: int
-    """Publishers connected."""
-    quiet_seconds: float
-    """Since a block was acknowledged, or since the node started."""
-    block_time_seconds: float
-    """The network's time between blocks."""
-    certificates: tuple[str, ...] = ()
-    """What is wrong with certificates, or soon will be."""
-    door: tuple[str, ...] = ()
-    """Connections that were refused or ended lately, in words."""
-    standbys: StandbyFacts | None = None
-    """Of the nodes that acknowledgements wait for; None: they wait for none."""
-    is_starting: bool = False
-    """It does not listen for gRPC yet."""
-    disputed: Disputed | None = None
-    """The dispute over its last block."""
-    lack: str | None = None
-    """Why the block that comes next could not be checked here."""
-    stored_seconds: float | None = None
-    """Since a block was acknowledged; None: none was, since the node started."""
-    refused_message: str | None = None
-    """What message was refused for its length, if one was of late."""
-    bad_pages: tuple[str, ...] = ()
-    """Damaged pages of the stream file, in words."""
-    backing_off: tuple[BackedOff, ...] = ()
-    """Who failed blocks again and again, and backs off."""
-    processor: str | None = None
-    """Which tasks of the node get too little processor, in words."""
-
-
 Seen = tuple[FindingKind, str]
-"""A finding of a moment, and its text."""
+"""The kind and the text of a finding at one moment."""
 
 
-def look(facts: Facts) -> list[Seen]:
-    """Tell what is wrong at this moment: problems first."""
+def look(report: NodeReport) -> list[Seen]:
+    """Return what is wrong at this moment, problems first; the report's own findings are not read."""
     seen: list[Seen] = []
-    if facts.is_starting:
+    if report.is_starting:
         seen.append((FindingKind.STARTING, "the node is starting"))
-    if facts.is_stopping:
+    if report.is_stopping:
         seen.append((FindingKind.STOPPING, "the node is stopping"))
-    if facts.disk_failure is not None:
-        seen.append((FindingKind.DISK, f"blocks cannot be written: {facts.disk_failure}"))
-    if facts.lack is not None and _stands(facts):
-        seen.append((FindingKind.LACK, facts.lack))
-    if facts.is_broken:
+    if report.disk_failure is not None:
+        seen.append((FindingKind.DISK, f"blocks cannot be written: {report.disk_failure}"))
+    if report.lack is not None and _stands(report):
+        seen.append((FindingKind.LACK, report.lack))
+    if report.is_broken:
         seen.append((FindingKind.BROKEN, "the publish race has stopped on an internal error, see the log"))
-    if facts.catch_up_problem is not None:
-        seen.append((FindingKind.BEHIND, facts.catch_up_problem))
-    if facts.disputed is not None and facts.disputed.is_dead_end:
-        seen.append((FindingKind.DEAD_END, facts.disputed.text))
-    if facts.standbys is not None:
-        seen += _standbys(facts.standbys)
-    return seen if facts.is_stopping else seen + _notes(facts)
+    if report.catch_up_problem is not None:
+        seen.append((FindingKind.BEHIND, report.catch_up_problem))
+    if report.disputed is not None and report.disputed.is_dead_end:
+        seen.append((FindingKind.DEAD_END, report.disputed.text))
+    if report.quorum is not None:
+        seen += _standbys(report.quorum)
+    return seen if report.is_stopping else seen + _notes(report)
 
 
-def _stands(facts: Facts) -> bool:
-    """Tell whether the chain stands still, so that what one publisher sent may be what all would send.
+def _stands(report: NodeReport) -> bool:
+    """Return whether the chain stands still, so that every publisher may send what the node cannot check.
 
-    While blocks come, the node has what the chain needs: nobody makes it unready by a proof of another kind.
+    While blocks come, the node has what the chain needs: no proof of another kind makes it unready.
     """
-    return facts.stored_seconds is None or facts.stored_seconds >= LACK_SECONDS
+    return report.last_block_age_seconds is None or report.last_block_age_seconds >= LACK_SECONDS
 
 
 def _standbys(facts: StandbyFacts) -> list[Seen]:
@@ -274,64 +226,48 @@ def _standbys(facts: StandbyFacts) -> list[Seen]:
     return seen
 
 
-def _notes(facts: Facts) -> list[Seen]:
+def _notes(report: NodeReport) -> list[Seen]:
     seen: list[Seen] = []
-    if facts.takes_publishers:
-        if facts.publisher_count == 0:
+    if report.sent_elsewhere is None:
+        if report.publisher_count == 0:
             seen.append((FindingKind.NO_PUBLISHERS, "no publisher is connected"))
-        elif facts.publisher_count == 1:
+        elif report.publisher_count == 1:
             seen.append((FindingKind.ONE_PUBLISHER, "only one publisher is connected"))
-        quiet_seconds = max(QUIET_SECONDS_MIN, QUIET_BLOCK_TIMES * facts.block_time_seconds)
-        if facts.quiet_seconds > quiet_seconds:
+        quiet_seconds = max(QUIET_SECONDS_MIN, QUIET_BLOCK_TIMES * report.block_time_seconds)
+        if report.quiet_seconds > quiet_seconds:
             seen.append(
                 (FindingKind.NO_BLOCKS, f"no block was acknowledged for more than {quiet_seconds:g} s")
             )
-    if facts.given_up_target is not None:
-        text = f"publishers told of block {facts.given_up_target}, and no peer has it or one before it"
+    if report.given_up_target is not None:
+        text = f"publishers told of block {report.given_up_target}, and no peer has it or one before it"
         seen.append((FindingKind.UNCONFIRMED, text))
-    if facts.disputed is not None and not facts.disputed.is_dead_end:
-        seen.append((FindingKind.DOUBT, facts.disputed.text))
-    if facts.certificates:
-        seen.append((FindingKind.CERTIFICATE, "; ".join(facts.certificates)))
-    if facts.door:
-        seen.append((FindingKind.CONNECTIONS, "; ".join(facts.door)))
-    if facts.refused_message is not None:
-        seen.append((FindingKind.MESSAGE_TOO_LONG, facts.refused_message))
-    if facts.bad_pages:
-        seen.append((FindingKind.BAD_PAGE, "; ".join(facts.bad_pages)))
-    if facts.backing_off:
-        worst, *others = facts.backing_off
+    if report.disputed is not None and not report.disputed.is_dead_end:
+        seen.append((FindingKind.DOUBT, report.disputed.text))
+    if report.certificates:
+        seen.append((FindingKind.CERTIFICATE, "; ".join(report.certificates)))
+    if report.door:
+        seen.append((FindingKind.CONNECTIONS, "; ".join(report.door)))
+    if report.refused_message is not None:
+        seen.append((FindingKind.MESSAGE_TOO_LONG, report.refused_message))
+    if report.bad_pages:
+        seen.append((FindingKind.BAD_PAGE, "; ".join(report.bad_pages)))
+    if report.backing_off:
+        worst, *others = report.backing_off
         text = f"{worst.words()}: {worst.level} failed blocks in a row or more, backing off"
         seen.append((FindingKind.BLOCKS_HELD, text + (f"; so do {len(others)} others" if others else "")))
-    if facts.processor is not None:
-        seen.append((FindingKind.PROCESSOR, facts.processor))
+    if report.processor is not None:
+        seen.append((FindingKind.PROCESSOR, report.processor))
     return seen
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is wrong, for a while."""
-
-    text: str
-    """What."""
-    since_unix_seconds: float
-    """When it was seen first, as the time of day is now."""
-    advice: str
-    """What to do."""
-    section: str
-    """Where docs/operations.md goes on, a heading."""
-    is_problem: bool
-    """The node is not ready because of it."""
-
-
 class FindingBook:
-    """Remembers since when each kind of finding is there, by a clock that nobody sets."""
+    """The memory of since when each kind of finding is there, by a clock that nobody sets."""
 
     def __init__(self) -> None:
         self._since: dict[FindingKind, float] = {}
 
     def note(self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float) -> tuple[Finding, ...]:
-        """Take note of what is wrong now; what is not among it is over.
+        """Note what is wrong now, and return it with since when; a kind that is not seen is over.
 
         Args:
             seen: what is wrong.
@@ -353,6 +289,6 @@ class FindingBook:
 
 
 def slug(heading: str) -> str:
-    """Give the anchor of a heading, as Markdown readers make it: lower case, hyphens for blanks."""
+    """Return the anchor of a heading, as Markdown readers make it: lower case, hyphens for blanks."""
     kept = "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -_")
     return kept.replace(" ", "-")

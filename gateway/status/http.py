@@ -1,15 +1,14 @@
-"""The HTTP side of a node: is it alive, is it ready, what has it counted.
+"""The HTTP server of a node: probes, metrics and the status page.
 
     GET /healthz    200 as long as the event loop answers
     GET /readyz     200 "ready", or 503 with one reason per line; as JSON where `Accept` prefers it
-    GET /readyz/publishers    the same, and a node that sends publishers elsewhere is not ready for them
+    GET /readyz/publishers    the same; a node that sends publishers elsewhere is not ready for them
     GET /metrics    the Prometheus text format
     GET /           the status page, for people
-    GET /status.json    the same facts
-    GET /operations     what to do about what the page says: docs/operations.md
+    GET /status.json    the same report
+    GET /operations     docs/operations.md, where the findings lead
 
-A health check must not fail because of what it checks: if asking the node goes wrong, that is a reason not
-to be ready, not an error page.
+A probe always gets an answer: an error of ours is a reason not to be ready, and no error page.
 """
 
 from __future__ import annotations
@@ -30,20 +29,29 @@ from datastream.file.places import Places, party_of
 from datastream.server.descriptors import client_descriptors_end, descriptors_max
 from gateway.addresses import Address
 from gateway.errors import Fatal
-from gateway.limits import (
-    HTTP_CONNECTIONS_KEPT,
-    HTTP_CONNECTIONS_MAX,
-    HTTP_SILENT_SECONDS_MAX,
-    HTTP_STOP_SECONDS,
-    HTTP_UNREAD_SECONDS_MAX,
-)
 from gateway.metrics import Metrics
-from gateway.status.operations_page import render_operations
-from gateway.status.status_page import REFRESH_SECONDS, Status, as_json, render
+from gateway.status.node_report import NodeReport
+from gateway.status.status_page import REFRESH_SECONDS, render, render_operations
 
 __all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
 
 log = logging.getLogger(__name__)
+
+HTTP_CONNECTIONS_MAX: Final = 256
+"""Connections at once to the HTTP address, of probes, a scraper, a few browsers; one more is closed."""
+
+HTTP_CONNECTIONS_KEPT: Final = 8
+"""Of these, those that may take the last file descriptors: without one, probes would have a node killed."""
+
+HTTP_SILENT_SECONDS_MAX: Final = 75.0
+"""How long an HTTP client may be connected without a whole request. Scrapers ask again within a minute."""
+
+HTTP_STOP_SECONDS: Final = 1.0
+"""How long a stopping node waits for HTTP clients to take their answers, and as long again for requests that
+have begun. Answers take milliseconds; who does not read them is not waited for."""
+
+HTTP_UNREAD_SECONDS_MAX: Final = 60.0
+"""How long an HTTP client may take nothing of an answer; then it is closed."""
 
 _requests_log = logging.getLogger(f"{__name__}.requests")
 _requests_log.addFilter(lambda record: not _is_about_client(record))
@@ -52,7 +60,7 @@ DESCRIPTORS_DIVISOR: Final = 16
 """One in so many of the process's file descriptors may be an HTTP client."""
 
 LISTEN_BACKLOG: Final = 1_024
-"""Connections that the kernel holds until they are accepted; the next one tries again after a second."""
+"""Connections that the kernel keeps until they are accepted; the next one tries again after a second."""
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -62,20 +70,14 @@ _OPERATIONS = Path(__file__).with_name("operations.md")
 
 
 class NodeView(Protocol):
-    """What the HTTP side needs to know of a node."""
+    """The node, as the HTTP server needs it."""
 
     @property
     def metrics(self) -> Metrics:
         """The node's metrics."""
 
-    def readiness(self) -> list[str]:
-        """Say why the node does not take or serve blocks now, in words; nothing to say means ready."""
-
-    def status(self) -> Status | None:
-        """Say what the node knows of itself; None while it is starting."""
-
-    def publishers_sent_elsewhere(self) -> str | None:
-        """Say why publishers are sent elsewhere, in words; None: they are taken."""
+    def report(self, *, for_page: bool = False) -> NodeReport:
+        """Gather the report of the node; `for_page` with what only the status page shows."""
 
 
 class HttpServer:
@@ -88,15 +90,15 @@ class HttpServer:
         """Where it listens; a port 0 has become the real one."""
 
     async def close(self) -> None:
-        """Stop listening and close what is open. Closing twice does nothing."""
+        """Stop listening, and close all connections. A second call does nothing."""
         self._listener.close()
         await self._runner.cleanup()
 
 
 class _Clients:
-    """The clients of an HTTP server. One that comes when all places are taken gets that of an older one.
+    """The clients of an HTTP server. One that comes when all places are taken gets the place of an older one.
 
-    A probe asks at once, and its answer takes milliseconds; who holds a place and asks nothing is older.
+    A probe asks at once, and its answer takes milliseconds; a client that asks nothing is older.
     """
 
     def __init__(self) -> None:
@@ -114,7 +116,7 @@ class _Clients:
                 self._places.remove(client)
         end, most = self._descriptors_end, self._most
         if end is not None and transport.get_extra_info("socket").fileno() >= end:
-            most = HTTP_CONNECTIONS_KEPT  # a node that others have filled is still alive, and says so
+            most = HTTP_CONNECTIONS_KEPT  # a node that is full of other clients is alive, and says so
         name: tuple[str, int] | None = transport.get_extra_info("peername")  # None: it is gone already
         party = party_of(name[0].partition("%")[0]) if name else ""
         if len(self._places) >= most and (older := self._places.who_gives_way(party)) is not None:
@@ -124,18 +126,18 @@ class _Clients:
 
 
 class _Arrival(asyncio.Protocol):
-    """A new connection, until it is counted.
+    """The protocol of a new connection, until it is counted.
 
     Args:
-        server: aiohttp's, which serves it then.
-        clients: all of them.
+        server: aiohttp's, which serves the connection then.
+        clients: counts it.
     """
 
     def __init__(self, server: web.Server, clients: _Clients) -> None:
         self._server, self._clients = server, clients
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Hand it on."""
+        """Count the client, and hand the connection on."""
         self._clients.take(transport)
         handler = self._server()
         transport.set_protocol(handler)
@@ -143,7 +145,7 @@ class _Arrival(asyncio.Protocol):
 
 
 def make_app(node: NodeView) -> web.Application:
-    """Make the application that answers for `node`."""
+    """Return the application that answers for `node`."""
     app = web.Application()
     app[_NODE] = node
     app.router.add_get("/healthz", _healthz)
@@ -168,7 +170,7 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
         logger=_requests_log,
         handle_signals=False,
         keepalive_timeout=HTTP_SILENT_SECONDS_MAX,
-        # Else the rest of a request is waited for where its client is gone, which no limit would count.
+        # Else the server waits for the rest of a request whose client is gone, which no limit counts.
         handler_cancellation=True,
         shutdown_timeout=HTTP_STOP_SECONDS,
     )
@@ -193,35 +195,42 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
 
 
 def _is_about_client(record: logging.LogRecord) -> bool:
-    """Whether a request was not HTTP, or its client is gone: aiohttp logs a traceback for each."""
+    """Return whether a request was not HTTP, or its client is gone: aiohttp logs a traceback for each."""
     error = None if record.exc_info is None else record.exc_info[1]
     return isinstance(error, HttpProcessingError | ConnectionError)
 
 
-def _reasons(node: NodeView) -> list[str]:
-    """Ask the node; an error while asking is a reason, too."""
+def _report(node: NodeView) -> NodeReport | None:
+    """Ask the node; None: an error of ours."""
     try:
-        return node.readiness()
+        return node.report()
     except Exception:  # the edge of a shell: a probe must get an answer
         log.exception("the readiness of the node could not be found out")
-        return ["internal error, see the log"]
+        return None
+
+
+def _reasons(report: NodeReport | None) -> list[str]:
+    """Return why the node is not ready; an error of ours is a reason."""
+    return ["internal error, see the log"] if report is None else list(report.problems)
 
 
 async def _healthz(_: web.Request) -> web.Response:
-    """Answer; that is all that is asked."""
+    """Answer."""
     return web.Response(text="ok\n", headers=_NO_STORE)
 
 
 async def _readyz(request: web.Request) -> web.Response:
     """Answer 200, or 503 with the reasons."""
-    return _readiness(request, _reasons(request.app[_NODE]))
+    return _readiness(request, _reasons(_report(request.app[_NODE])))
 
 
 async def _readyz_for_publishers(request: web.Request) -> web.Response:
-    """Answer as `_readyz`; for load balancers in front of publishers."""
-    node = request.app[_NODE]
-    elsewhere = node.publishers_sent_elsewhere()
-    return _readiness(request, _reasons(node) + ([] if elsewhere is None else [elsewhere]))
+    """Answer load balancers in front of publishers as `_readyz` does."""
+    report = _report(request.app[_NODE])
+    reasons = _reasons(report)
+    if report is not None and report.sent_elsewhere is not None:
+        reasons.append(report.sent_elsewhere)
+    return _readiness(request, reasons)
 
 
 def _readiness(request: web.Request, reasons: list[str]) -> web.Response:
@@ -238,39 +247,36 @@ def _lines(texts: Iterable[str]) -> str:
 
 async def _page(request: web.Request) -> web.Response:
     """Write the status page."""
-    node = request.app[_NODE]
-    status = node.status()
-    if status is None:
-        return web.Response(text=_lines(_reasons(node)), status=503, headers=_STARTING_HEADERS)
-    page = render(status)
-    return web.Response(text=page, content_type="text/html", headers=_PAGE_HEADERS)
+    report = request.app[_NODE].report(for_page=True)
+    if report.is_starting:
+        return web.Response(text=_lines(report.problems), status=503, headers=_STARTING_HEADERS)
+    return web.Response(text=render(report), content_type="text/html", headers=_PAGE_HEADERS)
 
 
 async def _operations(_: web.Request) -> web.Response:
-    """Write the page about operations; it comes with the code."""
+    """Write docs/operations.md, which comes with the code."""
     text = await asyncio.to_thread(_OPERATIONS.read_text, "utf-8")
     return web.Response(text=render_operations(text), content_type="text/html", headers=_PAGE_HEADERS)
 
 
 async def _status(request: web.Request) -> web.Response:
-    """Write the facts of the status page as JSON."""
-    node = request.app[_NODE]
-    status = node.status()
-    if status is None:
-        return web.json_response({"problems": _reasons(node)}, status=503, headers=_NO_STORE)
-    return web.json_response(as_json(status), headers=_NO_STORE)
+    """Write the report as JSON."""
+    report = request.app[_NODE].report(for_page=True)
+    if report.is_starting:
+        return web.json_response({"problems": report.problems}, status=503, headers=_NO_STORE)
+    return web.json_response(report.as_json(), headers=_NO_STORE)
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    """Write the metrics; `sluice_ready` is brought up to date first."""
+    """Write the metrics, with `sluice_ready` up to date."""
     node = request.app[_NODE]
-    node.metrics.ready.set(0 if _reasons(node) else 1)
+    node.metrics.ready.set(0 if _reasons(_report(node)) else 1)
     headers = {**_NO_STORE, "Content-Type": CONTENT_TYPE_LATEST}
     return web.Response(body=node.metrics.exposition(), headers=headers)
 
 
 def _prefers_json(accept: str) -> bool:
-    """Whether `application/json` stands before `text/plain` in an Accept header; `*/*` alone prefers text."""
+    """Return whether an Accept header has `application/json` before `text/plain`; `*/*` prefers text."""
     kinds = [part.partition(";")[0].strip().lower() for part in accept.split(",")]
     wanted = [kind for kind in kinds if kind in ("application/json", "text/plain", "text/*")]
     return bool(wanted) and wanted[0] == "application/json"

@@ -1,204 +1,191 @@
-"""What a node says of itself: ready or not and why, the status page, `sluice status`, and who operates it.
+"""The report of a node: everything it says of itself at one moment, for people, probes and other programs.
 
-A shell: it asks the rooms of the node, reads the clock, and decides nothing; what the answers mean is in
-`gateway.status.findings`. Every answer comes from the same facts, so that they cannot differ.
+Pure. `gateway.status.reporter` gathers it; whoever is told something of the node reads it here:
 
-    readiness    /readyz, /metrics, the gRPC health service, `sluice status`, `sluice failover`
-    status       the page and /status.json, not before the node has started
-    facts        beside the blocks in serverStatus, for `sluice status`
-
-Source: docs/operations.md, "Watch it".
+    problems          /readyz, /metrics, the gRPC health service, `sluice status`, `sluice failover`
+    findings          the status page, /status.json
+    as_json           /status.json
+    status_facts      the metadata of serverStatus, for `sluice status`
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
 
-from datastream import StreamServer
-from gateway.addresses import Address
-from gateway.cluster.healing import Healer
-from gateway.cluster.peer_follower import PeerFollower
-from gateway.cluster.role_keeper import RoleKeeper
-from gateway.limits import HEALTH_CHECK_SECONDS
-from gateway.logs import tell_left_out
-from gateway.metrics import Metrics
-from gateway.pipeline.conductor import Conductor
+from gateway.pipeline.dispute import Disputed
+from gateway.pipeline.replication_quorum import StandbyFacts
+from gateway.race.history import Won
+from gateway.race.reputation import BackedOff
 from gateway.services.node_service import INSTANCE_KEY
-from gateway.services.subscribe_service import SubscribeService
-from gateway.settings.table import Settings
-from gateway.status.findings import ADVICE, Facts, Finding, FindingBook, look
-from gateway.status.page_facts import gather_status
-from gateway.status.processor_watch import ProcessorWatch
-from gateway.status.status_page import Status
-from gateway.store.block_store import BlockStore
-from gateway.transport.door_notes import DoorNotes
-from gateway.transport.refused_messages import RefusedMessages
-from gateway.transport.tls import ServerTls
-from gateway.transport.tls_watch import certificate_notes
 
-__all__ = ["NodeReport"]
+__all__ = ["Finding", "NodeReport", "PublisherStatus"]
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong, for a while."""
+
+    text: str
+    """What is wrong."""
+    since_unix_seconds: float
+    """When it was seen first, as the time of day is now."""
+    advice: str
+    """What to do."""
+    section: str
+    """The heading in docs/operations.md."""
+    is_problem: bool
+    """It keeps the node from being ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherStatus:
+    """One publisher's stream."""
+
+    name: str
+    doing: str
+    """What it does now, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """What one node says of itself.
+    """The report of a node."""
 
-    Args:
-        settings, metrics, instance: of the node.
-        conductor, ledger, following, keeper, tcp_server, subscribers: the rooms that are asked.
-        certificates: those of the node's servers, as they come.
-        door_notes: what happened at their doors, as they come.
-        refused_messages: those that gRPC refused.
-        healer: knows the damaged pages.
-        processor: knows whether the node gets enough of it.
-    """
+    version: str
+    """Of Sluice."""
+    instance: str
+    """The name of the process; each has another."""
+    phase: str
+    """active, draining, drained or standby."""
+    verification_mode: str
+    """full or hash."""
+    addresses: tuple[tuple[str, str], ...] = ()
+    """Name and address of each server; empty until the node takes connections."""
+    grpc_address: str
+    """Where publishers find the node."""
+    subscriber_address: str = ""
+    """Where subscribers find it; empty: at `grpc_address`."""
+    now_unix_seconds: float
+    """When the report was gathered."""
+    block_time_seconds: float
+    """The network's time between blocks."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        metrics: Metrics,
-        instance: str,
-        *,
-        conductor: Conductor,
-        store: BlockStore,
-        following: PeerFollower,
-        keeper: RoleKeeper,
-        tcp_server: StreamServer,
-        subscribers: SubscribeService,
-        certificates: Sequence[ServerTls],
-        door_notes: Sequence[DoorNotes],
-        refused_messages: RefusedMessages,
-        healer: Healer,
-        processor: ProcessorWatch,
-    ) -> None:
-        self.metrics = metrics
-        self.is_stopping = False
-        self._settings = settings
-        self._instance = instance
-        self._conductor = conductor
-        self._store = store
-        self._following = following
-        self._keeper = keeper
-        self._tcp_server = tcp_server
-        self._subscribers = subscribers
-        self._certificates = certificates
-        self._door_notes = door_notes
-        self._refused_messages = refused_messages
-        self._healer = healer
-        self._processor = processor
-        self._addresses: tuple[tuple[str, str], ...] | None = None
-        self._grpc_address = settings.grpc_address
-        self._subscriber_address = settings.subscriber_address or settings.grpc_address
-        self._finding_book = FindingBook()
-        self._made_at = time.monotonic()
+    first_block: int | None = None
+    """The first block stored; None for an empty node."""
+    last_block: int | None = None
+    """The last committed block."""
+    last_root_hash: str = ""
+    """Its root hash, hexadecimal; empty for an empty node."""
+    last_block_age_seconds: float | None = None
+    """Since this process acknowledged a block; None: it has not yet."""
+    quiet_seconds: float = 0.0
+    """Since this process acknowledged a block, or since it started."""
 
-    def has_started(self, grpc: Address, subscribers: Address, tcp: Address, http: Address) -> None:
-        """Take note that the node listens for publishers, and where its servers are."""
-        self._grpc_address, self._subscriber_address = grpc, subscribers
-        self._addresses = (
-            ("gRPC", str(grpc)),
-            ("subscribers", str(subscribers)),
-            ("data streamer", str(tcp)),
-            ("HTTP", str(http)),
-        )
+    publisher_count: int = 0
+    """Publishers connected."""
+    inflight_bytes: int = 0
+    """Bytes of items that are held and not yet committed."""
+    tcp_clients: int = 0
+    """Data-streamer clients connected."""
+    tcp_slowest_bytes: int = 0
+    """How far the slowest streaming one is behind, in bytes of the stream file."""
+    subscribers: int = 0
+    """Subscribers connected."""
+    subscriber_lag_blocks: int = 0
+    """How far the slowest subscriber is behind."""
+    peers: tuple[str, ...] = ()
+    """Nodes that this one may take blocks from."""
+    followed: str | None = None
+    """The one that it takes blocks from now."""
+    distance_blocks: int | None = None
+    """How many blocks it knows of and does not have; None: it follows nobody."""
+    quorum: StandbyFacts | None = None
+    """The nodes that acknowledgements wait for; None: they wait for none."""
+    awaiting_standbys: int = 0
+    """Blocks on disk here that wait for them."""
 
-    def readiness(self) -> list[str]:
-        """Say why the node does not take or serve blocks now; nothing to say means ready."""
-        return [text for kind, text in look(self._look_facts()) if ADVICE[kind].is_problem]
+    race: tuple[Won, ...] = ()
+    """The last blocks and who won them, the newest last. This and the next three are for the page alone."""
+    winners: tuple[tuple[str, int], ...] = ()
+    """Publishers, and how many of those blocks each won."""
+    median_seconds: float | None = None
+    """Median time from header to acknowledgement over those blocks."""
+    publishers: tuple[PublisherStatus, ...] = ()
+    """Publishers connected; of very many, some."""
 
-    def publishers_sent_elsewhere(self) -> str | None:
-        """Say why publishers are sent elsewhere; None: they are taken."""
-        return self._conductor.arbiter.retired
+    is_starting: bool = False
+    """The node does not listen for gRPC yet."""
+    is_stopping: bool = False
+    disk_failure: str | None = None
+    """Why blocks cannot be written."""
+    is_broken: bool = False
+    """The publish race has ended on a bug."""
+    catch_up_problem: str | None = None
+    """Why the node does not come closer to its peers."""
+    given_up_target: int | None = None
+    """The block that publishers told of and no peer confirmed, while the node still needs the same block."""
+    sent_elsewhere: str | None = None
+    """Why publishers are sent elsewhere; None: they are taken."""
+    certificates: tuple[str, ...] = ()
+    """What is wrong with certificates, or soon will be."""
+    door: tuple[str, ...] = ()
+    """Connections that were refused or ended lately, in words."""
+    disputed: Disputed | None = None
+    """The dispute over the last block."""
+    lack: str | None = None
+    """Why the next block could not be checked here."""
+    refused_message: str | None = None
+    """The message that was refused lately for its length."""
+    bad_pages: tuple[str, ...] = ()
+    """Damaged pages of the stream file, in words."""
+    backing_off: tuple[BackedOff, ...] = ()
+    """Publishers that failed blocks again and again, and back off."""
+    processor: str | None = None
+    """Which tasks of the node get too little processor, in words."""
 
-    def status(self) -> Status | None:
-        """Say what the node knows of itself, for the status page; None while it is starting."""
-        if self._addresses is None:
-            return None
-        return gather_status(
-            self._settings,
-            self._conductor,
-            self._store,
-            phase=self._keeper.phase.value,
-            followed=self._following.followed,
-            distance_blocks=self._following.distance,
-            findings=self._findings(),
-            addresses=self._addresses,
-            tcp_clients=self._tcp_server.client_count,
-            tcp_slowest_bytes=self._tcp_server.lag_bytes,
-            subscribers=self._subscribers.stream_count,
-            subscriber_lag_blocks=self._subscribers.lag_blocks,
-        )
+    findings: tuple[Finding, ...] = ()
+    """What is wrong or worth a look, by `gateway.status.findings`."""
 
-    def facts(self) -> dict[str, object]:
-        """Say what `sluice status` shows beside the blocks."""
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why the node is not ready; empty if it is."""
+        return tuple(finding.text for finding in self.findings if finding.is_problem)
+
+    @property
+    def min_standbys(self) -> int:
+        """How many other nodes must have a block before it is acknowledged."""
+        return 0 if self.quorum is None else self.quorum.min_standbys
+
+    @property
+    def standbys(self) -> tuple[tuple[str, str], ...]:
+        """The nodes that acknowledgements wait for, and what is known of each, in words."""
+        return () if self.quorum is None else self.quorum.states
+
+    def as_json(self) -> dict[str, object]:
+        """Return what /status.json tells, as JSON values."""
+        values = asdict(self)
+        return {name: values.get(name, getattr(self, name)) for name in _STATUS_JSON}
+
+    def status_facts(self) -> dict[str, object]:
+        """Return what serverStatus tells beside the blocks, as JSON values."""
         return {
-            INSTANCE_KEY: self._instance,
-            "role": self._keeper.phase.value,
-            "verification_mode": self._settings.verification_mode,
-            "ready": not self.readiness(),
-            "publishers": self._conductor.arbiter.publisher_count,
-            "subscribers": self._subscribers.stream_count,
-            "tcp_clients": self._tcp_server.client_count,
-            "missing_blocks": self._following.distance or 0,
-            "awaiting_standbys": self._conductor.acknowledging.awaiting_count,
+            INSTANCE_KEY: self.instance,
+            "role": self.phase,
+            "verification_mode": self.verification_mode,
+            "ready": not self.problems,
+            "publishers": self.publisher_count,
+            "subscribers": self.subscribers,
+            "tcp_clients": self.tcp_clients,
+            "missing_blocks": self.distance_blocks or 0,
+            "awaiting_standbys": self.awaiting_standbys,
         }
 
-    def control_facts(self) -> tuple[str, str, int, str, list[str]]:
-        """Say what those who operate the node ask: a `gateway.cluster.control_service.NodeFacts`."""
-        advertised = self._settings.grpc_advertised_address
-        if advertised == self._settings.grpc_address:
-            advertised = self._grpc_address  # with the port that it has got
-        subscribers = ""
-        if self._settings.subscriber_address is not None:
-            subscribers = str(self._subscriber_address.reached_by(advertised.host))
-        publishers = self._conductor.arbiter.publisher_count
-        mode = self._settings.verification_mode
-        return str(advertised), subscribers, publishers, mode, self.readiness()
 
-    async def watch(self, show_readiness: Callable[[bool], None]) -> None:
-        """Show readiness, role and the bytes sent over TCP, now and then, until cancelled.
-
-        Asked this often, the findings know since when something is wrong.
-        """
-        sent_bytes = 0
-        while True:
-            sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
-            self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
-            self.metrics.show_role(self._keeper.phase.value)
-            tell_left_out()
-            show_readiness(not any(finding.is_problem for finding in self._findings()))
-            await asyncio.sleep(HEALTH_CHECK_SECONDS)
-
-    def _findings(self) -> tuple[Finding, ...]:
-        """Say what is wrong, and since when."""
-        now_seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return self._finding_book.note(look(self._look_facts()), time.time(), now_seconds)
-
-    def _look_facts(self) -> Facts:
-        arbiter, acknowledging = self._conductor.arbiter, self._conductor.acknowledging
-        acknowledged_at = acknowledging.acknowledged_at
-        now, in_flight = time.monotonic(), self._conductor.in_flight
-        quiet_since = self._made_at if acknowledged_at is None else acknowledged_at
-        return Facts(
-            is_stopping=self.is_stopping,
-            disk_failure=self._conductor.disk_failure,
-            is_broken=self._conductor.broken.done(),
-            catch_up_problem=self._following.problem,
-            given_up_target=self._following.given_up_target,
-            takes_publishers=arbiter.retired is None,
-            publisher_count=arbiter.publisher_count,
-            quiet_seconds=now - quiet_since,
-            block_time_seconds=self._settings.block_time_seconds,
-            certificates=certificate_notes(self._certificates),
-            door=tuple(words for notes in self._door_notes for words in notes.words()),
-            standbys=acknowledging.standby_facts(),
-            is_starting=self._addresses is None,
-            disputed=in_flight.disputed,
-            lack=in_flight.lack_of(self._conductor.next_to_store),
-            stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
-            refused_message=self._refused_messages.recent,
-            bad_pages=self._healer.words(),
-            backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
-            processor=self._processor.words,
-        )
+_STATUS_JSON: Final = (
+    *("version", "phase", "verification_mode", "addresses", "problems", "findings", "now_unix_seconds"),
+    *("first_block", "last_block", "last_root_hash", "last_block_age_seconds"),
+    *("race", "winners", "median_seconds", "publishers", "inflight_bytes"),
+    *("tcp_clients", "tcp_slowest_bytes", "subscribers", "subscriber_lag_blocks"),
+    *("peers", "followed", "distance_blocks", "min_standbys", "standbys", "awaiting_standbys"),
+)
+"""The keys of /status.json: programs read them."""

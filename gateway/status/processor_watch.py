@@ -1,18 +1,18 @@
-"""Whether a node gets the processor time that it needs: how long its threads were ready and had no processor.
+"""The watch over processor time: how long the tasks of a node were ready and had no processor.
 
 A shell around `Shortage`, which is pure. Linux counts for each thread how long it ran, and how long it waited
-for a processor, also where a limit of its container made it wait:
+for a processor, also when a limit of its container made it wait:
 
     /proc/PID/task/TID/schedstat    ran_ns waited_ns slices
 
-    task        what is looked at
-    event loop  the thread that this lives in: messages, answers, timers
+    task        threads and processes
+    event loop  the thread that made the watch: messages, answers, timers
     commits     the threads that write to the disk
     proofs      the process that checks proofs
     hashing     the processes that hash items
 
-All of them stand on the way to an acknowledgement. What a thread waits for a disk, or for another thread of
-its process, is not counted. Where the kernel does not say, nothing is found.
+All of them are on the way to an acknowledgement. Waiting for a disk, or for another thread of the process,
+does not count. Where the kernel does not tell, the watch finds nothing.
 
 Source: Linux, Documentation/scheduler/sched-stats.rst.
 """
@@ -36,27 +36,27 @@ __all__ = ["ProcessorWatch", "Shortage", "Spent"]
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
-"""How often a look is taken; it costs a tenth of a millisecond."""
+"""Time between two looks, of a tenth of a millisecond each."""
 
 WINDOW_SECONDS: Final = 10.0
 """The time that is judged: some blocks."""
 
 WAITED_SECONDS_MIN: Final = 2.0
-"""A task that waits less in that time holds up nobody much."""
+"""A task that waits less in that time delays nobody much."""
 
 WAITED_TIMES_MIN: Final = 2.0
-"""So many times as long as it runs, a task waits that gets too little: its work takes three times as long.
-Where four busy processes share two cores fairly, it waits once as long."""
+"""A task gets too little if it waits so many times as long as it runs: its work takes three times as long.
+Where four busy processes share two cores fairly, each waits as long as it runs."""
 
 SAID_SECONDS: Final = 60.0
-"""Time between two log lines that say so."""
+"""Time between two log lines about it."""
 
 _COMMITS: Final = "commit"
 """The name of the threads that write to the disk."""
 
 
 class Spent(NamedTuple):
-    """The time of a task."""
+    """The processor time of a task."""
 
     ran_seconds: float
     """On a processor."""
@@ -65,15 +65,15 @@ class Spent(NamedTuple):
 
 
 class Shortage:
-    """Tells from what tasks spent in the last `WINDOW_SECONDS` whether one waits too long."""
+    """The judgement whether a task waited too long in the last `WINDOW_SECONDS`."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Mapping[str, Spent]]] = deque()
         self._is_whole = False
-        """Whether so much time has gone by: a start is not judged, which needs more than what follows."""
+        """The window is over once: a start, which needs more than what follows, is not judged."""
 
     def note(self, now_seconds: float, spent: Mapping[str, Spent]) -> None:
-        """Take in what each task has spent since the look before."""
+        """Take what each task spent since the last look."""
         self._looks.append((now_seconds, spent))
         while now_seconds - self._looks[0][0] >= WINDOW_SECONDS:
             self._looks.popleft()
@@ -81,7 +81,7 @@ class Shortage:
 
     @property
     def words(self) -> str | None:
-        """Which tasks get too little, in words; None: none does."""
+        """The tasks that get too little, in words; None: none does."""
         short = [
             f"{task} ran {spent.ran_seconds:.1f} s and waited {spent.waited_seconds:.1f} s for a processor"
             for task, spent in self._sums().items()
@@ -103,11 +103,11 @@ class Shortage:
 
 
 class ProcessorWatch:
-    """Watches the node of the running event loop; made and closed in it.
+    """The watch of one node; made and closed in its event loop.
 
     Args:
         metrics: is told how long each task has waited.
-        processes: gives the processes that work for the node, each with the name of its task; None is none.
+        processes: returns the worker processes, each with the name of its task; None is none.
     """
 
     def __init__(self, metrics: Metrics, processes: Callable[[], list[tuple[str, int | None]]]) -> None:
@@ -123,11 +123,11 @@ class ProcessorWatch:
 
     @property
     def words(self) -> str | None:
-        """What is wrong now, in words; None: nothing is."""
+        """The shortage, in words; None: there is none."""
         return self._shortage.words
 
     def close(self) -> None:
-        """End it; a second time does nothing."""
+        """End the watch; a second call does nothing."""
         self._task.cancel()
 
     async def _watch(self) -> None:
@@ -138,7 +138,7 @@ class ProcessorWatch:
             self._say(loop.time())
 
     def _look(self) -> dict[str, Spent]:
-        """Return what each task has spent since the last look."""
+        """Return what each task spent since the last look."""
         found = {place: spent for place in self._places() if (spent := _read(place[1])) is not None}
         since: dict[str, Spent] = {}
         for place, (ran_seconds, waited_seconds) in found.items():
@@ -151,7 +151,7 @@ class ProcessorWatch:
         return since
 
     def _places(self) -> list[tuple[str, Path]]:
-        """Give the threads to look at, each with the name of its task."""
+        """Return the threads and processes to look at, each with the name of its task."""
         threads = [("event loop", self._loop_thread)]
         for thread in threading.enumerate():
             if thread.name == _COMMITS and thread.native_id is not None:
@@ -163,7 +163,7 @@ class ProcessorWatch:
         return places
 
     def _say(self, now_seconds: float) -> None:
-        """Log when it begins and when it is over, and the first not too often."""
+        """Log the beginning of a shortage, not too often, and its end."""
         words = self.words
         if words is not None and not self._is_said and now_seconds - self._said_at >= SAID_SECONDS:
             self._is_said, self._said_at = True, now_seconds
@@ -175,7 +175,7 @@ class ProcessorWatch:
 
 
 def _read(path: Path) -> Spent | None:
-    """Read what a thread has spent; None: it is gone, or the kernel does not say."""
+    """Read what a thread spent; None: it is gone, or the kernel does not tell."""
     try:
         ran_ns, waited_ns = path.read_text().split()[:2]
         return Spent(int(ran_ns) / 1e9, int(waited_ns) / 1e9)

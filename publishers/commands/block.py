@@ -13,7 +13,7 @@ from gateway.addresses import parse_address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.blocks.block import Block
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, to_wire
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once

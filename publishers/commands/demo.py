@@ -20,7 +20,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_address
 from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.ignored_signals import unless_ignored
 from gateway.table_lines import table_lines
 from publishers.blocks.block_places import blocks_in, check_no_gaps

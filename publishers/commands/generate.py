@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from gateway.blocks.block import Block
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.key_files import load_private_key, public_key_hex
 from publishers.blocks.block_layouts import BlockFormat, BlockLayout
 from publishers.blocks.block_places import blocks_in

@@ -11,8 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from gateway.commands.finite_range import FiniteRange
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import FiniteRange, NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.logs import one_line
 from gateway.transport.channels import ClientTls

@@ -21,8 +21,7 @@ from rich.text import Text
 
 from gateway.addresses import parse_addresses
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from gateway.commands.finite_range import FiniteRange
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import FiniteRange, NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError
 from gateway.logs import one_line

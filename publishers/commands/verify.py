@@ -15,7 +15,7 @@ from gateway.addresses import Address, parse_address
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from gateway.blocks.root_hash import RootLayout
 from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.commands.named_path import NamedPath
+from gateway.commands.parameter_types import NamedPath
 from gateway.commands.tls_options import tls_options
 from gateway.errors import AddressError, Fatal
 from gateway.transport.channels import ClientTls

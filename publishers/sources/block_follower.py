@@ -46,7 +46,7 @@ _REFUSALS: Final = frozenset(
         _Code.NOT_AVAILABLE,
     }
 )
-_RULES: Final = CatchUpRules(rest_ns=250_000_000, rest_max_ns=5_000_000_000)
+_RULES: Final = CatchUpRules(backoff_ns=250_000_000, backoff_max_ns=5_000_000_000)
 _CHANNEL_OPTIONS: Final = (
     *keepalive(10, 10),
     ("grpc.use_local_subchannel_pool", 1),

@@ -26,8 +26,8 @@ __all__ = ["ChaosNode", "make_nodes"]
 _DISK_BYTES = 64 << 20
 _LOG_ROOM_BYTES = 1 << 20
 _STEADY = (
-    *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-rest-seconds", "0.2"),
-    *("--catchup-max-rest-seconds", "1", "--shutdown-grace-seconds", "5"),
+    *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-backoff-seconds", "0.2"),
+    *("--catchup-max-backoff-seconds", "1", "--shutdown-grace-seconds", "5"),
 )
 
 

@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, FailoverStep, NodeStatus
+from gateway.cluster.failover import FAILOVER_LEASE_SECONDS, Failover, FailoverStep, NodeStatus
 from gateway.cluster.roles import Phase
 from gateway.errors import FailoverFailed
-from gateway.limits import FAILOVER_HOLD_SECONDS
 from tests.chaos.cluster import ChaosNode
 from tests.chaos.script import Fault, FaultKind, choose
 
@@ -169,7 +168,7 @@ class Faults:
                 await asyncio.sleep(LOOK_SECONDS)
 
         # A drained node that nobody asks anything takes publishers again by itself.
-        states = await within(FAILOVER_HOLD_SECONDS + CALM_SECONDS, "nodes that have settled", settle())
+        states = await within(FAILOVER_LEASE_SECONDS + CALM_SECONDS, "nodes that have settled", settle())
         if not any(state.phase is Phase.ACTIVE for state in states.values()):
             await self.fail_over(source, target, force=True)
 

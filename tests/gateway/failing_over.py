@@ -97,8 +97,8 @@ class FakeNode:
     async def state(self) -> NodeStatus:
         return self._call("state")
 
-    async def drain(self, hold_seconds: float, successor: str, drain_id: str) -> NodeStatus:
-        assert hold_seconds > 0
+    async def drain(self, lease_seconds: float, successor: str, drain_id: str) -> NodeStatus:
+        assert lease_seconds > 0
         assert drain_id
         self.drain_id = drain_id
         if self.drained_first:

@@ -27,12 +27,12 @@ def test_the_hierarchy_in_the_docstring_is_the_real_one(module: ModuleType) -> N
     parents = {}
     path: list[str] = []
     for line in (module.__doc__ or "").splitlines():
-        match = re.match(r"    ((?:│   |    )*)(?:├── |└── )?([A-Z]\w+)  ", line + "  ")
+        match = re.match(r"(?:    )?((?:│   |    )*)(├── |└── |(?=GatewayError))([A-Z]\w+)  ", line + "  ")
         if match is None:
             continue
-        depth = 0 if line.startswith("    G") else len(match[1]) // 4 + 1
-        path[depth:] = [match[2]]
-        parents[match[2]] = path[depth - 1] if depth else "Exception"
+        depth = len(match[1]) // 4 + 1 if match[2] else 0
+        path[depth:] = [match[3]]
+        parents[match[3]] = path[depth - 1] if depth else "Exception"
     own = classes(module)
     assert {name: parents[name] for name in own} == {n: cls.__bases__[0].__name__ for n, cls in own.items()}
     assert set(parents) - set(own) <= set(classes(errors))

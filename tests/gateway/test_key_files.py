@@ -18,8 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from gateway.errors import KeyFileError
-from gateway.key_files import create_private_key, load_private_key, public_key_hex
-from gateway.limits import KEY_FILE_BYTES_MAX
+from gateway.key_files import KEY_FILE_BYTES_MAX, create_private_key, load_private_key, public_key_hex
 
 EXPECTED = "expected an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
 

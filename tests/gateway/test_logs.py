@@ -11,8 +11,8 @@ from typing import Literal
 
 import pytest
 
-from gateway.limits import FIELD_CHARACTERS_MAX
 from gateway.logs import (
+    FIELD_CHARACTERS_MAX,
     FLOOD_SECONDS,
     LINES_PER_CAUSE,
     LINES_PER_MESSAGE,

@@ -29,8 +29,8 @@ ROOT: Final = Path(__file__).parents[2]
 WAIT_SECONDS: Final = 900.0 if os.environ.get("SLUICE_LONG") == "1" else 240.0
 _LOOK_SECONDS: Final = 0.1  # each look is a connection: more often takes the processor from those waited for
 _CATCH_UP: Final = (
-    *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-rest-seconds", "0.2"),
-    *("--catchup-max-rest-seconds", "1"),
+    *("--block-time", "1", "--catchup-stall-seconds", "2", "--catchup-backoff-seconds", "0.2"),
+    *("--catchup-max-backoff-seconds", "1"),
 )
 
 

@@ -57,7 +57,7 @@ def test_a_node_that_is_killed_while_it_catches_up_goes_on_where_it_was(tmp_path
             for block in BLOCKS[HELD + 1 :]:
                 yield block
 
-        catching_up = ("--grpc", own, "--peer", peer, "--catchup-rest-seconds", "0.05")
+        catching_up = ("--grpc", own, "--peer", peer, "--catchup-backoff-seconds", "0.05")
         with (
             ServeProcess(tmp_path / "a", "--grpc", peer) as first,
             ServeProcess(tmp_path / "b", *catching_up) as second,

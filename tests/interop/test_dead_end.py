@@ -278,7 +278,7 @@ def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path: Path
             peers: dict[str, Any] = {
                 "peers": (peer.grpc_address,),
                 "catchup_stall_seconds": 1.0,
-                "catchup_rest_seconds": 0.1,
+                "catchup_backoff_seconds": 0.1,
             }
             async with running_node(tmp_path / "node", **RECORD_FILES) as node, wire_to(node) as wire:
                 liar = await wire.publisher("liar")
@@ -312,7 +312,7 @@ def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path: Path
 def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_path: Path) -> None:
     """Two nodes with `commit.min_standbys` 1, whose block 1 is to be another."""
     at = [Address("127.0.0.1", free_port()) for _ in range(2)]
-    both: dict[str, Any] = {**HASH_MODE, "commit_min_standbys": 1, "catchup_rest_seconds": 0.1}
+    both: dict[str, Any] = {**HASH_MODE, "commit_min_standbys": 1, "catchup_backoff_seconds": 0.1}
     a_is: dict[str, Any] = {**both, "grpc_address": at[0], "peers": (at[1],)}
     b_is: dict[str, Any] = {**both, "grpc_address": at[1], "peers": (at[0],), "role": "standby"}
     right_1 = altered(OTHERS[1])

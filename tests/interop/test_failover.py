@@ -18,7 +18,7 @@ from gateway.blocks.block import Block
 from gateway.cluster.control_client import ControlClient
 from gateway.cluster.failover import Failover, FailoverStep
 from gateway.cluster.node_status import collect
-from gateway.cluster.role_file import read_role
+from gateway.cluster.role_keeper import read_role
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import FailoverFailed
 from gateway.node.node import Node
@@ -36,7 +36,7 @@ OPTIONS = ClientOptions(wait=wait_fixed(0.05), machine=MachineLimits(deadline_ns
 async def pair(tmp_path: Path, **changes: Any) -> AsyncIterator[tuple[Node, Node]]:
     """An active node, and its standby."""
     async with running_node(tmp_path / "a", **changes) as a:
-        standby = {"role": "standby", "peers": (a.subscriber_address,), "catchup_rest_seconds": 0.05}
+        standby = {"role": "standby", "peers": (a.subscriber_address,), "catchup_backoff_seconds": 0.05}
         async with running_node(tmp_path / "b", **(standby | changes)) as b:
             yield a, b
 
@@ -80,7 +80,7 @@ def test_a_standby_follows_and_sends_publishers_elsewhere(tmp_path: Path) -> Non
             await level(b, 4)
             elsewhere = await other.publisher("bob")
             await elsewhere.expect("end SUCCESS last 4 about 0", "closed")
-            assert b.account.publishers_sent_elsewhere() is not None
+            assert b.account.report().sent_elsewhere is not None
             assert b.account.readiness() == []
             assert (await other.get_block(3)).block.items == list(BLOCKS[3].items)
             await publisher.block(BLOCKS[5])
@@ -111,7 +111,7 @@ def test_of_two_failovers_at_once_to_two_nodes_one_is_done(tmp_path: Path) -> No
 
     async def main() -> None:
         async with pair(tmp_path) as (a, b), AsyncExitStack() as stack:
-            standby = {"role": "standby", "peers": (a.subscriber_address,), "catchup_rest_seconds": 0.05}
+            standby = {"role": "standby", "peers": (a.subscriber_address,), "catchup_backoff_seconds": 0.05}
             c = await stack.enter_async_context(running_node(tmp_path / "c", **standby))
             await publish((a,), "alice", BLOCKS[:3])
             await level(b, 2)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.role_file import read_role
+from gateway.cluster.role_keeper import read_role
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import FailoverFailed
 from gateway.node.node import Node
@@ -172,7 +172,7 @@ class Scene:
 @asynccontextmanager
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     """Both nodes, level at block 0."""
-    changes: dict[str, Any] = {"role": "standby", "catchup_rest_seconds": 0.05}
+    changes: dict[str, Any] = {"role": "standby", "catchup_backoff_seconds": 0.05}
     async with AsyncExitStack() as stack:
         a = await stack.enter_async_context(running_node(tmp_path / "a"))
         changes["peers"] = (a.grpc_address,)

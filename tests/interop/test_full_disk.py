@@ -184,7 +184,7 @@ def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_is_roo
     async def main() -> None:
         async with AsyncExitStack() as stack:
             active = await stack.enter_async_context(running_node(tmp_path / "active"))
-            settings = {"catchup_rest_seconds": 0.1, "role": "standby", "peers": (active.grpc_address,)}
+            settings = {"catchup_backoff_seconds": 0.1, "role": "standby", "peers": (active.grpc_address,)}
             node = await stack.enter_async_context(running_node(small_disk, **settings))
             async with asyncio.timeout(ANSWER_SECONDS):
                 while not count("peer dropped"):  # noqa: ASYNC110

@@ -86,7 +86,7 @@ def test_a_failover_behind_haproxy(tmp_path: Path) -> None:
     async def main() -> None:
         publish_port, tcp_port = free_ports(2)
         async with running_node(tmp_path / "a") as a:
-            standby = {"role": "standby", "peers": (a.grpc_address,), "catchup_rest_seconds": 0.05}
+            standby = {"role": "standby", "peers": (a.grpc_address,), "catchup_backoff_seconds": 0.05}
             async with running_node(tmp_path / "b", **standby) as b:
                 assert (await ready_for_publishers(a), await ready_for_publishers(b)) == (200, 503)
                 configuration = tmp_path / "haproxy.cfg"

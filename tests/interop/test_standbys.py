@@ -67,7 +67,7 @@ class ClusterNode(ServeProcess):
     def introduce(self, others: Sequence[ClusterNode], least: int, role: str) -> None:
         """Tell it of the others, how many it waits for, and what it is when it starts on an empty folder."""
         words: list[object] = ["--grpc", self.grpc, "--control", self.control, "--tcp", self.tcp]
-        words += ["--role", role, "--commit-min-standbys", least, "--catchup-rest-seconds", "0.1"]
+        words += ["--role", role, "--commit-min-standbys", least, "--catchup-backoff-seconds", "0.1"]
         for other in others:
             words += ["--peer", other.grpc]
         self._arguments = [str(word) for word in words]
@@ -359,7 +359,7 @@ def test_two_active_nodes_confirm_each_others_blocks(tmp_path: Path) -> None:
     async def main() -> None:
         ports = [Address("127.0.0.1", free_port()) for _ in range(2)]
         common: dict[str, Any] = {"commit_min_standbys": 1, "catchup_stall_seconds": 0.2}
-        common |= {"catchup_max_rest_seconds": 2.0}  # where an answer comes later than that
+        common |= {"catchup_max_backoff_seconds": 2.0}  # where an answer comes later than that
         async with (
             running_node(tmp_path / "a", grpc_address=ports[0], peers=(ports[1],), **common) as a,
             running_node(tmp_path / "b", grpc_address=ports[1], peers=(ports[0],), **common) as b,

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.addresses import Address
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
-from gateway.limits import TOLD_AHEAD_BLOCKS_MAX
+from gateway.cluster.catch_up import TOLD_AHEAD_BLOCKS_MAX
 from tests.chaos.link import Link
 from tests.gateway.block_makers import header_item
 from tests.gateway.cluster.test_peer_follower import BLOCKS, FAST, peers, readiness_of, until, until_block

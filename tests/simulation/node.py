@@ -15,9 +15,11 @@ from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier, Verdict
+from gateway.cluster.catch_up import CatchUpRules
 from gateway.cluster.peer_follower import PeerFollower
 from gateway.cluster.standby_watch import StandbyWatch
 from gateway.errors import Fatal
+from gateway.limits import MESSAGE_BYTES_DEFAULT
 from gateway.metrics import Metrics
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.outbox import Outbox
@@ -184,7 +186,14 @@ class SimNode:
         self.conductor_checks = ConductorChecks(world, self.oracle)
         self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
         self.conductor_checks.listen(self.conductor)
-        self.following = PeerFollower(self.conductor, _shared()[1], stall_seconds=STALL_SECONDS)
+        self.following = PeerFollower(
+            self.conductor,
+            _shared()[1],
+            rules=CatchUpRules(),
+            stall_seconds=STALL_SECONDS,
+            block_time_seconds=2.0,
+            message_bytes_max=MESSAGE_BYTES_DEFAULT,
+        )
         self._peers = peers.addresses
         if self._peers:
             self.loop.run(lambda: self.following.catch_up(self._peers))

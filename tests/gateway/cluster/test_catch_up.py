@@ -8,18 +8,20 @@ import pytest
 
 from gateway.cluster.catch_up import (
     DONE,
+    FOLLOWED,
     OUTCOMES,
+    TOLD_AHEAD_BLOCKS_MAX,
     AttemptOutcome,
     CatchUp,
     CatchUpRules,
     Pause,
+    PeerBackoff,
     Range,
-    Rest,
+    Told,
     Try,
 )
-from gateway.limits import TOLD_AHEAD_BLOCKS_MAX
 
-RULES = CatchUpRules(stalled_attempts_max=3, rest_ns=100, rest_max_ns=1_000)
+RULES = CatchUpRules(stalled_attempts_max=3, backoff_ns=100, backoff_max_ns=1_000)
 A, B, C = "a:1", "b:1", "c:1"
 
 
@@ -153,11 +155,11 @@ def test_a_follower_goes_back_to_the_peer_that_it_prefers() -> None:
 def test_how_long_a_peer_rests(outcome: AttemptOutcome, rests: list[int]) -> None:
     machine = behind(A)
     now_ns = 0
-    for rest_ns in rests:
+    for backoff_ns in rests:
         assert machine.step(5, now_ns) == Try(A)
         machine.ended(A, outcome, "", 5, now_ns)
-        assert machine.step(5, now_ns + rest_ns - 1) == Pause(now_ns + rest_ns)
-        now_ns += rest_ns
+        assert machine.step(5, now_ns + backoff_ns - 1) == Pause(now_ns + backoff_ns)
+        now_ns += backoff_ns
 
 
 def test_blocks_make_good_what_a_peer_failed_before() -> None:
@@ -177,12 +179,12 @@ def test_blocks_that_were_noted_while_they_came_make_it_good_too() -> None:
         assert machine.told(A, 0, 30, number) == Range(number, None)
         machine.came_to(number + 2)
         machine.ended(A, AttemptOutcome.UNREACHABLE, "broken", number + 2, 0)
-        assert machine.step(number + 2, 0) == Pause(RULES.rest_ns)
+        assert machine.step(number + 2, 0) == Pause(RULES.backoff_ns)
     machine.told(A, 0, 30, 11)
     machine.ended(A, AttemptOutcome.UNREACHABLE, "broken", 11, 0)
-    assert machine.step(11, 0) == Pause(2 * RULES.rest_ns)
+    assert machine.step(11, 0) == Pause(2 * RULES.backoff_ns)
     machine.ended(A, AttemptOutcome.UNREACHABLE, "it does not answer", 12, 0)  # a publisher brought the block
-    assert machine.step(12, 0) == Pause(RULES.rest_ns)
+    assert machine.step(12, 0) == Pause(RULES.backoff_ns)
 
 
 def test_many_failures_do_not_make_the_rest_overflow() -> None:
@@ -309,12 +311,12 @@ def test_after_any_outcomes_somebody_is_tried_again_in_time() -> None:
             step = machine.step(5, now_ns)
             if isinstance(step, Pause):
                 assert step.until_ns is not None
-                assert now_ns < step.until_ns <= now_ns + RULES.rest_max_ns
+                assert now_ns < step.until_ns <= now_ns + RULES.backoff_max_ns
                 now_ns = step.until_ns
                 step = machine.step(5, now_ns)
             assert isinstance(step, Try)
             machine.ended(step.address, outcome, "", 5, now_ns)
-    assert Rest.NONE.value == "none"
+    assert PeerBackoff.NONE.value == "none"
 
 
 def test_a_block_that_a_long_stream_brought_ends_standing_still() -> None:
@@ -332,8 +334,8 @@ def test_who_else_may_be_asked_how_far_it_is() -> None:
     assert (machine.others(A, 0), machine.others(B, 0)) == ([B], [A])
     machine.step(0, 0)
     machine.ended(A, AttemptOutcome.LIED, "", 0, 0)
-    assert machine.others(B, RULES.rest_max_ns - 1) == []
-    assert machine.others(B, RULES.rest_max_ns) == [A]
+    assert machine.others(B, RULES.backoff_max_ns - 1) == []
+    assert machine.others(B, RULES.backoff_max_ns) == [A]
 
 
 def test_a_follower_all_of_whose_peers_lie_says_so_at_once_until_a_block_comes() -> None:
@@ -375,7 +377,7 @@ def test_one_that_catches_up_has_publishers_beside_a_peer_that_lies() -> None:
 
 # --- a target that no peer confirms -------------------------------------------------------------------------
 
-DOUBTING = CatchUpRules(stalled_attempts_max=3, rest_ns=100, rest_max_ns=1_000, unconfirmed_ns=5_000)
+DOUBTING = CatchUpRules(stalled_attempts_max=3, backoff_ns=100, backoff_max_ns=1_000, unconfirmed_ns=5_000)
 FAR = 2**64 - 1
 
 
@@ -409,7 +411,7 @@ def test_it_is_given_up_in_time_though_every_peer_rests() -> None:
     for now_ns in (0, 100, 4_000):
         machine.step(5, now_ns)
         machine.ended(A, AttemptOutcome.LIED, "it lies", 5, now_ns)
-    machine.rules = CatchUpRules(stalled_attempts_max=3, rest_max_ns=1_000, unconfirmed_ns=500)
+    machine.rules = CatchUpRules(stalled_attempts_max=3, backoff_max_ns=1_000, unconfirmed_ns=500)
     assert machine.step(5, 4_100) == Pause(4_500)
     assert machine.step(5, 4_500) is DONE
 
@@ -495,7 +497,7 @@ def test_what_a_peer_shows_after_a_target_was_given_up_is_a_problem_if_it_does_n
 
 
 def test_without_a_time_limit_it_is_never_given_up() -> None:
-    machine = CatchUp((A,), CatchUpRules(stalled_attempts_max=3, rest_ns=100, unconfirmed_ns=0))
+    machine = CatchUp((A,), CatchUpRules(stalled_attempts_max=3, backoff_ns=100, unconfirmed_ns=0))
     machine.aim(FAR)
     stand_still(machine, 0)
     assert machine.step(5, 10**15) == Try(A)
@@ -576,16 +578,18 @@ def test_who_is_left_for_an_active_peer_is_not_tried_before_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "rest_ns"),
+    ("outcome", "backoff_ns"),
     [(AttemptOutcome.UNREACHABLE, 100), (AttemptOutcome.BROKE_OFF, 100), (AttemptOutcome.STALLED, 1_000)],
 )
-def test_an_active_peer_that_failed_is_not_preferred_at_once(outcome: AttemptOutcome, rest_ns: int) -> None:
+def test_an_active_peer_that_failed_is_not_preferred_at_once(
+    outcome: AttemptOutcome, backoff_ns: int
+) -> None:
     machine = follower_of(B, role="active")
     machine.ended(B, outcome, "", 10, 0)
     machine.told(A, 0, 9, 10, "standby")
     machine.noted(B, 0, 30, "active")
-    assert machine.active_beside(A, 10, rest_ns - 1) is None
-    assert machine.active_beside(A, 10, rest_ns) == B
+    assert machine.active_beside(A, 10, backoff_ns - 1) is None
+    assert machine.active_beside(A, 10, backoff_ns) == B
 
 
 def test_an_active_peer_of_another_chain_is_never_preferred_before_it_brings_a_block() -> None:
@@ -600,3 +604,85 @@ def test_an_active_peer_of_another_chain_is_never_preferred_before_it_brings_a_b
     machine.ended(B, AttemptOutcome.BROKE_OFF, "", 12, 10_000)
     machine.noted(B, 0, 30, "active")
     assert machine.active_beside(A, 12, 20_000) == B
+
+
+# --- the backoff from a peer that is followed live: its failures are soon forgotten, its faults are not ----
+
+LONG_RULES = CatchUpRules(backoff_ns=100, backoff_max_ns=60_000)
+LASTS = {Told.LEVEL: 4, Told.MORE: 30}
+"""The last block of a peer that says this to a node that needs block 5."""
+
+
+def rests_of(machine: CatchUp, outcome: AttemptOutcome, told: Told, count: int, now_ns: int = 0) -> list[int]:
+    """Have as many attempts end so, each as soon as it may begin; give the rests."""
+    rests = []
+    for _ in range(count):
+        assert machine.step(5, now_ns) == Try(A)
+        if told is not Told.NOTHING:
+            assert machine.told(A, 0, LASTS[told], 5) == Range(5, None)
+        machine.ended(A, outcome, "", 5, now_ns)
+        pause = machine.step(5, now_ns)
+        assert isinstance(pause, Pause)
+        assert pause.until_ns is not None
+        rests.append(pause.until_ns - now_ns)
+        now_ns = pause.until_ns
+    return rests
+
+
+RISING = [100, 200, 400, 800, 1_600, 3_200, 6_400]
+A_LITTLE = [100, 200, 400, 800, 800, 800, 800]
+
+
+@pytest.mark.parametrize("told", Told)
+@pytest.mark.parametrize(
+    "outcome", [AttemptOutcome.UNREACHABLE, AttemptOutcome.BROKE_OFF, AttemptOutcome.STALLED]
+)
+def test_a_followed_peer_that_owes_nothing_is_not_left_alone_for_long(
+    outcome: AttemptOutcome, told: Told
+) -> None:
+    """The active node was started again after 37 s, and its standby found it after 24 s more."""
+    rests = rests_of(CatchUp((A,), LONG_RULES, live=True), outcome, told, 7)
+    assert rests == (A_LITTLE if (outcome, told) in FOLLOWED else RISING)
+
+
+def test_who_owes_blocks_or_sends_what_cannot_be_is_treated_as_ever() -> None:
+    assert {told for _, told in FOLLOWED} == {Told.NOTHING, Told.LEVEL}
+    assert {outcome for outcome, _ in FOLLOWED} == {AttemptOutcome.UNREACHABLE, AttemptOutcome.BROKE_OFF}
+    assert set(FOLLOWED.values()) == {PeerBackoff.RISING_A_LITTLE}
+    for told in Told:
+        machine = CatchUp((A,), LONG_RULES, live=True)
+        assert rests_of(machine, AttemptOutcome.LIED, told, 3) == [60_000] * 3
+
+
+def test_one_that_catches_up_leaves_a_peer_that_is_away_alone_as_before() -> None:
+    machine = CatchUp((A,), LONG_RULES)
+    machine.aim(20)
+    assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 7) == RISING
+    assert OUTCOMES[AttemptOutcome.UNREACHABLE] is PeerBackoff.RISING
+
+
+def test_a_peer_that_ends_streams_in_order_is_asked_again_soon_and_is_no_problem() -> None:
+    """A publisher that broke off again and again had the standby of its node wait for 30 s."""
+    machine = CatchUp((A,), CatchUpRules(stalled_attempts_max=1, backoff_ns=100), live=True)
+    assert rests_of(machine, AttemptOutcome.CLOSED, Told.LEVEL, 9) == [100] * 9
+    assert machine.problem is None
+
+
+def test_a_followed_peer_that_was_level_is_taken_for_well_again() -> None:
+    machine = CatchUp((A,), LONG_RULES, live=True)
+    assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 7) == A_LITTLE
+    machine.told(A, 0, 4, 5)
+    machine.heard(A, 5, 5)
+    assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 1, 10_000) == [800], (
+        "it has more than was sent"
+    )
+    machine.heard(A, 4, 5)
+    assert rests_of(machine, AttemptOutcome.UNREACHABLE, Told.NOTHING, 2, 20_000) == [100, 200]
+
+
+def test_a_peer_that_stalls_is_not_forgiven_for_saying_that_it_is_level() -> None:
+    machine = CatchUp((A,), LONG_RULES, live=True)
+    assert rests_of(machine, AttemptOutcome.STALLED, Told.MORE, 5) == RISING[:5]
+    machine.told(A, 0, 4, 5)
+    machine.heard(A, 4, 5)
+    assert rests_of(machine, AttemptOutcome.STALLED, Told.MORE, 2, 10_000) == RISING[5:]

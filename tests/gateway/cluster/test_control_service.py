@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,10 @@ from gateway.api import control_pb2, control_pb2_grpc
 from gateway.blocks.errors import LayoutError
 from gateway.cluster import role_keeper
 from gateway.cluster.control_client import ControlClient
-from gateway.cluster.control_service import ControlService
-from gateway.cluster.role_file import read_role
-from gateway.cluster.role_keeper import RoleKeeper
+from gateway.cluster.control_service import CONTROL_SECONDS_MAX, ControlService
+from gateway.cluster.role_keeper import RoleKeeper, read_role
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import NodeCallFailed
-from gateway.limits import CONTROL_SECONDS_MAX
 from gateway.store.block_store import BlockStore
 from tests.certificates import Authority
 from tests.gateway.cluster.test_peer_follower import until
@@ -30,6 +29,17 @@ from tests.nodes import ANSWER_SECONDS, running_node
 ITSELF = "itself:40840"
 
 
+@dataclass(frozen=True)
+class Report:
+    """What the node says of itself."""
+
+    grpc_address: str = "127.0.0.1:40840"
+    subscriber_address: str = "127.0.0.1:40843"
+    publisher_count: int = 2
+    verification_mode: str = "full"
+    problems: tuple[str, ...] = ("a problem",)
+
+
 @asynccontextmanager
 async def controlled(stage: Stage, keeper: RoleKeeper) -> AsyncIterator[ControlClient]:
     """The control service on a port, and a client of it."""
@@ -38,10 +48,7 @@ async def controlled(stage: Stage, keeper: RoleKeeper) -> AsyncIterator[ControlC
     async def is_itself(address: str) -> bool:
         return address == ITSELF
 
-    def facts() -> tuple[str, str, int, str, list[str]]:
-        return "127.0.0.1:40840", "127.0.0.1:40843", 2, "full", ["a problem"]
-
-    service = ControlService(keeper, stage.store, facts, is_itself, "feed")
+    service = ControlService(keeper, stage.store, Report, is_itself, "feed")
     control_pb2_grpc.add_NodeControlServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

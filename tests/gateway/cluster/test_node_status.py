@@ -11,7 +11,7 @@ import pytest
 from grpc import aio
 
 from gateway.cluster import node_status
-from gateway.cluster.node_status import NodeAnswer, NodesView, collect
+from gateway.cluster.node_status import NodeRow, NodesView, collect
 from publishers.blocks.block_summary import summarize
 from tests.gateway.fake_peer import fake_peer, nonsense_peer
 from tests.nodes import make_blocks, running_node
@@ -98,7 +98,7 @@ def test_a_node_whose_answer_does_not_parse_has_that_as_its_error(tmp_path: Path
             words = "got a message that does not parse, expected a"
             assert view.reports[0].error == f"its status: {words} ServerStatusResponse"
             assert (view.reports[1].last, view.healthy) == (7, False)
-            report = NodeAnswer(nonsense)
+            report = NodeRow(nonsense)
             async with aio.insecure_channel(nonsense) as channel:
                 await node_status._ask_root(report, channel, 7)
             assert report.error == f"block 7: {words} BlockResponse"
@@ -107,17 +107,17 @@ def test_a_node_whose_answer_does_not_parse_has_that_as_its_error(tmp_path: Path
 
 
 def test_nodes_without_a_common_block_are_not_compared() -> None:
-    view = NodesView([NodeAnswer("a:1", 0, 3), NodeAnswer("b:1", 5, 9)], None)
+    view = NodesView([NodeRow("a:1", 0, 3), NodeRow("b:1", 5, 9)], None)
     assert view.agree is None
     assert view.healthy
 
 
 def test_the_table() -> None:
     reports = [
-        NodeAnswer("10.0.0.1:40840", 0, 41, {"role": "active", "ready": True, "publishers": 3}, "ab" * 48),
-        NodeAnswer("10.0.0.2:40840", 0, 40, {"ready": False, "role": ["hostile"]}, "ab" * 48),
-        NodeAnswer("10.0.0.3:40840"),
-        NodeAnswer("10.0.0.4:40840", error="UNAVAILABLE: away\x1b[2J"),
+        NodeRow("10.0.0.1:40840", 0, 41, {"role": "active", "ready": True, "publishers": 3}, "ab" * 48),
+        NodeRow("10.0.0.2:40840", 0, 40, {"ready": False, "role": ["hostile"]}, "ab" * 48),
+        NodeRow("10.0.0.3:40840"),
+        NodeRow("10.0.0.4:40840", error="UNAVAILABLE: away\x1b[2J"),
     ]
     lines = NodesView(reports, 40).lines()
     assert lines[0].split() == (

@@ -44,14 +44,14 @@ STRANGE = make_blocks(30, seed=8)
 FORGED = make_blocks(30, key=key_of_seed(8))
 """The same chain, signed by a key that nobody knows."""
 FAST: dict[str, Any] = {
-    "catchup_rest_seconds": 0.02,
-    "catchup_max_rest_seconds": 0.2,
+    "catchup_backoff_seconds": 0.02,
+    "catchup_max_backoff_seconds": 0.2,
     "catchup_stall_seconds": 0.2,
 }
 # However busy the machine is, none is given up for its silence, and none is asked in passing what it has.
 CALM = FAST | {"catchup_stall_seconds": 60.0}
 # One that is left does not come back, either.
-LEFT = CALM | {"catchup_rest_seconds": 30.0, "catchup_max_rest_seconds": 60.0}
+LEFT = CALM | {"catchup_backoff_seconds": 30.0, "catchup_max_backoff_seconds": 60.0}
 NOWHERE = Address("127.0.0.1", 1)
 
 
@@ -413,7 +413,7 @@ def test_a_follower_keeps_level_goes_to_another_peer_and_stops(tmp_path: Path) -
             assert follower.following.distance is None
             await publisher.block(BLOCKS[10])
             await until_block(second, 10)
-            assert follower.ledger.last_number == 9
+            assert follower.store.last_number == 9
             follower.following.follow([str(second.grpc_address)])
             await until_block(follower, 10)
 
@@ -595,5 +595,25 @@ def test_stopping_waits_for_the_blocks_that_have_come(tmp_path: Path) -> None:
             last = node.store.last_number
             await asyncio.sleep(0)
             assert node.store.last_number == last
+
+    asyncio.run(scenario())
+
+
+def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From peers at least the default is taken, so that is made small here."""
+    monkeypatch.setattr("gateway.node.node.MESSAGE_BYTES_DEFAULT", 64 * 1024)
+    large = Block(0, (*BLOCKS[0].items[:1], field_item(4, bytes(5_000_000)), *BLOCKS[0].items[1:]))
+
+    async def scenario() -> None:
+        async with fake_peer([large]) as peer:
+            settings = CALM | {"catchup_max_stalled_attempts": 2, "grpc_max_message_bytes": 1_000_000}
+            async with running_node(tmp_path, **settings, peers=peers(peer.address)) as node:
+                await until(lambda: node.following.problem is not None)
+                assert node.following.problem is not None
+                assert "expected at most 1000000; raise grpc.max_message_bytes of this node" in (
+                    node.following.problem
+                )
 
     asyncio.run(scenario())

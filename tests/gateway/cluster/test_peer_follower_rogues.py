@@ -36,7 +36,7 @@ from tests.gateway.store.test_block_store import logged
 from tests.nodes import make_blocks, running_node
 
 BLOCKS = make_blocks(40)
-SETTINGS: dict[str, Any] = {"catchup_rest_seconds": 30.0, "catchup_stall_seconds": 5.0}
+SETTINGS: dict[str, Any] = {"catchup_backoff_seconds": 30.0, "catchup_stall_seconds": 5.0}
 
 
 async def crawls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -154,7 +154,7 @@ def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again
 ) -> None:
     """Each time, a standby left the honest peer for it, and blocks waited until it had stalled."""
     monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.05)
-    settings = SETTINGS | {"catchup_stall_seconds": 0.4, "catchup_rest_seconds": 0.02}
+    settings = SETTINGS | {"catchup_stall_seconds": 0.4, "catchup_backoff_seconds": 0.02}
 
     async def honest_and_live(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
         for response in whole(*peer.blocks[start:]):
@@ -194,7 +194,7 @@ def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Path) -> 
         node_pb2_grpc.add_BlockNodeServiceServicer_to_server(Talkative(BLOCKS), server)
         address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
         await server.start()
-        settings = SETTINGS | {"catchup_rest_seconds": 0.01}
+        settings = SETTINGS | {"catchup_backoff_seconds": 0.01}
         async with running_node(tmp_path, **settings, peers=peers(address), role="standby") as node:
             await until(lambda: node.following.problem is not None)
             [reason] = node.account.readiness()
@@ -283,7 +283,7 @@ def test_all_rogues_at_once_beside_one_honest_peer(
 ) -> None:
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.5)
     monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)
-    settings = SETTINGS | {"catchup_stall_seconds": 0.5, "catchup_rest_seconds": 0.1}
+    settings = SETTINGS | {"catchup_stall_seconds": 0.5, "catchup_backoff_seconds": 0.1}
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:

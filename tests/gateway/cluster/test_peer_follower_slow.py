@@ -13,8 +13,8 @@ import pytest
 from gateway.blocks.items import field_item
 from gateway.cluster import peer_follower as following
 from gateway.cluster.catch_up import Range
+from gateway.cluster.peer_follower import PEER_BLOCK_DOUBLINGS_MAX
 from gateway.cluster.peer_stream import PeerStream
-from gateway.limits import PEER_BLOCK_DOUBLINGS_MAX
 from gateway.transport.channels import open_channel
 from tests.gateway.cluster.test_peer_follower import peers, until, until_block
 from tests.gateway.fake_peer import FakePeer, Response, fake_peer, items_of, whole
@@ -24,7 +24,7 @@ from tests.nodes import make_blocks, running_node
 BLOCKS = make_blocks(8)
 BLOCK_SECONDS = 1_000.0
 # A peer that is silent for so long has stalled: a dripping one never is, however busy the machine.
-SETTINGS = {"catchup_rest_seconds": 30.0, "catchup_stall_seconds": 5.0}
+SETTINGS = {"catchup_backoff_seconds": 30.0, "catchup_stall_seconds": 5.0}
 
 
 async def drips(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:

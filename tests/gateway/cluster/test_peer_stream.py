@@ -18,8 +18,8 @@ from gateway.blocks.block import Block
 from gateway.blocks.items import ItemKind, field_item
 from gateway.cluster import peer_stream
 from gateway.cluster.catch_up import AttemptOutcome, Range
-from gateway.cluster.peer_stream import ENDINGS, PeerStream
-from gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, PEER_POLL_FAILURES_MAX, TURN_ITEMS_MIN
+from gateway.cluster.peer_stream import ENDINGS, PEER_POLL_FAILURES_MAX, PeerStream
+from gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
 from gateway.race.tables import EndStatus
 from gateway.services import subscription_client as subscription
 from gateway.transport.channels import open_channel
@@ -389,7 +389,10 @@ def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             peer = await stack.enter_async_context(fake_peer(BLOCKS, once))
-            rests = CALM | {"catchup_rest_seconds": 0.02, "catchup_max_rest_seconds": 10 * ANSWER_SECONDS}
+            rests = CALM | {
+                "catchup_backoff_seconds": 0.02,
+                "catchup_max_backoff_seconds": 10 * ANSWER_SECONDS,
+            }
             node = await stack.enter_async_context(running_node(tmp_path, **rests, peers=peers(peer.address)))
             await until_block(node, 7)
             assert peer.asked == [(0, 7), (2, 7)]

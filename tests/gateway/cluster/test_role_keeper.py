@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import stat
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from gateway.cluster import role_keeper
-from gateway.cluster.peer_follower import PeerSaid
-from gateway.cluster.role_file import ROLE_FILE_NAME, read_role, write_role
-from gateway.cluster.role_keeper import RoleKeeper
+from gateway.cluster.node_status import NodeAnswer
+from gateway.cluster.role_keeper import ROLE_FILE_NAME, RoleKeeper, read_role, write_role
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import Fatal, RoleRefused
 from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
@@ -32,11 +34,11 @@ class FakeFollowing:
         self.calls: list[tuple[str, ...]] = []
         """`catch up` or `follow` with the addresses, or `stop`."""
         self._runs = False
-        self.said: dict[str, PeerSaid] = {}
+        self.said: dict[str, NodeAnswer] = {}
         """What other nodes say."""
 
-    async def said_by(self, address: str) -> PeerSaid:
-        return self.said.get(address, PeerSaid())
+    async def said_by(self, address: str) -> NodeAnswer:
+        return self.said.get(address, NodeAnswer())
 
     def catch_up(self, addresses: Sequence[str]) -> None:
         self._start("catch up", addresses)
@@ -59,6 +61,7 @@ def keep(stage: Stage, role: str = "active", **options: float) -> tuple[RoleKeep
     following = FakeFollowing()
     record = RoleRecord("active") if role == "active" else RoleRecord("standby")
     data_dir = stage.store.data_dir
+    options = {"drain_seconds": 10.0} | options
     keeper = RoleKeeper(data_dir, record, stage.conductor, stage.store, following, peers=(OTHER,), **options)
     return keeper, following
 
@@ -128,15 +131,15 @@ def test_a_hold_that_runs_out_makes_the_node_active_again(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("said", "phase"),
     [
-        (PeerSaid(0, 0, "b", "active"), Phase.STANDBY),
-        (PeerSaid(0, 7, "b", "active"), Phase.STANDBY),
-        (PeerSaid(None, None, "b", "active"), Phase.ACTIVE),  # it has less than was handed over
-        (PeerSaid(0, 7, "b", "standby"), Phase.ACTIVE),
-        (PeerSaid(), Phase.ACTIVE),  # it does not answer
+        (NodeAnswer(0, 0, "b", "active"), Phase.STANDBY),
+        (NodeAnswer(0, 7, "b", "active"), Phase.STANDBY),
+        (NodeAnswer(None, None, "b", "active"), Phase.ACTIVE),  # it has less than was handed over
+        (NodeAnswer(0, 7, "b", "standby"), Phase.ACTIVE),
+        (NodeAnswer(), Phase.ACTIVE),  # it does not answer
     ],
 )
 def test_where_the_successor_is_active_a_hold_that_runs_out_makes_no_second_one(
-    tmp_path: Path, said: PeerSaid, phase: Phase
+    tmp_path: Path, said: NodeAnswer, phase: Phase
 ) -> None:
     async def scene(stage: Stage) -> None:
         keeper, following = keep(stage)
@@ -162,11 +165,11 @@ def test_where_the_successor_is_active_a_hold_that_runs_out_makes_no_second_one(
 def test_a_disk_that_refuses_as_the_hold_runs_out_is_asked_again(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         keeper, following = keep(stage)
-        following.said[PEER] = PeerSaid(0, 7, "b", "active")
+        following.said[PEER] = NodeAnswer(0, 7, "b", "active")
         await keeper.drain(30, PEER)
         (tmp_path / "role.new").mkdir()
-        keeper._release_hold()
-        keeper._on_hold_ended()
+        keeper._end_lease()
+        keeper._on_lease_ended()
         assert keeper._resuming is not None
         await keeper._resuming
         assert keeper.phase is Phase.DRAINED
@@ -279,7 +282,7 @@ def test_a_drained_node_is_not_drained_for_another_successor(tmp_path: Path) -> 
         assert first is None
         assert isinstance(second, RoleRefused)
         assert (keeper.phase, read_role(tmp_path)) == (Phase.DRAINED, RoleRecord("standby", PEER))
-        assert keeper._hold is not None, "its hold goes on"
+        assert keeper._lease is not None, "its lease goes on"
         await keeper.close()
 
     play(tmp_path, scene)
@@ -292,7 +295,7 @@ def test_one_that_is_drained_anew_as_its_hold_runs_out_stays_so(tmp_path: Path) 
         resuming = asyncio.ensure_future(keeper.resume())
         draining = asyncio.ensure_future(keeper.drain(30, OTHER))
         await asyncio.sleep(0)  # both are before what the end of the hold does, in the same round
-        keeper._on_hold_ended()
+        keeper._on_lease_ended()
         await asyncio.gather(resuming, draining)
         assert keeper._resuming is not None
         await keeper._resuming
@@ -532,3 +535,67 @@ def test_a_drain_that_standbys_hold_up_says_which(tmp_path: Path) -> None:
         )
 
     on_stage(tmp_path, scene, standbys=standbys)
+
+
+@pytest.mark.parametrize(
+    "record", [RoleRecord("active"), RoleRecord("standby"), RoleRecord("standby", "[2001:db8::1]:40840")]
+)
+def test_what_is_written_comes_back(tmp_path: Path, record: RoleRecord) -> None:
+    assert read_role(tmp_path) is None
+    write_role(tmp_path, RoleRecord("active"))
+    write_role(tmp_path, record)
+    assert read_role(tmp_path) == record
+    assert [path.name for path in tmp_path.iterdir()] == [ROLE_FILE_NAME]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"role": "leader"}',
+        '{"role": 1}',
+        '{"role": "standby", "followed": "somewhere"}',
+        '{"role": "standby", "followed": 7}',
+        '{"role": "standby", "followed": "192.0.2.7:0"}',
+        "[" * 100_000,
+    ],
+)
+def test_what_cannot_be_read_is_fatal(tmp_path: Path, text: str) -> None:
+    path = tmp_path / ROLE_FILE_NAME
+    path.write_text(text)
+    with pytest.raises(Fatal) as caught:
+        read_role(tmp_path)
+    assert str(caught.value) == (
+        f"{path}: got {text[:200]!r}, "
+        'expected an object such as {"role": "standby", "followed": "host:port"}'
+    )
+
+
+def test_a_disk_that_refuses_leaves_what_was_remembered(tmp_path: Path) -> None:
+    write_role(tmp_path, RoleRecord("standby"))
+    (tmp_path / "role.new").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write_role(tmp_path, RoleRecord("active"))
+    assert read_role(tmp_path) == RoleRecord("standby")
+
+
+@pytest.mark.parametrize("before", [None, RoleRecord("standby", "192.0.2.7:40840")])
+def test_a_disk_that_refuses_the_folder_leaves_what_was_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: RoleRecord | None
+) -> None:
+    """The last step: the new file is in its place by then, and a restart would find it."""
+    if before is not None:
+        write_role(tmp_path, before)
+    flush = os.fsync
+
+    def refuse_folders(number: int) -> None:
+        if stat.S_ISDIR(os.fstat(number).st_mode):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        flush(number)
+
+    monkeypatch.setattr(os, "fsync", refuse_folders)
+    with pytest.raises(OSError, match=r"^\[Errno 5\] Input/output error$"):
+        write_role(tmp_path, RoleRecord("active"))
+    assert read_role(tmp_path) == before

@@ -65,7 +65,7 @@ def test_a_node_lost_in_the_middle_comes_back_as_the_standby_of_its_successor(ph
     assert RoleState(record).followed == PEER
 
 
-@pytest.mark.parametrize("event", [RoleEvent.RESUME, RoleEvent.HOLD_ENDED])
+@pytest.mark.parametrize("event", [RoleEvent.RESUME, RoleEvent.LEASE_ENDED])
 @pytest.mark.parametrize("phase", [Phase.DRAINING, Phase.DRAINED])
 def test_a_node_that_is_resumed_is_remembered_as_active(phase: Phase, event: RoleEvent) -> None:
     state = state_in(phase)

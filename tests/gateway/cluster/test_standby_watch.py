@@ -18,7 +18,7 @@ from gateway.addresses import parse_address
 from gateway.api import publish_pb2_grpc, standby_pb2
 from gateway.blocks.block import Block
 from gateway.cluster import standby_watch
-from gateway.limits import STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX
+from gateway.cluster.standby_watch import STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX
 from gateway.node.node import Node
 from gateway.pipeline import replication_quorum as standby_gate_module
 from gateway.services import level_service as level_service_module
@@ -170,7 +170,7 @@ def test_a_standby_with_another_chain_does_not_count_and_is_shown(
             await until(lambda: state_of(a, b.address).startswith("has another chain"))
             await until(lambda: a.store.last_number == 1)
             assert a.conductor.acknowledging.awaiting == (0, 1)
-            status = a.account.status()
+            status = a.account.report()
             assert status is not None
             findings = [finding.text for finding in status.findings]
             other = f"{b.address} has another chain: its block 1 has another root hash"

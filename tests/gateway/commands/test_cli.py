@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from datastream.errors import CommandRefused, DatastreamError
 from gateway import __version__
-from gateway.commands import cli
+from gateway.commands import cli, start
 from gateway.errors import Fatal, SettingError
 
 Bodies = dict[str, Callable[[], object]]
@@ -241,7 +241,7 @@ def test_the_installed_command() -> None:
 CLOSED = """
 import os, sys
 from pathlib import Path
-from gateway.commands import cli
+from gateway.commands import cli, start
 status = cli.main(["--version"])
 print("to nobody")
 print("to nobody", file=sys.stderr)
@@ -266,7 +266,7 @@ def test_standard_streams_that_are_closed_lead_nowhere(tmp_path: Path, closed: s
 
 WIDE = """
 import click, sys
-from gateway.commands import cli
+from gateway.commands import cli, start
 
 @cli.sluice.command("wide")
 def wide():
@@ -297,7 +297,7 @@ def test_a_character_that_the_encoding_lacks_is_no_traceback(encoding: str, is_t
 
 OPEN = """
 import os, sys
-from gateway.commands import cli
+from gateway.commands import cli, start
 streams, before = (sys.stdin, sys.stdout, sys.stderr), os.listdir("/proc/self/fd")
 cli._open_standard_streams()
 assert (sys.stdin, sys.stdout, sys.stderr) == streams
@@ -310,3 +310,41 @@ def test_nothing_is_opened_where_nothing_is_closed() -> None:
     """In a process of its own: here gRPC may still be closing what tests before this one have opened."""
     done = subprocess.run([sys.executable, "-c", OPEN], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- gateway.commands.start --------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import sys
+from gateway.commands import start
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupts())
+sys.exit(start.main())
+"""
+
+
+def test_it_runs_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["sluice", "--version"])
+    assert start.main() == 0
+    assert capsys.readouterr().out == f"sluice {__version__}\n"
+
+
+def test_ctrl_c_while_it_imports_is_no_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_it_is_what_is_installed() -> None:
+    """It imports nothing by itself that takes time: so soon, Ctrl-C is taken."""
+    project = (Path(start.__file__).parents[2] / "pyproject.toml").read_text()
+    assert '\nsluice = "gateway.commands.start:main"\n' in project
+    source = Path(start.__file__).read_text()
+    assert [line for line in source.splitlines() if line.startswith(("import ", "from "))] == [
+        "from __future__ import annotations",
+        "import os",  # which the interpreter has imported by then
+    ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 from datastream import DataStreamer
@@ -15,7 +17,7 @@ from datastream.events.sanity import SanityCheck
 from datastream.file.streamfile import StreamFile
 from datastream.layout import PAGE_SIZE
 from gateway.commands import cli
-from gateway.commands.ds_options import TIME_MAX
+from gateway.commands.ds_options import TIME_MAX, ServersType, run_until_stopped, server_limits
 from tests.datastream.streams import commit
 
 SERVER = ["ds", "server", "--log", "error", "--host", "127.0.0.1"]
@@ -118,3 +120,36 @@ def test_a_name_without_a_dot_is_that_of_the_original_with_one(
     (tmp_path / "stream").symlink_to("away/stream")
     assert cli.main([*SERVER, "--port", "0", "--file", str(tmp_path / "stream"), "--opers", "0"]) == 1
     assert "it is a link to away/stream, and there is no file" in capsys.readouterr().err
+
+
+def test_servers() -> None:
+    servers = ServersType().convert("127.0.0.1:6900,[::1]:7", None, None)
+    assert servers == [("127.0.0.1", 6900), ("::1", 7)]
+    with pytest.raises(click.BadParameter, match="expected a port from 1 to 65535"):
+        ServersType().convert("127.0.0.1:0", None, None)
+
+
+def test_limits() -> None:
+    limits = server_limits(1500, 0)
+    assert limits.write_timeout_seconds == 1.5
+    assert limits.inactivity_timeout_seconds == 0
+
+
+def test_work_that_ends_by_itself() -> None:
+    async def work() -> int:
+        return 7
+
+    assert run_until_stopped(work()) == 7
+
+
+def test_a_server_may_open_as_many_files_as_it_is_allowed_to() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def work() -> int:
+        return int(resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard))
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, hard - 1), hard))
+    try:
+        assert run_until_stopped(work()) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

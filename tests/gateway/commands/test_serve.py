@@ -86,6 +86,17 @@ def test_every_flag_takes_its_value_from_the_next_word(
     assert capsys.readouterr().err.endswith(f"(flag {setting.flag})\n")
 
 
+def test_a_former_name_works_and_is_warned_of(
+    node: FakeNodeModule, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["serve", "--catchup-rest", "3"]) == 0
+    assert node.ran_with[0].catchup_backoff_seconds == 3
+    _, warning = capsys.readouterr().err.splitlines()
+    words = "setting has another name now  former=--catchup-rest-seconds name=catchup.backoff_seconds"
+    assert warning.endswith(words)
+    assert "catchup-rest" not in CliRunner().invoke(command, ["--help"]).output
+
+
 def test_the_status_of_the_node_is_the_status_of_the_command(node: FakeNodeModule) -> None:
     node.status = 1
     assert cli.main(["serve"]) == 1

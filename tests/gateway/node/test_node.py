@@ -30,8 +30,8 @@ from gateway.node.node import Node
 from gateway.pipeline import group_commit as group_commit_module
 from gateway.race.actions import Response, Skip
 from gateway.services import publish_service
-from gateway.status import node_report as node_account
-from gateway.status.node_report import NodeReport
+from gateway.status import reporter
+from gateway.status.reporter import NodeReporter
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.datastream.fake_disk import FailingDisk
@@ -262,7 +262,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
 
     monkeypatch.setattr(BlockStore, "probe", probe_when_there_is_room)
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(node_account, "HEALTH_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(reporter, "HEALTH_CHECK_SECONDS", 0.01)
 
     async def main() -> None:
         async with node_on(disk, tmp_path / "failing", **AT_ITS_END) as node, wire_to(node) as wire:
@@ -525,7 +525,7 @@ def test_a_watch_that_ends_on_an_error_is_seen(
 
     async def scenario() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(NodeReport, "_findings", lambda _: 1 // 0)
+            patch.setattr(NodeReporter, "report", lambda _: 1 // 0)
             async with running_node(tmp_path):
                 async with asyncio.timeout(ANSWER_SECONDS):
                     while "the node does not watch itself any more" not in caplog.messages:  # noqa: ASYNC110

@@ -53,8 +53,8 @@ def test_the_rules_of_the_race() -> None:
 def test_the_rules_of_catching_up() -> None:
     settings = Settings(
         catchup_max_stalled_attempts=1,
-        catchup_rest_seconds=2.5,
-        catchup_max_rest_seconds=3.5,
+        catchup_backoff_seconds=2.5,
+        catchup_max_backoff_seconds=3.5,
         catchup_unconfirmed_seconds=4.5,
     )
     assert catch_up_rules(settings) == CatchUpRules(1, 2_500_000_000, 3_500_000_000, 4_500_000_000)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import SettingError
-from gateway.limits import CONFIG_FILE_BYTES_MAX
 from gateway.settings.kinds import (
     Choice,
     File,
@@ -24,9 +23,8 @@ from gateway.settings.kinds import (
     WholeNumber,
     size_text,
 )
-from gateway.settings.rows import Setting
-from gateway.settings.sources import RULES, resolve, to_toml
-from gateway.settings.table import SETTINGS, Settings
+from gateway.settings.sources import CONFIG_FILE_BYTES_MAX, RULES, resolve, to_toml
+from gateway.settings.table import SETTINGS, Setting, Settings
 
 
 @pytest.fixture
@@ -362,11 +360,11 @@ BROKEN_RULES: list[tuple[str, dict[str, object], str]] = [
         'role: got "standby", expected at least one --peer for a standby to follow (flag --role)',
     ),
     (
-        "catchup.max_rest_seconds",
-        {"catchup.rest_seconds": "5", "catchup.max_rest_seconds": "4"},
+        "catchup.max_backoff_seconds",
+        {"catchup.backoff_seconds": "5", "catchup.max_backoff_seconds": "4"},
         (
-            "catchup.max_rest_seconds: got 4, expected at least 5, which is catchup.rest_seconds "
-            "(flag --catchup-max-rest-seconds)"
+            "catchup.max_backoff_seconds: got 4, expected at least 5, which is catchup.backoff_seconds "
+            "(flag --catchup-max-backoff-seconds)"
         ),
     ),
 ]
@@ -398,6 +396,37 @@ def test_rules_allow_what_is_just_right() -> None:
     assert settings.publish_max_inflight_bytes < settings.publish_max_block_bytes
     settings = resolve({"publish.send_queue_max": "1024"}, {}).settings
     assert settings.commit_max_blocks_per_group == 64
+
+
+OLD, NEW = "catchup.rest_seconds", "catchup.backoff_seconds"
+
+
+@pytest.mark.parametrize("unit", ["_seconds", ""])
+def test_a_former_name_is_read_and_named(config: Path, unit: str) -> None:
+    config.write_text(f"[catchup]\nrest{unit} = 2\n")
+    variable = f"SLUICE_CATCHUP_REST{unit.upper()}"
+    for resolved, former in (
+        (resolve({}, {}, config), f"catchup.rest{unit}"),
+        (resolve({}, {variable: "2"}), variable),
+        (resolve({OLD: "2", NEW: None}, {}), "--catchup-rest-seconds"),
+    ):
+        assert resolved.settings == Settings(catchup_backoff_seconds=2)
+        assert resolved.former_names == ((former, NEW),)
+        assert resolved.unknown_environment == ()
+        assert "\nbackoff_seconds = 2" in to_toml(resolved)
+    assert resolve({NEW: "2"}, {}).former_names == ()
+
+
+def test_a_setting_under_both_names_is_refused(config: Path) -> None:
+    config.write_text("[catchup]\nrest_seconds = 2\nbackoff_seconds = 2\n")
+    both = {"SLUICE_CATCHUP_REST": "1", "SLUICE_CATCHUP_BACKOFF": "1"}
+    start, end = f"{NEW}: got", "as well, expected one of the two"
+    assert refusal({}, {}, config) == f"{start} {OLD} {end} (file {config})"
+    assert refusal({}, both) == f"{start} SLUICE_CATCHUP_REST {end} (environment SLUICE_CATCHUP_BACKOFF)"
+    assert (
+        refusal({OLD: "1", NEW: "1"}, {})
+        == f"{start} --catchup-rest-seconds {end} (flag --catchup-backoff-seconds)"
+    )
 
 
 def test_a_name_may_be_written_without_its_unit(config: Path) -> None:

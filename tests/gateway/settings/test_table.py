@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 import typing
+from pathlib import Path
 
 import pytest
 
 from gateway.addresses import Address
-from gateway.settings.kinds import GIB, MIB, Seconds, Size
-from gateway.settings.table import NODE_SECTION, SETTINGS, Setting, Settings
+from gateway.settings.kinds import GIB, MIB, Seconds, Size, WholeNumber
+from gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings, markdown, row
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
+
+
+def made(name: str, default: object = 5, flag: str = "", former_name: str | None = None) -> Setting:
+    one = row(name, WholeNumber(0, 9), default, "Help.", unit="blocks", flag=flag, former_name=former_name)
+    setting = one.metadata["setting"]
+    assert isinstance(setting, Setting)
+    return setting
 
 
 def test_each_row_is_the_field_of_its_name() -> None:
@@ -19,9 +30,9 @@ def test_each_row_is_the_field_of_its_name() -> None:
     ]
 
 
-@pytest.mark.parametrize("part", ["name", "flag", "environment"])
+@pytest.mark.parametrize("part", ["names", "flags", "former_flags", "environments"])
 def test_no_two_rows_share_a_name(part: str) -> None:
-    names = [getattr(setting, part) for setting in SETTINGS]
+    names = [name for setting in SETTINGS for name in getattr(setting, part)]
     assert len(set(names)) == len(names)
 
 
@@ -69,6 +80,36 @@ def test_every_name_follows_from_the_dotted_name() -> None:
     assert by_name["publish.block_timeout_seconds"].default_text == "3 x block_time_seconds"
 
 
+def test_a_name_without_its_unit() -> None:
+    setting = made("a.b_seconds")
+    assert setting.names == ("a.b_seconds", "a.b")
+    assert setting.environments == ("SLUICE_A_B_SECONDS", "SLUICE_A_B")
+    assert setting.flags == ("--a-b-seconds", "--a-b")
+    assert made("b_seconds", flag="--b").flags == ("--b",)
+    plain = made("a.b_bytes")
+    assert (plain.names, plain.flags) == (("a.b_bytes",), ("--a-b-bytes",))
+    assert (plain.former_flags, plain.is_former("a.b_bytes")) == ((), False)
+
+
+def test_a_former_name_has_all_forms_as_well() -> None:
+    setting = made("a.new_seconds", former_name="a.old_seconds")
+    assert setting.names == ("a.new_seconds", "a.new", "a.old_seconds", "a.old")
+    assert setting.former_flags == ("--a-old-seconds", "--a-old")
+    spellings = (*setting.names, *setting.environments)
+    assert [name for name in spellings if setting.is_former(name)] == [
+        *("a.old_seconds", "a.old"),
+        *("SLUICE_A_OLD_SECONDS", "SLUICE_A_OLD"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("default", "text"),
+    [(5, "5"), (None, "unset"), ((), "unset"), (Derived("twice x", lambda _: 1), "twice x")],
+)
+def test_a_default_for_people(default: object, text: str) -> None:
+    assert made("a.b", default).default_text == text
+
+
 def test_the_flags_that_the_design_names() -> None:
     flags = {setting.flag for setting in SETTINGS}
     assert flags >= {
@@ -114,3 +155,22 @@ def test_every_row_is_explained() -> None:
 def test_settings_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settings().role = "standby"  # type: ignore[misc]
+
+
+def test_the_page_is_what_the_table_makes() -> None:
+    expected = "run: python -m gateway.settings.table > docs/settings.md"
+    assert PAGE.read_text(encoding="utf-8") == markdown(), expected
+
+
+def test_each_setting_has_a_row_of_six_cells_in_its_section() -> None:
+    """A bar within a cell, as in `full|hash`, must not begin another."""
+    section, rows = "", []
+    for line in markdown().splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif line.startswith("| `"):
+            cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            assert len(cells) == 6, line
+            rows.append((section, cells[0].strip("`"), cells[2].strip("`")))
+    expected = [(setting.section, setting.name, setting.environment) for setting in SETTINGS]
+    assert sorted(rows) == sorted(expected)

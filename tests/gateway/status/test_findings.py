@@ -8,30 +8,40 @@ from pathlib import Path
 
 import pytest
 
-from gateway.limits import QUIET_BLOCK_TIMES, QUIET_SECONDS_MIN
 from gateway.pipeline.dispute import Disputed
 from gateway.pipeline.replication_quorum import StandbyFacts
-from gateway.status.findings import ADVICE, LACK_SECONDS, Facts, FindingBook, FindingKind, look, slug
+from gateway.status.findings import (
+    ADVICE,
+    LACK_SECONDS,
+    QUIET_BLOCK_TIMES,
+    QUIET_SECONDS_MIN,
+    FindingBook,
+    FindingKind,
+    look,
+    slug,
+)
+from gateway.status.node_report import NodeReport
 
 DISPUTED = Disputed(7, b"\1" * 48, b"\2" * 48, ("alice", "bob"), is_dead_end=True)
-FINE = Facts(
-    is_stopping=False,
-    disk_failure=None,
-    is_broken=False,
-    catch_up_problem=None,
-    given_up_target=None,
-    takes_publishers=True,
+FINE = NodeReport(
+    version="0.1.0",
+    instance="feed",
+    phase="active",
+    verification_mode="full",
+    grpc_address="127.0.0.1:40840",
+    now_unix_seconds=1_700_000_000.0,
+    block_time_seconds=2.0,
     publisher_count=3,
     quiet_seconds=1.0,
-    block_time_seconds=2.0,
+    last_block_age_seconds=1.0,
 )
 WAITING = "blocks 7 to 9 are not acknowledged before 2 other nodes (commit.min_standbys) have them on disk: "
 STANDBYS = StandbyFacts(2, (("b:1", "has block 6"), ("c:1", "does not report: gone")), awaiting=(7, 9))
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 
 
-def kinds(facts: Facts) -> list[FindingKind]:
-    return [kind for kind, _ in look(facts)]
+def kinds(report: NodeReport) -> list[FindingKind]:
+    return [kind for kind, _ in look(report)]
 
 
 def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
@@ -39,7 +49,7 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "kind", "text"),
+    ("report", "kind", "text"),
     [
         (replace(FINE, is_starting=True), FindingKind.STARTING, "the node is starting"),
         (replace(FINE, is_stopping=True), FindingKind.STOPPING, "the node is stopping"),
@@ -76,38 +86,38 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
         ),
         (replace(FINE, refused_message="too long"), FindingKind.MESSAGE_TOO_LONG, "too long"),
         (
-            replace(FINE, standbys=replace(STANDBYS, awaiting_seconds=3.0)),
+            replace(FINE, quorum=replace(STANDBYS, awaiting_seconds=3.0)),
             FindingKind.STANDBYS,
             WAITING + "b:1 has block 6; c:1 does not report: gone",
         ),
         (
-            replace(FINE, standbys=StandbyFacts(1, (), awaiting=(7, 7), awaiting_seconds=9.0)),
+            replace(FINE, quorum=StandbyFacts(1, (), awaiting=(7, 7), awaiting_seconds=9.0)),
             FindingKind.STANDBYS,
             "block 7 is not acknowledged before 1 other node (commit.min_standbys) have it on disk: ",
         ),
         (
-            replace(FINE, standbys=replace(STANDBYS, refusal="not yet", awaiting_seconds=9.0)),
+            replace(FINE, quorum=replace(STANDBYS, refusal="not yet", awaiting_seconds=9.0)),
             FindingKind.STANDBYS,
             "not yet",
         ),
         (
-            replace(FINE, standbys=replace(STANDBYS, other_chains=("b:1 has another chain", "c:1 too"))),
+            replace(FINE, quorum=replace(STANDBYS, other_chains=("b:1 has another chain", "c:1 too"))),
             FindingKind.OTHER_CHAIN,
             "b:1 has another chain; c:1 too",
         ),
     ],
 )
-def test_what_is_found(facts: Facts, kind: FindingKind, text: str) -> None:
-    assert look(facts) == [(kind, text)]
+def test_what_is_found(report: NodeReport, kind: FindingKind, text: str) -> None:
+    assert look(report) == [(kind, text)]
 
 
 def test_blocks_that_wait_for_standbys_for_a_moment_are_nothing_to_look_at() -> None:
-    assert look(replace(FINE, standbys=replace(STANDBYS, awaiting_seconds=2.9))) == []
-    assert look(replace(FINE, standbys=StandbyFacts(2, ()))) == []
+    assert look(replace(FINE, quorum=replace(STANDBYS, awaiting_seconds=2.9))) == []
+    assert look(replace(FINE, quorum=StandbyFacts(2, ()))) == []
 
 
 def test_a_standby_needs_no_publishers_and_no_blocks_of_theirs() -> None:
-    assert look(replace(FINE, takes_publishers=False, publisher_count=0, quiet_seconds=999)) == []
+    assert look(replace(FINE, sent_elsewhere="to another", publisher_count=0, quiet_seconds=999)) == []
 
 
 def test_a_node_that_stops_is_not_said_to_lack_anything() -> None:
@@ -117,8 +127,8 @@ def test_a_node_that_stops_is_not_said_to_lack_anything() -> None:
 
 
 def test_problems_come_before_notes() -> None:
-    facts = replace(FINE, disk_failure="no space", catch_up_problem="stands still", publisher_count=0)
-    assert kinds(facts) == [FindingKind.DISK, FindingKind.BEHIND, FindingKind.NO_PUBLISHERS]
+    report = replace(FINE, disk_failure="no space", catch_up_problem="stands still", publisher_count=0)
+    assert kinds(report) == [FindingKind.DISK, FindingKind.BEHIND, FindingKind.NO_PUBLISHERS]
 
 
 @pytest.mark.parametrize(
@@ -129,8 +139,10 @@ def test_what_the_node_lacks_is_a_problem_where_the_chain_stands(
     stored_seconds: float | None, stands: bool
 ) -> None:
     """While blocks come, nobody makes the node unready by a proof of a kind that the chain does not have."""
-    facts = replace(FINE, lack="block 9 of mallory cannot be checked: …", stored_seconds=stored_seconds)
-    assert look(facts) == ([(FindingKind.LACK, "block 9 of mallory cannot be checked: …")] if stands else [])
+    report = replace(
+        FINE, lack="block 9 of mallory cannot be checked: …", last_block_age_seconds=stored_seconds
+    )
+    assert look(report) == ([(FindingKind.LACK, "block 9 of mallory cannot be checked: …")] if stands else [])
     assert ADVICE[FindingKind.LACK].is_problem
 
 
@@ -178,6 +190,6 @@ def test_an_anchor(heading: str, anchor: str) -> None:
 def test_no_block_for_a_while_is_nothing_and_for_longer_is(
     block_time_seconds: float, most_seconds: float
 ) -> None:
-    facts = replace(FINE, block_time_seconds=block_time_seconds)
-    assert kinds(replace(facts, quiet_seconds=most_seconds)) == []
-    assert kinds(replace(facts, quiet_seconds=most_seconds + 0.001)) == [FindingKind.NO_BLOCKS]
+    report = replace(FINE, block_time_seconds=block_time_seconds)
+    assert kinds(replace(report, quiet_seconds=most_seconds)) == []
+    assert kinds(replace(report, quiet_seconds=most_seconds + 0.001)) == [FindingKind.NO_BLOCKS]

@@ -7,6 +7,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import aiohttp
 import pytest
@@ -14,12 +15,11 @@ import uvloop
 
 from gateway.addresses import Address
 from gateway.errors import Fatal, GatewayError
-from gateway.limits import HTTP_STOP_SECONDS
 from gateway.metrics import Metrics
 from gateway.status import http
-from gateway.status.http import start_http
-from gateway.status.status_page import Status
-from tests.gateway.status.test_status_page import EMPTY
+from gateway.status.http import HTTP_STOP_SECONDS, start_http
+from gateway.status.node_report import NodeReport
+from tests.gateway.status.test_status_page import EMPTY, problem
 
 ANY_PORT = Address("127.0.0.1", 0)
 
@@ -33,16 +33,11 @@ class FakeNode:
         self.error: GatewayError | None = None
         self.elsewhere: str | None = None
 
-    def readiness(self) -> list[str]:
+    def report(self, *, for_page: bool = False) -> NodeReport:
         if self.error is not None:
             raise self.error
-        return self.reasons
-
-    def status(self) -> Status:
-        return EMPTY
-
-    def publishers_sent_elsewhere(self) -> str | None:
-        return self.elsewhere
+        findings = tuple(map(problem, self.reasons))
+        return replace(EMPTY, findings=findings, sent_elsewhere=self.elsewhere)
 
 
 Get = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -163,7 +158,7 @@ def test_what_to_do_is_a_page_too() -> None:
         async with serving(FakeNode()) as get:
             status, kind, page = await get("/operations")
             assert (status, kind) == (200, "text/html; charset=utf-8")
-            assert '<h2 id="a-node-is-behind">A node is behind</h2>' in page
+            assert '<a id="a-node-is-behind"></a>## A node is behind\n' in page
 
     asyncio.run(main())
 

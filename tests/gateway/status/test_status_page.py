@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from gateway.pipeline.replication_quorum import StandbyFacts
 from gateway.race.history import Won
-from gateway.status.findings import Finding, FindingBook, FindingKind
-from gateway.status.status_page import PublisherStatus, Status, as_json, render
+from gateway.status import status_page
+from gateway.status.findings import ADVICE, FindingBook, FindingKind, slug
+from gateway.status.node_report import Finding, NodeReport, PublisherStatus
+from gateway.status.status_page import render, render_operations
 
+OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 VOID = {"meta", "br", "link", "img"}
-EMPTY = Status(
+EMPTY = NodeReport(
     version="0.1.0",
+    instance="feed",
     phase="active",
     verification_mode="full",
     addresses=(("gRPC", "127.0.0.1:40840"),),
-    problems=(),
-    findings=(),
+    grpc_address="127.0.0.1:40840",
     now_unix_seconds=1_700_000_000.0,
-    first_block=None,
-    last_block=None,
-    last_root_hash="",
-    last_block_age_seconds=None,
-    race=(),
-    winners=(),
-    median_seconds=None,
-    publishers=(),
-    inflight_bytes=0,
-    tcp_clients=0,
-    tcp_slowest_bytes=0,
-    subscribers=0,
-    subscriber_lag_blocks=0,
-    peers=(),
-    followed=None,
-    distance_blocks=None,
+    block_time_seconds=2.0,
 )
 BUSY = replace(
     EMPTY,
@@ -118,7 +109,7 @@ def test_what_is_wrong_since_when_and_what_to_do() -> None:
         (FindingKind.ONE_PUBLISHER, "only one publisher"),
     ]
     findings = book.note(seen, now, 1_754.0)
-    html = render(replace(EMPTY, problems=("blocks cannot be written",), findings=findings))
+    html = render(replace(EMPTY, findings=findings))
     text = Page(html).text
     assert text.index("Not ready:") < text.index("Worth a look:") < text.index("Chain")
     assert (
@@ -155,7 +146,7 @@ def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
 
 def test_a_node_that_waits_for_standbys_shows_what_they_have() -> None:
     states = (("b:1", "has block 7"), ("<c>:1", "does not report: gone"))
-    text = Page(render(replace(BUSY, min_standbys=1, standbys=states, awaiting_standbys=4))).text
+    text = Page(render(replace(BUSY, quorum=StandbyFacts(1, states), awaiting_standbys=4))).text
     assert (
         "acknowledged when on | 1 of these as well | b:1 | has block 7 | <c>:1 | does not report: gone | "
         "not acknowledged yet | 4 blocks"
@@ -165,7 +156,7 @@ def test_a_node_that_waits_for_standbys_shows_what_they_have() -> None:
 
 def test_problems_come_first_and_in_words() -> None:
     texts = ("the disk is full", "the node is stopping")
-    page = Page(render(replace(BUSY, problems=texts, findings=tuple(map(problem, texts)))))
+    page = Page(render(replace(BUSY, findings=tuple(map(problem, texts)))))
     assert page.text.startswith("Sluice: 2 problems | Sluice")
     assert page.text.index("Not ready:") < page.text.index(texts[0]) < page.text.index(texts[1])
     assert page.text.index(texts[1]) < page.text.index("Chain")
@@ -174,17 +165,16 @@ def test_problems_come_first_and_in_words() -> None:
 
 def test_names_of_peers_are_never_markup() -> None:
     evil = '"><script>alert(1)</script><i title="'
-    status = replace(
+    report = replace(
         BUSY,
         race=(Won(1, evil, 0.1),),
         winners=((evil, 1),),
         publishers=(PublisherStatus(evil, evil),),
         peers=(evil,),
         followed=evil,
-        problems=(evil,),
         findings=(problem(evil),),
     )
-    html = render(status)
+    html = render(report)
     page = Page(html)
     assert "script" not in page.tags
     assert page.titles == [f"block 1: {evil}, 100.0 ms"]
@@ -205,7 +195,41 @@ def test_the_page_asks_nothing_of_anybody_else() -> None:
         assert mark not in html
 
 
-def test_as_json_every_fact_is_there() -> None:
-    facts = json.loads(json.dumps(as_json(BUSY)))
-    assert set(facts) == {one.name for one in fields(Status)}
+def test_the_keys_of_status_json_are_a_promise() -> None:
+    waiting = replace(BUSY, quorum=StandbyFacts(1, (("b:1", "has block 7"),)), findings=(problem("full"),))
+    facts = json.loads(json.dumps(waiting.as_json()))
+    assert list(facts) == [
+        *("version", "phase", "verification_mode", "addresses", "problems", "findings", "now_unix_seconds"),
+        *("first_block", "last_block", "last_root_hash", "last_block_age_seconds"),
+        *("race", "winners", "median_seconds", "publishers", "inflight_bytes"),
+        *("tcp_clients", "tcp_slowest_bytes", "subscribers", "subscriber_lag_blocks"),
+        *("peers", "followed", "distance_blocks", "min_standbys", "standbys", "awaiting_standbys"),
+    ]
     assert facts["race"][1] == {"number": 1200, "publisher": "bob", "seconds": 0.0051}
+    assert (facts["problems"], facts["min_standbys"]) == (["full"], 1)
+    assert facts["standbys"] == [["b:1", "has block 7"]]
+
+
+def test_the_page_about_operations_is_its_text_with_anchors() -> None:
+    page = render_operations('# Title\n\nSome <b>text</b> & "more".\n\n## A <part>\n\n### no anchor\n')
+    assert (
+        '<pre><a id="title"></a># Title\n\nSome &lt;b&gt;text&lt;/b&gt; &amp; "more".\n\n'
+        '<a id="a-part"></a>## A &lt;part&gt;\n\n### no anchor\n</pre>'
+    ) in page
+    assert Page(page).text.startswith("Sluice: operations | status |")
+
+
+def test_every_link_inside_the_page_about_operations_leads_to_an_anchor() -> None:
+    text = OPERATIONS.read_text("utf-8")
+    page = render_operations(text)
+    assert "".join(Page(page).words[2:]).count("\n") > 100
+    anchors = set(re.findall(r'<a id="([^"]+)"', page))
+    links = set(re.findall(r"\(#([a-z-]+)\)", text))
+    assert links
+    assert links <= anchors
+    assert {slug(advice.section) for advice in ADVICE.values()} <= anchors
+
+
+def test_the_page_about_operations_comes_with_the_code() -> None:
+    shipped = Path(status_page.__file__).with_name("operations.md")
+    assert shipped.read_text("utf-8") == OPERATIONS.read_text("utf-8")

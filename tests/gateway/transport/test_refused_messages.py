@@ -75,7 +75,7 @@ def test_the_page_of_a_node_tells_of_it_and_the_node_stays_ready(
     async def scenario() -> None:
         async with running_node(tmp_path) as node:
             node.refused_messages.note(DOOR, PEER, 200_000_000, 131_072_000)
-            status = node.account.status()
+            status = node.account.report()
             assert status is not None
             [finding] = [one for one in status.findings if "200000000" in one.text]
             assert not finding.is_problem

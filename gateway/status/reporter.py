@@ -1,0 +1,230 @@
+"""Gathers the report of a node from its rooms.
+
+A shell: it asks the rooms, reads the clock, and decides nothing; `gateway.status.findings` says what the
+answers mean. Source: docs/operations.md, "Watch it".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from datastream import StreamServer
+from gateway import __version__
+from gateway.addresses import Address
+from gateway.cluster.healing import Healer
+from gateway.cluster.peer_follower import PeerFollower
+from gateway.cluster.role_keeper import RoleKeeper
+from gateway.identity import is_vouched_for
+from gateway.limits import HEALTH_CHECK_SECONDS
+from gateway.logs import tell_left_out
+from gateway.metrics import Metrics
+from gateway.pipeline.conductor import Conductor
+from gateway.race.facts import GONE
+from gateway.race.records import StreamFacts
+from gateway.race.tables import StreamState
+from gateway.services.subscribe_service import SubscribeService
+from gateway.settings.table import Settings
+from gateway.status.findings import FindingBook, look
+from gateway.status.node_report import NodeReport, PublisherStatus
+from gateway.status.processor_watch import ProcessorWatch
+from gateway.store.block_store import BlockStore
+from gateway.transport.door_notes import DoorNotes
+from gateway.transport.refused_messages import RefusedMessages
+from gateway.transport.tls import ServerTls
+from gateway.transport.tls_watch import certificate_notes
+
+__all__ = ["NodeReporter"]
+
+PUBLISHERS_SHOWN: Final = 200
+"""Streams of publishers that the page shows; it is made anew for each who looks."""
+
+
+class NodeReporter:
+    """Makes the reports of one node.
+
+    Args:
+        settings, metrics, instance: of the node.
+        conductor, store, following, keeper, tcp_server, subscribers: the rooms that are asked.
+        certificates: of the node's servers; the list grows while they start.
+        door_notes: what happened at their doors; the same.
+        refused_messages: messages that gRPC refused.
+        healer: knows the damaged pages.
+        processor: knows whether the node gets enough processor.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        instance: str,
+        *,
+        conductor: Conductor,
+        store: BlockStore,
+        following: PeerFollower,
+        keeper: RoleKeeper,
+        tcp_server: StreamServer,
+        subscribers: SubscribeService,
+        certificates: Sequence[ServerTls],
+        door_notes: Sequence[DoorNotes],
+        refused_messages: RefusedMessages,
+        healer: Healer,
+        processor: ProcessorWatch,
+    ) -> None:
+        self.metrics = metrics
+        self.is_stopping = False
+        self._settings = settings
+        self._instance = instance
+        self._conductor = conductor
+        self._store = store
+        self._following = following
+        self._keeper = keeper
+        self._tcp_server = tcp_server
+        self._subscribers = subscribers
+        self._certificates = certificates
+        self._door_notes = door_notes
+        self._refused_messages = refused_messages
+        self._healer = healer
+        self._processor = processor
+        self._addresses: tuple[tuple[str, str], ...] = ()
+        self._grpc_address = settings.grpc_address
+        self._subscriber_address = settings.subscriber_address or settings.grpc_address
+        self._finding_book = FindingBook()
+        self._made_at = time.monotonic()
+
+    def has_started(self, grpc: Address, subscribers: Address, tcp: Address, http: Address) -> None:
+        """Note that the node listens for publishers, and where its servers are."""
+        self._grpc_address, self._subscriber_address = grpc, subscribers
+        self._addresses = (
+            ("gRPC", str(grpc)),
+            ("subscribers", str(subscribers)),
+            ("data streamer", str(tcp)),
+            ("HTTP", str(http)),
+        )
+
+    def readiness(self) -> list[str]:
+        """Return why the node is not ready; empty if it is."""
+        return list(self.report().problems)
+
+    def facts(self) -> dict[str, object]:
+        """Return what serverStatus tells beside the blocks."""
+        return self.report().status_facts()
+
+    def report(self, *, for_page: bool = False) -> NodeReport:
+        """Gather the report.
+
+        Args:
+            for_page: with the race and each publisher, which takes longer.
+        """
+        settings, arbiter, acknowledging = (
+            self._settings,
+            self._conductor.arbiter,
+            self._conductor.acknowledging,
+        )
+        in_flight, chain, now = self._conductor.in_flight, self._store.chain, time.monotonic()
+        acknowledged_at = acknowledging.acknowledged_at
+        grpc_address, subscriber_address = self._advertised()
+        report = NodeReport(
+            version=__version__,
+            instance=self._instance,
+            phase=self._keeper.phase.value,
+            verification_mode=settings.verification_mode,
+            addresses=self._addresses,
+            grpc_address=grpc_address,
+            subscriber_address=subscriber_address,
+            now_unix_seconds=time.time(),
+            block_time_seconds=settings.block_time_seconds,
+            first_block=self._store.first_number,
+            last_block=chain.last_number,
+            last_root_hash=(chain.last_root_hash or b"").hex(),
+            last_block_age_seconds=None if acknowledged_at is None else now - acknowledged_at,
+            quiet_seconds=now - (self._made_at if acknowledged_at is None else acknowledged_at),
+            publisher_count=arbiter.publisher_count,
+            inflight_bytes=arbiter.inflight_bytes,
+            tcp_clients=self._tcp_server.client_count,
+            tcp_slowest_bytes=self._tcp_server.lag_bytes,
+            subscribers=self._subscribers.stream_count,
+            subscriber_lag_blocks=self._subscribers.lag_blocks,
+            peers=tuple(map(str, settings.peers)),
+            followed=self._following.followed,
+            distance_blocks=self._following.distance,
+            quorum=acknowledging.standby_facts(),
+            awaiting_standbys=acknowledging.awaiting_count,
+            is_starting=not self._addresses,
+            is_stopping=self.is_stopping,
+            disk_failure=self._conductor.disk_failure,
+            is_broken=self._conductor.broken.done(),
+            catch_up_problem=self._following.problem,
+            given_up_target=self._following.given_up_target,
+            sent_elsewhere=arbiter.retired,
+            certificates=certificate_notes(self._certificates),
+            door=tuple(words for notes in self._door_notes for words in notes.words()),
+            disputed=in_flight.disputed,
+            lack=in_flight.lack_of(self._conductor.next_to_store),
+            refused_message=self._refused_messages.recent,
+            bad_pages=self._healer.words(),
+            backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
+            processor=self._processor.words,
+        )
+        now_seconds = time.clock_gettime(time.CLOCK_BOOTTIME)
+        findings = self._finding_book.note(look(report), report.now_unix_seconds, now_seconds)
+        report = replace(report, findings=findings)
+        if not for_page:
+            return report
+        history = acknowledging.history
+        return replace(
+            report,
+            race=history.blocks,
+            winners=tuple(history.counts()),
+            median_seconds=history.median_seconds(),
+            publishers=_publishers(arbiter.streams.values()),
+        )
+
+    def _advertised(self) -> tuple[str, str]:
+        """Return where publishers find the node, and where subscribers do, or "" where that is the same."""
+        advertised = self._settings.grpc_advertised_address
+        if advertised == self._settings.grpc_address:
+            advertised = self._grpc_address  # with the port that it has got
+        if self._settings.subscriber_address is None:
+            return str(advertised), ""
+        return str(advertised), str(self._subscriber_address.reached_by(advertised.host))
+
+    async def watch(self, show_readiness: Callable[[bool], None]) -> None:
+        """Show readiness, role and the bytes sent over TCP, now and then, until cancelled.
+
+        Asked this often, the findings know since when something is wrong.
+        """
+        sent_bytes = 0
+        while True:
+            sent_before_bytes, sent_bytes = sent_bytes, self._tcp_server.bytes_sent
+            self.metrics.tcp_sent_bytes.inc(sent_bytes - sent_before_bytes)
+            self.metrics.show_role(self._keeper.phase.value)
+            tell_left_out()
+            show_readiness(not self.readiness())
+            await asyncio.sleep(HEALTH_CHECK_SECONDS)
+
+
+def _publishers(streams: Iterable[StreamFacts]) -> tuple[PublisherStatus, ...]:
+    """Say what publishers do, those first whose names somebody vouches for; of very many, how many more."""
+    here = [stream for stream in streams if stream.state not in GONE]
+    here.sort(key=lambda stream: not is_vouched_for(stream.name))
+    shown = [PublisherStatus(stream.name, _doing(stream)) for stream in here[:PUBLISHERS_SHOWN]]
+    if len(here) > PUBLISHERS_SHOWN:
+        shown.append(PublisherStatus(f"and {len(here) - PUBLISHERS_SHOWN:,} more streams", ""))
+    return tuple(shown)
+
+
+def _doing(stream: StreamFacts) -> str:
+    """Say in words what a publisher does."""
+    if stream.block is not None:
+        return f"sends block {stream.block.number}"
+    if stream.state is StreamState.FRESH:
+        return "has sent nothing yet"
+    if stream.asked_for is not None:
+        return f"was asked for block {stream.asked_for}"
+    if stream.behind_from is not None:
+        return f"is ahead: block {stream.behind_from} is next"
+    return "waits" if stream.next_offer is None else f"comes to block {stream.next_offer} next"
