@@ -18,8 +18,10 @@ import logging
 import os
 import secrets
 import threading
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 from datastream import StreamServer
 from datastream.errors import AddressUnavailable, PageDamaged
@@ -36,10 +38,9 @@ from gateway.cluster.role_keeper import RoleKeeper
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.cluster.standby_watch import StandbyWatch
 from gateway.errors import SettingError, StartAbandoned
-from gateway.limits import HASH_PROCESSES, MESSAGE_BYTES_DEFAULT
+from gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS, MESSAGE_BYTES_DEFAULT
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.node.loop_watch import LoopWatch
 from gateway.node.rules import (
     abilities,
     admission_limits,
@@ -71,15 +72,14 @@ from gateway.store.page_blocks import PageBlocks
 from gateway.store.scrub import Scrubber
 from gateway.store.trust_store import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.transport.admission import Admission
+from gateway.transport.door_notes import DoorNotes
 from gateway.transport.grpc_server import GrpcServer, not_free
-from gateway.transport.known_nodes import KnownNodes
-from gateway.transport.own_address import other_nodes
-from gateway.transport.refused_messages import RefusedMessages
-from gateway.transport.tls_watch import watch_certificates
+from gateway.transport.known_nodes import KnownNodes, other_nodes
+from gateway.transport.tls import watch_certificates
 from gateway.workers.hash_process import HashProcess
 from gateway.workers.proof_checks import ProofChecks
 
-__all__ = ["Node"]
+__all__ = ["Node", "sample_lateness"]
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,6 @@ class Node:
         """
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
-        self.refused_messages = RefusedMessages(self.metrics)
         self._keys = TrustedKeys.parse(settings.ledger_keys)
         mode = settings.verification_mode
         self._given_ledger = given_ledger(self._keys, mode)
@@ -114,9 +113,7 @@ class Node:
         self._is_abandoned = threading.Event()
         self._cleanup = AsyncExitStack()
         self._nodes = KnownNodes(settings.peer_networks, settings.peer_subjects)
-        self._servers = NodeServers(
-            *(settings, self.metrics, self.refused_messages, self._nodes, self._cleanup, self._stop_server)
-        )
+        self._servers = NodeServers(*(settings, self.metrics, self._nodes, self._cleanup, self._stop_server))
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
@@ -136,6 +133,11 @@ class Node:
         self.account: NodeReport
         self.block_access: BlockAccessService
         self._level_service: LevelService
+
+    @property
+    def door_notes(self) -> Sequence[DoorNotes]:
+        """What happened at the doors of its gRPC servers."""
+        return self._servers.door_notes
 
     @property
     def broken(self) -> asyncio.Future[None]:
@@ -261,7 +263,7 @@ class Node:
             self.conductor.in_flight.note_lack(Lack(self.store.chain.next_number, self._lack))
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-        self._cleanup.callback(LoopWatch(self._note_lateness).close)
+        self._watch(sample_lateness(self._note_lateness))
         self.metrics.last_block.set(-1 if self.store.last_number is None else self.store.last_number)
 
     def _note_lateness(self, seconds: float) -> None:
@@ -297,16 +299,12 @@ class Node:
 
     def _watch_pages(self) -> None:
         """Scrub and heal from now on."""
-        works = [self._healer.run()]
+        self._watch(self._healer.run())
         pace = self.settings.scrub_bytes_per_second
         if pace:
             scrubber = Scrubber(self.store, self._page_blocks, self.metrics, pace)
             self._cleanup.callback(scrubber.close)
-            works.append(scrubber.run())
-        for work in works:
-            task = asyncio.ensure_future(work)
-            task.add_done_callback(_on_watch_done)
-            self._cleanup.callback(task.cancel)
+            self._watch(scrubber.run())
 
     def _make_keeper(self) -> None:
         settings, peers = self.settings, self._peers
@@ -411,7 +409,6 @@ class Node:
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,
             door_notes=self._servers.door_notes,
-            refused_messages=self.refused_messages,
             healer=self._healer,
             processor=processor,
         )
@@ -463,15 +460,10 @@ class Node:
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
-        for watch in (
-            self.account.watch(servers.show_readiness),
-            watch_certificates(servers.certificates, self.metrics),
-            servers.watch_receiving(publishing.is_urgent),
-            self._nodes.watch(),
-        ):
-            task = asyncio.ensure_future(watch)
-            task.add_done_callback(_on_watch_done)
-            self._cleanup.callback(task.cancel)
+        self._watch(self.account.watch(servers.show_readiness))
+        self._watch(watch_certificates(servers.certificates, self.metrics))
+        self._watch(servers.watch_receiving(publishing.is_urgent))
+        self._watch(self._nodes.watch())
 
     async def _start_control(self) -> Address:
         """Start the server for those who operate the node, at an address of its own."""
@@ -481,6 +473,12 @@ class Node:
             allowed_subjects=frozenset(self.settings.control_allowed_subjects),
         )
         return await self._servers.start_control(control)
+
+    def _watch(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task until the node stops."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(_on_watch_done)
+        self._cleanup.callback(task.cancel)
 
     async def _end_subscribers(self) -> None:
         """Let subscribers have their blocks to the end; who is too slow is cut off with the servers."""
@@ -498,6 +496,19 @@ class Node:
     async def _stop_server(self, server: GrpcServer) -> None:
         """Give calls what is left of the time that subscribers had."""
         await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
+
+
+async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:
+    """Sleep again and again, and report each time by how many seconds the sleep was too long.
+
+    A sample is what a timer, message or answer that is due at that moment has to wait. It includes what the
+    machine gave to other processes, as everything in the event loop waits for that too.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + period_seconds
+        await asyncio.sleep(period_seconds)
+        late(max(0.0, loop.time() - due))
 
 
 def _on_watch_done(task: asyncio.Task[None]) -> None:

@@ -36,7 +36,6 @@ from gateway.transport.door_notes import DoorNotes
 from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.transport.known_nodes import KnownNodes
 from gateway.transport.message_shares import MessageShares, StreamKey
-from gateway.transport.refused_messages import RefusedMessages
 from gateway.transport.tls import ServerTls, TlsFiles
 
 __all__ = ["NodeServers", "Service"]
@@ -74,7 +73,6 @@ class NodeServers:
     Args:
         settings: addresses, TLS files and limits.
         metrics: counts connections.
-        refused_messages: is told of those that gRPC refused.
         nodes: the other nodes, which connect where readers do.
         cleanup: what stops each server, once it is started.
         stop: stops a server, in the time that the node has for it.
@@ -84,7 +82,6 @@ class NodeServers:
         self,
         settings: Settings,
         metrics: Metrics,
-        refused_messages: RefusedMessages,
         nodes: KnownNodes,
         cleanup: AsyncExitStack,
         stop: Callable[[GrpcServer], Awaitable[None]],
@@ -95,7 +92,6 @@ class NodeServers:
         """What happened at their doors."""
         self._settings = settings
         self._metrics = metrics
-        self._refused_messages = refused_messages
         self._nodes = nodes
         self._shares = MessageShares(settings.grpc_max_receiving_bytes, settings.grpc_max_message_bytes)
         self._cleanup = cleanup
@@ -197,7 +193,7 @@ class NodeServers:
         elif not address.is_loopback:
             log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
         has_readers_apart = settings.subscriber_address is not None
-        notes = DoorNotes(f"{section}.address", self._metrics, self._refused_messages)
+        notes = DoorNotes(f"{section}.address", self._metrics)
         plan = ServerPlan(
             f"{section}.address",
             address,

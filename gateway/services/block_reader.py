@@ -14,18 +14,21 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from datastream import DataStreamer, DatastreamError
 from gateway.blocks.errors import LayoutError
 from gateway.blocks.stream_layout import bookmark_of
-from gateway.limits import (
-    SUBSCRIBE_READ_THREADS,
-    SUBSCRIBE_SHARED_BYTES_MAX,
-)
 from gateway.services.block_messages import BlockMessage, BlockMessages
 
 __all__ = ["Batch", "BlockReader", "Position"]
+
+SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of messages that are kept for subscribers who come to the same place a moment later. Those who are
+level all want the same block, which is read and serialized once."""
+SUBSCRIBE_READ_THREADS: Final = 2
+"""Threads that read the stream for subscribers. A reading of a batch takes some milliseconds; more threads
+would only take the interpreter from the event loop."""
 
 
 class Position(NamedTuple):

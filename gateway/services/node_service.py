@@ -25,20 +25,14 @@ from gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from gateway.blocks.block_numbers import U64_MAX, from_wire, to_wire
 from gateway.blocks.errors import LayoutError
 from gateway.errors import InvalidInput
-from gateway.limits import (
-    ACCESS_ADDRESS_BYTES_MAX,
-    ACCESS_BYTES_MAX,
-    ACCESS_READS_MAX,
-    ACCESS_SECONDS_MAX,
-)
 from gateway.logs import caused_by
-from gateway.services.answer_shares import AnswerShares
 from gateway.store.block_store import BlockStore
 from gateway.transport.callers import Caller, caller_of
 
 __all__ = [
     "INSTANCE_KEY",
     "STATUS_KEY",
+    "AnswerShares",
     "BlockAccessService",
     "BlockNodeService",
     "Facts",
@@ -49,6 +43,16 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of blocks on their way to those who asked `getBlock`: each is in memory, here and in gRPC, until its
+client has it. With so many, no further one is read; one block is always possible, however large."""
+ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
+"""The same to one network address."""
+ACCESS_READS_MAX: Final = 2
+"""Blocks that are read for `getBlock` at once; more would only hold more memory."""
+ACCESS_SECONDS_MAX: Final = 300.0
+"""How long a client may take to take a block, or hold a part of the above; then its connection is ended."""
 
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
@@ -232,6 +236,55 @@ class BlockAccessService:
         assert stored is not None
         block = block_pb2.Block(items=stored.items)
         return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block).SerializeToString()
+
+
+class AnswerShares:
+    """The bytes of answers on their way to clients: in all, and to each network address.
+
+    gRPC keeps an answer to a unary call whole until the client has taken it. A client that asks for many
+    blocks and reads none would otherwise hold as much memory as it likes. So an address, or all together,
+    gets no further answer once its share is on the way. The bound is looked at before an answer, not after:
+    one answer is always possible, however large.
+
+    Args:
+        bytes_max: of all addresses together.
+        address_bytes_max: of one network address.
+    """
+
+    def __init__(self, bytes_max: int, address_bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._address_bytes_max = address_bytes_max
+        self._held: dict[str, int] = {}
+        self.bytes_held = 0
+        """Of all addresses together."""
+
+    def refusal(self, address: str) -> str | None:
+        """Say why an address gets no further answer now: what, got, expected; None: it gets one."""
+        for who, held_bytes, most_bytes in (
+            ("this address", self._held.get(address, 0), self._address_bytes_max),
+            ("all clients", self.bytes_held, self._bytes_max),
+        ):
+            if held_bytes >= most_bytes:
+                return (
+                    f"blocks on their way to {who}: got {held_bytes} bytes that were not taken yet, "
+                    f"expected less than {most_bytes}"
+                )
+        return None
+
+    def take(self, address: str, size_bytes: int) -> None:
+        """Count an answer that goes out; `give_back` the same when it was taken, or its client is gone."""
+        self._held[address] = self._held.get(address, 0) + size_bytes
+        self.bytes_held += size_bytes
+
+    def give_back(self, address: str, size_bytes: int) -> None:
+        """Forget an answer that `take` counted."""
+        held_bytes = self._held[address] - size_bytes
+        assert held_bytes >= 0, f"{address} has no answer of {size_bytes} bytes to give back"
+        self.bytes_held -= size_bytes
+        if held_bytes:
+            self._held[address] = held_bytes
+        else:
+            del self._held[address]
 
 
 class _Answers:

@@ -34,10 +34,9 @@ from datastream.errors import DatastreamError
 from gateway.api import subscribe_pb2
 from gateway.blocks.block_numbers import U64_MAX
 from gateway.blocks.errors import StoredDataError
-from gateway.limits import SUBSCRIBE_READ_THREADS, SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.logs import caused_by
 from gateway.metrics import Metrics
-from gateway.services.block_reader import BlockReader, Position
+from gateway.services.block_reader import SUBSCRIBE_READ_THREADS, BlockReader, Position
 from gateway.services.subscriber_state import READ, WAIT, Held, Subscriber, SubscriptionEnd
 from gateway.services.subscription_client import status_name
 from gateway.store.block_store import BlockStore
@@ -47,6 +46,9 @@ from gateway.transport.message_shares import MessageShares, StreamKey
 __all__ = ["SubscribeLimits", "SubscribeService"]
 
 log = logging.getLogger(__name__)
+
+SUBSCRIBE_REQUEST_BYTES_MAX: Final = 4096
+"""Bytes of a request to subscribe; two numbers take 22, the rest is room for fields of later versions."""
 
 SERVICE_NAME = "org.hiero.block.api.BlockStreamSubscribeService"
 METHOD_NAME = "subscribeBlockStream"

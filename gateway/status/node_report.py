@@ -33,10 +33,8 @@ from gateway.status.page_facts import gather_status
 from gateway.status.processor_watch import ProcessorWatch
 from gateway.status.status_page import Status
 from gateway.store.block_store import BlockStore
-from gateway.transport.door_notes import DoorNotes
-from gateway.transport.refused_messages import RefusedMessages
-from gateway.transport.tls import ServerTls
-from gateway.transport.tls_watch import certificate_notes
+from gateway.transport.door_notes import DoorNotes, last_refused_message
+from gateway.transport.tls import ServerTls, certificate_notes
 
 __all__ = ["NodeReport"]
 
@@ -49,7 +47,6 @@ class NodeReport:
         conductor, ledger, following, keeper, tcp_server, subscribers: the rooms that are asked.
         certificates: those of the node's servers, as they come.
         door_notes: what happened at their doors, as they come.
-        refused_messages: those that gRPC refused.
         healer: knows the damaged pages.
         processor: knows whether the node gets enough of it.
     """
@@ -68,7 +65,6 @@ class NodeReport:
         subscribers: SubscribeService,
         certificates: Sequence[ServerTls],
         door_notes: Sequence[DoorNotes],
-        refused_messages: RefusedMessages,
         healer: Healer,
         processor: ProcessorWatch,
     ) -> None:
@@ -84,7 +80,6 @@ class NodeReport:
         self._subscribers = subscribers
         self._certificates = certificates
         self._door_notes = door_notes
-        self._refused_messages = refused_messages
         self._healer = healer
         self._processor = processor
         self._addresses: tuple[tuple[str, str], ...] | None = None
@@ -197,7 +192,7 @@ class NodeReport:
             disputed=in_flight.disputed,
             lack=in_flight.lack_of(self._conductor.next_to_store),
             stored_seconds=None if acknowledged_at is None else now - acknowledged_at,
-            refused_message=self._refused_messages.recent,
+            refused_message=last_refused_message(self._door_notes),
             bad_pages=self._healer.words(),
             backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
             processor=self._processor.words,

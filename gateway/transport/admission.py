@@ -1,21 +1,21 @@
-"""Who may open a publish stream, and how fast its messages are taken.
+"""The limits of publish streams: who may open one, and how fast its messages are taken.
 
-Pure. The gRPC side asks before the race hears of a stream:
+Pure. The publish service asks before the race hears of a stream:
 
-    asked                                                       answer
+    case                                                        answer
     subject not in `publish.allowed_subjects`                   PERMISSION_DENIED
     the publisher has `publish.max_streams_per_publisher`       RESOURCE_EXHAUSTED
     its address has `publish.max_streams_per_address`           RESOURCE_EXHAUSTED
     otherwise                                                   admitted; counted until it is released
 
-A publisher that sends more than `publish.max_messages_per_second` in all its streams, or is one of many at an
-address that sends more than `publish.max_messages_per_second_per_address`, is not refused: its messages are
-taken later, which gRPC's flow control hands on to it. So nothing is lost by being eager.
+A publisher that exceeds `publish.max_messages_per_second` over all its streams is not refused: the node takes
+its messages later, and gRPC's flow control slows it down. The same holds for an address that exceeds
+`publish.max_messages_per_second_per_address`.
 
 Invariants
-  - What is admitted is released once; a name or an address without streams is not counted any more.
-  - Paces are kept over a reconnection, `MESSAGE_PACES_KEPT` of each kind: to come anew is no way around one.
-    Names that nobody vouches for are a kind of their own, so that whoever invents them pushes out no other.
+  - An admitted stream is released once; a name or an address without streams is forgotten.
+  - Paces outlive a connection, `MESSAGE_PACES_KEPT` of each kind: reconnecting does not evade one. Names that
+    nobody vouches for are a kind of their own, so that invented names push out no others.
 Source: docs/protocol.md, "Limits".
 """
 
@@ -27,9 +27,12 @@ from enum import Enum
 from typing import Final
 
 from gateway.identity import is_vouched_for
-from gateway.limits import MESSAGE_PACES_KEPT
 
 __all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace"]
+
+MESSAGE_PACES_KEPT: Final = 10_000
+"""Publishers and addresses whose pace is remembered, some 200 bytes each. The one that was idle longest is
+forgotten first, and starts with a full second's worth when it comes back."""
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -57,7 +60,7 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """What an operator has set."""
+    """The settings of an operator."""
 
     allowed_subjects: frozenset[str] = frozenset()
     """Names in certificates that may publish; empty: anybody who gets a connection."""
@@ -66,13 +69,13 @@ class AdmissionLimits:
     streams_per_address_max: int = 256
     """Streams that one network address may have open."""
     messages_per_second: int = 0
-    """Messages that are taken in a second from one publisher, over all its streams; 0: no limit."""
+    """Messages a second from one publisher, over all its streams; 0: no limit."""
     messages_per_second_per_address: int = 0
     """The same from one network address."""
 
 
 class Admission:
-    """Counts the streams that are open."""
+    """The open publish streams of one node, and the paces of their messages."""
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
@@ -81,10 +84,10 @@ class Admission:
         self._paces = {kind: OrderedDict[str, MessagePace]() for kind in _Paced}
 
     def admit(self, publisher: str, address: str, subjects: frozenset[str]) -> Denied | None:
-        """Count a new stream, or say why it is not admitted.
+        """Count a new stream, or return why it is not admitted.
 
         Args:
-            publisher: the name by which the race knows the publisher.
+            publisher: the publisher's name in the race.
             address: the network address that it comes from.
             subjects: the names that its certificate proves, `CN=alice,O=Net`, `CN=alice`, `URI:spiffe://…`;
                 empty without a certificate.

@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -21,13 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from datastream.server.descriptors import descriptors_max
 from gateway.addresses import Address
 from gateway.errors import Fatal
-from gateway.limits import (
-    CONNECTION_IDLE_SECONDS_MAX,
-    KEEPALIVE_ANSWER_SECONDS,
-    PING_SECONDS_MIN,
-    STREAM_WINDOW_BYTES,
-    STREAMS_PER_CONNECTION_MAX,
-)
+from gateway.limits import KEEPALIVE_ANSWER_SECONDS, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX
 from gateway.transport.channels import keepalive
 from gateway.transport.door import Door, DoorPlan
 from gateway.transport.door_notes import DoorNotes
@@ -37,6 +31,12 @@ from gateway.transport.message_shares import MessageShares
 from gateway.transport.tls import ServerTls
 
 __all__ = ["GrpcServer", "ServerPlan", "not_free", "start_server"]
+
+CONNECTION_IDLE_SECONDS_MAX: Final = 600
+"""How long a gRPC client may be connected without a call. It is told so and connects again by itself."""
+PING_SECONDS_MIN: Final = 0.5
+"""Clients may ask the node as often. Without this, gRPC closes the connection of one that asks oftener than
+every 5 minutes, with `too_many_pings`. Some libraries can ask each second; a ping costs nothing."""
 
 _NOT_COMPRESSED = 1
 """Of gRPC's bits for ways to compress messages. Megabytes of zeros are kilobytes on the line, and to inflate
@@ -146,10 +146,10 @@ async def start_server(
 
 
 class _RefuseUnreadable(aio.ServerInterceptor):
-    """Answers a unary request that does not parse with INVALID_ARGUMENT.
+    """An answer to single requests that do not parse: INVALID_ARGUMENT.
 
-    gRPC itself takes it for an error of the service, answers UNKNOWN and logs a traceback for each: whoever
-    sends nonsense could fill the log of the node. Streams have answers of their own.
+    gRPC itself takes such a request for an error of the service, answers UNKNOWN and logs a traceback:
+    whoever sends nonsense could fill the log of the node. Streams of requests have answers of their own.
     """
 
     async def intercept_service(
@@ -158,9 +158,15 @@ class _RefuseUnreadable(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         handler: Any = await continuation(handler_call_details)
-        if handler is None or handler.unary_unary is None or handler.request_deserializer is None:
+        if handler is None or handler.request_streaming or handler.request_deserializer is None:
             return handler  # type: ignore[no-any-return]  # as it came
-        serve, parse = handler.unary_unary, handler.request_deserializer
+        parse, serve, make = (
+            handler.request_deserializer,
+            handler.unary_unary,
+            grpc.unary_unary_rpc_method_handler,
+        )
+        if handler.response_streaming:
+            serve, make = handler.unary_stream, grpc.unary_stream_rpc_method_handler
 
         def read(message: bytes) -> object:
             try:
@@ -173,9 +179,7 @@ class _RefuseUnreadable(aio.ServerInterceptor):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"request: got {request}")
             return await serve(request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
-            answer, request_deserializer=read, response_serializer=handler.response_serializer
-        )
+        return make(answer, read, handler.response_serializer)
 
 
 _ABOUT_CLIENTS = (

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.addresses import parse_address
 from gateway.errors import GatewayError
-from gateway.transport.client_relay import ClientRelay
 from gateway.transport.pump import READ_BYTES, PrivateFolder, Pump
+from gateway.transport.relay import ClientRelay
 
 if TYPE_CHECKING:
     from gateway.transport.channels import ClientTls

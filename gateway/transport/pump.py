@@ -27,9 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from gateway.transport.client_relay import ClientRelay
 from gateway.transport.frames import Buffer, ConnectionBreach
-from gateway.transport.server_relay import ServerRelay
+from gateway.transport.relay import FrameRelay
 
 __all__ = ["LINGER_SECONDS", "READ_BYTES", "PrivateFolder", "Pump", "SocketEnd"]
 
@@ -94,7 +93,7 @@ def _why(error: OSError) -> str:
     return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
 
 
-AnyRelay = TypeVar("AnyRelay", bound=ServerRelay | ClientRelay)
+AnyRelay = TypeVar("AnyRelay", bound=FrameRelay)
 
 
 class SocketEnd:

@@ -17,29 +17,36 @@ Invariants
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from gateway.errors import TlsError
-from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
+from gateway.limits import TLS_FILE_BYTES_MAX
 from gateway.logs import fields
+from gateway.metrics import Metrics
 from gateway.regular_files import open_regular
 from gateway.transport.pem import certificates_in, check_key
 
-__all__ = ["ServerTls", "TlsFiles", "subjects_of"]
+__all__ = ["ServerTls", "TlsFiles", "certificate_notes", "subjects_of", "watch_certificates"]
 
 log = logging.getLogger(__name__)
 
+CERTIFICATE_LOOK_SECONDS: Final = 5.0
+"""Time between two looks at the files of certificates, beside those at each handshake."""
+CERTIFICATE_WARNING_DAYS: Final = 14
+"""A certificate that ends within so many days is logged as a warning when it is loaded."""
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -166,6 +173,31 @@ class ServerTls:
                 client_certificates="required" if self.requires_client_certificate else "not asked for",
             ),
         )
+
+
+def certificate_notes(certificates: Sequence[ServerTls]) -> tuple[str, ...]:
+    """Say what is wrong with certificates, or soon will be, in words."""
+    notes = []
+    now = datetime.now(UTC)
+    for tls in certificates:
+        end = f"{tls.not_after:%Y-%m-%d %H:%M} UTC"
+        if tls.problem is not None:
+            notes.append(
+                f"{tls.setting}: the new files cannot be used ({tls.problem}); the old ones end {end}"
+            )
+        elif tls.ends_soon(now):
+            notes.append(f"{tls.setting}: the certificate ends {end}")
+    return tuple(notes)
+
+
+async def watch_certificates(certificates: Sequence[ServerTls], metrics: Metrics) -> None:
+    """Read files that have changed and show how things stand, until cancelled."""
+    while True:
+        for tls in tuple(certificates):
+            await asyncio.to_thread(tls.reload_if_changed)
+            metrics.tls_certificate_end_seconds.labels(setting=tls.setting).set(tls.not_after.timestamp())
+            metrics.tls_renewal_failed.labels(setting=tls.setting).set(tls.problem is not None)
+        await asyncio.sleep(CERTIFICATE_LOOK_SECONDS)
 
 
 def _context(loaded: _Loaded) -> ssl.SSLContext:

@@ -7,6 +7,7 @@ import errno
 import logging
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,7 +27,7 @@ from gateway.blocks.errors import LedgerKeyError
 from gateway.blocks.stream_layout import BlockDecoder
 from gateway.errors import Fatal
 from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.node.node import Node
+from gateway.node.node import Node, sample_lateness
 from gateway.pipeline import group_commit as group_commit_module
 from gateway.race.actions import Response, Skip
 from gateway.services import publish_service
@@ -533,3 +534,59 @@ def test_a_watch_that_ends_on_an_error_is_seen(
 
     caplog.set_level(logging.CRITICAL)
     asyncio.run(scenario())
+
+
+HELD_SECONDS = 0.1
+
+
+def hold_the_loop() -> None:
+    """Do what nothing in a node may do: keep the event loop from coming round."""
+    time.sleep(HELD_SECONDS)
+
+
+def test_a_held_loop_is_in_the_next_sample() -> None:
+    samples: list[float] = []
+
+    async def run() -> None:
+        sampled = asyncio.Event()
+
+        def late(seconds: float) -> None:
+            samples.append(seconds)
+            sampled.set()
+
+        sampling = asyncio.ensure_future(sample_lateness(late, 0.001))
+        await sampled.wait()
+        count = len(samples)
+        hold_the_loop()
+        sampled.clear()
+        await sampled.wait()
+        assert len(samples) == count + 1
+        assert samples[-1] >= HELD_SECONDS - 0.002
+        sampling.cancel()
+
+    asyncio.run(run())
+    assert min(samples) >= 0
+
+
+def test_a_node_samples_its_loop(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with running_node(tmp_path) as node:
+
+            def value(what: str) -> float:
+                name = f"sluice_event_loop_lag_seconds_{what}"
+                return node.metrics.registry.get_sample_value(name) or 0.0
+
+            async def another_sample() -> None:
+                before = value("count")
+                for _ in range(10_000):
+                    if value("count") != before:
+                        return
+                    await asyncio.sleep(0.001)
+                raise AssertionError("the loop is not sampled")
+
+            await another_sample()
+            hold_the_loop()
+            await another_sample()
+            assert value("sum") >= HELD_SECONDS / 2
+
+    asyncio.run(run())

@@ -16,11 +16,11 @@ import pytest
 
 from gateway.blocks.errors import ChainMisuse
 from gateway.errors import StartAbandoned
-from gateway.limits import GC_OBJECTS_MIN, THREAD_SWITCH_SECONDS
+from gateway.limits import THREAD_SWITCH_SECONDS
 from gateway.node import run as node_run
 from gateway.node.event_loop import NodeLoop
 from gateway.node.node import Node
-from gateway.node.run import run_node
+from gateway.node.run import GC_OBJECTS_MIN, run_node
 from gateway.store.block_store import BlockStore
 from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, node_settings, wire_to
 
