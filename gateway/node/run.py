@@ -1,9 +1,9 @@
-"""Runs one node until it is told to stop: the process of `sluice serve` around `gateway.node.node.Node`.
+"""The process of `sluice serve`, which runs one `gateway.node.node.Node` until it is told to stop.
 
-A shell: signals, the collector of garbage, and the exit status.
+A shell: signals, the garbage collector, and the exit status.
 
-    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup. One that is
-                               still opening its stream does not open it to the end
+    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup. A node that is
+                               still opening its stream abandons that
     the node is broken         the same, exit status 1
 
 Source: docs/operations.md, "Run a node".
@@ -35,10 +35,10 @@ __all__ = ["run_node"]
 log = logging.getLogger(__name__)
 
 GC_OBJECTS_MIN: Final = 10_000
-"""New objects from which on Python looks for garbage among them. It walks the lists of all items that have
-come since, so with its default, 700, that held the event loop for 2 to 5 ms several times a second while
-blocks of thousands of items came fast. Blocks leave no such garbage, good or bad; a closed stream leaves six
-small objects and its metadata, 16 kB at most."""
+"""New objects after which Python collects garbage among them. It walks the lists of all items that have come
+since: with the default, 700, that blocked the event loop for 2 to 5 ms several times a second while blocks of
+thousands of items came fast. Blocks leave no such garbage, good or bad; a closed stream leaves six small
+objects and its metadata, 16 kB at most."""
 
 
 def run_node(settings: Settings) -> int:
@@ -60,7 +60,7 @@ async def _run(settings: Settings) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP)):
         loop.add_signal_handler(number, stop.set)
     node.warm_up()
-    # What is there now stays. To walk it all in every full collection would hold the event loop for 30 ms.
+    # These objects stay. Walking them in every full collection would block the event loop for 30 ms.
     gc.collect()
     gc.freeze()
     asked = asyncio.ensure_future(stop.wait())
@@ -77,7 +77,7 @@ async def _run(settings: Settings) -> int:
         raise Fatal(
             f"data_dir {settings.data_dir}", got=str(error), expected="a stream that can be opened"
         ) from error
-    gc.freeze()  # as does what the start has made; blocks may be coming, so it is not searched for garbage
+    gc.freeze()  # so do those of the start; blocks may be coming, so without a collection before
     waits: set[asyncio.Future[Any]] = {asked, node.broken}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     broken = node.broken.exception() if node.broken.done() else None

@@ -212,7 +212,9 @@ def granted(keys: Iterable[StreamKey]) -> None:
 
 
 def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]) -> None:
-    """End connections that keep others waiting, and admit the message that all wait for; a few times a second.
+    """End connections that keep others waiting, and admit the message that all wait for.
+
+    Call it a few times a second.
 
     Args:
         shares: those of all doors of a node.

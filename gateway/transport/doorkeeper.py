@@ -23,9 +23,9 @@ one (`datastream.file.places`): among strangers, the newest connection of the ad
 to another address; among the unknown, the oldest. So a few addresses keep out nobody, and silent connections
 keep out nobody for long.
 
-A budget refills with time, and with the data that the connection carries, since a client that reads much sends
-many WINDOW_UPDATEs. An address has the budget of a few connections; when it is empty, its connections are
-read later, and nothing is lost.
+A budget refills with time, and with the data that the connection carries, since a client that reads much
+sends many WINDOW_UPDATEs. An address has the budget of a few connections; when it is empty, its connections
+are read later, and nothing is lost.
 """
 
 from __future__ import annotations

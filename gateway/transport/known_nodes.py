@@ -1,4 +1,4 @@
-"""The other nodes of a cluster: which callers they are, and which of the configured peers is this node itself.
+"""The other nodes of a cluster: which callers they are, and which configured peer is this node itself.
 
 A shell: it resolves names and asks the kernel for this machine's addresses. Callers that are nodes have
 places of their own, and `NodeLevel` to themselves. A caller is a node
