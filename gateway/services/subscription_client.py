@@ -175,8 +175,8 @@ class SubscriptionOrder:
         return f"subscription, before block {self.next_number}"
 
 
-class BlockAssembler:
-    """The blocks of one subscription, assembled; arguments as for `SubscriptionOrder`."""
+class BlockAssembler(SubscriptionOrder):
+    """The blocks of one subscription, assembled out of responses in order."""
 
     def __init__(
         self,
@@ -186,30 +186,10 @@ class BlockAssembler:
         block_bytes_max: int = STORED_BLOCK_BYTES_MAX,
         block_items_max: int = BLOCK_ITEMS_MAX,
     ) -> None:
-        self._order = SubscriptionOrder(
+        super().__init__(
             start_number, end_number, block_bytes_max=block_bytes_max, block_items_max=block_items_max
         )
-        self._items: list[bytes] = []
-
-    @property
-    def next_number(self) -> int | None:
-        """The block that has to come next, or that is being received; None until one has begun."""
-        return self._order.next_number
-
-    @property
-    def status(self) -> int | None:
-        """The server's last word, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
-        return self._order.status
-
-    @property
-    def in_block(self) -> bool:
-        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
-        return self._order.in_block
-
-    @property
-    def complete(self) -> bool:
-        """Whether every block that was asked for has come; never for a subscription without end."""
-        return self._order.complete
+        self._assembled: list[bytes] = []
 
     def feed(self, response: subscribe_pb2.SubscribeStreamResponse) -> Block | None:
         """Take one response; return the block that it ends, if it ends one.
@@ -217,11 +197,11 @@ class BlockAssembler:
         Raises:
             SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
         """
-        taken = self._order.take(response)
+        taken = self.take(response)
         if isinstance(taken, ItemSet):
-            self._items += taken.items
+            self._assembled += taken.items
         elif taken is not None:
-            items, self._items = self._items, []
+            items, self._assembled = self._assembled, []
             return Block(taken, tuple(items))
         return None
 

@@ -19,7 +19,6 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from datastream.file.places import party_of
@@ -36,7 +35,7 @@ from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, PrivateFolder, Pu
 from gateway.transport.relay import ServerRelay
 from gateway.transport.tls import ServerTls, subjects_of
 
-__all__ = ["Door", "DoorPlan", "granted", "look_at_shares"]
+__all__ = ["Door", "granted", "look_at_shares"]
 
 log = logging.getLogger(__name__)
 
@@ -51,33 +50,35 @@ NO_DESCRIPTOR_SECONDS: Final = 0.1
 """Backoff when the process has no file descriptor left for a connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoorPlan:
-    """The configuration of a door."""
-
-    limits: DoorLimits
-    tls: ServerTls | None = None
-    """Certificates; None: no TLS."""
-    nodes: KnownNodes | None = None
-    """Other nodes of the cluster; None: none connects here."""
-    listed_subjects: frozenset[str] = frozenset()
-    """Names in certificates for which places are kept."""
-
-
 class Door:
     """The door of one address.
 
     Args:
-        plan: its configuration.
+        limits: places and times.
         notes: records what happens.
         shares: decides which large messages may be received now, over all doors of a node; None: all.
+        tls: its certificates; None: no TLS.
+        nodes: the other nodes of the cluster; None: none connects here.
+        listed_subjects: names in certificates for which places are kept.
     """
 
-    def __init__(self, plan: DoorPlan, notes: DoorNotes, shares: MessageShares | None = None) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        limits: DoorLimits,
+        notes: DoorNotes,
+        shares: MessageShares | None = None,
+        *,
+        tls: ServerTls | None = None,
+        nodes: KnownNodes | None = None,
+        listed_subjects: frozenset[str] = frozenset(),
+    ) -> None:
+        self.tls = tls
+        self.listed_subjects = listed_subjects
         self.notes = notes
         self.shares = shares
-        self.keeper = Doorkeeper(plan.limits)
+        self.keeper = Doorkeeper(limits)
+        self._nodes = nodes
+        self._may_be_known = limits.unknown_places > 0
         self.loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.connections: dict[int | str, _Connection] = {}
@@ -153,7 +154,7 @@ class Door:
 
     def is_node(self, host: str, subjects: Collection[str]) -> bool:
         """Return whether a client is another node, by what is known of it now."""
-        return self.plan.nodes is not None and self.plan.nodes.has(host, subjects)
+        return self._nodes is not None and self._nodes.has(host, subjects)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:
@@ -171,7 +172,7 @@ class Door:
                 party_of(host),
                 time.monotonic_ns(),
                 is_node=self.is_node(host, ()),
-                may_be_known=self.plan.limits.unknown_places > 0,
+                may_be_known=self._may_be_known,
             )
         if isinstance(visit, str):
             client.close()
@@ -312,7 +313,7 @@ class _Connection(Pump[ServerRelay]):
         """Begin with TLS or, without it, with HTTP/2."""
         self._door.connections[self.number] = _connections[self.number] = self
         self.outside.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        tls = self._door.plan.tls
+        tls = self._door.tls
         if tls is None:
             self.outside.read_on()
         else:
@@ -330,7 +331,7 @@ class _Connection(Pump[ServerRelay]):
         guest = Guest.STRANGER
         if self._is_node():
             guest = Guest.NODE
-        elif not self._door.plan.listed_subjects.isdisjoint(self._subjects):
+        elif not self._door.listed_subjects.isdisjoint(self._subjects):
             guest = Guest.LISTED
         reason = self._door.keeper.known(self._visit, guest)
         if reason is not None:

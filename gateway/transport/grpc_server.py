@@ -23,7 +23,7 @@ from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.limits import KEEPALIVE_ANSWER_SECONDS, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX
 from gateway.transport.channels import keepalive
-from gateway.transport.door import Door, DoorPlan
+from gateway.transport.door import Door
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import DoorLimits
 from gateway.transport.known_nodes import KnownNodes
@@ -126,8 +126,14 @@ async def start_server(
         Fatal: it cannot listen there.
     """
     listeners = await _bind(plan.setting, plan.address)
-    door_plan = DoorPlan(_door_limits(plan), plan.tls, plan.nodes, plan.listed_subjects)
-    door = Door(door_plan, notes or DoorNotes(plan.setting), shares)
+    door = Door(
+        _door_limits(plan),
+        notes or DoorNotes(plan.setting),
+        shares,
+        tls=plan.tls,
+        nodes=plan.nodes,
+        listed_subjects=plan.listed_subjects,
+    )
     server = aio.server(options=options_of(plan), interceptors=(_RefuseUnreadable(),))
     add_services(server)
     try:
