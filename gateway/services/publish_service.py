@@ -229,9 +229,8 @@ class PublishService:
         try:
             while (message := await reading) is not aio.EOF:
                 if not outbox.closed:
-                    if wait_ns := admission.wait_ns(outbox.name, caller.address, conductor.now_ns()):
-                        with conductor.delaying(outbox):
-                            await asyncio.sleep(wait_ns / 1e9)
+                    if admission.has_pace:
+                        await self._keep_pace(outbox, caller)
                     if not conductor.arbiter.may_read(outbox.publisher_id):
                         await conductor.room_for(outbox)
                 if isinstance(message, bytes):
@@ -259,6 +258,13 @@ class PublishService:
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
+
+    async def _keep_pace(self, outbox: Outbox, caller: Caller) -> None:
+        """Wait until a message may be handled."""
+        wait_ns = self._admission.wait_ns(outbox.name, caller.address, self._conductor.now_ns())
+        if wait_ns:
+            with self._conductor.delaying(outbox):
+                await asyncio.sleep(wait_ns / 1e9)
 
     async def _handle_unparsed(self, outbox: Outbox, message: bytes) -> None:
         """Parse and handle a crowd or a long message, while no other one is parsed."""

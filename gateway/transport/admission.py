@@ -40,12 +40,9 @@ SECOND_NS: Final = 1_000_000_000
 class DenialKind(Enum):
     """Why a stream is not admitted."""
 
-    NOT_ALLOWED = "not allowed"
-    """The certificate's subject is not on the list, or there is no certificate."""
+    NOT_ALLOWED = "not allowed"  # no certificate, or its subject is not on the list
     PUBLISHER_STREAMS = "streams of the publisher"
-    """The publisher has its number of streams."""
     ADDRESS_STREAMS = "streams of the address"
-    """Its address has its number of streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,6 @@ class Denied:
     """A stream that is not admitted."""
 
     kind: DenialKind
-    """Why."""
     reason: str
     """What, got, expected: the status's details."""
 
@@ -79,6 +75,8 @@ class Admission:
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
+        self.has_pace = bool(limits.messages_per_second or limits.messages_per_second_per_address)
+        """Whether messages have a pace at all."""
         self._by_publisher: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
         self._paces = {kind: OrderedDict[str, MessagePace]() for kind in _Paced}
@@ -127,7 +125,7 @@ class Admission:
                 del counter[key]
 
     def wait_ns(self, publisher: str, address: str, now_ns: int) -> int:
-        """Take one message; give the time to wait before it is handled, 0 within the pace.
+        """Count one message; return the time to wait before it is handled, 0 within the pace.
 
         Args:
             publisher: as for `admit`.
@@ -144,7 +142,7 @@ class Admission:
         return wait_ns
 
     def _pace(self, key: str, kind: _Paced, limit: int, now_ns: int) -> MessagePace:
-        """The pace of a publisher or an address; the one that was idle longest is forgotten first."""
+        """Return the pace of a publisher or an address; the one that was idle longest is forgotten first."""
         paces = self._paces[kind]
         pace = paces.get(key)
         if pace is None:
@@ -157,7 +155,7 @@ class Admission:
 
 
 class _Paced(Enum):
-    """What has a pace."""
+    """The kinds of keys that have a pace."""
 
     VOUCHED_FOR = "name that somebody vouches for"
     AT_WILL = "name that anybody can have"
@@ -180,6 +178,6 @@ class MessagePace:
         self._full_at_ns = now_ns
 
     def wait_ns(self, now_ns: int) -> int:
-        """Take one message; give the time to wait before it is handled, 0 within the pace."""
+        """Count one message; return the time to wait before it is handled, 0 within the pace."""
         self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
         return max(0, self._full_at_ns - now_ns - SECOND_NS)

@@ -57,16 +57,12 @@ ADDRESSES_KEPT: Final = 10_000
 
 
 class Guest(Enum):
-    """The kinds of clients."""
+    """The kinds of clients, as the table above has them."""
 
     NODE = "node"
-    """Another node of the cluster."""
     LISTED = "listed"
-    """Its certificate proves a name that is on the list of the address."""
     UNKNOWN = "unknown"
-    """TLS will tell."""
     STRANGER = "stranger"
-    """Anybody else."""
 
 
 @dataclass(frozen=True, slots=True)
