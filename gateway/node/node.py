@@ -129,7 +129,7 @@ class Node:
         self.subscribe_service: SubscribeService
         self.publish_service: PublishService
         self._tcp_server: StreamServer
-        self.account: NodeReport
+        self.report: NodeReport
         self.block_access: BlockAccessService
         self._level_service: LevelService
 
@@ -188,7 +188,7 @@ class Node:
 
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
-        self.account.is_stopping = True
+        self.report.is_stopping = True
         self._servers.show_stopping()
         await self._cleanup.aclose()
         log.info("node stopped", extra=fields(last_block=self.store.last_number))
@@ -218,7 +218,7 @@ class Node:
         self._make_keeper()
         self._make_subscribe_service()
         self._make_tcp_server()
-        self._make_account()
+        self._make_report()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self._watch_pages()
@@ -399,10 +399,10 @@ class Node:
         self.metrics.tcp_lag_bytes.set_function(lambda: server.lag_bytes)
         self._tcp_server = server
 
-    def _make_account(self) -> None:
+    def _make_report(self) -> None:
         processor = ProcessorWatch(self.metrics, self._processes)
         self._cleanup.callback(processor.close)
-        self.account = NodeReport(
+        self.report = NodeReport(
             self.settings,
             self.metrics,
             self._instance,
@@ -424,7 +424,7 @@ class Node:
         return [("proofs", self._checks.process_id), *hashing]
 
     async def _start_http(self) -> Address:
-        server = await start_http(self.account, self.settings.http_address)
+        server = await start_http(self.report, self.settings.http_address)
         self._cleanup.push_async_callback(server.close)
         return server.address
 
@@ -441,7 +441,7 @@ class Node:
         """Listen for readers and publishers; the node has started then."""
         settings, servers = self.settings, self._servers
         detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
-        status = BlockNodeService(self.store, first_number(settings), self.account.facts, detail.answer)
+        status = BlockNodeService(self.store, first_number(settings), self.report.facts, detail.answer)
         publishing = self.publish_service = PublishService(
             self.conductor, Admission(admission_limits(settings))
         )
@@ -455,7 +455,7 @@ class Node:
         subscriber_address = await servers.start_reading(status, reading)
         self.grpc_address = await servers.start_publishing(publishing, status, reading)
         self.subscriber_address = subscriber_address or self.grpc_address
-        self.account.has_started(
+        self.report.has_started(
             self.grpc_address, self.subscriber_address, self.tcp_address, self.http_address
         )
         self._cleanup.push_async_callback(self._end_subscribers)
@@ -465,18 +465,18 @@ class Node:
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
-        self._watch(self.account.watch(servers.show_readiness))
+        self._watch(self.report.watch(servers.show_readiness))
         self._watch(watch_certificates(servers.certificates, self.metrics))
         self._watch(servers.watch_receiving(publishing.is_urgent))
         self._watch(self._nodes.watch())
 
     async def _start_control(self) -> Address:
         """Start the server for operators, at an address of its own."""
-        account, following = self.account, self.following
+        report, following = self.report, self.following
         control = ControlService(
             self.keeper,
             self.store,
-            account.control_facts,
+            report.control_facts,
             following.is_itself,
             self._instance,
             allowed_subjects=frozenset(self.settings.control_allowed_subjects),

@@ -34,7 +34,7 @@ from gateway.node.node import Node, sample_lateness
 from gateway.pipeline import group_commit as group_commit_module
 from gateway.race.actions import Response, Skip
 from gateway.services import publish_service
-from gateway.status import node_report as node_account
+from gateway.status import node_report
 from gateway.status.node_report import NodeReport
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.transport import grpc_server
@@ -269,7 +269,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
 
     monkeypatch.setattr(BlockStore, "probe", probe_when_there_is_room)
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(node_account, "HEALTH_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(node_report, "HEALTH_CHECK_SECONDS", 0.01)
 
     async def main() -> None:
         async with node_on(disk, tmp_path / "failing", **AT_ITS_END) as node, wire_to(node) as wire:
@@ -434,7 +434,7 @@ def test_stopping_tells_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert (await watch.read()).status == serving.NOT_SERVING
                 watch.cancel()
                 await asyncio.wait_for(stopping, ANSWER_SECONDS)
-            assert node.account.readiness() == ["the node is stopping"]
+            assert node.report.readiness() == ["the node is stopping"]
             await stop()  # a second time does nothing
 
     asyncio.run(main())

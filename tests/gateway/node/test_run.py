@@ -54,7 +54,7 @@ def test_a_node_that_has_opened_its_stream_does_not_listen_when_it_is_to_stop(tm
         node.abandon_start()
         with pytest.raises(StartAbandoned):
             await starting
-        assert not hasattr(node, "account")
+        assert not hasattr(node, "report")
 
     asyncio.run(scenario())
     BlockStore.open(tmp_path).close()
@@ -90,7 +90,7 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
 
         async def stop(self) -> None:
             assert (
-                self.account.readiness()[-1]
+                self.report.readiness()[-1]
                 == "the publish race has stopped on an internal error, see the log"
             )
             await super().stop()

@@ -23,7 +23,7 @@ def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
             await wire.subscribe(0)
             async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
                 await client.header()
-                facts = node.account.facts()
+                facts = node.report.facts()
             assert facts.pop("instance")
             assert facts == {
                 "role": "active",
@@ -36,7 +36,7 @@ def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
                 "awaiting_standbys": 0,
             }
             # With the port that it has got: 0 would lead nobody to it.
-            assert node.account.control_facts() == (str(node.grpc_address), "", 1, "full", [])
+            assert node.report.control_facts() == (str(node.grpc_address), "", 1, "full", [])
 
     asyncio.run(main())
 
@@ -45,14 +45,14 @@ def test_operators_are_told_the_address_that_others_use(tmp_path: Path) -> None:
     async def main() -> None:
         advertised = Address("node-a.example", 40840)
         async with running_node(tmp_path, grpc_advertised_address=advertised) as node:
-            assert node.account.control_facts()[:2] == ("node-a.example:40840", "")
+            assert node.report.control_facts()[:2] == ("node-a.example:40840", "")
         everywhere = {"subscriber_address": Address("0.0.0.0", 0), "grpc_advertised_address": advertised}
         async with running_node(tmp_path, **everywhere) as node:
             port = node.subscriber_address.port
             assert port
-            assert node.account.control_facts()[:2] == ("node-a.example:40840", f"node-a.example:{port}")
+            assert node.report.control_facts()[:2] == ("node-a.example:40840", f"node-a.example:{port}")
         async with running_node(tmp_path, subscriber_address=Address("127.0.0.1", 0)) as node:
-            assert node.account.control_facts()[:2] == (str(node.grpc_address), str(node.subscriber_address))
+            assert node.report.control_facts()[:2] == (str(node.grpc_address), str(node.subscriber_address))
 
     asyncio.run(main())
 

@@ -169,11 +169,11 @@ def test_the_page_of_a_node_tells_of_a_refused_message_and_the_node_stays_ready(
     async def scenario() -> None:
         async with running_node(tmp_path) as node:
             node.door_notes[0].refused_message(STRANGER, TooLong(200_000_000, 131_072_000))
-            status = node.account.status()
+            status = node.report.status()
             assert status is not None
             [finding] = [one for one in status.findings if "200000000" in one.text]
             assert not finding.is_problem
-            assert node.account.readiness() == []
+            assert node.report.readiness() == []
             assert refused_count(node.metrics) == 1
 
     asyncio.run(scenario())
