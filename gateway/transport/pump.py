@@ -10,8 +10,6 @@ connection holds the bytes of one read at most, whichever end is slow.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import errno
 import fcntl
 import os
 import shutil
@@ -42,48 +40,6 @@ LINGER_SECONDS: Final = 1.0
 """How long the pump still reads a connection that ends, so that a reset does not destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 """Requested at the end towards gRPC; the kernel grants at most `net.core.wmem_max`."""
-
-SHORT_BYTES_MAX: Final = 16 * 1024
-"""Bytes that are sent without releasing the interpreter lock."""
-
-# Calls of the C library that keep the interpreter lock. A call on a socket that does not block takes some
-# microseconds; releasing the lock for it may mean waiting for another thread to return it, 0.2 ms each time.
-_libc = ctypes.PyDLL(None, use_errno=True)
-_libc.recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.recv.restype = ctypes.c_ssize_t
-_libc.send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-_libc.send.restype = ctypes.c_ssize_t
-_WOULD_BLOCK: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR})
-
-
-def _receive(number: int, buffer: memoryview) -> int | None:
-    """Read from a socket; return the number of bytes, None if there are none now.
-
-    Raises:
-        OSError: the other side has left.
-    """
-    got: int = _libc.recv(number, ctypes.addressof(ctypes.c_char.from_buffer(buffer)), len(buffer), 0)
-    if got >= 0:
-        return got
-    code = ctypes.get_errno()
-    if code in _WOULD_BLOCK:
-        return None
-    raise OSError(code, os.strerror(code))
-
-
-def _send_short(number: int, data: bytes) -> int:
-    """Send short data; return how many bytes went.
-
-    Raises:
-        OSError: the other side has left.
-    """
-    sent: int = _libc.send(number, data, len(data), socket.MSG_NOSIGNAL)
-    if sent >= 0:
-        return sent
-    code = ctypes.get_errno()
-    if code in _WOULD_BLOCK:
-        return 0
-    raise OSError(code, os.strerror(code))
 
 
 def _why(error: OSError) -> str:
@@ -162,7 +118,10 @@ class SocketEnd:
         if self._is_closed:
             return None
         if not self.is_tls:
-            return _receive(self._number, buffer)
+            try:
+                return self.socket.recv_into(buffer)
+            except (BlockingIOError, InterruptedError):
+                return None
         filled = 0  # TLS returns one record at a time
         try:
             while filled < len(buffer):
@@ -209,8 +168,6 @@ class SocketEnd:
                         step = self.socket.send(buffer[took:])
                         took += step
                         sent += step
-            elif sum(map(len, buffers)) <= SHORT_BYTES_MAX:
-                sent = _send_short(self._number, b"".join(buffers))
             else:
                 sent = self.socket.sendmsg(buffers[:BUFFERS_AT_ONCE])
         except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
