@@ -29,7 +29,7 @@ from grpc import aio  # noqa: E402
 
 from gateway.api import publish_pb2  # noqa: E402
 from gateway.blocks.items import block_number_of  # noqa: E402
-from gateway.node.event_loop import NodeLoop  # noqa: E402
+from gateway.node.run import NodeLoop  # noqa: E402
 from gateway.workers.malloc import keep_freed_memory  # noqa: E402
 
 SERVICE = "org.hiero.block.api.BlockStreamPublishService"

@@ -1,6 +1,6 @@
 """Make the API reference of `datastream` and `publishers.spark` from their docstrings: `make api`.
 
-    python docs/api.py FOLDER
+python docs/api.py FOLDER
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import publishers.spark
 if __name__ == "__main__":
     warnings.simplefilter("error")  # a name that cannot be documented is a mistake of ours
     # The names of this package are imported when they are asked for, and pdoc asks for none.
-    vars(publishers.spark).update({name: getattr(publishers.spark, name) for name in publishers.spark.__all__})
+    vars(publishers.spark).update(
+        {name: getattr(publishers.spark, name) for name in publishers.spark.__all__}
+    )
     pdoc.render.configure(docformat="google", show_source=False, footer_text="Sluice, Apache-2.0")
     pdoc.pdoc("datastream", "publishers.spark", output_directory=Path(sys.argv[1]))

@@ -6,31 +6,20 @@ Pure. A limit of one module stands in that module; one that an operator may move
 from typing import Final
 
 __all__ = [
-    "ACCESS_ADDRESS_BYTES_MAX",
-    "ACCESS_BYTES_MAX",
-    "ACCESS_READS_MAX",
-    "ACCESS_SECONDS_MAX",
     "ADDRESS_BOOK_NODES_MAX",
     "ADDRESS_BOOK_SIZE_MAX",
     "BLAMED_PUBLISHERS_KEPT",
     "BLOCK_ANSWER_BYTES_MAX",
     "BLOCK_ITEMS_MAX",
-    "CERTIFICATE_LOOK_SECONDS",
-    "CERTIFICATE_WARNING_DAYS",
     "CHAIN_SNAPSHOT_BLOCKS",
     "COMMIT_GROUP_BYTES_MAX",
-    "CONNECTION_IDLE_SECONDS_MAX",
     "CONTROL_CALL_SECONDS",
     "CROWD_BYTES_MIN",
     "CROWD_ITEMS_MIN",
     "CROWD_ITEM_BYTES",
     "DISK_PROBE_BYTES",
     "DISK_PROBE_SECONDS",
-    "DRAIN_SECONDS",
-    "DRAIN_SECONDS_MAX",
     "FREE_MEMORY_KEPT_BYTES",
-    "GC_OBJECTS_MIN",
-    "HALF_CLOSE_SECONDS",
     "HASH_BACKLOG_ITEMS",
     "HASH_BATCH_BYTES",
     "HASH_BATCH_ITEMS",
@@ -55,12 +44,10 @@ __all__ = [
     "LISTENING_SECONDS",
     "LOOP_WATCH_SECONDS",
     "MESSAGE_BYTES_DEFAULT",
-    "MESSAGE_PACES_KEPT",
     "OWN_MAPPING_BYTES_MIN",
     "OWN_ROOTS_KEPT",
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
-    "PING_SECONDS_MIN",
     "PROOFS_BYTES_MAX",
     "PROOFS_GATHER_SECONDS",
     "PROOFS_PER_BLOCK_MAX",
@@ -76,7 +63,6 @@ __all__ = [
     "RELEASED_BLOCKS_MAX",
     "RELEASE_REST_SECONDS",
     "REQUEST_BYTES_MAX",
-    "RESOLVE_SECONDS_MAX",
     "ROLL_FORWARD_LOG_BLOCKS",
     "RUN_ITEMS_MAX",
     "SET_ITEMS_MAX",
@@ -85,18 +71,12 @@ __all__ = [
     "STAGE_BYTES_MAX",
     "STAGE_ITEMS_MAX",
     "STAGE_ITEM_BYTES_MAX",
-    "STANDBY_STREAMS_MAX",
-    "STANDBY_STREAMS_PER_ADDRESS_MAX",
-    "STANDBY_WRITE_SECONDS_MAX",
     "STATE_PROOF_PATHS_MAX",
     "STATE_PROOF_SIBLINGS_MAX",
     "STOOD_STILL_SECONDS_MIN",
     "STORED_BLOCK_BYTES_MAX",
     "STREAMS_PER_CONNECTION_MAX",
     "STREAM_WINDOW_BYTES",
-    "SUBSCRIBE_READ_THREADS",
-    "SUBSCRIBE_REQUEST_BYTES_MAX",
-    "SUBSCRIBE_SHARED_BYTES_MAX",
     "THREAD_SWITCH_SECONDS",
     "TIMER_LATE_SECONDS_MAX",
     "TLS_FILE_BYTES_MAX",
@@ -275,12 +255,6 @@ THREAD_SWITCH_SECONDS: Final = 0.000_2
 loop would wait each time that it wakes while a thread hashes short items, and what the thread that commits
 would wait behind the event loop, five times in each commit."""
 
-GC_OBJECTS_MIN: Final = 10_000
-"""New objects from which on Python looks for garbage among them. It walks the lists of all items that have
-come since, so with its default, 700, that held the event loop for 2 to 5 ms several times a second while
-blocks of thousands of items came fast. Blocks leave no such garbage, good or bad; a closed stream leaves six
-small objects and its metadata, 16 kB at most."""
-
 FREE_MEMORY_KEPT_BYTES: Final = 64 * 1024 * 1024
 """Free memory at the end of a heap that stays in the process, for the next block: what several take that are
 received, hashed and laid out at once. What is more, as after a very large block, is given back."""
@@ -301,18 +275,6 @@ TIMER_LATE_SECONDS_MAX: Final = 0.005
 LISTENING_SECONDS: Final = LOOP_WATCH_SECONDS + TIMER_LATE_SECONDS_MAX
 """How long such a timer waits before it ends anybody's time; by then the pause is sampled."""
 
-DRAIN_SECONDS: Final = 1.0
-"""How long the other side of a stream that the node has ended may be silent before the stream is closed.
-While messages come they are read and dropped: a publisher that writes before it reads gets to the answer."""
-
-DRAIN_SECONDS_MAX: Final = 30.0
-"""How long such a stream is read at most, some time for the rest of the largest block; then it is cut off.
-Also how long a publisher may leave the node's last word unread, and the status that then follows it."""
-
-HALF_CLOSE_SECONDS: Final = 0.02
-"""How long after the end of a publisher's messages the stream has to live to count as closed in order. gRPC
-reports the end of a broken stream in the same way, and says that it is broken some 0.1 ms later."""
-
 MESSAGE_BYTES_DEFAULT: Final = 131_072_000
 """Bytes of the longest message that any of us receives, unless it is told otherwise: nodes, publishers,
 subscribers. It is the default of block nodes; consensus nodes send 37,748,736 at most."""
@@ -330,13 +292,6 @@ KEEPALIVE_ANSWER_SECONDS: Final = 10
 KEEPALIVE_PEER_SECONDS: Final = 10
 """How long another node may be silent before it is asked whether it is still there."""
 
-PING_SECONDS_MIN: Final = 0.5
-"""Clients may ask the node as often. Without this, gRPC closes the connection of one that asks oftener than
-every 5 minutes, with `too_many_pings`. Some libraries can ask each second; a ping costs nothing."""
-
-CONNECTION_IDLE_SECONDS_MAX: Final = 600
-"""How long a gRPC client may be connected without a call. It is told so and connects again by itself."""
-
 STREAM_WINDOW_BYTES: Final = 1024 * 1024
 """What a client may send on one stream before the node has read it, beside the message that is being read. It
 is not counted in flight, so it is what a publisher costs that has to wait; gRPC's own choice grows to 16 MB.
@@ -351,54 +306,17 @@ BLAMED_PUBLISHERS_KEPT: Final = 1_000
 """Publishers that failed a block and are remembered while nobody brings it; of more, those that are gone are
 forgotten. A name costs its publisher nothing, and a block may not come for long."""
 
-MESSAGE_PACES_KEPT: Final = 10_000
-"""Publishers and addresses whose pace of messages is remembered, some 200 bytes each. The one that was idle
-longest is forgotten first, and has a full second's worth again when it comes back."""
-
-CERTIFICATE_LOOK_SECONDS: Final = 5.0
-"""Time between two looks at the files of certificates, beside those at each handshake."""
-
-CERTIFICATE_WARNING_DAYS: Final = 14
-"""A certificate that ends within so many days is logged as a warning when it is loaded."""
-
 TLS_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it."""
 
 # --- single blocks ------------------------------------------------------------------------------------------
 
-ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of blocks on their way to those who asked `getBlock`: each is in memory, here and in gRPC, until its
-client has it. With so many, no further one is read; one block is always possible, however large."""
-
-ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
-"""The same to one network address."""
-
-ACCESS_READS_MAX: Final = 2
-"""Blocks that are read for `getBlock` at once; more would only hold more memory."""
-
-ACCESS_SECONDS_MAX: Final = 300.0
-"""How long a client may take to take a block, or hold a part of the above; then its connection is ended."""
-
 # --- subscribing --------------------------------------------------------------------------------------------
-
-SUBSCRIBE_REQUEST_BYTES_MAX: Final = 4096
-"""Bytes of a request to subscribe; two numbers take 22, the rest is room for fields of later versions."""
-
-SUBSCRIBE_READ_THREADS: Final = 2
-"""Threads that read the stream for subscribers. A reading of a batch takes some milliseconds; more threads
-would only take the interpreter from the event loop."""
-
-SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of messages that are kept for subscribers who come to the same place a moment later. Those who are
-level all want the same block, which is read and serialized once."""
 
 # --- peers --------------------------------------------------------------------------------------------------
 
 PEER_STATUS_SECONDS_MAX: Final = 5.0
 """How long a peer may take to answer `serverStatus`."""
-
-RESOLVE_SECONDS_MAX: Final = 2.0
-"""How long a start waits for the addresses of a peer's name, to see whether the peer is the node itself."""
 
 PEER_POLL_SECONDS: Final = 1.0
 """Time between two questions to a peer that is followed live for its last block."""
@@ -415,15 +333,6 @@ RELEASED_BLOCKS_MAX: Final = 64
 RELEASE_REST_SECONDS: Final = 0.01
 """...and the rest before the next ones, in which publishers are sent them: nobody is to be cut off for not
 reading thousands of answers that come at once."""
-
-STANDBY_STREAMS_MAX: Final = 256
-"""Nodes that may watch this one's level at once; a cluster has a few."""
-
-STANDBY_STREAMS_PER_ADDRESS_MAX: Final = 64
-"""The same from one network address: many may share one behind a proxy."""
-
-STANDBY_WRITE_SECONDS_MAX: Final = 30.0
-"""How long a watcher may take to take a level, some 80 bytes; then its connection is ended."""
 
 # --- the ledger ---------------------------------------------------------------------------------------------
 

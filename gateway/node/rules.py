@@ -1,6 +1,6 @@
-"""What the settings of a node mean for its rooms: the rules that each of them goes by.
+"""The rules of each room, made of a node's settings.
 
-Pure. Seconds become nanoseconds here, and nothing is decided.
+Pure. Seconds become nanoseconds here; nothing is decided.
 """
 
 from __future__ import annotations

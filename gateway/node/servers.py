@@ -3,7 +3,7 @@
 A shell around `gateway.transport.grpc_server`. Every address has a server of its own:
 
     grpc.address         publish, status, health, reflection; and what reads, unless subscriber.address is set
-    subscriber.address   subscribe, blocks, levels for standbys; status, health, reflection
+    subscriber.address   subscribe, blocks, durable heights for standbys; status, health, reflection
     control.address      what changes the role of the node, and nothing else
 
 Source: docs/operations.md, "Run a node".
@@ -36,7 +36,6 @@ from gateway.transport.door_notes import DoorNotes
 from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.transport.known_nodes import KnownNodes
 from gateway.transport.message_shares import MessageShares, StreamKey
-from gateway.transport.refused_messages import RefusedMessages
 from gateway.transport.tls import ServerTls, TlsFiles
 
 __all__ = ["NodeServers", "Service"]
@@ -44,7 +43,7 @@ __all__ = ["NodeServers", "Service"]
 log = logging.getLogger(__name__)
 
 SHARES_LOOK_SECONDS = 0.25
-"""Time between two looks at the large messages that wait."""
+"""Time between two checks of the large messages that wait."""
 PUBLISHING_NAME = publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name
 STATUS_NAME = node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name
 READING_NAMES = (
@@ -62,7 +61,7 @@ _LISTED: dict[str, Callable[[Settings], tuple[str, ...]]] = {
 
 
 class Service(Protocol):
-    """A gRPC service that registers itself."""
+    """A gRPC service that can register itself."""
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service with a server that is not started."""
@@ -74,9 +73,8 @@ class NodeServers:
     Args:
         settings: addresses, TLS files and limits.
         metrics: counts connections.
-        refused_messages: is told of those that gRPC refused.
         nodes: the other nodes, which connect where readers do.
-        cleanup: what stops each server, once it is started.
+        cleanup: gets what stops each server, once it has started.
         stop: stops a server, in the time that the node has for it.
     """
 
@@ -84,18 +82,16 @@ class NodeServers:
         self,
         settings: Settings,
         metrics: Metrics,
-        refused_messages: RefusedMessages,
         nodes: KnownNodes,
         cleanup: AsyncExitStack,
         stop: Callable[[GrpcServer], Awaitable[None]],
     ) -> None:
         self.certificates: list[ServerTls] = []
-        """Of the servers that are started."""
+        """The certificates of the servers that have started."""
         self.door_notes: list[DoorNotes] = []
-        """What happened at their doors."""
+        """The records of their doors."""
         self._settings = settings
         self._metrics = metrics
-        self._refused_messages = refused_messages
         self._nodes = nodes
         self._shares = MessageShares(settings.grpc_max_receiving_bytes, settings.grpc_max_message_bytes)
         self._cleanup = cleanup
@@ -104,7 +100,7 @@ class NodeServers:
         self._is_stopping = False
 
     async def start_reading(self, status: BlockNodeService, reading: Sequence[Service]) -> Address | None:
-        """Start the server for those who read, if it has an address of its own; give its address."""
+        """Start the server for readers, if it has an address of its own; return its address."""
         address = self._settings.subscriber_address
         if address is None:
             return None
@@ -119,7 +115,7 @@ class NodeServers:
     async def start_publishing(
         self, publishing: Service, status: BlockNodeService, reading: Sequence[Service]
     ) -> Address:
-        """Start the server for publishers, and for those who read if they have none; give its address."""
+        """Start the server for publishers, and for readers if they have none; return its address."""
 
         def add_services(server: aio.Server) -> None:
             publishing.add_to(server)
@@ -132,8 +128,7 @@ class NodeServers:
         return await self._serve("grpc", settings.grpc_address, settings.grpc_max_message_bytes, add_services)
 
     async def start_control(self, control: ControlService) -> Address:
-        """Start the server for those who operate the node; give its address."""
-
+        """Start the server for operators; return its address."""
         settings = self._settings
         is_open = settings.control_tls_client_ca is not None and not settings.control_allowed_subjects
         if is_open and settings.control_tls_client_ca == settings.grpc_tls_client_ca:
@@ -148,30 +143,30 @@ class NodeServers:
         return await self._serve("control", settings.control_address, REQUEST_BYTES_MAX, add_services)
 
     async def watch_receiving(self, is_urgent: Callable[[StreamKey], bool]) -> None:
-        """See to it that large messages come on, until cancelled.
+        """Keep large messages moving, until cancelled.
 
         Args:
-            is_urgent: whether a stream may bring the block that is to be committed next.
+            is_urgent: returns whether a stream may bring the block that is committed next.
         """
         while True:
             look_at_shares(self._shares, is_urgent)
             await asyncio.sleep(SHARES_LOOK_SECONDS)
 
     def show_readiness(self, ready: bool) -> None:
-        """Have the health service say whether the node is ready."""
+        """Let the health service tell whether the node is ready."""
         self._health.show(ready=ready and not self._is_stopping)
 
     def show_stopping(self) -> None:
-        """Have the health service say "not serving" from now on."""
+        """Let the health service tell "not serving" from now on."""
         self._is_stopping = True
         self.show_readiness(False)
 
     def end_health(self) -> None:
-        """End the streams of those who watch the health service."""
+        """End the streams of the health service's watchers."""
         self._health.close()
 
     def _add_status(self, server: aio.Server, status: BlockNodeService, further_names: Sequence[str]) -> None:
-        """Add what every server but that for control has: status, health, reflection of all that it has."""
+        """Add the services that every server but control's has: status, health, reflection."""
         node_pb2_grpc.add_BlockNodeServiceServicer_to_server(status, server)
         self._health.add_to(server)
         if self._settings.grpc_reflection:
@@ -185,7 +180,7 @@ class NodeServers:
         message_bytes_max: int,
         add_services: Callable[[aio.Server], None],
     ) -> Address:
-        """Start one gRPC server with the TLS files of a section of the settings."""
+        """Start one gRPC server, with the TLS files of a section of the settings."""
         settings = self._settings
         certificate, key, client_ca = (
             getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")
@@ -197,7 +192,7 @@ class NodeServers:
         elif not address.is_loopback:
             log.warning("gRPC is open to the network without TLS", extra=fields(setting=f"{section}.address"))
         has_readers_apart = settings.subscriber_address is not None
-        notes = DoorNotes(f"{section}.address", self._metrics, self._refused_messages)
+        notes = DoorNotes(f"{section}.address", self._metrics)
         plan = ServerPlan(
             f"{section}.address",
             address,

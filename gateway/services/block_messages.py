@@ -1,4 +1,4 @@
-"""Stream entries of committed blocks in, serialized messages of `subscribeBlockStream` out.
+"""The messages of `subscribeBlockStream`, made of the stream entries of committed blocks.
 
 Pure. For each block:
 
@@ -6,12 +6,12 @@ Pure. For each block:
     block_items     ...
     end_of_block    always
 
-A set never spans blocks, and has more than `set_bytes_max` bytes only if it is one item. Items that lie in
-the stream in pieces are put together again. Nothing of a block is kept but the set that is being filled.
+A set never spans blocks, and has more than `set_bytes_max` bytes only if it is one item. Items that are
+stored in pieces are joined again. Only the set that is being filled is kept of a block.
 
-The entries are our own, of verified blocks, so only what costs nothing is checked: their order within a
-block, and the numbers in its bookmarks and at its end. What was stored is sent, however long its items are:
-who receives has limits of its own.
+The entries are our own, of verified blocks, so only cheap checks are made: the order of entries within a
+block, and the numbers in its bookmarks and at its end. Items are sent however long they are: the receiver has
+limits of its own.
 Source: docs/spec/wire.md section 3; docs/spec/block-layout.md.
 """
 
@@ -55,11 +55,11 @@ class BlockMessages:
         self.block_number = block_number
         """The block of the next entry."""
         self.in_block = in_block
-        """Whether an item set of it was given out or is being filled."""
+        """Whether an item set of it was returned or is being filled."""
         self.size_bytes = 0
-        """Of all items so far, those in `messages` and those of the set that is being filled."""
+        """Bytes of all items so far, in `messages` and in the set that is being filled."""
         self.messages: list[BlockMessage] = []
-        """What is ready to be sent."""
+        """The messages that are ready to be sent."""
         self._set_bytes_max = set_bytes_max
         self._items: list[bytes] = []
         self._set_bytes = 0
@@ -67,14 +67,14 @@ class BlockMessages:
 
     @property
     def in_item(self) -> bool:
-        """Whether the pieces of an item are being gathered: no place to stop."""
+        """Whether the pieces of an item are being joined: no place to stop."""
         return bool(self._pieces)
 
     def feed(self, entry_type: int, data: bytes) -> None:
         """Take the next entry.
 
         Raises:
-            LayoutError: it cannot be the next one of the block.
+            LayoutError: it is not a possible next entry of the block.
         """
         if entry_type == BOOKMARK_TYPE:
             self._bookmark(data)
@@ -89,9 +89,9 @@ class BlockMessages:
             self._item(data)
 
     def feed_columns(self, types: Sequence[int], column: Sequence[bytes], last_number: int | None) -> int:
-        """Take entries in a row; return how many were taken, all up to the end of block `last_number`.
+        """Take a run of entries, up to the end of block `last_number`; return how many were taken.
 
-        The same as `feed` on each, without the calls for items that are whole.
+        The same as `feed` on each, without the calls for whole items.
 
         Raises:
             LayoutError: as `feed`; the entries before that one are taken.

@@ -1,8 +1,8 @@
-"""Reads committed blocks from the stream file for subscribers: a batch of messages at a time, in threads.
+"""The reader of committed blocks for subscribers: a batch of messages at a time, in threads.
 
-A shell around `services.block_messages`. A `Position` says all there is to know of how far a subscriber has
-come, so a slow one costs nothing here, and those who are at the same place share one reading: when a block is
-committed, it is read once for all who wait for it.
+A shell around `services.block_messages`. A `Position` is all that the reader knows of a subscriber, so a slow
+one costs nothing here. Subscribers at the same position share one read: a new block is read once for all who
+wait for it.
 
 Source: gateway/README.md, "From the stream to a subscriber".
 """
@@ -14,22 +14,25 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from datastream import DataStreamer, DatastreamError
 from gateway.blocks.errors import LayoutError
 from gateway.blocks.stream_layout import bookmark_of
-from gateway.limits import (
-    SUBSCRIBE_READ_THREADS,
-    SUBSCRIBE_SHARED_BYTES_MAX,
-)
 from gateway.services.block_messages import BlockMessage, BlockMessages
 
 __all__ = ["Batch", "BlockReader", "Position"]
 
+SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Bytes of messages that are kept for subscribers who come to the same position a moment later. Live ones all
+want the same block, which is read and serialized once."""
+SUBSCRIBE_READ_THREADS: Final = 2
+"""Threads that read the stream for subscribers. A batch takes some milliseconds; more threads would only take
+the interpreter lock from the event loop."""
+
 
 class Position(NamedTuple):
-    """A place in the stream where reading may stop and go on."""
+    """A position in the stream where reading may stop and go on."""
 
     entry_number: int
     """The entry to read next."""
@@ -41,26 +44,26 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one reading gives."""
+    """The result of one read."""
 
     messages: tuple[BlockMessage, ...]
     """At least one; at most about `set_bytes_max` bytes of items, or one longer item."""
     following: Position
-    """Where the next reading begins."""
+    """Where the next read begins."""
     size_bytes: int
     """Of all messages."""
 
 
 class BlockReader:
-    """Reads one node's stream for all its subscribers.
+    """The reader of one node's stream, for all its subscribers.
 
     Args:
         streamer: the stream.
         set_bytes_max: bytes of items after which an item set, and a batch, is full.
-        shared_bytes_max: bytes of messages that are kept for others who come to the same place.
-        threads: that read.
-        ensure: raises StoredDataError or DatastreamError where the page of an entry is not what was
-            committed; called in threads, before it is read.
+        shared_bytes_max: bytes of messages that are kept for others who come to the same position.
+        threads: number of threads that read.
+        ensure: raises StoredDataError or DatastreamError if the page of an entry is not what was committed;
+            called in threads, before each read.
     """
 
     def __init__(
@@ -81,10 +84,10 @@ class BlockReader:
         self._reading: dict[tuple[Position, int | None], asyncio.Future[Batch]] = {}
         self._threads = ThreadPoolExecutor(threads, "subscribe")
         self.readings_count = 0
-        """How often the file was read."""
+        """Number of reads of the file."""
 
     async def find(self, block_number: int) -> Position:
-        """Return where a committed block begins.
+        """Return the position at which a committed block begins.
 
         Raises:
             datastream.DatastreamError: the stream does not have it, or is damaged.
@@ -96,13 +99,13 @@ class BlockReader:
         return Position(entry_number, block_number, in_block=False)
 
     async def read(self, position: Position, last_number: int | None = None) -> Batch:
-        """Read on from a position, where something must have been committed.
+        """Read from a position at which something is committed.
 
         Args:
-            last_number: nothing after this block is read.
+            last_number: read nothing after this block.
 
         Raises:
-            LayoutError: the entries are not a block's.
+            LayoutError: the entries are not those of a block.
             datastream.DatastreamError: the stream is damaged.
             OSError: the disk cannot be read.
         """
@@ -119,14 +122,14 @@ class BlockReader:
             )
             self._reading[key] = reading
             reading.add_done_callback(lambda done: self._done(key, done))
-        return await asyncio.shield(reading)  # who gives up does not take it from the others
+        return await asyncio.shield(reading)  # one that is cancelled does not cancel it for the others
 
     def close(self) -> None:
-        """End the threads; readings that are under way are waited for."""
+        """End the threads, after the reads that are under way."""
         self._threads.shutdown()
 
     def _done(self, key: tuple[Position, int | None], reading: asyncio.Future[Batch]) -> None:
-        """Keep what was read, and let the oldest go."""
+        """Keep what was read, and drop the oldest batches."""
         del self._reading[key]
         if reading.cancelled() or reading.exception() is not None:
             return
@@ -156,7 +159,7 @@ class BlockReader:
         except (LayoutError, DatastreamError, OSError):
             if messages.block_number == block_number:
                 raise
-            return self._read(position, messages.block_number - 1)  # the blocks before it are well
+            return self._read(position, messages.block_number - 1)  # the blocks before it are intact
         messages.flush()
         assert messages.messages, f"nothing is committed after {position}"
         following = Position(entry_number, messages.block_number, messages.in_block)

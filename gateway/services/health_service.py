@@ -1,12 +1,11 @@
-"""Tells whether a node is ready: the standard gRPC service `grpc.health.v1.Health`.
+"""The standard health service, `grpc.health.v1.Health`: it tells whether the node is ready.
 
-A shell around two words for each name. What grpcio brings for this has all watchers of a name, and who sets
-it, wait for one another: one that takes nothing would hold up the others, and the end of the node. Here each
-has a stream of its own, and what it does not take holds up nobody.
+In grpcio's own health service all watchers of a name, and whoever sets it, wait for one another: one watcher
+that reads nothing would delay the others, and the end of the node. Here each watcher waits for itself alone.
 
-    Check    the status now; NOT_FOUND for a name that is none of the node's
-    Watch    the same at once, and again when it has changed; SERVICE_UNKNOWN, for ever, for such a name.
-             Ends when the node does, which would wait for it else
+    Check    the status now; NOT_FOUND for a name that is not one of the node's
+    Watch    the same at once and at each change; SERVICE_UNKNOWN, for ever, for such a name.
+             Ends with the node, which would otherwise wait for it
 
 Source: the gRPC health checking protocol.
 """
@@ -18,7 +17,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 from grpc import aio
 from grpc_health.v1 import health_pb2
 
@@ -32,10 +30,10 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 class HealthService:
-    """Serves whoever wants to know; not ready until it is shown to be.
+    """The health of one node, which is not ready until `show` says so.
 
     Args:
-        names: of the services that it speaks for, beside "", which is the whole node.
+        names: the services that it speaks for, beside "", which is the whole node.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -45,18 +43,18 @@ class HealthService:
         self._is_over = False
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand, since a request that does not parse must not be an error of ours."""
+        """Register the service."""
         check: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
-            self._check, request_deserializer=_parse, response_serializer=_Response.SerializeToString
+            self._check, _Request.FromString, _Response.SerializeToString
         )
         watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
-            self._watch, request_deserializer=_parse, response_serializer=_Response.SerializeToString
+            self._watch, _Request.FromString, _Response.SerializeToString
         )
         handlers = {"Check": check, "Watch": watch}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
     def show(self, *, ready: bool) -> None:
-        """Say from now on whether the node is ready."""
+        """Tell from now on that the node is ready, or not."""
         status = _Response.SERVING if ready else _Response.NOT_SERVING
         if status != self._status:
             self._status = status
@@ -64,43 +62,24 @@ class HealthService:
             changed.set()
 
     def close(self) -> None:
-        """End the streams of those who watch, once they have been told the last status."""
+        """End the streams of watchers, once they have the last status."""
         self._is_over = True
         self._changed.set()
 
-    async def _check(self, request: health_pb2.HealthCheckRequest | None, context: _Context) -> object:
-        name = await _name_in(request, context)
-        if name not in self._names:
+    async def _check(self, request: health_pb2.HealthCheckRequest, context: _Context) -> object:
+        if request.service not in self._names:
             await context.abort(grpc.StatusCode.NOT_FOUND, "service: got a name that is none of this node's")
         return _Response(status=self._status)
 
-    async def _watch(self, request: health_pb2.HealthCheckRequest | None, context: _Context) -> None:
+    async def _watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:
         """Serve one stream."""
-        is_ours, told = await _name_in(request, context) in self._names, None
+        told = None
         while True:
             changed = self._changed
-            status = self._status if is_ours else _Response.SERVICE_UNKNOWN
+            status = self._status if request.service in self._names else _Response.SERVICE_UNKNOWN
             if status != told:
                 await context.write(_Response(status=status))
                 told = status
             if self._is_over:
                 return
             await changed.wait()
-
-
-async def _name_in(request: health_pb2.HealthCheckRequest | None, context: _Context) -> str:
-    """Give the name that is asked for."""
-    if request is None:
-        await context.abort(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            "request: got what does not parse, expected a HealthCheckRequest",
-        )
-    return request.service
-
-
-def _parse(message: bytes) -> health_pb2.HealthCheckRequest | None:
-    """Read a request; None in the place of one that does not parse."""
-    try:
-        return _Request.FromString(message)
-    except DecodeError:
-        return None

@@ -1,9 +1,9 @@
-"""Tells other nodes what this one has on disk: the gRPC service `sluice.standby.NodeLevel`.
+"""The durable height of this node, told to other nodes: the gRPC service `sluice.standby.NodeLevel`.
 
-A shell around the ledger, beside the services for subscribers. A watcher is told the last block at once and
-whenever there are further ones; a message that is not taken yet holds up nobody, and what comes meanwhile is
-told in one. Who takes none for long is cut off: others want its place. It serves the other nodes of the
-cluster alone (`transport.known_nodes`): a stranger is refused with PERMISSION_DENIED, and told who is served.
+A shell around the block store. A watcher gets the last block at once and after each commit. While it has not
+read one message, the blocks that follow are told in one. A watcher that reads nothing for long loses its
+connection, since others want its place. The service is for the other nodes of the cluster alone
+(`transport.known_nodes`): it refuses a stranger with PERMISSION_DENIED and says whom it serves.
 """
 
 from __future__ import annotations
@@ -11,19 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 import grpc
-from google.protobuf.message import DecodeError
 from grpc import aio
 
 from gateway.api import standby_pb2
 from gateway.blocks.block_numbers import to_wire
-from gateway.limits import (
-    STANDBY_STREAMS_MAX,
-    STANDBY_STREAMS_PER_ADDRESS_MAX,
-    STANDBY_WRITE_SECONDS_MAX,
-)
 from gateway.logs import caused_by
 from gateway.store.block_store import BlockStore
 from gateway.transport.callers import Caller, caller_of
@@ -33,18 +27,25 @@ __all__ = ["SERVICE_NAME", "LevelService"]
 
 log = logging.getLogger(__name__)
 
+STANDBY_STREAMS_MAX: Final = 256
+"""Nodes that may watch this one's level at once; a cluster has a few."""
+STANDBY_STREAMS_PER_ADDRESS_MAX: Final = 64
+"""The same from one network address: many may share one behind a proxy."""
+STANDBY_WRITE_SECONDS_MAX: Final = 30.0
+"""How long a watcher may take to take a level, some 80 bytes; then its connection is ended."""
+
 SERVICE_NAME = standby_pb2.DESCRIPTOR.services_by_name["NodeLevel"].full_name
 
 _Context = aio.ServicerContext[Any, Any]
 
 
 class LevelService:
-    """Serves the nodes that wait for this one.
+    """The service of one node, for the nodes that wait for it.
 
     Args:
-        ledger: whose blocks are told of.
-        instance: what this process calls itself.
-        nodes: whom it serves; None: everybody (tests).
+        store: the blocks of the node.
+        instance: the name of this process.
+        nodes: the other nodes; None serves everybody (tests).
     """
 
     def __init__(self, store: BlockStore, instance: str, nodes: KnownNodes | None = None) -> None:
@@ -57,14 +58,14 @@ class LevelService:
         self._unlisten = store.on_advance(self._wake)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand, since a request that does not parse must not be an error of ours."""
+        """Register the service; by hand, since `watch` takes any bytes as its request."""
         watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
             self._watch, response_serializer=standby_pb2.Level.SerializeToString
         )
         level_at: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
             self._level_at,
-            request_deserializer=_parse,
-            response_serializer=standby_pb2.Level.SerializeToString,
+            standby_pb2.LevelAtRequest.FromString,
+            standby_pb2.Level.SerializeToString,
         )
         handlers = {"watch": watch, "levelAt": level_at}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
@@ -103,7 +104,7 @@ class LevelService:
             self._streams -= Counter((address,))  # one that comes to 0 is forgotten
 
     async def _admit(self, context: _Context) -> Caller:
-        """Tell who calls, if that is another node; else the call ends here."""
+        """Return the caller if it is another node, else end the call."""
         caller, nodes = caller_of(context), self._nodes
         if nodes is None or await nodes.recognize(caller.host, caller.subjects):
             return caller
@@ -114,7 +115,7 @@ class LevelService:
         raise AssertionError("abort has raised")
 
     async def _tell(self, caller: Caller, context: _Context) -> None:
-        """Write the last level; who does not take it loses its connection: nothing else ends its call."""
+        """Write the last block; cut off a watcher that does not read it, since nothing else ends its call."""
         seconds = STANDBY_WRITE_SECONDS_MAX
         too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, caller, seconds)
         try:
@@ -122,15 +123,8 @@ class LevelService:
         finally:
             too_long.cancel()
 
-    async def _level_at(
-        self, request: standby_pb2.LevelAtRequest | None, context: _Context
-    ) -> standby_pb2.Level:
+    async def _level_at(self, request: standby_pb2.LevelAtRequest, context: _Context) -> standby_pb2.Level:
         await self._admit(context)
-        if request is None:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                "request: got what does not parse, expected a LevelAtRequest",
-            )
         number = request.block_number
         root_hash = await asyncio.to_thread(self._store.root_hash_at, number)
         if root_hash is None:
@@ -147,15 +141,7 @@ class LevelService:
 
 
 def _cut_off_deaf(caller: Caller, seconds: float) -> None:
-    """End the connection of a watcher that takes nothing."""
+    """End the connection of a watcher that reads nothing."""
     extra = caused_by(caller.address, watcher=caller.peer, seconds=seconds)
     log.warning("watcher takes nothing, and is cut off", extra=extra)
     caller.cut_off()
-
-
-def _parse(message: bytes) -> standby_pb2.LevelAtRequest | None:
-    """Read a request; None in the place of one that does not parse."""
-    try:
-        return standby_pb2.LevelAtRequest.FromString(message)
-    except DecodeError:
-        return None

@@ -1,10 +1,11 @@
-"""What a node holds, over gRPC: `BlockNodeService` and `BlockAccessService`.
+"""The gRPC services that tell what a node holds: `BlockNodeService` and `BlockAccessService`.
 
-A shell around the ledger; reads run in a thread. Both serve committed blocks only.
+A shell around the block store; reads run in a thread. Both serve committed blocks only.
 
-`sluice status` asks for more than the protocol has: with the request's metadata `sluice-status: N` the answer
-to `serverStatus` carries trailing metadata of the same name, a JSON object of the node's `facts` and the root
-hash of block N (null where it does not hold that). Other clients see nothing of it.
+`sluice status` asks for more than the protocol has. If a `serverStatus` request has the metadata
+`sluice-status: N`, the answer carries trailing metadata of the same name: a JSON object of the node's `facts`
+and the root hash of block N (null if the node does not hold that block). Other clients see nothing of it.
+Answers to `getBlock` are counted in bytes (docs/protocol.md, "Limits").
 Source: docs/spec/wire.md section 2.3.
 """
 
@@ -25,20 +26,14 @@ from gateway.api import block_pb2, node_pb2, node_pb2_grpc
 from gateway.blocks.block_numbers import U64_MAX, from_wire, to_wire
 from gateway.blocks.errors import LayoutError
 from gateway.errors import InvalidInput
-from gateway.limits import (
-    ACCESS_ADDRESS_BYTES_MAX,
-    ACCESS_BYTES_MAX,
-    ACCESS_READS_MAX,
-    ACCESS_SECONDS_MAX,
-)
 from gateway.logs import caused_by
-from gateway.services.answer_shares import AnswerShares
 from gateway.store.block_store import BlockStore
 from gateway.transport.callers import Caller, caller_of
 
 __all__ = [
     "INSTANCE_KEY",
     "STATUS_KEY",
+    "AnswerShares",
     "BlockAccessService",
     "BlockNodeService",
     "Facts",
@@ -50,35 +45,45 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Bytes of `getBlock` answers on their way: each is in memory, here and in gRPC, until its client has it.
+With so many, no further block is read; one block is always possible, however large."""
+ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
+"""The same to one network address."""
+ACCESS_READS_MAX: Final = 2
+"""Blocks that are read for `getBlock` at once; more would only take more memory."""
+ACCESS_SECONDS_MAX: Final = 300.0
+"""Time for a client to receive a block, and so hold a part of the above; then its connection is ended."""
+
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
-"""The metadata that asks for facts, and that carries them."""
+"""The metadata key that asks for facts, and that carries them."""
 
 INSTANCE_KEY = "instance"
-"""The fact that is another one for every process: by it a node knows itself behind another address."""
+"""The fact that is unique to a process: by it a node recognizes itself behind another address."""
 
 ROOT_READS_MAX: Final = 2
-"""Root hashes that are read for `serverStatus` at once. Anybody may ask, and the threads are those with which
-the node answers other nodes."""
+"""Root hashes that are read for `serverStatus` at once. Anybody may ask, and the threads also serve other
+nodes."""
 
 Facts = Callable[[], dict[str, object]]
-"""Gives what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
+"""Returns what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
 _Code = node_pb2.BlockResponse.Code
 Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
-"""Makes the answer to `serverStatusDetail`, given the first and the last block that the node holds."""
+"""Makes the answer to `serverStatusDetail` of the first and the last block that the node holds."""
 
 
 class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
-    """Serves `serverStatus` and `serverStatusDetail`."""
+    """The service of `serverStatus` and `serverStatusDetail`.
 
-    def __init__(
-        self,
-        store: BlockStore,
-        first_number: int | None,
-        facts: Facts,
-        detail: Detail,
-    ) -> None:
-        """`first_number` is where an empty node begins; None: with whatever comes."""
+    Args:
+        store: the blocks of the node.
+        first_number: the first block of an empty node; None: whichever comes.
+        facts: see `Facts`.
+        detail: see `Detail`.
+    """
+
+    def __init__(self, store: BlockStore, first_number: int | None, facts: Facts, detail: Detail) -> None:
         self._store = store
         self._first_number = first_number
         self._facts = facts
@@ -88,7 +93,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     async def serverStatus(
         self, request: node_pb2.ServerStatusRequest, context: aio.ServicerContext[Any, Any]
     ) -> node_pb2.ServerStatusResponse:
-        """The first and last block that can be had, and the next one expected: each may be none, or any."""
+        """Return the first and last block that are held, and the next one expected; each may be absent."""
         for key, value in context.invocation_metadata() or ():
             if key == STATUS_KEY:
                 context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
@@ -105,7 +110,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         )
 
     async def _more(self, asked: str) -> str:
-        """Write the facts, with the root hash of the block that was asked for, if one was."""
+        """Serialize the facts, with the root hash of the block that was asked for, if any."""
         facts = self._facts()
         if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
             async with self._reading:
@@ -116,27 +121,27 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     async def serverStatusDetail(
         self, request: node_pb2.ServerStatusRequest, context: object
     ) -> node_pb2.ServerStatusDetailResponse:
-        """Versions, ranges of blocks held, and what is known of the network; what is stored is available."""
+        """Return versions, ranges of blocks, and the network data; all stored blocks are available."""
         return self._detail(self._store.first_number, self._store.last_number)
 
 
 def held_of(status: node_pb2.ServerStatusResponse) -> tuple[int | None, int | None]:
-    """Read the first and the last block of an answer, None twice for a node that holds none.
+    """Return the first and the last block of an answer, None twice for a node that holds none.
 
-    An empty node of before says 0 as its first block; its last one tells that it is empty.
+    Empty nodes of earlier versions give 0 as their first block; the last block shows that they are empty.
     """
     last = from_wire(status.last_available_block)
     return (None, None) if last is None else (status.first_available_block, last)
 
 
 def begins_with(status: node_pb2.ServerStatusResponse) -> int | None:
-    """Read which block is the first that a node holds, or will hold; None: that is not settled."""
+    """Return the first block that a node holds, or will hold; None: that is not settled."""
     first, last = held_of(status)
     return from_wire(status.next_expected_block) if last is None else first
 
 
 def read_facts(text: str | bytes) -> dict[str, Any]:
-    """Read the facts of an answer; what is not the object that it should be is as good as nothing."""
+    """Return the facts of an answer; none if they are not a JSON object."""
     try:
         facts = json.loads(text)
     except (ValueError, RecursionError):  # the second one of some thousand brackets
@@ -147,10 +152,10 @@ def read_facts(text: str | bytes) -> dict[str, Any]:
 async def ask_status(
     stub: node_pb2_grpc.BlockNodeServiceAsyncStub, asked: str, timeout_seconds: float
 ) -> tuple[node_pb2.ServerStatusResponse, dict[str, Any]]:
-    """Ask a node for its `serverStatus`, and for its facts, which are empty where it is no Sluice node.
+    """Ask a node for its `serverStatus` and its facts, which are empty if it is no Sluice node.
 
     Args:
-        asked: the number of the block whose root hash is wanted, too, in digits; empty: of none.
+        asked: the number, in digits, of the block whose root hash is wanted; empty: none.
 
     Raises:
         grpc.aio.AioRpcError: it does not answer.
@@ -160,7 +165,7 @@ async def ask_status(
         node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, asked),), timeout=timeout_seconds
     )
     status: node_pb2.ServerStatusResponse | None = await call
-    if status is None:  # what gRPC gives for bytes that do not parse
+    if status is None:  # gRPC's result for bytes that do not parse
         raise InvalidInput("its status", "a message that does not parse", "a ServerStatusResponse")
     facts: dict[str, Any] = {}
     for key, value in await call.trailing_metadata() or ():
@@ -170,18 +175,22 @@ async def ask_status(
 
 
 class BlockAccessService:
-    """Serves `getBlock`."""
+    """The service of `getBlock`.
+
+    Args:
+        store: the blocks of the node.
+        ensure: raises if a block is not what was committed; called in a thread, before each read.
+    """
 
     def __init__(self, store: BlockStore, ensure: Callable[[int], None] = lambda number: None) -> None:
-        """`ensure` raises where a block is not what was committed; called in a thread, before it is read."""
         self._store = store
         self._ensure = ensure
-        # Other nodes have theirs, whatever strangers ask for and do not take.
+        # Other nodes have their own, whatever strangers ask for and do not read.
         self._of_strangers, self._of_nodes = _Answers(), _Answers()
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand: a request that does not parse has an answer, too, and answers are
-        serialized where they are read, in threads."""
+        """Register the service; by hand: a request that does not parse has an answer of the protocol, and
+        answers are serialized where they are read, in threads."""
         handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
             self.get_block, request_deserializer=_parse, response_serializer=None
         )
@@ -192,11 +201,14 @@ class BlockAccessService:
     async def get_block(
         self, request: node_pb2.BlockRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> bytes:
-        """One committed block, its items as they were received; a serialized BlockResponse.
+        """Return a serialized BlockResponse with one committed block, its items as they were received.
 
         A number that this node does not hold is NOT_AVAILABLE: above its last block, below its first one, or
-        any where it is empty. NOT_FOUND is a block that it should hold, and cannot read. None is a request
-        that does not parse. A client that does not take its blocks gets no more of them.
+        any number if it is empty. NOT_FOUND is a block that it should hold and cannot read. A client that
+        does not read its blocks gets no more of them.
+
+        Args:
+            request: what to return; None: it does not parse.
         """
         first, last = self._store.first_number, self._store.last_number
         kind = None if request is None else request.WhichOneof("block_specifier")
@@ -226,7 +238,7 @@ class BlockAccessService:
         return answer
 
     def _read(self, number: int) -> bytes:
-        """Make the answer with a block that is held; in a thread."""
+        """Make the answer of a block that is held; runs in a thread."""
         self._ensure(number)
         stored = self._store.read_block(number)
         assert stored is not None
@@ -234,8 +246,57 @@ class BlockAccessService:
         return node_pb2.BlockResponse(status=_Code.SUCCESS, block=block).SerializeToString()
 
 
+class AnswerShares:
+    """The bytes of answers on their way to clients: in all, and to each network address.
+
+    gRPC keeps an answer to a unary call whole until the client has taken it. A client that asks for many
+    blocks and reads none would otherwise hold as much memory as it likes. So an address, or all together,
+    gets no further answer once its share is on the way. The bound is looked at before an answer, not after:
+    one answer is always possible, however large.
+
+    Args:
+        bytes_max: of all addresses together.
+        address_bytes_max: of one network address.
+    """
+
+    def __init__(self, bytes_max: int, address_bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._address_bytes_max = address_bytes_max
+        self._held: dict[str, int] = {}
+        self.bytes_held = 0
+        """Of all addresses together."""
+
+    def refusal(self, address: str) -> str | None:
+        """Return why an address gets no further answer now (what, got, expected); None: it gets one."""
+        for who, held_bytes, most_bytes in (
+            ("this address", self._held.get(address, 0), self._address_bytes_max),
+            ("all clients", self.bytes_held, self._bytes_max),
+        ):
+            if held_bytes >= most_bytes:
+                return (
+                    f"blocks on their way to {who}: got {held_bytes} bytes that were not taken yet, "
+                    f"expected less than {most_bytes}"
+                )
+        return None
+
+    def take(self, address: str, size_bytes: int) -> None:
+        """Count an answer that goes out; `give_back` it when the client has it, or has left."""
+        self._held[address] = self._held.get(address, 0) + size_bytes
+        self.bytes_held += size_bytes
+
+    def give_back(self, address: str, size_bytes: int) -> None:
+        """Forget an answer that `take` counted."""
+        held_bytes = self._held[address] - size_bytes
+        assert held_bytes >= 0, f"{address} has no answer of {size_bytes} bytes to give back"
+        self.bytes_held -= size_bytes
+        if held_bytes:
+            self._held[address] = held_bytes
+        else:
+            del self._held[address]
+
+
 class _Answers:
-    """The answers to clients of one kind."""
+    """The limits of answers to one kind of clients."""
 
     def __init__(self) -> None:
         self.shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
@@ -245,7 +306,7 @@ class _Answers:
 def _count(
     shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
 ) -> None:
-    """Count the answer to a call until the call is over; one that takes too long loses its connection."""
+    """Count the answer to a call until the call is over; cut off a client that takes too long."""
     address = caller.address
     shares.take(address, size_bytes)
     too_long = asyncio.get_running_loop().call_later(
@@ -265,14 +326,14 @@ def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
 
 
 def _cut_off_slow(caller: Caller, seconds: float) -> None:
-    """End the connection of a client that does not take its block."""
+    """End the connection of a client that does not receive its block."""
     extra = caused_by(caller.address, client=caller.peer, seconds=seconds)
     log.warning("client does not take its block, and is cut off", extra=extra)
     caller.cut_off()
 
 
 def _parse(message: bytes) -> node_pb2.BlockRequest | None:
-    """Read a request; None in the place of one that does not parse."""
+    """Parse a request; None if it does not parse."""
     try:
         return node_pb2.BlockRequest.FromString(message)
     except DecodeError:

@@ -1,21 +1,21 @@
 """The gRPC side of publishing: `BlockStreamPublishService.publishBlockStream`.
 
-A shell: messages become events of the arbiter, responses become messages. For each stream there are two
-loops, one that reads and one that writes.
+A shell: messages become events of the arbiter, responses become messages. Each stream has a reader and a
+writer.
 
     message                         event
-    block_items                     inspected for its form, then `header` or `items`
+    block_items                     `header` or `items`, once the form of the items is checked
     end_of_block                    `block_end`
     end_stream                      `end_stream`
     none of these, does not parse   `bad_request`
     the publisher closes its side   `half_closed`
     cancelled, connection lost      `left`
 
-A stream that is opened while the node's last block may be on its disk alone (`Acknowledging.refusal`) is
-refused with the status UNAVAILABLE.
-When the node ends a stream, its other side is drained for a while, not reset, so that the publisher reads the
-answer before the connection's end. One that does not read its responses is told so with gRPC's status; one
-that does not read that either has its connection cut.
+While the node's last block may be on its disk alone (`Acknowledging.refusal`), a new stream is refused with
+the status UNAVAILABLE.
+When the node ends a stream, the reader drains the other side for a while, so that the publisher reads the
+answer before the connection's end. A publisher that does not read its responses gets a gRPC status that says
+so; one that does not read that either loses its connection.
 Source: docs/spec/wire.md section 2.1; docs/protocol.md.
 """
 
@@ -25,7 +25,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final, TypeGuard
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -37,7 +37,6 @@ from gateway.blocks.block_numbers import to_wire as number_to_wire
 from gateway.blocks.errors import ItemError
 from gateway.blocks.item_set import ItemSet, inspect
 from gateway.identity import name_of_publisher
-from gateway.limits import DRAIN_SECONDS, DRAIN_SECONDS_MAX, HALF_CLOSE_SECONDS
 from gateway.logs import caused_by
 from gateway.pipeline.conductor import Conductor
 from gateway.pipeline.outbox import Outbox
@@ -62,6 +61,16 @@ __all__ = ["BadMessage", "PublishService", "to_wire"]
 
 log = logging.getLogger(__name__)
 
+DRAIN_SECONDS: Final = 1.0
+"""How long a publisher may be silent after the node has ended its stream; then the stream is closed. While
+messages come, they are read and dropped: a publisher that writes before it reads gets to the answer."""
+DRAIN_SECONDS_MAX: Final = 30.0
+"""How long such a stream is read at most: time for the rest of the largest block. Also how long a publisher
+may leave the node's last response unread, and the status that then follows it."""
+HALF_CLOSE_SECONDS: Final = 0.02
+"""A stream that lives so long after the end of a publisher's messages was closed in order. gRPC reports the
+end of a broken stream in the same way, and says that it is broken some 0.1 ms later."""
+
 _SHORT_BYTES_MAX = 512
 """A message with no more than a header has about 100."""
 SERVICE_NAME = "org.hiero.block.api.BlockStreamPublishService"
@@ -74,14 +83,14 @@ _END_CODE = publish_pb2.PublishStreamRequest.EndStream.Code
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """What stands in the place of a request that cannot be used."""
+    """A request that cannot be used."""
 
     reason: str
     """What, got, expected."""
 
 
 _Message = _Request | BadMessage | ItemSet
-"""A message as it came, one that cannot be used, or an item set that was looked at already."""
+"""A request of another kind or of very many items, one that cannot be used, or a checked item set."""
 
 _DENIAL_STATUS = {
     DenialKind.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
@@ -92,18 +101,14 @@ _STATUS = {status: _Wire.EndOfStream.Code.Value(status.name) for status in EndSt
 
 
 class PublishService:
-    """Serves publishers.
+    """The publish service of one node.
 
     Args:
         conductor: takes the events.
-        admission: who may open a stream.
+        admission: decides who may open a stream.
     """
 
-    def __init__(
-        self,
-        conductor: Conductor,
-        admission: Admission | None = None,
-    ) -> None:
+    def __init__(self, conductor: Conductor, admission: Admission | None = None) -> None:
         self._conductor = conductor
         self._looking = Looking(conductor.turns)
         self._admission = admission or Admission(AdmissionLimits())
@@ -126,7 +131,7 @@ class PublishService:
             return _short_one(message)
         if len(message) > SMALL_BYTES or self._looking.is_crowd(message):
             return message
-        return _parsed(message)
+        return _looked_at(_parsed(message))
 
     async def _publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
         """Serve one stream, if it is admitted."""
@@ -146,7 +151,7 @@ class PublishService:
             self._admission.release(name, address)
 
     async def _serve(self, name: str, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
-        """Start both loops and end when both directions are over."""
+        """Run reader and writer until both directions are over."""
         outbox = self._conductor.connect(name, address=caller.address, has_certificate=bool(caller.subjects))
         if (key := caller.key_of(context)) is not None:
             self._keys[outbox.publisher_id] = key
@@ -175,16 +180,16 @@ class PublishService:
                 del self._publisher_ids[key]
 
     def is_urgent(self, key: StreamKey) -> bool:
-        """Whether a stream may bring the block that is to be committed next (`MessageShares.hurry`)."""
+        """Return whether a stream may bring the block that is committed next (`MessageShares.hurry`)."""
         publisher_id = self._publisher_ids.get(key)
         return publisher_id is not None and self._conductor.arbiter.is_awaited(publisher_id)
 
     async def _break_off(
         self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any], reason: str
     ) -> None:
-        """End a stream whose responses are not read; where its status is not read either, its connection.
+        """End a stream whose responses are not read, or its connection if the status is not read either.
 
-        gRPC has no reset: the status waits behind what the publisher has not read.
+        gRPC cannot reset a stream: the status waits behind what the publisher has not read.
         """
         aborting = asyncio.ensure_future(context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
         try:
@@ -199,7 +204,7 @@ class PublishService:
             aborting.cancel()
 
     async def _drain(self, outbox: Outbox, reader: asyncio.Task[None]) -> None:
-        """Let the reader drop what still comes, until nothing comes for a while or it has lasted too long."""
+        """Let the reader drop messages until none comes for `DRAIN_SECONDS`, or for `DRAIN_SECONDS_MAX`."""
         if outbox.said_goodbye:
             await asyncio.wait({reader}, timeout=HALF_CLOSE_SECONDS)
             return
@@ -214,7 +219,7 @@ class PublishService:
         await outbox.send_all(lambda response: context.write(to_wire(response)))
 
     async def _read(self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
-        """Read until the publisher closes its side; what comes after the node's last word is dropped.
+        """Read until the publisher closes its side; drop what comes after the node's last response.
 
         A broken connection ends reading in the same way, and then cancels this task.
         """
@@ -222,18 +227,17 @@ class PublishService:
         key = self._keys.get(outbox.publisher_id)
         reading = Begun(context.read())
         try:
-            while (request := await reading) is not aio.EOF:
+            while (message := await reading) is not aio.EOF:
                 if not outbox.closed:
-                    if wait_ns := admission.wait_ns(outbox.name, caller.address, conductor.now_ns()):
-                        with conductor.delaying(outbox):
-                            await asyncio.sleep(wait_ns / 1e9)
+                    if admission.has_pace:
+                        await self._keep_pace(outbox, caller)
                     if not conductor.arbiter.may_read(outbox.publisher_id):
                         await conductor.room_for(outbox)
-                if type(request) is bytes:
+                if isinstance(message, bytes):
                     # Parsed, it takes three times as much. The next one is received when this one is counted
                     # in flight, and there is room.
-                    await self._handle_any(outbox, request)
-                    request = None
+                    await self._handle_unparsed(outbox, message)
+                    message = None
                     if key is not None:
                         caller.taken(key.stream)
                     if not outbox.closed:
@@ -244,53 +248,83 @@ class PublishService:
                 reading = Begun(context.read())
                 if outbox.closed:
                     outbox.dropped_count += 1
-                elif type(request) is ItemSet:
-                    self._handle_one(outbox, request)
+                elif _has_many_items(message):
+                    await self._handle_many_items(outbox, message)
                 else:
-                    await self._handle_any(outbox, request)
-                request = None  # not to be held until the next one comes
+                    self._handle(outbox, message)
+                message = None  # not to be held until the next one comes
         finally:
             reading.close()
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
 
-    async def _handle_any(self, outbox: Outbox, message: _Message | bytes) -> None:
-        """Handle a message; whatever goes wrong on our side ends this stream alone."""
-        if isinstance(message, bytes):  # a crowd, or long
-            if outbox.closed:
-                outbox.dropped_count += 1
-                return
+    async def _keep_pace(self, outbox: Outbox, caller: Caller) -> None:
+        """Wait until a message may be handled."""
+        wait_ns = self._admission.wait_ns(outbox.name, caller.address, self._conductor.now_ns())
+        if wait_ns:
             with self._conductor.delaying(outbox):
-                await self._looking.one_crowd.acquire()
-            try:
-                if outbox.closed:  # meanwhile
-                    outbox.dropped_count += 1
-                else:
-                    await self._handle_any(outbox, _parsed(message))
-            finally:
-                self._looking.one_crowd.release()
+                await asyncio.sleep(wait_ns / 1e9)
+
+    async def _handle_unparsed(self, outbox: Outbox, message: bytes) -> None:
+        """Parse and handle a crowd or a long message, while no other one is parsed."""
+        if outbox.closed:
+            outbox.dropped_count += 1
             return
-        if isinstance(message, _Request) and not Looking.is_quick(message.block_items.block_items):
-            try:
-                with self._conductor.delaying(outbox):
-                    message = await self._item_set_of_many(message)
-            except Exception as error:  # as in `_handle_one`
-                self._failed(outbox, error)
-                return
+        with self._conductor.delaying(outbox):
+            await self._looking.one_crowd.acquire()
+        try:
             if outbox.closed:  # meanwhile
                 outbox.dropped_count += 1
-                return
-        self._handle_one(outbox, message)
+            elif _has_many_items(parsed := _looked_at(_parsed(message))):
+                await self._handle_many_items(outbox, parsed)
+            else:
+                self._handle(outbox, parsed)
+        finally:
+            self._looking.one_crowd.release()
 
-    def _handle_one(self, outbox: Outbox, message: _Message) -> None:
+    async def _handle_many_items(self, outbox: Outbox, message: _Request) -> None:
+        """Check the form of many items in a slot of the event loop, or in a thread; then handle them."""
+        found: ItemSet | BadMessage
         try:
-            self._handle(outbox, message)
-        except Exception as error:  # the edge of a shell: this publisher's stream ends, others go on
+            with self._conductor.delaying(outbox):
+                found = await self._looking.look(message.block_items.block_items)
+        except ItemError as error:
+            found = BadMessage(str(error))
+        except Exception as error:  # as in `_handle`
+            self._failed(outbox, error)
+            return
+        if outbox.closed:  # meanwhile
+            outbox.dropped_count += 1
+        else:
+            self._handle(outbox, found)
+
+    def _handle(self, outbox: Outbox, message: _Message) -> None:
+        """Turn one message into one event; an error of our own ends this publisher's stream alone."""
+        try:
+            if isinstance(message, ItemSet):
+                self._conductor.offer(outbox, message)
+            else:
+                self._conductor.perform(self._actions(outbox, message))
+        except Exception as error:  # the edge of a shell
             self._failed(outbox, error)
 
+    def _actions(self, outbox: Outbox, message: _Request | BadMessage) -> list[Action]:
+        """Tell the arbiter of a message that is not an item set; return what it asks for."""
+        arbiter, publisher_id, now_ns = self._conductor.arbiter, outbox.publisher_id, self._conductor.now_ns()
+        if isinstance(message, BadMessage):
+            return arbiter.bad_request(publisher_id, message.reason, now_ns)
+        if message.HasField("end_of_block"):
+            return arbiter.block_end(publisher_id, message.end_of_block.block_number, now_ns)
+        if message.HasField("end_stream"):
+            return self._end_stream(outbox, message.end_stream, now_ns)
+        expected = "block_items, end_of_block or end_stream"
+        return arbiter.bad_request(
+            publisher_id, f"message: got none of its kinds, expected {expected}", now_ns
+        )
+
     def _on_read(self, outbox: Outbox, reading: asyncio.Task[None]) -> None:
-        """Reading is over; where an error has ended it, nobody would hear this publisher any more."""
+        """Reading is over. If an error has ended it, nobody would hear this publisher any more."""
         if not (reading.cancelled() or outbox.closed) and (error := reading.exception()) is not None:
             self._failed(outbox, error)
 
@@ -301,37 +335,8 @@ class PublishService:
         conductor, reason = self._conductor, f"{type(error).__name__}: {error}"
         conductor.perform(conductor.arbiter.publisher_failed(outbox.publisher_id, reason, conductor.now_ns()))
 
-    async def _item_set_of_many(self, request: _Request) -> ItemSet | BadMessage:
-        """Look at the items of a message; return in a turn of the event loop."""
-        try:
-            return await self._looking.look(request.block_items.block_items)
-        except ItemError as error:
-            return BadMessage(str(error))
-
-    def _handle(self, outbox: Outbox, message: _Message) -> None:
-        """Turn one message into one event."""
-        conductor, publisher_id = self._conductor, outbox.publisher_id
-        if isinstance(message, _Request) and message.HasField("block_items"):
-            message = _item_set_of(message)
-        if isinstance(message, ItemSet):
-            conductor.offer(outbox, message)
-            return
-        arbiter, now_ns = conductor.arbiter, conductor.now_ns()
-        if isinstance(message, BadMessage):
-            actions = arbiter.bad_request(publisher_id, message.reason, now_ns)
-        elif message.HasField("end_of_block"):
-            actions = arbiter.block_end(publisher_id, message.end_of_block.block_number, now_ns)
-        elif message.HasField("end_stream"):
-            actions = self._end_stream(outbox, message.end_stream, now_ns)
-        else:
-            expected = "block_items, end_of_block or end_stream"
-            actions = arbiter.bad_request(
-                publisher_id, f"message: got none of its kinds, expected {expected}", now_ns
-            )
-        conductor.perform(actions)
-
     def _end_stream(self, outbox: Outbox, message: _Request.EndStream, now_ns: int) -> list[Action]:
-        """EndStream: the stream ends in order, whatever its code."""
+        """Handle EndStream: the stream ends in order, whatever its code."""
         outbox.said_goodbye = True
         code, earliest, latest = message.end_code, message.earliest_block_number, message.latest_block_number
         name = _END_CODE.Name(code) if code in _END_CODE.values() else str(code)
@@ -368,34 +373,41 @@ def _parsed(message: bytes) -> _Request | BadMessage:
 
 @lru_cache(maxsize=16)  # all publishers offer the same header of a block
 def _short_one(message: bytes) -> _Message:
-    """Parse a short message, and look at its items; once for all who send these bytes."""
-    parsed = _parsed(message)
-    if not isinstance(parsed, _Request) or not parsed.HasField("block_items"):
-        return parsed
-    found = _item_set_of(parsed)
-    if isinstance(found, ItemSet):  # which several get: nobody may change it
+    """Parse a short message and check its items, once for all publishers who send these bytes."""
+    found = _looked_at(_parsed(message))
+    if isinstance(found, ItemSet):  # several get it: nobody may change it
         return found._replace(items=tuple(found.items), kinds=tuple(found.kinds))
     return found
 
 
-def _item_set_of(request: _Request) -> ItemSet | BadMessage:
-    """Look at the items of a message, which are few."""
+def _looked_at(message: _Request | BadMessage) -> _Message:
+    """Give the item set of a request of few items, once their form is checked; anything else as it is."""
+    if isinstance(message, BadMessage) or not message.HasField("block_items"):
+        return message
+    items = message.block_items.block_items
+    if not Looking.is_quick(items):
+        return message
     try:
-        return inspect(list(request.block_items.block_items))
+        return inspect(list(items))
     except ItemError as error:
         return BadMessage(str(error))
 
 
+def _has_many_items(message: _Message) -> TypeGuard[_Request]:
+    """Return whether the items of a message are still to be looked at."""
+    return isinstance(message, _Request) and message.HasField("block_items")
+
+
 def _may_be_said(number: int) -> bool:
-    """Whether a number in EndStream is a block's, or one of the two by which Java says that there is none."""
+    """Return whether a number in EndStream is a block's, or one of the two by which Java says "none"."""
     return number <= BLOCK_NUMBER_MAX or number in (U64_MAX, BLOCK_NUMBER_MAX + 1)
 
 
 def _last_to_take(earliest: int, latest: int) -> int | None:
-    """Say which block this node has to take from others before it can go on with a publisher.
+    """Return the last block that this node must get from others before a publisher can go on; None: none.
 
     Args:
-        earliest: the first block that the publisher holds; of those before it, it has none.
+        earliest: the first block that the publisher holds.
         latest: the last block that was acknowledged to it, so that others have it.
     """
     first_held, acknowledged = from_wire(earliest), from_wire(latest)

@@ -1,14 +1,15 @@
-"""What `serverStatusDetail` says of a node: versions, abilities, blocks, and what it knows of the network.
+"""The answer to `serverStatusDetail`: versions, abilities, blocks, and the node's knowledge of the network.
 
-Pure. Block nodes begin with what a peer tells them of the network, so the answer has the form that they take:
+Pure. Block nodes start with what a peer tells them of the network, so the answer has the form that they
+accept:
 
-    tss_data                       from the ledger data that TSS proofs are checked with; valid from block 0,
-                                   which published them. A key is the attested key, as it was published
+    tss_data                       the ledger data that TSS proofs are checked with; valid from block 0, which
+                                   published them. A key is the attested key, as it was published
     node_address_book              the address book that record files are checked with, all of its nodes
-    ranged_address_book_history    the same book, for all blocks: this node has one. Without nodes that have
-                                   no usable key, for whose sake a block node would refuse the book
+    ranged_address_book_history    the same book, for all blocks: this node has one. It leaves out nodes
+                                   without a usable key, because of which a block node would refuse the book
 
-What this node does not know is absent. A plugin, in the reference's words, is a part of this node here.
+Fields that this node does not know are absent. A plugin, in the reference's words, is a part of this node.
 Source: docs/spec/wire.md section 2.3; HIP-1081.
 """
 
@@ -44,14 +45,14 @@ __all__ = [
 
 _U64_MAX: Final = (1 << 64) - 1
 KEY_HASH_BYTES: Final = 8
-"""Bytes of a key's SHA-256 that people are shown: enough to tell keys of honest nodes apart."""
+"""Bytes of a key's SHA-256 that are shown to people: enough to distinguish keys of honest nodes."""
 _STREAM_PROTO_VERSION: Final = block_pb2.SemanticVersion(minor=78)
 """The HAPI version whose blocks this node knows: layouts 8 and 16 (docs/verification.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a node can do, by its settings."""
+    """The abilities of a node, by its settings."""
 
     verification_mode: VerificationMode = "full"
     root_layout: RootLayout = "auto"
@@ -60,16 +61,16 @@ class Abilities:
     has_peers: bool = False
     """It takes blocks from other nodes."""
     min_standbys: int = 0
-    """So many other nodes must have a block before it is acknowledged."""
+    """Number of other nodes that must have a block before it is acknowledged."""
 
 
 class StatusDetail:
-    """Makes the answers of one node.
+    """The answers of one node.
 
     Args:
-        abilities: of the node.
+        abilities: those of the node.
         rsa_book: the address book that record files are checked with; None: there is none.
-        ledger: gives the ledger data that TSS proofs are checked with; None: they are not known yet.
+        ledger: returns the ledger data that TSS proofs are checked with; None: they are not known yet.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class StatusDetail:
         self._made: tuple[LedgerData | None, node_pb2.ServerStatusDetailResponse] | None = None
 
     def answer(self, first: int | None, last: int | None) -> node_pb2.ServerStatusDetailResponse:
-        """Make the answer of a node that holds the blocks `first` to `last`; None: it holds none."""
+        """Return the answer of a node that holds the blocks `first` to `last`; None: it holds none."""
         ledger = self._ledger()
         if self._made is None or self._made[0] is not ledger:
             self._made = ledger, self._make(ledger)  # once: an address book takes some milliseconds
@@ -134,10 +135,10 @@ def tss_data_of(ledger: LedgerData) -> node_pb2.TssData:
 def address_book_message(
     serialized: bytes,
 ) -> tuple[address_book_pb2.NodeAddressBook, address_book_pb2.NodeAddressBook]:
-    """Make the message of an address book: of all nodes, and of those with a usable key.
+    """Make two messages of an address book: of all nodes, and of those with a usable key.
 
     Args:
-        serialized: JSON that `read_address_book` can read.
+        serialized: JSON that `read_address_book` accepts.
     """
     book, with_keys = address_book_pb2.NodeAddressBook(), address_book_pb2.NodeAddressBook()
     for entry in json.loads(serialized)["nodeAddress"]:
@@ -151,7 +152,7 @@ def address_book_message(
 
 
 def _address(entry: object, found: tuple[int, bytes] | None) -> address_book_pb2.NodeAddress | None:
-    """Make the message of one node; of an entry that is not its JSON form, its number and key alone."""
+    """Make the message of one node; of an entry in another form than its JSON, its number and key alone."""
     if not isinstance(entry, dict):
         return None
     try:
@@ -165,7 +166,7 @@ def _address(entry: object, found: tuple[int, bytes] | None) -> address_book_pb2
 def _plugins(
     abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaBook | None
 ) -> list[tuple[str, list[str]]]:
-    """Name the parts of the node and what each can do, as it is set up."""
+    """Return the parts of the node and what each can do."""
     layouts = (8, 16) if abilities.root_layout == "auto" else (abilities.root_layout,)
     checks = [
         f"mode {abilities.verification_mode}",
@@ -190,7 +191,7 @@ def _plugins(
 
 
 def _proof_kinds(abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaBook | None) -> list[str]:
-    """Name the kinds of proofs for which the node has a key."""
+    """Return the kinds of proofs for which the node has a key."""
     kinds = [ProofKind.ED25519.value] if abilities.has_ed25519_key else []
     if ledger is not None:
         kinds += [ProofKind.TSS.value, ProofKind.STATE.value]
@@ -205,7 +206,7 @@ def _proof_kinds(abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaB
 
 
 def as_json(detail: node_pb2.ServerStatusDetailResponse) -> dict[str, Any]:
-    """Give what a node says of itself as plain values; keys are shown by their hashes."""
+    """Return an answer as plain values, with the hashes of keys."""
     versions, tss = detail.version_information, detail.tss_data
     return {
         "version": _version_text(versions.block_node_version),
@@ -243,7 +244,7 @@ def as_json(detail: node_pb2.ServerStatusDetailResponse) -> dict[str, Any]:
 
 
 def lines(detail: dict[str, Any]) -> list[str]:
-    """Write what `as_json` gives as lines for people."""
+    """Return the result of `as_json` as lines for people."""
     written = [f"version       {detail['version']}, blocks of HAPI {detail['stream_version']}"]
     stored = ", ".join(f"{first} to {last}" for first, last in detail["stored_ranges"])
     written.append(f"blocks        {stored or 'none'}")
@@ -261,7 +262,7 @@ def lines(detail: dict[str, Any]) -> list[str]:
 
 
 def _schnorr_key(attested: bytes) -> str | None:
-    """Show the public key in an attested key as `sluice ledger show` does; None: it stands for none."""
+    """Return the public key of an attested key as `sluice ledger show` shows it; None: there is none."""
     key = attested[:POINT_SIZE]
     return None if key == point_bytes(SENTINEL_KEY) else _shown(key)
 

@@ -2,17 +2,17 @@
 
 A shell around `gateway.services.subscriber_state` and `gateway.services.block_reader`. For each stream:
 
-    step READ     read a batch in a thread, write its messages one by one, reporting each
-    step WAIT     until more is committed, or the subscriber is ended
-    step End      write the status, close
+    READ              read a batch in a thread, write its messages one by one, report each
+    WAIT              wait until more is committed, or the subscriber is ended
+    SubscriptionEnd   write the status, close
 
-Other nodes have places, threads that read, and a budget of bytes of their own, so that no number of other
-subscribers keeps them from the next block: acknowledgements may wait for them (`commit.min_standbys`).
+Other nodes have their own places, reading threads and budget of bytes, so that no number of other subscribers
+keeps them from the next block: acknowledgements may wait for them (`commit.min_standbys`).
 
-History and live are one path: everything is read from the stream file, committed entries only. A write waits
-until gRPC has taken the message, so a slow subscriber holds one batch, and its own place in the file. A batch
-has 1 MiB or so, or one longer item; those that are longer share a budget of bytes, and who has to wait for it
-holds nothing. One that takes nothing at all for `subscriber.write_timeout_seconds` has its connection cut,
+History and live blocks take one path: everything is read from the stream file, committed entries only. A
+write waits until gRPC accepts the message, so a slow subscriber holds one batch and its position in the file.
+A batch has about 1 MiB, or one longer item; longer ones share a budget of bytes, and a stream that waits for
+it holds nothing. A subscriber that reads nothing for `subscriber.write_timeout_seconds` loses its connection,
 since gRPC could end its stream only behind what it does not read.
 Source: docs/spec/wire.md section 2.2.
 """
@@ -34,10 +34,9 @@ from datastream.errors import DatastreamError
 from gateway.api import subscribe_pb2
 from gateway.blocks.block_numbers import U64_MAX
 from gateway.blocks.errors import StoredDataError
-from gateway.limits import SUBSCRIBE_READ_THREADS, SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.logs import caused_by
 from gateway.metrics import Metrics
-from gateway.services.block_reader import BlockReader, Position
+from gateway.services.block_reader import SUBSCRIBE_READ_THREADS, BlockReader, Position
 from gateway.services.subscriber_state import READ, WAIT, Held, Subscriber, SubscriptionEnd
 from gateway.services.subscription_client import status_name
 from gateway.store.block_store import BlockStore
@@ -48,12 +47,15 @@ __all__ = ["SubscribeLimits", "SubscribeService"]
 
 log = logging.getLogger(__name__)
 
+SUBSCRIBE_REQUEST_BYTES_MAX: Final = 4096
+"""Bytes of a request: two numbers take 22, the rest is room for fields of later versions."""
+
 SERVICE_NAME = "org.hiero.block.api.BlockStreamSubscribeService"
 METHOD_NAME = "subscribeBlockStream"
 
 SENDING_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of batches with a long item that are on their way to all subscribers: each is in memory, here and in
-gRPC, until its subscriber has it. It is above any block, so one item is always possible."""
+"""Bytes of batches with a long item on their way to all subscribers: each is in memory, here and in gRPC,
+until its subscriber has it. It is above any block, so one item is always possible."""
 
 NODE_STREAMS_MAX: Final = 256
 """Streams to other nodes at once; a cluster has a few."""
@@ -67,7 +69,7 @@ _Code = _Response.Code
 
 @dataclass(frozen=True, slots=True)
 class SubscribeLimits:
-    """The settings that subscribing goes by."""
+    """The settings of subscribing."""
 
     future_blocks_max: int = 4_000
     """How far above the last block a start may lie."""
@@ -76,26 +78,26 @@ class SubscribeLimits:
     streams_per_address_max: int = 256
     """Streams at once from one network address."""
     write_timeout_seconds: float = 300.0
-    """A subscriber may take nothing for so long; 0: for ever."""
+    """Time for which a subscriber may read nothing; 0: for ever."""
     item_set_bytes: int = 1 << 20
     """Bytes of items after which an item set is full."""
 
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """One subscriber and what the shell needs beside it."""
+    """The stream of one subscriber."""
 
     subscriber: Subscriber
     caller: Caller
     places: _Places
     blocks_sent: int = 0
     writing_since: float | None = None
-    """Since when a message waits for it to be taken, on the event loop's clock; None: none waits."""
+    """Since when a message waits for gRPC, on the event loop's clock; None: none waits."""
     is_cut_off: bool = False
     number: int = 0
     """Unique in the service."""
     refusal: SubscriptionEnd | None = None
-    """What it is told in place of everything else."""
+    """The status that it gets in place of everything else."""
 
     @property
     def name(self) -> str:
@@ -104,12 +106,12 @@ class _Stream:
 
     @property
     def key(self) -> StreamKey:
-        """What it is called where the bytes that are sent are shared out."""
+        """Its key in `MessageShares`, which share out the bytes that are sent."""
         return StreamKey(self.caller.address, self.name, self.number)
 
 
 class _Places:
-    """What subscribers of one kind have between them."""
+    """The reader and the limits of one kind of subscribers."""
 
     def __init__(
         self,
@@ -121,9 +123,10 @@ class _Places:
         threads: int = SUBSCRIBE_READ_THREADS,
     ) -> None:
         self.reader = BlockReader(store.streamer, limits.item_set_bytes, threads=threads, ensure=ensure)
-        # Sending has no pace that could be seen here: who takes nothing is cut off.
+        # Sending has no pace here: a subscriber that reads nothing is cut off.
         self.shares = MessageShares(
-            *(SENDING_BYTES_MAX, SENDING_BYTES_MAX),
+            budget_bytes=SENDING_BYTES_MAX,
+            message_bytes_max=SENDING_BYTES_MAX,
             small_bytes=2 * limits.item_set_bytes,  # with the tags and lengths of its items
         )
         self.by_address: Counter[str] = Counter()
@@ -131,7 +134,7 @@ class _Places:
         self._streams_per_address_max = streams_per_address_max
 
     def too_many(self, address: str) -> str | None:
-        """Say why there is no place for another subscriber from an address; None: there is."""
+        """Return why there is no place for another subscriber from an address; None: there is one."""
         if self.by_address.total() >= self._streams_max:
             return f"got another subscriber, expected at most {self._streams_max} (subscriber.max_streams)"
         if self.by_address[address] >= self._streams_per_address_max:
@@ -143,12 +146,12 @@ class _Places:
 
 
 class SubscribeService:
-    """Serves subscribers.
+    """The subscribe service of one node.
 
     Args:
-        ledger: whose blocks are sent.
-        first_number: where an empty ledger begins; None: with whatever comes.
-        metrics: is told of everything.
+        store: the blocks of the node.
+        first_number: the first block of an empty node; None: whichever comes.
+        metrics: counts.
         limits: the settings.
         ensure: see `BlockReader`.
     """
@@ -184,11 +187,11 @@ class SubscribeService:
 
     @property
     def stream_count(self) -> int:
-        """How many subscribers there are."""
+        """Number of subscribers."""
         return len(self._streams)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand, since messages are serialized where they are read, in threads."""
+        """Register the service; by hand, since messages are serialized in the threads that read."""
         handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
             self._subscribe, request_deserializer=_parse, response_serializer=None
         )
@@ -197,7 +200,7 @@ class SubscribeService:
         )
 
     def source_failed(self, reason: str) -> None:
-        """The last publisher has left because of an error: end live subscribers with ERROR.
+        """End live subscribers with ERROR: the last publisher has left because of an error.
 
         Args:
             reason: for the log.
@@ -209,7 +212,7 @@ class SubscribeService:
         self._wake()
 
     async def close(self) -> None:
-        """End every subscriber with SUCCESS, at the end of its block; return when all are gone."""
+        """End every subscriber with SUCCESS, at the end of its block; return when all have left."""
         self._closing = True
         held = self.held()
         for stream in self._streams:
@@ -218,7 +221,7 @@ class SubscribeService:
         await self._empty.wait()
 
     def release(self) -> None:
-        """Let go of the ledger and the threads, when no stream can be open any more."""
+        """Release the block store and the threads, when no stream can be open any more."""
         self._unlisten()
         if self._watching is not None:
             self._watching.cancel()
@@ -226,18 +229,18 @@ class SubscribeService:
             places.reader.close()
 
     def held(self) -> Held:
-        """What the node holds now."""
+        """Return the blocks that the node holds now."""
         last = self._store.last_number
         return Held(self._first_number if last is None else self._store.first_number, last)
 
     def _wake(self) -> None:
-        """Have everybody who waits look again."""
+        """Wake all streams that wait."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     @property
     def lag_blocks(self) -> int:
-        """How many blocks the slowest subscriber was not sent yet."""
+        """Number of committed blocks that the slowest subscriber was not sent yet."""
         held = self.held()
         return max((stream.subscriber.lag(held) for stream in self._streams), default=0)
 
@@ -296,12 +299,12 @@ class SubscribeService:
             )
 
     def _watch(self) -> None:
-        """See to it that somebody looks for subscribers that take nothing."""
+        """Watch for subscribers that read nothing, if nothing does yet."""
         if self._limits.write_timeout_seconds and (self._watching is None or self._watching.done()):
             self._watching = asyncio.ensure_future(self._cut_off_idle())
 
     async def _cut_off_idle(self) -> None:
-        """Cut off who takes nothing for too long, as long as there are subscribers."""
+        """Cut off subscribers that read nothing for too long, while there are any."""
         most_seconds, loop = self._limits.write_timeout_seconds, asyncio.get_running_loop()
         while self._streams:
             await asyncio.sleep(most_seconds / 4)
@@ -322,9 +325,9 @@ class SubscribeService:
                 )
 
     async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> SubscriptionEnd:
-        """Do what the subscriber's steps say, up to its last word."""
-        stream.subscriber.take_place(self.held())  # before it knows that it is heard
-        await context.send_initial_metadata(())  # so that a subscriber who waits knows that it is heard
+        """Do the subscriber's steps, up to its final status."""
+        stream.subscriber.take_place(self.held())  # before it knows that its call is served
+        await context.send_initial_metadata(())  # so that a subscriber who waits knows it
         position: Position | None = None
         while True:
             changed = self._changed
@@ -348,7 +351,7 @@ class SubscribeService:
     async def _send_batch(
         self, stream: _Stream, context: aio.ServicerContext[Any, Any], position: Position | None
     ) -> Position:
-        """Read once and send what was read; return where to go on."""
+        """Read a batch and send it; return where to go on."""
         subscriber, reader, shares = stream.subscriber, stream.places.reader, stream.places.shares
         if position is None:
             assert subscriber.next_number is not None
@@ -366,7 +369,7 @@ class SubscribeService:
                     stream.blocks_sent += 1
                     self._metrics.subscriber_blocks_sent.inc()
                 if not subscriber.wrote(message.ended):
-                    break  # the subscriber was ended: the rest, and where it ends, is of no use
+                    break  # the subscriber was ended: the rest of the batch is not for it
             return batch.following
         finally:
             for key in shares.done(stream.key, 0):
@@ -382,14 +385,14 @@ class SubscribeService:
 
 
 async def _write(stream: _Stream, context: aio.ServicerContext[Any, Any], message: bytes) -> None:
-    """Write a message, the last one as well, so that it is seen how long it waits to be taken."""
+    """Write a message, and note since when it waits."""
     stream.writing_since = asyncio.get_running_loop().time()
     await context.write(message)
     stream.writing_since = None
 
 
 def _parse(message: bytes) -> subscribe_pb2.SubscribeStreamRequest | None:
-    """Read a request; None in the place of one that does not parse."""
+    """Parse a request; None if it does not parse."""
     if len(message) > SUBSCRIBE_REQUEST_BYTES_MAX:
         return None
     try:

@@ -1,12 +1,12 @@
-"""One subscriber of `subscribeBlockStream`: what it asked for, what it gets next, and its last word.
+"""The state of one subscriber of `subscribeBlockStream`: its request, its next block, its final status.
 
 Pure. The shell asks `step` what to do, and reports with `wrote` every message that it has sent:
 
-    READ        send on from `next_number`, blocks that are committed
-    WAIT        everything that is committed was sent: ask again when there is more
-    End(code)   send this status; nothing follows
+    READ              send committed blocks, from `next_number` on
+    WAIT              all committed blocks were sent: ask again when there are more
+    SubscriptionEnd   send this status; nothing follows
 
-What is asked for (2^64 - 1 is written as max):
+Requests (2^64 - 1 is written as max):
 
     start  end   begins with
     max    max   the next block that is committed
@@ -14,17 +14,17 @@ What is asked for (2^64 - 1 is written as max):
     N      max   block N, without end
     N      M     block N, to M
 
-What may be asked for, in this order; F and L are the first and last block held, and of an empty node F is the
-block that it begins with, and L the one before it:
+Refusals, checked in this order. F and L are the first and last block held; of an empty node F is the block
+that it begins with, and L the one before it:
 
     end before start                                INVALID_END_BLOCK_NUMBER
     start below F                                   INVALID_START_BLOCK_NUMBER
     start max and end below F                       INVALID_END_BLOCK_NUMBER
     start more than `future_blocks_max` above L     NOT_AVAILABLE
-    an empty node that begins with whatever comes   waits, and decides when it knows F
+    an empty node that begins with any block        waits, and decides when it knows F
 
-A subscriber is *live* once it has had to wait. A source error ends live ones alone, an orderly shutdown all;
-each gets the block that it is being sent to its end first, a live one all blocks up to L.
+A subscriber is *live* once it has had to wait. A source error ends live ones alone, an orderly shutdown all.
+Each first gets its present block to the end, a live one all blocks up to L.
 Source: docs/spec/wire.md section 2.2; docs/subscribing.md, "From a program".
 """
 
@@ -44,7 +44,7 @@ _Code = subscribe_pb2.SubscribeStreamResponse.Code
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What the node holds now."""
+    """The blocks that the node holds now."""
 
     first: int | None
     """The first block; of an empty node the one that it will begin with, None if that is not known."""
@@ -99,7 +99,7 @@ class Subscriber:
         self.next_number: int | None = None
         """The block that is sent now or next; None before it is known."""
         self.live = False
-        """It has been level with the node; what it waits for has yet to come."""
+        """It has received all that was committed, and waits for more."""
         self._future_blocks_max = future_blocks_max
         self._in_block = False
         self._ending: SubscriptionEnd | None = None
@@ -107,22 +107,22 @@ class Subscriber:
 
     @property
     def last_wanted(self) -> int | None:
-        """The last block that was asked for; None without end."""
+        """The last block of the request; None without end."""
         return None if self.end == U64_MAX else self.end
 
     def lag(self, held: Held) -> int:
-        """How many committed blocks it was not sent yet."""
+        """Return how many committed blocks it was not sent yet."""
         if self.next_number is None or held.last is None:
             return 0
         last = held.last if self.last_wanted is None else min(held.last, self.last_wanted)
         return max(0, last - self.next_number + 1)
 
     def take_place(self, held: Held) -> None:
-        """Find the first block to send: what is committed after this is for it. `step` says refusals."""
+        """Fix the first block to send: blocks committed after this are for it. `step` returns refusals."""
         self.step(held)
 
     def step(self, held: Held) -> Step:
-        """Say what to do now."""
+        """Return what to do now."""
         if self._in_block:
             return READ
         if self.next_number is None:
@@ -141,10 +141,10 @@ class Subscriber:
         return self._ending or WAIT
 
     def wrote(self, ended: int | None) -> bool:
-        """A message was sent; tell whether what was read after it may be sent, too.
+        """Note that a message was sent; return whether the message that was read after it may be sent, too.
 
         Args:
-            ended: the block that it ends; None where it does not end one.
+            ended: the block that it ends; None if it ends none.
         """
         self._in_block = ended is None
         if ended is None:
@@ -153,14 +153,14 @@ class Subscriber:
         return ended < self.end and (self._ending is None or ended < self._ends_after)
 
     def source_failed(self, held: Held, reason: str) -> bool:
-        """Nobody publishes any more, because of an error; tell whether this ends the subscriber."""
+        """Note that the last publisher failed; return whether this ends the subscriber."""
         if not self.live or self._ending is not None:
             return False
         self._end(_Code.ERROR, reason, held)
         return True
 
     def shut_down(self, held: Held) -> None:
-        """The node stops in order."""
+        """End the subscriber: the node stops in order."""
         if self._ending is None:
             self._end(_Code.SUCCESS, "the node stops", held if self.live else None)
 
@@ -169,7 +169,7 @@ class Subscriber:
         self._ends_after = held.last if held is not None and held.last is not None else -1
 
     def _place(self, held: Held) -> SubscriptionEnd | None:
-        """Find the first block to send; None where that is found, or cannot be known yet."""
+        """Fix the first block to send; return a refusal, or None if it is found or not known yet."""
         start, end = self.start, self.end
         asked = f"start {_text(start)}, end {_text(end)}"
         if start != U64_MAX and end < start:

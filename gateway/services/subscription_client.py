@@ -1,6 +1,6 @@
-"""The client's side of `subscribeBlockStream`: what a response may be, and whole blocks out of responses.
+"""The client's side of `subscribeBlockStream`: checks of responses, and whole blocks out of responses.
 
-Pure. One `BlockAssembler`, or one `SubscriptionOrder` where blocks are handled set by set, follows one call:
+Pure. One `BlockAssembler`, or one `SubscriptionOrder` if blocks are handled set by set, follows one call:
 
     block_items, the block's header first        gathered
     block_items                                  gathered
@@ -9,12 +9,12 @@ Pure. One `BlockAssembler`, or one `SubscriptionOrder` where blocks are handled 
     status                                       `status` is set; nothing may follow
 
 Invariants
-  - Blocks come out in order of number without gaps, from `start_number` or else from whatever came first.
-  - What a peer says about itself is not believed: each of these is a `SubscriptionError` that says got and
-    expected, and leaves the assembler as it was:
+  - Blocks come out in order of number without gaps, from `start_number` or else from the first one that came.
+  - A peer is not trusted: each of these is a `SubscriptionError` with got and expected, and leaves the
+    assembler unchanged:
     a wrong block number, items without a header before them, a set that spans blocks, an end of another
     block, a block or a set beyond the limits, a message of no known kind, anything after the status.
-  - Nothing else is checked: root hash, links and proofs are for `BlockVerifier` and `Chain`.
+  - Nothing else is checked here: `BlockVerifier` and `Chain` check root hash, links and proofs.
 Source: docs/spec/wire.md section 2.2.
 """
 
@@ -35,12 +35,12 @@ _Code = subscribe_pb2.SubscribeStreamResponse.Code
 
 
 class SubscriptionOrder:
-    """Checks the responses of one subscription, one by one.
+    """The order of one subscription's responses.
 
     Args:
-        start_number: the block that has to come first; None when it is for the server to say (a request whose
-            start is 2^64 - 1).
-        end_number: the last block that was asked for; None without end.
+        start_number: the block that has to come first; None if the server decides (a request whose start is
+            2^64 - 1).
+        end_number: the last block of the request; None without end.
         block_bytes_max: the most bytes of items that one block may have.
         block_items_max: the most items that one block may have.
     """
@@ -56,9 +56,9 @@ class SubscriptionOrder:
         self.next_number = start_number
         """The block that has to come next, or that is being received; None until one has begun."""
         self.in_block = False
-        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
+        """Whether a block has begun and not ended; a stream that ends now has cut it off."""
         self.status: int | None = None
-        """The server's last word, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
+        """The server's final status, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
         self._end_number = end_number
         self._block_bytes_max = block_bytes_max
         self._block_items_max = block_items_max
@@ -67,7 +67,7 @@ class SubscriptionOrder:
 
     @property
     def complete(self) -> bool:
-        """Whether every block that was asked for has come; never for a subscription without end."""
+        """Whether every block of the request has come; never for a subscription without end."""
         return (
             self._end_number is not None
             and self.next_number is not None
@@ -80,11 +80,11 @@ class SubscriptionOrder:
         """Take one response.
 
         Args:
-            response: what has come.
-            look: what `inspect` made of its items, where they were looked at elsewhere.
+            response: the next one.
+            look: the result of `inspect` on its items, if they were inspected elsewhere.
 
         Returns:
-            The item set that it is; the number of the block that it ends; None if it is the status.
+            Its item set; the number of the block that it ends; None if it is the status.
 
         Raises:
             SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
@@ -104,7 +104,7 @@ class SubscriptionOrder:
         return None
 
     def refuse_too_many(self, item_count: int) -> None:
-        """Refuse a message of more items than the block may have, before they are looked at.
+        """Refuse a message of more items than the block may have, before they are inspected.
 
         Raises:
             SubscriptionError: it has more; nothing was taken.
@@ -146,7 +146,7 @@ class SubscriptionOrder:
         return item_set
 
     def _check_number(self, number: int) -> None:
-        """Refuse the header of a block that is not the next one, or was not asked for."""
+        """Refuse the header of a block that is not the next one, or not in the request."""
         if self.next_number is not None and number != self.next_number:
             raise SubscriptionError(
                 self._where(), f"the header of block {number}", f"that of block {self.next_number}"
@@ -175,8 +175,8 @@ class SubscriptionOrder:
         return f"subscription, before block {self.next_number}"
 
 
-class BlockAssembler:
-    """Puts the blocks of one subscription together; arguments as for `SubscriptionOrder`."""
+class BlockAssembler(SubscriptionOrder):
+    """The blocks of one subscription, assembled out of responses in order."""
 
     def __init__(
         self,
@@ -186,30 +186,10 @@ class BlockAssembler:
         block_bytes_max: int = STORED_BLOCK_BYTES_MAX,
         block_items_max: int = BLOCK_ITEMS_MAX,
     ) -> None:
-        self._order = SubscriptionOrder(
+        super().__init__(
             start_number, end_number, block_bytes_max=block_bytes_max, block_items_max=block_items_max
         )
-        self._items: list[bytes] = []
-
-    @property
-    def next_number(self) -> int | None:
-        """The block that has to come next, or that is being received; None until one has begun."""
-        return self._order.next_number
-
-    @property
-    def status(self) -> int | None:
-        """The server's last word, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
-        return self._order.status
-
-    @property
-    def in_block(self) -> bool:
-        """Whether a block was begun and has not ended; a stream that ends now has cut it off."""
-        return self._order.in_block
-
-    @property
-    def complete(self) -> bool:
-        """Whether every block that was asked for has come; never for a subscription without end."""
-        return self._order.complete
+        self._assembled: list[bytes] = []
 
     def feed(self, response: subscribe_pb2.SubscribeStreamResponse) -> Block | None:
         """Take one response; return the block that it ends, if it ends one.
@@ -217,15 +197,15 @@ class BlockAssembler:
         Raises:
             SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
         """
-        taken = self._order.take(response)
+        taken = self.take(response)
         if isinstance(taken, ItemSet):
-            self._items += taken.items
+            self._assembled += taken.items
         elif taken is not None:
-            items, self._items = self._items, []
+            items, self._assembled = self._assembled, []
             return Block(taken, tuple(items))
         return None
 
 
 def status_name(code: int) -> str:
-    """Return the name of a status code, or its number where this version does not know it."""
+    """Return the name of a status code, or its number if this version does not know it."""
     return _Code.Name(code) if code in _Code.values() else str(code)  # type: ignore[arg-type]

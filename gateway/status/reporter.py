@@ -32,10 +32,8 @@ from gateway.status.findings import FindingBook, look
 from gateway.status.node_report import NodeReport, PublisherStatus
 from gateway.status.processor_watch import ProcessorWatch
 from gateway.store.block_store import BlockStore
-from gateway.transport.door_notes import DoorNotes
-from gateway.transport.refused_messages import RefusedMessages
-from gateway.transport.tls import ServerTls
-from gateway.transport.tls_watch import certificate_notes
+from gateway.transport.door_notes import DoorNotes, last_refused_message
+from gateway.transport.tls import ServerTls, certificate_notes
 
 __all__ = ["NodeReporter"]
 
@@ -51,7 +49,6 @@ class NodeReporter:
         conductor, store, following, keeper, tcp_server, subscribers: the rooms that are asked.
         certificates: of the node's servers; the list grows while they start.
         door_notes: what happened at their doors; the same.
-        refused_messages: messages that gRPC refused.
         healer: knows the damaged pages.
         processor: knows whether the node gets enough processor.
     """
@@ -70,7 +67,6 @@ class NodeReporter:
         subscribers: SubscribeService,
         certificates: Sequence[ServerTls],
         door_notes: Sequence[DoorNotes],
-        refused_messages: RefusedMessages,
         healer: Healer,
         processor: ProcessorWatch,
     ) -> None:
@@ -86,7 +82,6 @@ class NodeReporter:
         self._subscribers = subscribers
         self._certificates = certificates
         self._door_notes = door_notes
-        self._refused_messages = refused_messages
         self._healer = healer
         self._processor = processor
         self._addresses: tuple[tuple[str, str], ...] = ()
@@ -164,7 +159,7 @@ class NodeReporter:
             door=tuple(words for notes in self._door_notes for words in notes.words()),
             disputed=in_flight.disputed,
             lack=in_flight.lack_of(self._conductor.next_to_store),
-            refused_message=self._refused_messages.recent,
+            refused_message=last_refused_message(self._door_notes),
             bad_pages=self._healer.words(),
             backing_off=tuple(arbiter.reputations.backing_off(self._conductor.now_ns())),
             processor=self._processor.words,

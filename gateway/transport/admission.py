@@ -1,21 +1,21 @@
-"""Who may open a publish stream, and how fast its messages are taken.
+"""The limits of publish streams: who may open one, and how fast its messages are taken.
 
-Pure. The gRPC side asks before the race hears of a stream:
+Pure. The publish service asks before the race hears of a stream:
 
-    asked                                                       answer
+    case                                                        answer
     subject not in `publish.allowed_subjects`                   PERMISSION_DENIED
     the publisher has `publish.max_streams_per_publisher`       RESOURCE_EXHAUSTED
     its address has `publish.max_streams_per_address`           RESOURCE_EXHAUSTED
     otherwise                                                   admitted; counted until it is released
 
-A publisher that sends more than `publish.max_messages_per_second` in all its streams, or is one of many at an
-address that sends more than `publish.max_messages_per_second_per_address`, is not refused: its messages are
-taken later, which gRPC's flow control hands on to it. So nothing is lost by being eager.
+A publisher that exceeds `publish.max_messages_per_second` over all its streams is not refused: the node takes
+its messages later, and gRPC's flow control slows it down. The same holds for an address that exceeds
+`publish.max_messages_per_second_per_address`.
 
 Invariants
-  - What is admitted is released once; a name or an address without streams is not counted any more.
-  - Paces are kept over a reconnection, `MESSAGE_PACES_KEPT` of each kind: to come anew is no way around one.
-    Names that nobody vouches for are a kind of their own, so that whoever invents them pushes out no other.
+  - An admitted stream is released once; a name or an address without streams is forgotten.
+  - Paces outlive a connection, `MESSAGE_PACES_KEPT` of each kind: reconnecting does not evade one. Names that
+    nobody vouches for are a kind of their own, so that invented names push out no others.
 Source: docs/protocol.md, "Limits".
 """
 
@@ -27,9 +27,12 @@ from enum import Enum
 from typing import Final
 
 from gateway.identity import is_vouched_for
-from gateway.limits import MESSAGE_PACES_KEPT
 
 __all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace"]
+
+MESSAGE_PACES_KEPT: Final = 10_000
+"""Publishers and addresses whose pace is remembered, some 200 bytes each. The one that was idle longest is
+forgotten first, and starts with a full second's worth when it comes back."""
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -37,12 +40,9 @@ SECOND_NS: Final = 1_000_000_000
 class DenialKind(Enum):
     """Why a stream is not admitted."""
 
-    NOT_ALLOWED = "not allowed"
-    """The certificate's subject is not on the list, or there is no certificate."""
+    NOT_ALLOWED = "not allowed"  # no certificate, or its subject is not on the list
     PUBLISHER_STREAMS = "streams of the publisher"
-    """The publisher has its number of streams."""
     ADDRESS_STREAMS = "streams of the address"
-    """Its address has its number of streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,13 @@ class Denied:
     """A stream that is not admitted."""
 
     kind: DenialKind
-    """Why."""
     reason: str
     """What, got, expected: the status's details."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """What an operator has set."""
+    """The settings of an operator."""
 
     allowed_subjects: frozenset[str] = frozenset()
     """Names in certificates that may publish; empty: anybody who gets a connection."""
@@ -66,25 +65,27 @@ class AdmissionLimits:
     streams_per_address_max: int = 256
     """Streams that one network address may have open."""
     messages_per_second: int = 0
-    """Messages that are taken in a second from one publisher, over all its streams; 0: no limit."""
+    """Messages a second from one publisher, over all its streams; 0: no limit."""
     messages_per_second_per_address: int = 0
     """The same from one network address."""
 
 
 class Admission:
-    """Counts the streams that are open."""
+    """The open publish streams of one node, and the paces of their messages."""
 
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
+        self.has_pace = bool(limits.messages_per_second or limits.messages_per_second_per_address)
+        """Whether messages have a pace at all."""
         self._by_publisher: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
         self._paces = {kind: OrderedDict[str, MessagePace]() for kind in _Paced}
 
     def admit(self, publisher: str, address: str, subjects: frozenset[str]) -> Denied | None:
-        """Count a new stream, or say why it is not admitted.
+        """Count a new stream, or return why it is not admitted.
 
         Args:
-            publisher: the name by which the race knows the publisher.
+            publisher: the publisher's name in the race.
             address: the network address that it comes from.
             subjects: the names that its certificate proves, `CN=alice,O=Net`, `CN=alice`, `URI:spiffe://…`;
                 empty without a certificate.
@@ -124,7 +125,7 @@ class Admission:
                 del counter[key]
 
     def wait_ns(self, publisher: str, address: str, now_ns: int) -> int:
-        """Take one message; give the time to wait before it is handled, 0 within the pace.
+        """Count one message; return the time to wait before it is handled, 0 within the pace.
 
         Args:
             publisher: as for `admit`.
@@ -141,7 +142,7 @@ class Admission:
         return wait_ns
 
     def _pace(self, key: str, kind: _Paced, limit: int, now_ns: int) -> MessagePace:
-        """The pace of a publisher or an address; the one that was idle longest is forgotten first."""
+        """Return the pace of a publisher or an address; the one that was idle longest is forgotten first."""
         paces = self._paces[kind]
         pace = paces.get(key)
         if pace is None:
@@ -154,7 +155,7 @@ class Admission:
 
 
 class _Paced(Enum):
-    """What has a pace."""
+    """The kinds of keys that have a pace."""
 
     VOUCHED_FOR = "name that somebody vouches for"
     AT_WILL = "name that anybody can have"
@@ -177,6 +178,6 @@ class MessagePace:
         self._full_at_ns = now_ns
 
     def wait_ns(self, now_ns: int) -> int:
-        """Take one message; give the time to wait before it is handled, 0 within the pace."""
+        """Count one message; return the time to wait before it is handled, 0 within the pace."""
         self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
         return max(0, self._full_at_ns - now_ns - SECOND_NS)

@@ -1,12 +1,12 @@
-"""Connections to gRPC servers, with or without TLS: one way to open them, for publishers, peers and commands.
+"""Connections to gRPC servers, with or without TLS, for publishers, peers and commands.
 
     ClientTls()                                      TLS, the server checked against the system's authorities
     ClientTls(ca_file=…)                             … against the authorities in a file
     ClientTls(ca_file=…, certificate_file=…, key_file=…)   and this side shows a certificate of its own
     None                                             no TLS
 
-A shell: it reads files. `ClientTls` itself holds paths only, so that it can be sent to other processes and
-printed: a key is read where it is used, and stands in no plan and no log.
+A shell: it reads files. `ClientTls` holds paths only, so that it can be sent to other processes and printed:
+a key is read where it is used, and appears in no plan and no log.
 """
 
 from __future__ import annotations
@@ -31,52 +31,59 @@ from gateway.transport import outgoing
 from gateway.transport.pem import certificates_in, check_key
 
 __all__ = [
-    *("WHOLE_BLOCKS", "ClientTls", "keepalive", "open_blocking_channel", "open_channel"),
-    *("call_once", "refused_headers", "relayed_if_refused", "why_failed"),
+    "WHOLE_BLOCKS",
+    "ClientTls",
+    "call_once",
+    "keepalive",
+    "open_blocking_channel",
+    "open_channel",
+    "refused_headers",
+    "relayed_if_refused",
+    "why_failed",
 ]
 
 log = logging.getLogger(__name__)
 
 DETAILS_CHARACTERS_MAX: Final = 500
-"""Of what a server says of a call that failed; it stands in logs and in reasons of /readyz, one a line."""
+"""Of a server's text about a failed call, which appears in logs and in the reasons of /readyz."""
 
 T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]
 _ALWAYS: _Options = (
     ("grpc.enable_http_proxy", 0),
-    # gRPC begins a call anew by itself, and without a pause, where a server that says GOAWAY has not looked
-    # at it. With one that says so at once that never ends: the thread stands still, and memory is filled.
+    # gRPC itself retries a call, without a pause, that a server left untouched when it said GOAWAY. If the
+    # server always says so at once, this never ends: the thread hangs, and memory fills.
     ("grpc.enable_retries", 0),
 )
 WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES_MAX),)
-"""Of a channel on which blocks come in one message each, as `getBlock` sends them."""
+"""Options of a channel on which blocks come in one message each, as `getBlock` sends them."""
 
-# gRPC tells of a file of another kind on standard error only, and then that it cannot connect.
+# gRPC reports a file of another kind on standard error only, and then that it cannot connect.
 _CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
 _TRUSTED = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _REFUSED_HEADERS = "GOAWAY received; Error code: 1;"
-"""What gRPC says where a server ends a connection with PROTOCOL_ERROR, as Helidon's do at the first call."""
+"""gRPC's text when a server ends a connection with PROTOCOL_ERROR, as Helidon's do at the first call."""
 _KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 
 def keepalive(quiet_seconds: float, answer_seconds: float) -> list[tuple[str, int]]:
-    """Give the options with which gRPC asks a quiet other end whether it is there, and closes what is not.
+    """Return the options with which gRPC pings a quiet peer, and closes a connection that does not answer.
 
     Args:
-        quiet_seconds: without a byte from it, until it is asked.
-        answer_seconds: that it has to answer.
+        quiet_seconds: time without a byte from the peer until it is pinged.
+        answer_seconds: time that it has to answer.
     """
     return [
         ("grpc.keepalive_time_ms", int(quiet_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(answer_seconds * 1000)),
-        # Of grpcio 1.85 it is this one that counts, 60 s unless it is said.
+        # In grpcio 1.85 this one counts; its default is 60 s.
         ("grpc.http2.ping_timeout_ms", int(answer_seconds * 1000)),
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientTls:
-    """How the client's side of a TLS connection is set up."""
+    """The client's side of a TLS connection."""
 
     ca_file: str | None = None
     """PEM file of the authorities that the server's certificate must come from; None: those of the system."""
@@ -109,7 +116,7 @@ class ClientTls:
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def context(self) -> ssl.SSLContext:
-        """Give what OpenSSL connects with, for connections that are relayed (`gateway.transport.outgoing`).
+        """Return the OpenSSL context of relayed connections (`gateway.transport.outgoing`).
 
         Raises:
             TlsError: a file cannot be read or used.
@@ -125,7 +132,7 @@ class ClientTls:
         return context
 
     def options(self) -> _Options:
-        """Give the channel options that belong to it."""
+        """Return its channel options."""
         return () if self.server_name is None else (("grpc.ssl_target_name_override", self.server_name),)
 
 
@@ -152,22 +159,23 @@ def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _
 
 
 def _relayed(address: str, options: _Options) -> _Options:
-    """Give the options of a channel whose connections are relayed: the server is to see its own name."""
+    """Return the options of a relayed channel: the server must see its own name."""
     return (*_ALWAYS, *options, ("grpc.default_authority", address))
 
 
 def why_failed(error: aio.AioRpcError) -> str:
-    """Say in one line of bounded length how a call failed; most of that is what the server said."""
+    """Return in one line of bounded length why a call failed, mostly in the server's words."""
     return f"{error.code().name}: {one_line((error.details() or '')[:DETAILS_CHARACTERS_MAX])}"
 
 
 def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:
-    """Note that a server at an address refuses how gRPC core writes headers; False: it is not that.
+    """Return whether a call failed because the server refuses how gRPC core writes headers.
+
+    If so, try the call again on a new channel, which is relayed.
 
     Args:
         address: `host:port`.
-        error: how a call failed there, or gRPC's details of that. If it is that, the call is to be tried
-            again on a new channel, which is relayed.
+        error: the error of the call, or gRPC's details of it.
     """
     if outgoing.is_relayed(address):
         return False
@@ -180,7 +188,7 @@ def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:
 
 
 async def relayed_if_refused(address: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Make an attempt that opens a channel to an address; make it again where it has to be relayed."""
+    """Make an attempt that opens a channel to an address, and once more if it must be relayed."""
     try:
         return await attempt()
     except grpc.RpcError as error:
@@ -192,7 +200,7 @@ async def relayed_if_refused(address: str, attempt: Callable[[], Awaitable[T]]) 
 def call_once(
     address: str, tls: ClientTls | None, call: Callable[[grpc.Channel], T], options: _Options = ()
 ) -> T:
-    """Open a blocking channel for one call; relayed where the server wants it.
+    """Open a blocking channel for one call, relayed if the server wants it.
 
     Raises:
         TlsError: a file of `tls` cannot be read.
@@ -209,7 +217,7 @@ def call_once(
 
 
 def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.Certificate]:
-    """Read certificates; none where there is no file, or one in OpenSSL's own form, which only gRPC reads."""
+    """Read certificates; none if there is no file, or one in OpenSSL's own form, which only gRPC reads."""
     if pem is None or file is None or _TRUSTED in pem:
         return []
     return certificates_in(pem, file, what)

@@ -1,7 +1,7 @@
 """The front door of one gRPC server: it listens, and relays each connection to gRPC on a private Unix socket.
 
-A shell around `relay` (what passes, and what is mended) and `doorkeeper` (who may connect, for how long);
-`pump` moves the bytes.
+A shell around `relay`, which decides what passes, and `doorkeeper`, which decides who may connect and for how
+long; `pump` moves the bytes.
 
     client ── TCP, TLS ──▶ door ── Unix socket ──▶ gRPC core ──▶ services
                                                                    │ caller_of(context)
@@ -19,7 +19,6 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from datastream.file.places import party_of
@@ -33,51 +32,53 @@ from gateway.transport.frames import ConnectionBreach
 from gateway.transport.known_nodes import KnownNodes
 from gateway.transport.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
 from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, PrivateFolder, Pump
-from gateway.transport.server_relay import ServerRelay
+from gateway.transport.relay import ServerRelay
 from gateway.transport.tls import ServerTls, subjects_of
 
-__all__ = ["Door", "DoorPlan", "granted", "look_at_shares"]
+__all__ = ["Door", "granted", "look_at_shares"]
 
 log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections that are taken in one turn of the event loop."""
+"""Connections that are accepted in one slot of the event loop."""
 LISTEN_BACKLOG: Final = 1_024
 TICK_SECONDS: Final = 0.25
-"""Time between two looks at who takes too long."""
+"""Time between two checks for connections that take too long."""
 COST_LOOKED_AT: Final = 2_048
 """Bytes of frames without data after which the doorkeeper is asked."""
 NO_DESCRIPTOR_SECONDS: Final = 0.1
-"""Rest when the process has no file descriptor left for a connection."""
-
-
-@dataclass(frozen=True, slots=True)
-class DoorPlan:
-    """What a door is to be."""
-
-    limits: DoorLimits
-    tls: ServerTls | None = None
-    """Certificates; None: no TLS."""
-    nodes: KnownNodes | None = None
-    """Other nodes of the cluster; None: none connects here."""
-    listed_subjects: frozenset[str] = frozenset()
-    """Names in certificates for which places are kept."""
+"""Backoff when the process has no file descriptor left for a connection."""
 
 
 class Door:
-    """One address that is listened at.
+    """The door of one address.
 
     Args:
-        plan: what it is to be.
-        notes: is told what happens.
-        shares: says which large messages may be received now, over all doors of a node; None: all.
+        limits: places and times.
+        notes: records what happens.
+        shares: decides which large messages may be received now, over all doors of a node; None: all.
+        tls: its certificates; None: no TLS.
+        nodes: the other nodes of the cluster; None: none connects here.
+        listed_subjects: names in certificates for which places are kept.
     """
 
-    def __init__(self, plan: DoorPlan, notes: DoorNotes, shares: MessageShares | None = None) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        limits: DoorLimits,
+        notes: DoorNotes,
+        shares: MessageShares | None = None,
+        *,
+        tls: ServerTls | None = None,
+        nodes: KnownNodes | None = None,
+        listed_subjects: frozenset[str] = frozenset(),
+    ) -> None:
+        self.tls = tls
+        self.listed_subjects = listed_subjects
         self.notes = notes
         self.shares = shares
-        self.keeper = Doorkeeper(plan.limits)
+        self.keeper = Doorkeeper(limits)
+        self._nodes = nodes
+        self._may_be_known = limits.unknown_places > 0
         self.loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.connections: dict[int | str, _Connection] = {}
@@ -97,11 +98,11 @@ class Door:
 
     @property
     def has_mended_streams(self) -> bool:
-        """Whether a client is here whose streams are mended."""
+        """Whether a connected client has mended streams."""
         return any(connection.relay.has_mended for connection in self.connections.values())
 
     def listen(self, sockets: Iterable[socket.socket]) -> None:
-        """Take connections at sockets that are bound."""
+        """Accept connections at bound sockets."""
         for listener in sockets:
             listener.listen(LISTEN_BACKLOG)
             listener.setblocking(False)
@@ -110,14 +111,14 @@ class Door:
         self._ticking = self.loop.call_later(TICK_SECONDS, self._tick)
 
     def stop_listening(self) -> None:
-        """Take no further connection."""
+        """Accept no further connection."""
         for listener in self._listeners:
             self.loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners.clear()
 
     async def finish(self) -> None:
-        """Give clients a moment to read the last words of gRPC, which has closed its connections."""
+        """Give clients a moment to read gRPC's last frames; gRPC has closed its connections."""
         if self.connections:
             self._finished = asyncio.Event()
             with suppress(TimeoutError):
@@ -146,21 +147,21 @@ class Door:
             self._take(client, address)
 
     def make_way(self) -> None:
-        """Close the connection whose place another one has got, if any."""
+        """Close the connection whose place went to another one, if any."""
         if (visit := self.keeper.to_close()) is not None:
             self.notes.refused(visit.address, "connections")
             self._by_visit[visit].close()
 
     def is_node(self, host: str, subjects: Collection[str]) -> bool:
-        """Tell whether a client is another node, by what is known of it now."""
-        return self.plan.nodes is not None and self.plan.nodes.has(host, subjects)
+        """Return whether a client is another node, by what is known of it now."""
+        return self._nodes is not None and self._nodes.has(host, subjects)
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:
             self.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _take(self, client: socket.socket, name: tuple[str, int]) -> None:
-        """Let a client in, or close its connection."""
+        """Admit a client, or close its connection."""
         host, port = name[0].partition("%")[0], name[1]
         if host.startswith("::ffff:") and "." in host:
             host = host.removeprefix("::ffff:")
@@ -171,7 +172,7 @@ class Door:
                 party_of(host),
                 time.monotonic_ns(),
                 is_node=self.is_node(host, ()),
-                may_be_known=self.plan.limits.unknown_places > 0,
+                may_be_known=self._may_be_known,
             )
         if isinstance(visit, str):
             client.close()
@@ -182,19 +183,19 @@ class Door:
         connection = self._by_visit[visit] = _Connection(self, client, peer, host, visit)
         try:
             connection.start()
-        except OSError as error:  # it has gone by now
+        except OSError as error:  # the client has left by now
             log.info("connection not taken", extra=caused_by(visit.address, peer=peer, got=str(error)))
             connection.close()
 
     def _tick(self) -> None:
-        """Look at every connection: who takes too long, who waits for a window."""
+        """Check every connection: which takes too long, which waits for a window."""
         self._ticking = self.loop.call_later(TICK_SECONDS, self._tick)
         now_ns = time.monotonic_ns()
         for connection in tuple(self.connections.values()):
             connection.tick(now_ns)
 
     def gone(self, number: int, visit: Visit) -> None:
-        """A connection has ended."""
+        """Forget a connection that has ended."""
         self.keeper.leave(visit)
         del self._by_visit[visit]
         self.connections.pop(number, None)
@@ -204,7 +205,7 @@ class Door:
 
 
 def granted(keys: Iterable[StreamKey]) -> None:
-    """Have streams receive their large messages now, at whatever door they are."""
+    """Let streams receive their large messages now, at whatever door they are."""
     for key in keys:
         connection = _connections.get(key.connection)
         if connection is not None:
@@ -212,11 +213,13 @@ def granted(keys: Iterable[StreamKey]) -> None:
 
 
 def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]) -> None:
-    """End who keeps others waiting, and let in what all wait for; some times a second.
+    """End connections that keep others waiting, and admit the message that all wait for.
+
+    Call it a few times a second.
 
     Args:
-        shares: of all doors of a node.
-        is_urgent: whether a stream that waits may bring the block that is to be committed next.
+        shares: those of all doors of a node.
+        is_urgent: returns whether a waiting stream may bring the block that is committed next.
     """
     if not shares.waiting_count:
         return
@@ -236,12 +239,12 @@ def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]
 
 _numbers = itertools.count(1)
 _connections: dict[int | str, _Connection] = {}
-"""Of all doors of this process, by their numbers."""
+"""The connections of all doors of this process, by number."""
 _token = secrets.token_hex(8)
 
 
 class _Gate:
-    """The shares of large messages, for the streams of one connection."""
+    """A `MessageGate` for the streams of one connection."""
 
     small_bytes = STREAM_WINDOW_BYTES
 
@@ -269,7 +272,7 @@ class _Gate:
             self.taken(stream_id)
 
     def taken(self, stream_id: int) -> None:
-        """The large message of a stream is counted elsewhere now, or gone."""
+        """Release the large message of a stream: it is counted elsewhere now, or gone."""
         self._give_back(stream_id)
         size = self._next_sizes.pop(stream_id, None)
         self._asked.discard(stream_id)
@@ -285,7 +288,7 @@ class _Gate:
 
     def _give_back(self, stream_id: int) -> None:
         keys = self._shares.done(self._key(stream_id), time.monotonic_ns())
-        if keys:  # later: now this relay, or another, may be in the middle of a reading
+        if keys:  # later: now this relay, or another, may be in the middle of a read
             self._door.loop.call_soon(granted, keys)
 
     def _key(self, stream_id: int) -> StreamKey:
@@ -293,7 +296,7 @@ class _Gate:
 
 
 class _Connection(Pump[ServerRelay]):
-    """One client."""
+    """The connection of one client."""
 
     def __init__(self, door: Door, client: socket.socket, peer: str, host: str, visit: Visit) -> None:
         self.number = next(_numbers)
@@ -307,10 +310,10 @@ class _Connection(Pump[ServerRelay]):
         self._subjects: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """Begin with TLS, if there is any, or with HTTP/2."""
+        """Begin with TLS or, without it, with HTTP/2."""
         self._door.connections[self.number] = _connections[self.number] = self
         self.outside.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        tls = self._door.plan.tls
+        tls = self._door.tls
         if tls is None:
             self.outside.read_on()
         else:
@@ -322,13 +325,13 @@ class _Connection(Pump[ServerRelay]):
         self._door.notes.ended(self._visit.address, breach)
 
     def on_secured(self, sock: ssl.SSLSocket) -> None:
-        """As `Pump.on_secured`: the client has shown who it is."""
+        """As `Pump.on_secured`: the certificate tells who the client is."""
         certificate = sock.getpeercert(binary_form=True)
         self._subjects = subjects_of(certificate) if certificate else ()
         guest = Guest.STRANGER
         if self._is_node():
             guest = Guest.NODE
-        elif not self._door.plan.listed_subjects.isdisjoint(self._subjects):
+        elif not self._door.listed_subjects.isdisjoint(self._subjects):
             guest = Guest.LISTED
         reason = self._door.keeper.known(self._visit, guest)
         if reason is not None:
@@ -353,16 +356,21 @@ class _Connection(Pump[ServerRelay]):
                 self.pause(wait_ns / 1e9)
 
     def _connect(self) -> None:
-        """Connect to gRPC: the client speaks HTTP/2."""
+        """Connect to gRPC, now that the client speaks HTTP/2."""
         try:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        except OSError as error:  # what the relay has would be sent later, from a buffer that others use
+        except OSError as error:  # what the relay holds cannot wait: others use its buffer
             self._not_connected(error)
             return
         try:
             sock.bind(b"\0" + self._name.encode())
             caller = Caller(
-                *(self._peer, self._visit.address, self._subjects, self.cut_off, self.number, self._taken),
+                self._peer,
+                self._visit.address,
+                self._subjects,
+                cut_off=self.cut_off,
+                connection=self.number,
+                taken=self._taken,
                 host=self._host,
                 is_node=self._is_node,
             )
@@ -402,17 +410,17 @@ class _Connection(Pump[ServerRelay]):
         self._door.gone(self.number, self._visit)
 
     def _taken(self, stream_id: int) -> None:
-        """The service has taken a large message over."""
+        """Note that the service has taken over a large message."""
         if self._gate is not None and not self.is_closed:
             self._gate.taken(stream_id)
 
     def granted(self, stream_id: int) -> None:
-        """A stream may receive its large message now."""
+        """Let a stream receive its large message now."""
         self.relay.grant(stream_id)
         self.flush()
 
     def tick(self, now_ns: int) -> None:
-        """Look at what takes too long."""
+        """Check what takes too long."""
         if self.is_over(now_ns):
             return
         relay, visit = self.relay, self._visit

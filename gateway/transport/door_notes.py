@@ -1,39 +1,39 @@
-"""What operators see of a front door: counters, log lines, and words for the status page.
+"""The record of a front door for operators: counters, log lines, and text for the status page.
 
-A shell. Strangers decide how often something happens at a door: `gateway.logs` leaves out lines beyond some
-for each address and minute.
+A shell. Strangers decide how often something happens at a door, so `gateway.logs` limits the lines of each
+address and minute.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.logs import caused_by
 from gateway.metrics import Metrics
 from gateway.transport.frames import ConnectionBreach
-from gateway.transport.refused_messages import RefusedMessages
-from gateway.transport.server_relay import RefusedMessage
+from gateway.transport.message_size import TooLong
 
-__all__ = ["DoorNotes"]
+__all__ = ["DoorNotes", "last_refused_message"]
 
 log = logging.getLogger(__name__)
 
 SHOWN_NS: Final = 600 * 1_000_000_000
-"""How long the status page shows what happened at the door."""
+"""How long the status page shows an event."""
 REASONS_SHOWN: Final = 8
-"""Kinds of trouble that it shows."""
+"""Kinds of events that it shows."""
+_LIMITS: Final = {"grpc.address": "grpc.max_message_bytes"}
+"""The setting that limits messages, by the setting of the address."""
 
 
 class DoorNotes:
-    """What is noted of one door.
+    """The record of one door.
 
     Args:
-        setting: the setting that names the address, for messages.
+        setting: the setting of its address, for messages.
         metrics: of the node; None counts nothing (tests).
-        refused_messages: of the node, all its doors; None: nobody is told (tests).
         now_ns: a monotonic clock.
     """
 
@@ -41,23 +41,24 @@ class DoorNotes:
         self,
         setting: str,
         metrics: Metrics | None = None,
-        refused_messages: RefusedMessages | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self._setting = setting
         self._metrics = metrics
-        self._refused_messages = refused_messages
         self._now_ns = now_ns
         self._shown: dict[str, tuple[int, int, str]] = {}  # by what: when last, how often, the last address
+        self._refused_message: tuple[int, str] | None = None
+        if metrics is not None:
+            metrics.messages_refused.labels(reason="size")  # a counter that shows 0 before the first one
 
     def refused(self, address: str, reason: str) -> None:
-        """A connection was not taken: there are too many."""
+        """Note that a connection was not taken, because there are too many."""
         if self._metrics is not None:
             self._metrics.connections_refused.labels(reason=reason).inc()
         self._note(address, f"connections refused, too many {reason}", "connection refused", reason=reason)
 
     def ended(self, address: str, breach: ConnectionBreach) -> None:
-        """The door ended a connection."""
+        """Note that the door ended a connection."""
         if self._metrics is not None:
             self._metrics.connections_ended.labels(reason=breach.what).inc()
         if breach.what == "no call":  # nobody's fault
@@ -71,13 +72,36 @@ class DoorNotes:
             expected=breach.expected,
         )
 
-    def refused_message(self, address: str, message: RefusedMessage) -> None:
-        """gRPC refused a message for its size."""
-        if self._refused_messages is not None:
-            self._refused_messages.note(self._setting, address, message.size, message.limit)
+    def refused_message(self, address: str, message: TooLong) -> None:
+        """Note that gRPC refused a message for its size, before any code of the node has seen it."""
+        setting, limit = self._setting, _LIMITS.get(self._setting, "a request there has no more")
+        if self._metrics is not None:
+            self._metrics.messages_refused.labels(reason="size").inc()
+        words = (
+            f"a message of {message.size_bytes} bytes from {address} to {setting} was refused, "
+            f"expected at most {message.limit_bytes} ({limit})"
+        )
+        self._refused_message = (self._now_ns(), words)
+        log.warning(
+            "message refused for its length",
+            extra=caused_by(
+                address,
+                setting=setting,
+                address=address,
+                got=message.size_bytes,
+                expected_at_most=message.limit_bytes,
+                limit=limit,
+            ),
+        )
+
+    @property
+    def recent_refused_message(self) -> tuple[int, str] | None:
+        """Time and text of the last refused message; None: there was none in the last ten minutes."""
+        refused = self._refused_message
+        return None if refused is None or self._now_ns() - refused[0] >= SHOWN_NS else refused
 
     def words(self) -> tuple[str, ...]:
-        """Say what happened in the last ten minutes, for the status page."""
+        """Return the events of the last ten minutes, as text for the status page."""
         self._forget_what_is_over(self._now_ns())
         return tuple(
             f"{self._setting}: {what}: {count}, last from {address}"
@@ -94,3 +118,9 @@ class DoorNotes:
         if count or len(self._shown) < REASONS_SHOWN:
             self._shown[what] = (now_ns, count + 1, address)
         log.warning(line, extra=caused_by(address, setting=self._setting, address=address, **words))
+
+
+def last_refused_message(doors: Iterable[DoorNotes]) -> str | None:
+    """Return the text of the last message that was refused at any door; None: there was none lately."""
+    found = [refused for door in doors if (refused := door.recent_refused_message) is not None]
+    return max(found)[1] if found else None

@@ -1,8 +1,8 @@
-"""The doorkeeper: who may connect, how long a connection may take over each step, how much noise it may make.
+"""The doorkeeper: who may connect, how long each step may take, how many control frames a client may send.
 
 Pure. The door asks, and ends connections by closing its own sockets.
 
-    a connection                                             ends, or is not taken, because of
+    a connection                                             is refused, or ended, because of
     beyond the places of its kind                            "connections"
     beyond `connections_per_address_max`                     "connections of an address"
     without TLS or the client's preface in time              "handshake"
@@ -10,22 +10,22 @@ Pure. The door asks, and ends connections by closing its own sockets.
     with a header block that is not whole in time            "header block"
     with more bytes of frames without data than its budget   "control frames"
 
-Places. M is `connections_max`; each kind that can come has a part K of it that no other kind gets:
+Places. M is `connections_max`; each kind that can come has a part of it that no other kind gets:
 
     kind       who                                             takes places up to
     node       another node of the cluster                     M without the parts of the others below
     listed     its certificate is on the list of the address   M without the parts of the others here
-    unknown    TLS is to tell which of these it is             its own part, when strangers have no place left
+    unknown    TLS will tell which of these it is              its own part, when strangers have no place left
     stranger   anybody else                                    M without all parts
 
-Where the places of strangers, or the part of those who are unknown, are taken, a newcomer may get the place
-of another one (`file.places`): of strangers, the newest one at the address that has most of them gives
-way to another address; of those who are unknown, the oldest. So few addresses keep out nobody, and whoever
-connects and says nothing keeps out nobody for long.
+When the places of strangers, or those of the unknown, are all taken, a newcomer may get the place of another
+one (`datastream.file.places`): among strangers, the newest connection of the address that has most gives way
+to another address; among the unknown, the oldest. So a few addresses keep out nobody, and silent connections
+keep out nobody for long.
 
-A budget refills with time, and with the data that the connection carries: who reads much sends many
-WINDOW_UPDATEs. The budget of an address is that of a few connections; one that finds it empty is read later,
-and nothing is lost.
+A budget refills with time, and with the data that the connection carries, since a client that reads much
+sends many WINDOW_UPDATEs. An address has the budget of a few connections; when it is empty, its connections
+are read later, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -43,35 +43,31 @@ __all__ = ["DoorLimits", "Doorkeeper", "Guest", "Visit"]
 SECOND_NS: Final = 1_000_000_000
 CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
 """Bytes of frames without data that a connection may send in a second; it may save up four times as many. A
-client of Helidon sends 26 for each answer, and the answers themselves allow some more."""
+Helidon client sends 26 for each answer, and the answers themselves allow some more."""
 CONTROL_BYTES_SAVED: Final = 4 * CONTROL_BYTES_PER_SECOND
 ADDRESS_SHARE: Final = 4
-"""How many connections' budgets an address has."""
+"""The budget of an address, in those of connections."""
 CONNECTION_COST: Final = 4_096
-"""What a new connection costs its address, in bytes of that budget."""
+"""The cost of a new connection, in bytes of its address's budget."""
 DATA_PER_CONTROL: Final = 8
-"""Bytes of data that allow one byte of other frames. A client that reads frames of 16 KiB answers each with
-two WINDOW_UPDATEs of 13 bytes; one that reads single small messages with as many."""
+"""Bytes of data that allow one byte of other frames. A client answers each frame of 16 KiB with two
+WINDOW_UPDATEs of 13 bytes; one that reads single small messages sends as many."""
 ADDRESSES_KEPT: Final = 10_000
 """Addresses whose budget is remembered; the one seen longest ago is forgotten first."""
 
 
 class Guest(Enum):
-    """Who connects."""
+    """The kinds of clients, as the table above has them."""
 
     NODE = "node"
-    """Another node of the cluster."""
     LISTED = "listed"
-    """Its certificate proves a name that is on the list of the address."""
     UNKNOWN = "unknown"
-    """TLS is to tell."""
     STRANGER = "stranger"
-    """Anybody else."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoorLimits:
-    """What an operator has set."""
+    """The settings of an operator."""
 
     connections_max: int = 4_096
     """Connections at once."""
@@ -82,7 +78,7 @@ class DoorLimits:
     listed_places: int = 0
     """The part of those who are on the list of the address; 0: it has none."""
     unknown_places: int = 0
-    """The part of those of whom TLS is to tell who they are; 0: it cannot."""
+    """The part of those whose kind TLS will tell; 0: it cannot."""
     handshake_seconds: float = 20.0
     """Time for TLS and the client's preface."""
     first_call_seconds: float = 60.0
@@ -93,7 +89,7 @@ class DoorLimits:
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """One connection, as the doorkeeper knows it."""
+    """One connection, as the doorkeeper sees it."""
 
     address: str
     """The network address of the client, without the port."""
@@ -109,7 +105,7 @@ class Visit:
 
 
 class Doorkeeper:
-    """Counts the connections of one address that is listened at."""
+    """The places and budgets of one door."""
 
     def __init__(self, limits: DoorLimits) -> None:
         self._limits = limits
@@ -126,7 +122,7 @@ class Doorkeeper:
         return self._by_guest.total()
 
     def admit(self, address: str, now_ns: int, *, is_node: bool, may_be_known: bool) -> Visit | str:
-        """Count a new connection, or say why it is not taken: a label of metrics.
+        """Count a new connection, or return why it is refused, as a label of metrics.
 
         Args:
             address: where it comes from, without the port.
@@ -135,7 +131,7 @@ class Doorkeeper:
             may_be_known: TLS may show that it is one, or that it is on the list.
 
         Returns:
-            A visit; `leave` it when the connection has ended. Close what `to_close` gives, too.
+            A visit; call `leave` with it when the connection has ended, and close what `to_close` returns.
         """
         if not is_node and self._by_address[address] >= self._limits.connections_per_address_max:
             return "connections of an address"
@@ -158,12 +154,12 @@ class Doorkeeper:
         return visit
 
     def to_close(self) -> Visit | None:
-        """Give the connection that makes way for who was admitted, or known, last; None: none has to."""
+        """Return the connection that gives way to the one last admitted or known; None: none has to."""
         visit, self._gives_way = self._gives_way, None
         return visit
 
     def known(self, visit: Visit, guest: Guest) -> str | None:
-        """TLS has told who the client is; say why it may not stay, if it may not. Then ask `to_close`."""
+        """Note whom TLS has shown; return why the client may not stay, if so. Then ask `to_close`."""
         if visit.guest is guest or visit.guest is Guest.NODE:
             return None
         if visit.guest is Guest.UNKNOWN:
@@ -178,12 +174,12 @@ class Doorkeeper:
         return None
 
     def _makes_way(self, address: str) -> bool:
-        """Tell whether a stranger gives way to another one, from this address."""
+        """Return whether a stranger gives way to one from this address."""
         self._gives_way = self._strangers.who_gives_way(address)
         return self._gives_way is not None
 
     def _has_place(self, guest: Guest) -> bool:
-        """Tell whether there is a place for one more."""
+        """Return whether there is a place for one more."""
         limits, count = self._limits, self._by_guest
         most = limits.connections_max - limits.unknown_places
         nodes, listed, strangers = count[Guest.NODE], count[Guest.LISTED], count[Guest.STRANGER]
@@ -212,14 +208,14 @@ class Doorkeeper:
         return {Guest.STRANGER: self._strangers, Guest.UNKNOWN: self._unknown}.get(visit.guest)
 
     def leave(self, visit: Visit) -> None:
-        """The connection has ended."""
+        """Forget a connection that has ended."""
         self._exit(visit)
         self._by_address[visit.address] -= 1
         if not self._by_address[visit.address]:
             del self._by_address[visit.address]
 
     def spend(self, visit: Visit, cost: int, data_bytes: int, now_ns: int) -> int:
-        """Take what a connection has sent off its budget; give the ns to wait before it is read again.
+        """Charge a connection for what it has sent; return the ns to wait before it is read again.
 
         Args:
             visit: the connection.
@@ -251,7 +247,7 @@ class Doorkeeper:
         return -shared.left * SECOND_NS // per_second
 
     def overdue(self, visit: Visit, block_began_ns: int | None, now_ns: int) -> ConnectionBreach | None:
-        """Say what a connection has taken too long for, if it has."""
+        """Return the step that a connection has taken too long for, if any."""
         limits = self._limits
         if not visit.has_shaken_hands:
             since, most, what = visit.began_ns, limits.handshake_seconds, "handshake"

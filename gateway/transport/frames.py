@@ -1,12 +1,12 @@
-"""HTTP/2 frames: where one ends in a run of bytes, and how one is written.
+"""HTTP/2 frames: finding them in a byte stream, and writing them.
 
 Pure. A frame is nine bytes, then its payload; all integers are big-endian:
 
     length u24 | type u8 | flags u8 | reserved 1 bit, stream id u31 | payload of `length` bytes
 
-`FrameScanner` finds the frames in what a socket gives. Most bytes pass: they are handed on in as few pieces
-as they came in, and of DATA only the nine bytes at the head are looked at. What has to be seen whole is kept
-until it is whole, at most one frame.
+`FrameScanner` finds the frames in the bytes of a socket. Most bytes pass, in as few pieces as they came in;
+of DATA it reads only the nine bytes of the head. It keeps a frame that must be seen whole until it is whole,
+at most one.
 
 Source: RFC 9113 sections 4 and 6.
 """
@@ -40,12 +40,12 @@ __all__ = [
 Buffer = bytes | memoryview
 
 CLIENT_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client sends before its first frame."""
+"""The bytes that a client sends before its first frame."""
 HEAD_BYTES: Final = 9
 FRAME_BYTES_DEFAULT: Final = 16_384
-"""SETTINGS_MAX_FRAME_SIZE where nobody says another one; payload bytes."""
+"""Default of SETTINGS_MAX_FRAME_SIZE; payload bytes."""
 WINDOW_BYTES_DEFAULT: Final = 65_535
-"""SETTINGS_INITIAL_WINDOW_SIZE where nobody says another one."""
+"""Default of SETTINGS_INITIAL_WINDOW_SIZE."""
 WINDOW_BYTES_MAX: Final = (1 << 31) - 1
 
 
@@ -100,7 +100,7 @@ class ConnectionBreach(InvalidInput):
     def __init__(self, what: str, *, got: str, expected: str, code: int = ErrorCode.PROTOCOL_ERROR) -> None:
         super().__init__(what, got=got, expected=expected)
         self.code = code
-        """The code of the GOAWAY frame that answers it."""
+        """The code of the GOAWAY frame in answer."""
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: Buffer = b"") -> bytes:
@@ -118,7 +118,7 @@ def window_update(stream_id: int, size: int) -> bytes:
 
 
 def go_away(code: int, words: str, last_stream_id: int = 0) -> bytes:
-    """Write a GOAWAY frame, with words for whoever reads a log at the other end."""
+    """Write a GOAWAY frame, with a text for the log of the other end."""
     payload = last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + words.encode()
     return frame(FrameKind.GOAWAY, 0, 0, payload)
 
@@ -143,15 +143,15 @@ def settings_in(payload: Buffer) -> list[tuple[int, int]]:
 
 
 class FrameScanner:
-    """Finds the frames in the bytes of one direction of a connection, and hands on those that pass.
+    """Finds the frames in one direction of a connection, and passes them on, or what stands in their place.
 
     Args:
-        out: takes what goes on to the other end, in order; parts of what `feed` was given among it.
-        on_data: is told of the head of each DATA frame: flags, stream id, payload bytes. True lets it pass as
-            it comes; False wants it whole, in `on_frame`.
-        on_payload: is shown the payload of DATA that passes, in as many pieces as it comes in; None: nobody.
-        on_frame: is shown every other frame, whole: type, flags, stream id, payload. None lets it pass, bytes
-            stand in its place.
+        out: gets what goes to the other end, in order; also slices of what `feed` was given.
+        on_data: called with the head of each DATA frame: flags, stream id, payload bytes. True lets it pass
+            as it comes; False asks for it whole, in `on_frame`.
+        on_payload: called with the payload of DATA that passes, in as many pieces as it comes in.
+        on_frame: called with every other whole frame: type, flags, stream id, payload. None lets it pass,
+            bytes replace it.
         preface: bytes that must come before the first frame; they pass.
     """
 
@@ -165,7 +165,7 @@ class FrameScanner:
         preface: bytes = b"",
     ) -> None:
         self.frame_bytes_max = FRAME_BYTES_DEFAULT
-        """Longest payload of a frame that the receiving end takes."""
+        """The longest payload that the receiving end takes."""
         self._out = out
         self._on_data = on_data
         self._on_payload = on_payload
@@ -178,22 +178,22 @@ class FrameScanner:
 
     @property
     def awaits_preface(self) -> bool:
-        """Whether the preface has not come, or not whole."""
+        """Whether the preface has not come whole."""
         return bool(self._preface)
 
     def insert(self, frames: bytes) -> None:
-        """Send frames of our own, behind the DATA frame that passes now, if one does.
+        """Send frames of our own, behind the DATA frame that is passing, if any.
 
-        While `feed` runs, what passes of its chunk is not in `out` yet: they go behind that too.
+        While `feed` runs, what passes of its chunk is not in `out` yet: the frames go behind that too.
         """
         if frames:
             (self._waiting if self._left or self._is_feeding else self._out).append(frames)
 
     def feed(self, chunk: memoryview) -> None:
-        """Take what a socket gave.
+        """Take bytes of the socket.
 
         Raises:
-            ConnectionBreach: it cannot go on; `out` holds what came before.
+            ConnectionBreach: the connection cannot go on; `out` holds what came before.
         """
         self._is_feeding = True
         try:
@@ -251,7 +251,7 @@ class FrameScanner:
         self._keep(chunk, start, at, False)
 
     def _keep(self, chunk: memoryview, start: int, at: int, is_announced: bool) -> None:
-        """Hand on what passes, and keep the beginning of a frame."""
+        """Pass on what passes, and keep the beginning of a frame."""
         if start < at:
             self._out.append(chunk[start:at])
         if at < len(chunk):
@@ -259,7 +259,7 @@ class FrameScanner:
             self._is_announced = is_announced
 
     def _place_waiting(self, chunk: memoryview, start: int, at: int) -> int:
-        """Hand on what passes before a place between two frames, then the frames of ours; give the place."""
+        """Pass on what comes before a place between two frames, then our frames; return the place."""
         if start < at:
             self._out.append(chunk[start:at])
         self._out += self._waiting
@@ -267,7 +267,7 @@ class FrameScanner:
         return at
 
     _is_announced = False
-    """Whether the frame that is kept is DATA of which `on_data` knows already."""
+    """Whether the frame that is kept is DATA that `on_data` has seen."""
 
     def _take_preface(self, chunk: memoryview) -> int:
         take = min(len(self._preface), len(chunk))
@@ -279,7 +279,7 @@ class FrameScanner:
         return take
 
     def _pass_payload(self, chunk: memoryview, at: int) -> int:
-        """Let the rest of a DATA frame pass; give where it ends, or the chunk."""
+        """Let the rest of a DATA frame pass; return where it, or the chunk, ends."""
         after = min(at + self._left, len(chunk))
         self._left -= after - at
         if self._on_payload is not None and after > at:
@@ -287,7 +287,7 @@ class FrameScanner:
         return after
 
     def _finish_carried(self, chunk: memoryview, at: int) -> int:
-        """Complete the frame that is kept, if the chunk does; give where the chunk goes on."""
+        """Complete the frame that is kept, as far as the chunk goes; return where the chunk goes on."""
         carry = self._carry
         if len(carry) < HEAD_BYTES:
             take = min(HEAD_BYTES - len(carry), len(chunk) - at)

@@ -1,7 +1,7 @@
-"""One gRPC server: its address, its certificates, its keepalive. Which services it has is the node's to say.
+"""One gRPC server behind its front door: its address, certificates and channel options.
 
-A shell. A node has one server for each of its addresses, because a gRPC server has all of its services on all
-of its addresses: what must not be reachable from everywhere needs a server of its own.
+A shell. A gRPC server offers all of its services at all of its addresses, so a node has a server for each
+address: services that must not be reachable from everywhere need one of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -21,15 +21,9 @@ from grpc_reflection.v1alpha import reflection
 from datastream.server.descriptors import descriptors_max
 from gateway.addresses import Address
 from gateway.errors import Fatal
-from gateway.limits import (
-    CONNECTION_IDLE_SECONDS_MAX,
-    KEEPALIVE_ANSWER_SECONDS,
-    PING_SECONDS_MIN,
-    STREAM_WINDOW_BYTES,
-    STREAMS_PER_CONNECTION_MAX,
-)
+from gateway.limits import KEEPALIVE_ANSWER_SECONDS, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX
 from gateway.transport.channels import keepalive
-from gateway.transport.door import Door, DoorPlan
+from gateway.transport.door import Door
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import DoorLimits
 from gateway.transport.known_nodes import KnownNodes
@@ -38,34 +32,40 @@ from gateway.transport.tls import ServerTls
 
 __all__ = ["GrpcServer", "ServerPlan", "not_free", "start_server"]
 
+CONNECTION_IDLE_SECONDS_MAX: Final = 600
+"""How long a gRPC client may be connected without a call. It gets GOAWAY and connects again by itself."""
+PING_SECONDS_MIN: Final = 0.5
+"""Time between two pings of a client. Without this, gRPC closes a connection with more than one in 5 minutes
+(`too_many_pings`). Some libraries can ping each second, and a ping costs nothing."""
+
 _NOT_COMPRESSED = 1
-"""Of gRPC's bits for ways to compress messages. Megabytes of zeros are kilobytes on the line, and to inflate
-them holds the event loop: at 0.2 MB/s one client could hold up all others."""
+"""Of gRPC's bits for compression algorithms. Megabytes of zeros are kilobytes on the line, and inflating them
+blocks the event loop: at 0.2 MB/s one client could block all others."""
 
 BEFORE_GOODBYE_SECONDS = 0.2
-"""Time between the last answers of services that stop and gRPC's goodbye."""
+"""Time between the last answers of services that stop and gRPC's GOAWAY."""
 PLACES_DIVISOR = 16
-"""One in so many places is kept for each kind of client that has places of its own."""
+"""One place in so many is kept for each kind of client that has places of its own."""
 PLACES_PER_NODE = 4
-"""Places for another node, at least: it reports, subscribes, and asks for the status, twice at once."""
+"""Places for each other node, at least: it reports, subscribes, and asks for the status, twice at once."""
 
-# gRPC logs a traceback for each: whoever sends nonsense could fill the log of the node.
+# gRPC logs a traceback for each: a client that sends nonsense could fill the log of the node.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPlan:
-    """What a server is to be."""
+    """The configuration of a server."""
 
     setting: str
     """The setting that names the address, for messages."""
     address: Address
     """Where it listens; port 0 takes a free one."""
     message_bytes_max: int
-    """Longest message that is received. gRPC ends the call of a longer one with RESOURCE_EXHAUSTED, by the
-    length that stands before it."""
+    """The longest message that is received. gRPC reads the length in front of a message, and ends the call
+    of a longer one with RESOURCE_EXHAUSTED."""
     keepalive_seconds: float
-    """Quiet time after which a client is asked whether it is still there; 0: never."""
+    """Quiet time after which a client is pinged; 0: never."""
     connections_max: int
     """Connections at once (`grpc.max_connections`); one more is closed at once."""
     tls: ServerTls | None = None
@@ -73,11 +73,11 @@ class ServerPlan:
     connections_per_address_max: int = 1_024
     """The same from one network address (`grpc.max_connections_per_address`)."""
     connection_age_seconds: float = 0
-    """Age at which a client is asked to connect anew (`grpc.max_connection_age`); 0: never."""
+    """Age at which a client gets GOAWAY, to connect anew (`grpc.max_connection_age`); 0: never."""
     connection_age_grace_seconds: float = 0
-    """Time that its calls have then; 0: as long as they take."""
+    """Time that its open calls have then; 0: as long as they take."""
     nodes: KnownNodes | None = None
-    """Other nodes, for which places are kept; None: none connects here."""
+    """The other nodes, for which places are kept; None: none connects here."""
     listed_subjects: frozenset[str] = frozenset()
     """Names in clients' certificates for which places are kept."""
     descriptors_divisor: int = 8
@@ -92,16 +92,16 @@ class GrpcServer:
 
     def __init__(self, server: aio.Server, door: Door, address: Address) -> None:
         self.address = address
-        """Where it listens, with the port that it has got."""
+        """Where it listens, with its real port."""
         self.door = door
         """What clients connect to."""
         self._server = server
 
     async def stop(self, grace_seconds: float) -> None:
-        """Take no further connection, give calls so much time, and close. Stopping twice does nothing."""
+        """Accept no further connection, give calls some time, and close. Stopping twice does nothing."""
         self.door.stop_listening()
         if self.door.has_mended_streams:
-            # Helidon's client closes its socket when it reads the goodbye, with answers that it still holds.
+            # Helidon's client closes its socket when it reads GOAWAY, with answers that it still holds.
             await asyncio.sleep(BEFORE_GOODBYE_SECONDS)
         await self._server.stop(grace_seconds)
         await self.door.finish()
@@ -117,17 +117,23 @@ async def start_server(
     """Start a server.
 
     Args:
-        plan: what it is to be.
+        plan: its configuration.
         add_services: registers its services.
-        notes: is told what happens at its door; None: it is logged.
-        shares: says which large messages may be received now; None: all.
+        notes: records what happens at its door; None: it is logged.
+        shares: decides which large messages may be received now; None: all.
 
     Raises:
         Fatal: it cannot listen there.
     """
     listeners = await _bind(plan.setting, plan.address)
-    door_plan = DoorPlan(_door_limits(plan), plan.tls, plan.nodes, plan.listed_subjects)
-    door = Door(door_plan, notes or DoorNotes(plan.setting), shares)
+    door = Door(
+        _door_limits(plan),
+        notes or DoorNotes(plan.setting),
+        shares,
+        tls=plan.tls,
+        nodes=plan.nodes,
+        listed_subjects=plan.listed_subjects,
+    )
     server = aio.server(options=options_of(plan), interceptors=(_RefuseUnreadable(),))
     add_services(server)
     try:
@@ -146,10 +152,10 @@ async def start_server(
 
 
 class _RefuseUnreadable(aio.ServerInterceptor):
-    """Answers a unary request that does not parse with INVALID_ARGUMENT.
+    """An answer to single requests that do not parse: INVALID_ARGUMENT.
 
-    gRPC itself takes it for an error of the service, answers UNKNOWN and logs a traceback for each: whoever
-    sends nonsense could fill the log of the node. Streams have answers of their own.
+    gRPC itself takes such a request for an error of the service, answers UNKNOWN and logs a traceback:
+    whoever sends nonsense could fill the log of the node. Streams of requests have answers of their own.
     """
 
     async def intercept_service(
@@ -158,9 +164,15 @@ class _RefuseUnreadable(aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any] | None:
         handler: Any = await continuation(handler_call_details)
-        if handler is None or handler.unary_unary is None or handler.request_deserializer is None:
+        if handler is None or handler.request_streaming or handler.request_deserializer is None:
             return handler  # type: ignore[no-any-return]  # as it came
-        serve, parse = handler.unary_unary, handler.request_deserializer
+        parse, serve, make = (
+            handler.request_deserializer,
+            handler.unary_unary,
+            grpc.unary_unary_rpc_method_handler,
+        )
+        if handler.response_streaming:
+            serve, make = handler.unary_stream, grpc.unary_stream_rpc_method_handler
 
         def read(message: bytes) -> object:
             try:
@@ -173,37 +185,35 @@ class _RefuseUnreadable(aio.ServerInterceptor):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"request: got {request}")
             return await serve(request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
-            answer, request_deserializer=read, response_serializer=handler.response_serializer
-        )
+        return make(answer, read, handler.response_serializer)
 
 
 _ABOUT_CLIENTS = (
-    # An answer could not be sent to a client that is gone: the only batch begun outside of our handlers.
+    # An answer could not be sent to a client that has left: the only batch begun outside of our handlers.
     "ExecuteBatchError raised in core by servicer method",
     # Metadata that is not UTF-8; it is taken for Latin-1.
     "Invalid encoding on ",
-    # The one stream that is not read by code of ours; its call ends with UNKNOWN.
+    # The one stream that no code of ours reads; its call ends with UNKNOWN.
     f"Unexpected [DecodeError] raised by servicer method [/{reflection.SERVICE_NAME}/",
 )
 
 
 def _is_about_client(record: logging.LogRecord) -> bool:
-    """Whether gRPC logs as an error what a client did, and what is no error of a service."""
+    """Return whether gRPC logs as an error something that a client did, and no service."""
     return record.getMessage().startswith(_ABOUT_CLIENTS)
 
 
 def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
-    """Give the channel options of a server."""
+    """Return the channel options of a server."""
     options = [
-        # What gRPC takes in advance on a stream that is not read is not counted in flight: by its own guess
+        # Bytes that gRPC receives in advance on an unread stream are not counted in flight; by its own guess
         # of what the line needs, up to 16 MB.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
         ("grpc.max_receive_message_length", plan.message_bytes_max),
-        # A block that getBlock returns is as long as it is; stream messages are kept short elsewhere.
+        # getBlock returns whole blocks; stream messages are kept short elsewhere.
         ("grpc.max_send_message_length", -1),
-        # Clients may ask as well; without these two gRPC takes a careful client for an attack.
+        # Clients may ping as well; without these two gRPC takes a careful client for an attack.
         ("grpc.http2.min_ping_interval_without_data_ms", int(PING_SECONDS_MIN * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
@@ -223,11 +233,11 @@ def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
 
 
 def _door_limits(plan: ServerPlan) -> DoorLimits:
-    """Give the places of a door, within its part of the file descriptors; some are kept for who can come."""
+    """Return the places of a door, within its part of the file descriptors; keep some for each kind."""
     most, nodes, descriptors = plan.connections_max, plan.nodes, descriptors_max()
     if descriptors is not None:  # the client's, and both ends of the connection between door and gRPC
         most = max(1, min(most, descriptors // plan.descriptors_divisor))
-    # With fewer places than were asked for, an address has the same part of them.
+    # With fewer places than configured, an address has the same part of them.
     per_address = max(1, plan.connections_per_address_max * most // plan.connections_max)
     share = 0 if most < PLACES_DIVISOR // 2 else max(1, most // PLACES_DIVISOR)
     has_nodes = nodes is not None and nodes.are_expected
@@ -244,7 +254,7 @@ def _door_limits(plan: ServerPlan) -> DoorLimits:
 
 
 async def _bind(setting: str, address: Address) -> list[socket.socket]:
-    """Make the sockets that listen at an address: one for each that its host has, all at one port.
+    """Bind sockets at an address: one for each address of its host, all at one port.
 
     Raises:
         Fatal: the address is taken, unknown or not allowed.
@@ -271,6 +281,6 @@ async def _bind(setting: str, address: Address) -> list[socket.socket]:
 
 
 def not_free(setting: str, address: Address, error: OSError) -> Fatal:
-    """Say that an address cannot be listened at."""
+    """Return the error of an address that cannot be listened at."""
     got = error.strerror or str(error)
     return Fatal(f"{setting} {address}", got=got, expected="an address that is free here")

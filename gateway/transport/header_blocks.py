@@ -1,10 +1,10 @@
-"""Header blocks of HTTP/2: put together from their frames, read within limits, and written anew.
+"""Header blocks of HTTP/2: assembled from frames, read within limits, and rewritten.
 
-Pure. A block is the payload of one HEADERS frame and the CONTINUATION frames that follow it. It is handed on
-only when it is whole: what gRPC core does with a block that never ends is to keep it.
+Pure. A block is the payload of one HEADERS frame and the CONTINUATION frames that follow it. The relay passes
+it on only when it is whole, because gRPC core keeps a block that never ends.
 
-The library `hpack` reads blocks. What is added to one stands at its end as "literal without indexing", which
-leaves the tables of both ends as they are.
+The library `hpack` reads blocks. A field that is added stands at the end as "literal without indexing", which
+leaves the tables of both ends unchanged.
 
 Source: RFC 9113 section 6.2; RFC 7541 sections 2.3 and 6.2.2.
 """
@@ -28,12 +28,12 @@ from gateway.transport.frames import (
     frame,
 )
 
-__all__ = ["HeaderBlock", "HeaderReader", "HeaderWriter", "Headers", "field", "header_frames"]
+__all__ = ["HeaderBlock", "HeaderReader", "HeaderWriter", "Headers", "header_field", "header_frames"]
 
 Headers = list[tuple[bytes, bytes]]
 
 BLOCK_BYTES_MAX: Final = 64 * 1024
-"""Bytes of the frames of one block, heads and padding included, and of its fields once they are read. gRPC
+"""Bytes of the frames of one block, heads and padding included, and of its fields when they are read. gRPC
 core announces 16 KiB for the fields; an ordinary call has some 300."""
 FIELDS_MAX: Final = 256
 """Fields of one block. A call has about 10."""
@@ -41,7 +41,7 @@ FIELDS_MAX: Final = 256
 
 @dataclass(slots=True)
 class HeaderBlock:
-    """A block whose frames are coming."""
+    """A block that is being assembled."""
 
     stream_id: int
     ends_stream: bool
@@ -117,14 +117,14 @@ class HeaderReader:
         self._decoder = hpack.Decoder(max_header_list_size=BLOCK_BYTES_MAX)
 
     def allow_table(self, size: int) -> None:
-        """The receiving end lets the sender's table have `size` bytes."""
+        """Note that the receiving end lets the sender's table have `size` bytes."""
         self._decoder.max_allowed_table_size = size
 
     def read(self, fragment: Buffer | bytearray) -> Headers:
-        """Give the fields of a whole block.
+        """Return the fields of a whole block.
 
         Raises:
-            ConnectionBreach: it is no block, refers to what no table has, or is too long.
+            ConnectionBreach: it is not HPACK, refers to a field that no table has, or is too long.
         """
         try:
             fields = list(self._decoder.decode(bytes(fragment), raw=True))
@@ -156,20 +156,19 @@ class HeaderWriter:
     """Writes blocks for servers that want pseudo-headers by their index in the static table.
 
     gRPC core writes the name `:path` out, which Helidon's servers refuse. Nothing goes into the dynamic table
-    ("never indexed"), so no setting of the server matters: in Helidon's decoder a field that does not fit
-    into its table is a loop without end.
+    ("never indexed"): a field that does not fit into the table sends Helidon's decoder into an endless loop.
     """
 
     def __init__(self) -> None:
         self._encoder = hpack.Encoder()
 
     def write(self, fields: Headers) -> bytes:
-        """Give the block of the fields."""
+        """Return the block of the fields."""
         return self._encoder.encode([(name, value, True) for name, value in fields], huffman=False)
 
 
-def field(name: bytes, value: bytes) -> bytes:
-    """Write a field that may stand at the end of any block: literal without indexing, both short."""
+def header_field(name: bytes, value: bytes) -> bytes:
+    """Write a short field for the end of any block, as a literal without indexing."""
     assert max(len(name), len(value)) < 127
     return b"".join((bytes((0, len(name))), name, bytes((len(value),)), value))
 

@@ -1,40 +1,61 @@
-"""Which callers are other nodes of the cluster: they have places of their own, and `NodeLevel` to themselves.
+"""The other nodes of a cluster: which callers they are, and which configured peer is this node itself.
 
-A shell around one rule; it resolves names.
+A shell: it resolves names and asks the kernel for this machine's addresses. Callers that are nodes have
+places of their own, and `NodeLevel` to themselves. A caller is a node
 
-    `peer_subjects` set    whose certificate proves one of these names, wherever it comes from
-    else                   who comes from an address that a name in `peers` leads to, or from `peer_networks`
+    if `peer_subjects` is set    when its certificate proves one of these names, wherever it comes from
+    else                         when it comes from an address of a name in `peers`, or from `peer_networks`
 
-A subject is a proof; an address is not one, and whoever shares it counts as a node as well. A caller that
-counts as a node gains nothing but its places: a node reads what others report over connections that it has
-made itself, to the addresses in `peers` (`gateway.cluster.standby_watch`).
+A certificate is a proof; an address is not, and whoever shares one counts as a node as well. That gains a
+caller nothing but places: a node reads the reports of others over connections that it opens itself, to the
+addresses in `peers` (`gateway.cluster.standby_watch`).
+
+A peer may be this node, under whatever name:
+
+    listens at          peer                    this node
+    127.0.0.1:40840     localhost:40840         yes
+    0.0.0.0:40840       10.0.0.5:40840          if 10.0.0.5 is this machine's
+    10.0.0.5:40840      127.0.0.1:40840         no: nobody listens there, or another node
+
+A load balancer or forwarded port that leads here is not seen here: a node that follows such an address finds
+out when it asks it (`gateway.cluster.peer_follower`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
-from gateway.transport.own_address import addresses_of
+from gateway.addresses import Address, parse_address
 
 __all__ = ["LOOK_SECONDS", "LOOK_SECONDS_MIN", "KnownNodes"]
 
+RESOLVE_SECONDS_MAX: Final = 2.0
+"""Time to resolve a peer's name; a start waits for it, to see whether the peer is this node."""
+
 LOOK_SECONDS: Final = 60.0
-"""Time between two looks where the names of peers lead."""
+"""Time between two resolutions of the names of peers."""
 LOOK_SECONDS_MIN: Final = 1.0
-"""The same when a caller is not known: strangers call as often as they like."""
+"""The same when a stranger calls, which strangers do as often as they like."""
+
+
+async def addresses_of(peers: Iterable[str]) -> frozenset[str]:
+    """Return the IP addresses of peers, `host:port` each; none for a name that does not resolve."""
+    found = [await _resolve(parse_address(peer)) for peer in peers]
+    return frozenset().union(*found)
 
 
 class KnownNodes:
     """The other nodes of one node's cluster.
 
     Args:
-        networks: where nodes come from beside the addresses of peers, `10.1.0.0/16` each.
+        networks: networks of nodes beside the addresses of peers, `10.1.0.0/16` each.
         subjects: names in certificates of nodes; with any, no address counts.
-        resolve: gives the IP addresses of peers, `host:port` each.
+        resolve: returns the IP addresses of peers, `host:port` each.
     """
 
     def __init__(
@@ -54,21 +75,21 @@ class KnownNodes:
 
     @property
     def are_expected(self) -> bool:
-        """Whether any caller can be another node."""
+        """Whether any caller can be a node."""
         return bool(self.peers or self._networks or self.subjects)
 
     @property
     def rule(self) -> str:
-        """Who counts as a node, for people."""
+        """The rule by which a caller is a node, for people."""
         if self.subjects:
             return "a certificate that proves a name in peer_subjects"
         return "an address of peers, or one in peer_networks"
 
     def has(self, host: str, subjects: Collection[str]) -> bool:
-        """Tell whether a caller is a node.
+        """Return whether a caller is a node.
 
         Args:
-            host: its IP address; whatever else is no node's.
+            host: its IP address; any other text is no node's.
             subjects: the names that its certificate proves.
         """
         if self.subjects:
@@ -76,9 +97,9 @@ class KnownNodes:
         return any(host in found for found in self._addresses.values()) or self._is_in_networks(host)
 
     async def recognize(self, host: str, subjects: Collection[str]) -> bool:
-        """Tell whether a caller is a node, and resolve the names of peers anew before it is refused.
+        """Return whether a caller is a node; resolve the names of peers anew before saying no.
 
-        A node that is started again elsewhere calls before the next look.
+        A node that was restarted elsewhere calls before the next resolution.
         """
         if self.has(host, subjects):
             return True
@@ -88,13 +109,13 @@ class KnownNodes:
         return self.has(host, subjects)
 
     async def look(self) -> None:
-        """Resolve the names of peers. A name that is not known now leads where it led before."""
+        """Resolve the names of peers; a name that does not resolve now keeps its addresses."""
         self._looked_at = time.monotonic()
         found = await asyncio.gather(*(self._resolve((peer,)) for peer in self.peers))
         self._addresses.update((peer, ips) for peer, ips in zip(self.peers, found, strict=True) if ips)
 
     async def watch(self) -> None:
-        """Resolve them now and then, until cancelled."""
+        """Resolve them every `LOOK_SECONDS`, until cancelled."""
         while self.peers:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()
@@ -107,3 +128,54 @@ class KnownNodes:
         except ValueError:  # a Unix socket
             return False
         return any(address in network for network in self._networks)
+
+
+async def leads_here(peer: Address, listens_at: Iterable[Address]) -> bool:
+    """Return whether connecting to `peer` reaches a server of this process.
+
+    Args:
+        peer: an address to connect to.
+        listens_at: the addresses of this process, with their real ports, not 0.
+    """
+    candidates = [address for address in listens_at if address.port == peer.port]
+    if not candidates:
+        return False
+    if peer in candidates:
+        return True
+    hosts = await _resolve(peer)
+    for address in candidates:
+        found = await _resolve(address)
+        if hosts & found:
+            return True
+        if any(ipaddress.ip_address(host).is_unspecified for host in found) and any(map(_is_ours, hosts)):
+            return True
+    return False
+
+
+async def other_nodes(peers: Iterable[Address], listens_at: Iterable[Address]) -> list[str]:
+    """Return the peers that do not lead here, `host:port` each; arguments as for `leads_here`."""
+    own = tuple(listens_at)
+    return [str(peer) for peer in peers if not await leads_here(peer, own)]
+
+
+async def _resolve(address: Address) -> frozenset[str]:
+    """Return the IP addresses of a host; none if its name does not resolve in time."""
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS_MAX):
+            found = await asyncio.get_running_loop().getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM
+            )
+    except (OSError, TimeoutError):
+        return frozenset()
+    return frozenset(str(entry[4][0]).partition("%")[0] for entry in found)
+
+
+def _is_ours(host: str) -> bool:
+    """Return whether an IP address is this machine's: only then can a socket be bound to it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True

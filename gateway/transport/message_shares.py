@@ -1,17 +1,17 @@
-"""Which streams may receive a large message now: a budget of bytes over all connections, with fair shares.
+"""The budget of large messages: which streams may receive one now, with fair shares over all connections.
 
-Pure. gRPC receives a whole message before the node sees any of it. Whoever relays frames to gRPC reads the
-five bytes in front of a message and asks here before the client may send the rest:
+Pure. gRPC receives a whole message before the node sees any of it. The relay reads the five bytes in front of
+a message and asks here before the client may send the rest:
 
     size of the message                  answer
     up to `small_bytes`                  yes; it fits in a stream's window and is not counted
     above `message_bytes_max`            yes; gRPC refuses it by those five bytes and receives none of it
     anything else                        yes while the budget and the sender's share have room, else later
 
-Ask when gRPC opens the stream's window for the message: it does so when the service reads. A stream that the
-node does not read must hold nothing here, else it would count as slow. A message that is passed on whole is
-still in the node's memory: it is `done` when the service has taken it over, or the stream has ended. Of a
-publish stream, that is when the race counts its items in flight, which may take until there is room for them.
+Ask when gRPC opens the stream's window for the message, which it does when the service reads. A stream that
+the node does not read must hold nothing here, else it would count as slow. A message that has passed whole is
+still in the node's memory: it is `done` when the service has taken it over, or the stream has ended. The
+message of a publisher is taken over when the race counts its items in flight, which may wait for room.
 
 Shares. R is the room for one largest message, at most a quarter of the budget:
 
@@ -20,27 +20,26 @@ Shares. R is the room for one largest message, at most a quarter of the budget:
     the first of its connection, not of its address           R
     a further one of its connection                           2 R
 
-Order. Addresses take turns, so do the connections of an address, and messages of a connection come in the
-order in which they asked. Small messages must not overtake a large one for ever, so a message that has to
-wait keeps others back:
+Order. Addresses alternate, so do the connections of an address, and messages of a connection come in the
+order in which they asked. Small messages must not overtake a large one for ever, so a waiting message blocks
+others:
 
-    the message that waits is                                 it keeps back
+    the message that waits is                                 it blocks
     the first of its address                                  everybody
     the first of its connection, not of its address           the other connections of its address
     a further one of its connection                           its connection
 
-Pace. While any message waits, a connection has to deliver `bytes_per_second` of what it holds, in equal parts
-of each of its messages, after `grace_ns`; `tick` names the streams that do not, which are then to be ended.
+Pace. While any message waits, a connection must deliver `bytes_per_second` of what it holds, in equal parts
+of each of its messages, after `grace_ns`; `tick` names the streams that do not, which the caller then ends.
 So every message is granted in bounded time: the holders either finish or are named.
 
-Urgent. Where messages that are held wait for room in flight, they wait for the next block to be committed,
-and its publisher may be among those that wait here. So one message is granted beyond the budget, and only
-one, if `hurry` is told that it belongs to that block.
+Urgent. Held messages that wait for room in flight wait for the next commit, and the publisher of that block
+may itself wait here. So `hurry` grants one message of that block beyond the budget, and only one.
 
 Invariants
-  - The messages that are held never have more bytes than the budget, and one urgent message.
+  - The held messages never have more bytes than the budget, plus one urgent message.
   - One message is always possible: the budget is no smaller than the largest message.
-  - What has ended is forgotten: a stream, a connection or an address without messages leaves nothing here.
+  - A stream, connection or address without messages leaves nothing here.
 """
 
 from __future__ import annotations
@@ -53,14 +52,14 @@ from typing import Final, NamedTuple, TypeVar
 __all__ = ["LARGE_BYTES_PER_SECOND", "LARGE_GRACE_NS", "SMALL_BYTES", "MessageShares", "StreamKey"]
 
 SMALL_BYTES: Final = 1 << 20
-"""A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it anyway."""
+"""A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it."""
 
 LARGE_BYTES_PER_SECOND: Final = 1 << 20
-"""What a connection has to deliver of its large messages while others wait. A publisher is to be much faster:
-a block with an item of 36 MB takes 36 s at this pace. But a node that is busy may read no faster, either."""
+"""The pace of a connection's large messages while others wait. A publisher should be much faster: a block
+with an item of 36 MB takes 36 s at this pace. But a busy node may itself read no faster."""
 
 LARGE_GRACE_NS: Final = 2_000_000_000
-"""Time before that pace is demanded, after a grant and after somebody has begun to wait: a round trip, and
+"""Time before that pace is required, after a grant and after a message has begun to wait: a round trip, and
 what the client's own threads need."""
 
 SECOND_NS: Final = 1_000_000_000
@@ -70,10 +69,10 @@ _Key = TypeVar("_Key")
 
 
 class StreamKey(NamedTuple):
-    """One stream, by whom it comes from. A stream receives one message at a time."""
+    """One stream of one client. A stream receives one message at a time."""
 
     address: str
-    """The network address that shares are counted by."""
+    """The network address, by which shares are counted."""
     connection: int | str
     """A number or name of the connection, unique in the process."""
     stream: int
@@ -82,7 +81,7 @@ class StreamKey(NamedTuple):
 
 @dataclass(slots=True)
 class _Held:
-    """A message that was granted."""
+    """A granted message."""
 
     size: int
     granted_at_ns: int
@@ -99,7 +98,7 @@ _Queue = OrderedDict[StreamKey, int]
 
 
 class MessageShares:
-    """Decides who receives a large message. One for all connections of a node.
+    """The budget of large messages, one for all connections of a node.
 
     Args:
         budget_bytes: of all messages that are held together (`grpc.max_receiving_bytes`); no less than
@@ -121,7 +120,7 @@ class MessageShares:
     ) -> None:
         self.budget_bytes = max(budget_bytes, message_bytes_max)
         self.held_bytes = 0
-        """Of all messages that were granted and are not over."""
+        """Bytes of all messages that were granted and are not over."""
         self._message_bytes_max = message_bytes_max
         self._small_bytes = small_bytes
         self._bytes_per_second = bytes_per_second
@@ -131,7 +130,7 @@ class MessageShares:
         self._held_by_connection: dict[_Connection, int] = {}
         self._held_by_address: dict[str, int] = {}
         self._urgent: StreamKey | None = None
-        # Whose turn it is stands first: addresses, their connections, and the messages of each.
+        # The next one stands first: addresses, their connections, and the messages of each.
         self._waiting: OrderedDict[str, OrderedDict[int | str, _Queue]] = OrderedDict()
         self.waiting_count = 0
         """How many streams wait for a grant."""
@@ -139,7 +138,7 @@ class MessageShares:
         self._ticked_at_ns = 0
 
     def ask(self, key: StreamKey, size_bytes: int, now_ns: int) -> bool:
-        """Tell whether a stream may receive its next message now; if not, a later `done` grants it.
+        """Return whether a stream may receive its next message now; if not, a later `done` grants it.
 
         Args:
             key: a stream that neither holds a message nor waits for one.
@@ -162,17 +161,17 @@ class MessageShares:
         return is_granted
 
     def progressed(self, key: StreamKey, size_bytes: int) -> None:
-        """Take note that bytes of a stream's message have come; of one that holds none, nothing is noted."""
+        """Note that bytes of a stream's message have come, if it holds one."""
         held = self._held.get(key)
         if held is not None:
             held.delivered += size_bytes
             held.left -= size_bytes
 
     def done(self, key: StreamKey, now_ns: int) -> list[StreamKey]:
-        """Forget the message of a stream: it was passed on whole, or the stream is over.
+        """Forget the message of a stream, if any: it has passed whole, or the stream is over.
 
         Returns:
-            the streams that may receive theirs now. A stream without a message here changes nothing.
+            the streams that may receive theirs now.
         """
         if key == self._urgent:
             self._urgent = None
@@ -188,10 +187,10 @@ class MessageShares:
         return self._grant(now_ns)
 
     def hurry(self, is_urgent: Callable[[StreamKey], bool], now_ns: int) -> list[StreamKey]:
-        """Grant one message beyond the budget, unless one is held so; call it as often as `tick`.
+        """Grant one message beyond the budget, unless one is held already; call it as often as `tick`.
 
         Args:
-            is_urgent: tells whether a stream that waits may bring the block that all others wait for.
+            is_urgent: returns whether a waiting stream may bring the block that all others wait for.
             now_ns: a monotonic clock's time.
         """
         if self._urgent is not None:
@@ -206,10 +205,10 @@ class MessageShares:
         return []
 
     def tick(self, now_ns: int) -> list[StreamKey]:
-        """Name the streams that are to be ended: they hold a message, are too slow, and others wait.
+        """Return the streams to end: they hold a message, are too slow, and others wait.
 
-        Call it a few times a second while `waiting_count` is not 0. A stream that is named and not ended
-        with `done` is named again.
+        Call it a few times a second while `waiting_count` is not 0. A stream that is not ended with `done`
+        is returned again.
         """
         before_ns, self._ticked_at_ns = self._ticked_at_ns, now_ns
         if not self.waiting_count:
@@ -229,7 +228,7 @@ class MessageShares:
         return slow
 
     def _grant(self, now_ns: int) -> list[StreamKey]:
-        """Grant what may be granted now; whoever is granted goes behind the others."""
+        """Grant what may be granted now; those who are granted go behind the others."""
         granted: list[StreamKey] = []
         while (found := self._next()) is not None:
             self._hold(*found, now_ns)
@@ -249,9 +248,9 @@ class MessageShares:
         _add(self._held_by_address, key.address, size_bytes)
 
     def _next(self) -> tuple[StreamKey, int] | None:
-        """Find the message whose turn it is; None: nobody can be granted one now.
+        """Return the next message; None: none can be granted now.
 
-        It looks at no more connections than hold a message, and one more.
+        The search reads no more connections than hold a message, and one more.
         """
         free_bytes = self.budget_bytes - self.held_bytes
         for address, queues in self._waiting.items():
@@ -284,7 +283,7 @@ class MessageShares:
 
 
 def _add(sums: dict[_Key, int], key: _Key, size_bytes: int) -> None:
-    """Add to one of several sums, or take off from it; one that comes to 0 is forgotten."""
+    """Add to one of several sums, or subtract from it; a sum of 0 is forgotten."""
     total = sums.get(key, 0) + size_bytes
     if total:
         sums[key] = total

@@ -1,7 +1,7 @@
-"""What the status of a call says of a message that was too long, in the words of several gRPC libraries.
+"""The refusal of a long message, read from the status text of several gRPC libraries.
 
-Pure. A receiver refuses a long message by the length in front of it; the call ends with a status, in whose
-text both numbers stand. No library has a code of its own for it, so the text has to be read:
+Pure. A receiver refuses a long message by the length in front of it, and the call ends with a status. No
+library has a code for it, but all put both numbers into the text:
 
     gRPC core  RESOURCE_EXHAUSTED  SERVER: Received message larger than max (5000 vs. 2000)
     Go         RESOURCE_EXHAUSTED  grpc: received message larger than max (5000 vs. 2000)
@@ -33,7 +33,7 @@ _FORMS: Final = (
 
 
 def too_long(details: str | None) -> TooLong | None:
-    """Read the text of a status; None where it says nothing of a message's length."""
+    """Read the text of a status; None if it is not about a message's length."""
     for form in _FORMS:
         if found := form.search(details or ""):
             return TooLong(int(found["size"]), int(found["limit"]))
@@ -41,11 +41,11 @@ def too_long(details: str | None) -> TooLong | None:
 
 
 def why_too_long(details: str | None, setting: str) -> str | None:
-    """Say what a message had, what its receiver takes, and what to change; None as `too_long`.
+    """Return a text with both lengths and the setting to change; None as `too_long`.
 
     Args:
         details: the text of a call's status.
-        setting: what has the receiver take longer ones, and on which side.
+        setting: the setting that lets the receiver take longer messages, and on which side it is.
     """
     found = too_long(details)
     if found is None:

@@ -1,12 +1,12 @@
-"""Connections to servers that do not understand gRPC core: relayed by this process, over a Unix socket.
+"""Relayed connections to servers that do not understand gRPC core.
 
 A shell. Helidon's servers, consensus and block nodes among them, refuse how gRPC core writes headers. A
 client that has found that out (`transport.channels.refused_headers`), or was told so (`SLUICE_VIA=relay`,
-`--via`), connects gRPC to a socket of its own, where a thread of this process relays to the server:
+`--via`), connects gRPC to a Unix socket of its own, from which a thread of this process relays to the server:
 
     gRPC core ── Unix socket ──▶ thread, ClientRelay ── TCP, TLS ──▶ server
 
-Every address and certificate has a socket of its own, which lives as long as the process.
+Each address and certificate has its own socket, which lives as long as the process.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.addresses import parse_address
 from gateway.errors import GatewayError
-from gateway.transport.client_relay import ClientRelay
 from gateway.transport.pump import READ_BYTES, PrivateFolder, Pump
+from gateway.transport.relay import ClientRelay
 
 if TYPE_CHECKING:
     from gateway.transport.channels import ClientTls
@@ -34,24 +34,24 @@ __all__ = ["VIA_VARIABLE", "is_relayed", "learn", "relayed"]
 log = logging.getLogger(__name__)
 
 VIA_VARIABLE: Final = "SLUICE_VIA"
-"""Environment: `direct` never relays, `relay` always; `auto`, or unset, relays where a server wants it."""
+"""Environment: `direct` never relays, `relay` always does; `auto`, or unset, relays if a server wants it."""
 CONNECT_SECONDS_MAX: Final = 20.0
-"""How long a server may take to accept a connection, and for TLS; as gRPC has it."""
+"""Time for a server to accept a connection, and for TLS; gRPC's own default."""
 TICK_SECONDS: Final = 0.1
 NO_DESCRIPTOR_SECONDS: Final = 0.5
-"""Rest when the process has no file descriptor left for a connection."""
+"""Backoff when the process has no file descriptor left for a connection."""
 
 _learned: set[str] = set()
 
 
 def is_relayed(address: str) -> bool:
-    """Whether connections to `host:port` go through the relay."""
+    """Return whether connections to `host:port` are relayed."""
     via = os.environ.get(VIA_VARIABLE, "auto")
     return via == "relay" or (via != "direct" and address in _learned)
 
 
 def learn(address: str) -> bool:
-    """Relay to this address from now on; False where the environment forbids it."""
+    """Relay to this address from now on; return False if the environment forbids it."""
     if os.environ.get(VIA_VARIABLE) == "direct":
         return False
     _learned.add(address)
@@ -60,13 +60,13 @@ def learn(address: str) -> bool:
 
 
 def relayed(address: str, tls: ClientTls | None) -> str:
-    """Give the target of a channel that is relayed to `host:port`.
+    """Return the target of a channel that is relayed to `host:port`.
 
     Raises:
         TlsError: a file of `tls` cannot be read.
     """
     if tls is not None:
-        tls.context()  # now, so that the caller hears of it
+        tls.context()  # now, so that the caller gets the error
     return f"unix:{_thread_of_process().socket_of(address, tls)}"
 
 
@@ -107,7 +107,7 @@ class _RelayThread:
             pump.tick(now_ns)
 
     def socket_of(self, address: str, tls: ClientTls | None) -> Path:
-        """Listen for an address, if nobody does yet; give the socket."""
+        """Listen for an address, unless the thread does already; return the socket."""
         key = (address, tls)
         with self._sockets_lock:  # threads may ask at once
             path = self._sockets.get(key)
@@ -128,7 +128,7 @@ class _RelayThread:
             grpc, _ = listener.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return
-        except OSError as error:  # no descriptor left: to try on would only spin
+        except OSError as error:  # no descriptor left: trying again at once would only spin
             log.warning("%s: cannot connect: %s", address, error.strerror)
             self.loop.remove_reader(listener)
             self.loop.call_later(
@@ -165,7 +165,7 @@ class _RelayThread:
             pump.close()
 
     async def _connected(self, found: Sequence[tuple[Any, ...]]) -> socket.socket:
-        """Connect to the first of a host's addresses that answers.
+        """Connect to the first address of a host that answers.
 
         Raises:
             OSError: none does.
@@ -199,7 +199,7 @@ class _Outgoing(Pump[ClientRelay]):
         self._gives_up_at_ns = time.monotonic_ns() + int(CONNECT_SECONDS_MAX * 1e9)
 
     def begin(self) -> None:
-        """Relay: the server is connected, and trusted."""
+        """Relay, now that the server is connected and trusted."""
         self._gives_up_at_ns = 0
         self.enter(self._grpc_socket)
         self.outside.read_on()
@@ -218,7 +218,7 @@ class _Outgoing(Pump[ClientRelay]):
         self._thread.pumps.discard(self)
 
     def tick(self, now_ns: int) -> None:
-        """Look at what takes too long."""
+        """Check what takes too long."""
         if self._gives_up_at_ns and now_ns >= self._gives_up_at_ns:
             self.on_tls_failed("no answer in time")
             self.close()

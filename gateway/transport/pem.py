@@ -1,16 +1,15 @@
-"""What is in PEM files of certificates and keys: that it can be used, and that the two fit each other.
+"""The contents of PEM files: certificates and keys that gRPC can use and that fit each other.
 
-Pure: bytes in, values or errors out. gRPC tells of what it cannot use on standard error only, and without the
-name of the file. Nothing of a key is in any error.
+Pure: bytes in, values or errors out. gRPC reports an unusable file on standard error only, and without its
+name. No error shows anything of a key.
 
-What gRPC does with each kind of key, by trying it with grpcio 1.85 (BoringSSL):
+Kinds of keys, as tried with grpcio 1.85 (BoringSSL):
 
-    RSA, P-256, P-384           a server and a client can have it
-    P-521, Ed25519              a server can have it: clients of Go and OpenJDK get through the handshake.
-                                Those on BoringSSL, as Sluice's own, do not: they do not ask for such a
-                                signature, and for the same reason a client with it gets into no node;
-                                one of ours does into a server in Go, as a proxy that ends TLS may be
-    anything else               nothing can be done with it
+    RSA, P-256, P-384           work for servers and clients
+    P-521, Ed25519              work for a server whose clients are in Go or OpenJDK. Clients on BoringSSL, as
+                                Sluice's own, do not ask for such a signature and fail. So does a client with
+                                such a key at a node; it gets into a server in Go, as a proxy that ends TLS
+    anything else               does not work
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ __all__ = ["certificates_in", "check_key"]
 _Named = Path | str
 
 _RSA_BITS_MIN, _RSA_BITS_MAX = 522, 16_384
-"""Of an RSA key's modulus. A shorter one has no room for the signature of a handshake, PSS with SHA-256, and
-fails at each; BoringSSL does not load a longer one."""
+"""Of an RSA key's modulus. A shorter one has no room for the signature of a handshake, PSS with SHA-256;
+BoringSSL does not load a longer one."""
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 _USABLE = frozenset({"RSA", *_CURVES.values(), "Ed25519"})
 _EXPECTED = f"RSA of {_RSA_BITS_MIN} to {_RSA_BITS_MAX} bits, P-256 or P-384"  # what anybody can use
@@ -61,7 +60,7 @@ def check_key(
     *,
     is_quick: bool = False,
 ) -> str:
-    """See that a private key is that of a certificate, and of a kind that gRPC can use.
+    """Check that a private key is that of a certificate, and of a kind that gRPC can use.
 
     Args:
         pem: the key, without a passphrase.
@@ -69,7 +68,7 @@ def check_key(
         what: the name that the error blames.
         certificate: the certificate.
         certificate_file: where that is.
-        is_quick: leave out what takes a second with a long RSA key, whether its numbers go together.
+        is_quick: leave out a check of the key's numbers that takes a second with a long RSA key.
 
     Returns:
         The kind: RSA, P-256, P-384, P-521 or Ed25519.

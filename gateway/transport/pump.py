@@ -1,17 +1,15 @@
-"""What moves the bytes of one relayed connection: two sockets and the relay between them.
+"""The pump of one relayed connection: two sockets and the relay between them.
 
 A shell, on the event loop. Data is copied once: from a socket into a buffer that all connections of the loop
 share, and from there into the other socket.
 
-Back-pressure is not reading: while one end does not take what came from the other, the other is not read. So
-a connection holds one reading at most, whoever is slow.
+Back-pressure is not reading: while one end does not accept data, the pump does not read the other. So a
+connection holds the bytes of one read at most, whichever end is slow.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import errno
 import fcntl
 import os
 import shutil
@@ -27,74 +25,31 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from gateway.transport.client_relay import ClientRelay
 from gateway.transport.frames import Buffer, ConnectionBreach
-from gateway.transport.server_relay import ServerRelay
+from gateway.transport.relay import FrameRelay
 
 __all__ = ["LINGER_SECONDS", "READ_BYTES", "PrivateFolder", "Pump", "SocketEnd"]
 
 READ_BYTES: Final = 256 * 1024
-"""Bytes that are read from a socket at once. A Unix socket takes some 200 kB in one go."""
+"""Bytes of one read. A Unix socket takes some 200 kB at once."""
 BUFFERS_AT_ONCE: Final = 512
 """Buffers in one call of sendmsg(2), which takes 1,024."""
 UNSENT_PIECES_MAX: Final = 64
-"""What may wait for one end, in pieces of one reading each, until the other is not read."""
+"""Pieces of one read each that may wait for one end; with more, the other end is not read."""
 LINGER_SECONDS: Final = 1.0
-"""How long a connection that ends is still read, so that its last frame is not lost to a reset."""
+"""How long the pump still reads a connection that ends, so that a reset does not destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
-"""Asked for at the end towards gRPC; the kernel gives at most `net.core.wmem_max`."""
-
-SHORT_BYTES_MAX: Final = 16 * 1024
-"""Bytes that are sent without letting go of the interpreter."""
-
-# Calls of the C library that keep the interpreter: a socket that does not block takes some microseconds, and
-# whoever lets go of the interpreter for that may have to wait for it behind another thread, 0.2 ms each time.
-_libc = ctypes.PyDLL(None, use_errno=True)
-_libc.recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_libc.recv.restype = ctypes.c_ssize_t
-_libc.send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-_libc.send.restype = ctypes.c_ssize_t
-_WOULD_BLOCK: Final = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR})
-
-
-def _receive(number: int, buffer: memoryview) -> int | None:
-    """Read from a socket; None where there is nothing.
-
-    Raises:
-        OSError: the other side is gone.
-    """
-    got: int = _libc.recv(number, ctypes.addressof(ctypes.c_char.from_buffer(buffer)), len(buffer), 0)
-    if got >= 0:
-        return got
-    code = ctypes.get_errno()
-    if code in _WOULD_BLOCK:
-        return None
-    raise OSError(code, os.strerror(code))
-
-
-def _send_short(number: int, data: bytes) -> int:
-    """Send what is short; give how many bytes went.
-
-    Raises:
-        OSError: the other side is gone.
-    """
-    sent: int = _libc.send(number, data, len(data), socket.MSG_NOSIGNAL)
-    if sent >= 0:
-        return sent
-    code = ctypes.get_errno()
-    if code in _WOULD_BLOCK:
-        return 0
-    raise OSError(code, os.strerror(code))
+"""Requested at the end towards gRPC; the kernel grants at most `net.core.wmem_max`."""
 
 
 def _why(error: OSError) -> str:
-    """Say why TLS has failed: what is wrong with a certificate, where it is that."""
+    """Return why TLS has failed; for a certificate, what is wrong with it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
     return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
 
 
-AnyRelay = TypeVar("AnyRelay", bound=ServerRelay | ClientRelay)
+AnyRelay = TypeVar("AnyRelay", bound=FrameRelay)
 
 
 class SocketEnd:
@@ -102,9 +57,9 @@ class SocketEnd:
 
     Args:
         loop: the event loop.
-        sock: does not block.
-        on_readable: is called when there is something to read.
-        on_lost: is called when a send finds that the other side is gone.
+        sock: a socket that does not block.
+        on_readable: called when there is something to read.
+        on_lost: called when a send finds that the other side has left.
     """
 
     def __init__(
@@ -117,7 +72,7 @@ class SocketEnd:
         self.socket = sock
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.on_drained: Callable[[], None] = lambda: None
-        """Is called when all that had to wait is sent."""
+        """Called when all data that had to wait is sent."""
         self._loop = loop
         self._number = sock.fileno()
         self._on_readable = on_readable
@@ -128,24 +83,24 @@ class SocketEnd:
 
     @property
     def is_clogged(self) -> bool:
-        """Whether something waits to be sent to it."""
+        """Whether data waits to be sent to it."""
         return bool(self._unsent)
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that even those who are to hear of windows have to wait."""
+        """Whether so much waits that the pump must not even read window updates."""
         return len(self._unsent) > UNSENT_PIECES_MAX
 
     def read_on(self) -> None:
-        """Call `on_readable` when there is something."""
+        """Call `on_readable` from now on when there is something to read."""
         if not self._is_reading and not self._is_closed:
             self._is_reading = True
             self._loop.add_reader(self._number, self._on_readable)
-            if self.is_tls:  # what is decrypted already makes no socket readable
+            if self.is_tls:  # decrypted data does not make the socket readable
                 self._loop.call_soon(self._read_pending)
 
     def read_no_more(self) -> None:
-        """Do not, for now."""
+        """Do not call it, until `read_on`."""
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self._number)
@@ -155,16 +110,19 @@ class SocketEnd:
             self._on_readable()
 
     def read_into(self, buffer: memoryview) -> int | None:
-        """Read what there is; 0 at the end, None where there is nothing.
+        """Read what there is; return 0 at the end, None if there is nothing now.
 
         Raises:
-            OSError: the other side is gone.
+            OSError: the other side has left.
         """
         if self._is_closed:
             return None
         if not self.is_tls:
-            return _receive(self._number, buffer)
-        filled = 0  # TLS gives one record at a time
+            try:
+                return self.socket.recv_into(buffer)
+            except (BlockingIOError, InterruptedError):
+                return None
+        filled = 0  # TLS returns one record at a time
         try:
             while filled < len(buffer):
                 got = self.socket.recv_into(buffer[filled:])
@@ -177,7 +135,7 @@ class SocketEnd:
         return filled
 
     def send(self, buffers: list[Buffer]) -> None:
-        """Send them, now or later."""
+        """Send buffers, now or later."""
         if self._is_closed:
             return
         if self._unsent:
@@ -200,7 +158,7 @@ class SocketEnd:
         self.on_drained()
 
     def _send_now(self, buffers: list[Buffer]) -> list[tuple[int, Buffer]]:
-        """Send as much as goes; give the place and the rest of the first buffer that does not go whole."""
+        """Send what goes now; return the index and the rest of the first buffer that did not go whole."""
         sent = 0
         try:
             if self.is_tls:
@@ -210,8 +168,6 @@ class SocketEnd:
                         step = self.socket.send(buffer[took:])
                         took += step
                         sent += step
-            elif sum(map(len, buffers)) <= SHORT_BYTES_MAX:
-                sent = _send_short(self._number, b"".join(buffers))
             else:
                 sent = self.socket.sendmsg(buffers[:BUFFERS_AT_ONCE])
         except (BlockingIOError, InterruptedError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
@@ -226,7 +182,7 @@ class SocketEnd:
         return []
 
     def send_end(self) -> None:
-        """Say that nothing more comes."""
+        """Tell the other side that nothing more comes."""
         if self._is_closed:
             return
         if isinstance(self.socket, ssl.SSLSocket):
@@ -295,7 +251,7 @@ class Pump(Generic[AnyRelay]):
 
     Args:
         loop: the event loop.
-        buffer: what is read into, and free again when a call returns.
+        buffer: receives each read; free again when a call returns.
         relay: decides what passes.
         outside: the socket towards the network.
     """
@@ -320,7 +276,7 @@ class Pump(Generic[AnyRelay]):
     def end_of(
         self, sock: socket.socket, on_readable: Callable[[], None], on_lost: Callable[[], None] | None = None
     ) -> SocketEnd:
-        """Make one end of the connection; one that is lost ends it, unless `on_lost` is something else."""
+        """Make one end of the connection; losing it closes the connection, unless `on_lost` is given."""
         sock.setblocking(False)
         end = SocketEnd(self.loop, sock, on_readable, on_lost or self.close)
         end.on_drained = self._on_drained
@@ -346,10 +302,10 @@ class Pump(Generic[AnyRelay]):
             sock.do_handshake()
         except ssl.SSLWantReadError:
             return
-        except ssl.SSLEOFError:  # it is gone: a load balancer that looks whether the port is open
+        except ssl.SSLEOFError:  # it has left: a load balancer that checks whether the port is open
             self.close()
             return
-        except OSError as error:  # also one who does not read what is little enough for an empty socket
+        except OSError as error:  # also a client that does not read what fits into an empty socket
             self.on_tls_failed(_why(error))
             self.close()
             return
@@ -357,34 +313,34 @@ class Pump(Generic[AnyRelay]):
         self.on_secured(sock)
 
     def enter(self, grpc: socket.socket) -> None:
-        """Relay to gRPC, over a socket that is connected."""
+        """Relay to gRPC over a connected socket."""
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             grpc.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        # What gRPC said before it closed the connection is still to be read when it takes nothing any more.
+        # When gRPC accepts nothing any more, what it sent before is still to be read.
         self.grpc = self.end_of(grpc, self._read_grpc, on_lost=lambda: None)
         self.grpc.read_on()
 
     # --- what subclasses add --------------------------------------------------------------------------------
 
     def on_secured(self, sock: ssl.SSLSocket) -> None:
-        """TLS is through."""
+        """TLS has succeeded."""
         self.outside.read_on()
 
     def on_tls_failed(self, reason: str) -> None:
-        """TLS has failed; the connection is closed next."""
+        """TLS has failed; the pump closes the connection next."""
 
     def on_outside(self) -> None:
-        """Bytes of the outside went through the relay.
+        """The relay has taken bytes of the outside.
 
         Raises:
             ConnectionBreach: the connection ends.
         """
 
     def on_grpc(self) -> None:
-        """Bytes of gRPC went through the relay."""
+        """The relay has taken bytes of gRPC."""
 
     def on_breach(self, breach: ConnectionBreach) -> None:
-        """The connection is ended for a breach."""
+        """The connection ends for a breach."""
 
     def on_left_grpc(self) -> None:
         """Nothing more is relayed."""
@@ -402,7 +358,7 @@ class Pump(Generic[AnyRelay]):
             return
         if size is None:
             return
-        if self._ends_at_ns is not None:  # it is over, and nobody listens
+        if self._ends_at_ns is not None:  # it is over: drop what comes
             if not size:
                 self.close()
             return
@@ -422,7 +378,7 @@ class Pump(Generic[AnyRelay]):
         assert self.grpc is not None
         try:
             size = self.grpc.read_into(self._buffer)
-        except OSError:  # it has closed the connection, and not read all that was sent to it
+        except OSError:  # gRPC has closed the connection, and not read all that was sent to it
             size = 0
         if size is None:
             return
@@ -432,14 +388,14 @@ class Pump(Generic[AnyRelay]):
         self.relay.now_ns = time.monotonic_ns()
         try:
             self.relay.from_grpc(self._buffer[:size])
-        except ConnectionBreach:  # what gRPC says cannot be relayed
+        except ConnectionBreach:  # what gRPC sends cannot be relayed
             self.close()
             return
         self.flush()
         self.on_grpc()
 
     def flush(self) -> None:
-        """Send what the relay has; whoever sent it is not read while the other end does not take it."""
+        """Send what the relay has; do not read its sender while the other end does not accept it."""
         relay, outside, grpc = self.relay, self.outside, self.grpc
         if relay.to_grpc and grpc is not None:
             grpc.send(relay.to_grpc)
@@ -455,7 +411,7 @@ class Pump(Generic[AnyRelay]):
                 outside.read_no_more()
 
     def _on_drained(self) -> None:
-        """An end has taken what waited for it, or a pause is over."""
+        """Read again, as far as possible: an end has accepted what waited for it, or a pause is over."""
         outside, grpc = self.outside, self.grpc
         if self.is_closed:
             return
@@ -482,7 +438,7 @@ class Pump(Generic[AnyRelay]):
     # --- the end --------------------------------------------------------------------------------------------
 
     def _on_outside_end(self) -> None:
-        """The outside sends nothing more: gRPC is told, and ends the connection."""
+        """Pass on that the outside sends nothing more; gRPC then ends the connection."""
         self.outside.read_no_more()
         if self.grpc is None:
             self.close()
@@ -500,7 +456,7 @@ class Pump(Generic[AnyRelay]):
         self._end(LINGER_SECONDS)
 
     def _end(self, seconds: float) -> None:
-        """Relay nothing more; close when the outside has read what was sent to it, or after some time."""
+        """Relay nothing more; close when the outside has read what was sent, or after some time."""
         if self.is_closed:
             return
         self._ends_at_ns = time.monotonic_ns() + int(seconds * 1e9)
@@ -516,16 +472,16 @@ class Pump(Generic[AnyRelay]):
         self.on_left_grpc()
 
     def is_over(self, now_ns: int) -> bool:
-        """Close a connection that ends when its time is up; whether nothing more is relayed."""
+        """Close a connection that ends, when its time is up; return whether nothing more is relayed."""
         if self._ends_at_ns is not None and now_ns >= self._ends_at_ns:
             self.close()
         return self._ends_at_ns is not None or self.is_closed
 
     def cut_off(self) -> bool:
-        """End the connection at once; False: it has ended."""
+        """End the connection at once; return False if it has ended already."""
         if self.is_closed:
             return False
-        with suppress(OSError):  # a reset: the other side is to notice
+        with suppress(OSError):  # with a reset, which the other side notices
             self.outside.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close()
         return True

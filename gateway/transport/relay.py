@@ -1,28 +1,27 @@
-"""The relay of one connection: what comes from outside goes to gRPC core, and back, and is mended on the way.
+"""The relay of one connection between the outside and gRPC core; it mends what gRPC core would refuse.
 
-Pure: bytes in, bytes out. `gateway.transport.door` has the sockets of a node, `gateway.transport.outgoing`
-those of a client.
+Pure: bytes in, bytes out. `gateway.transport.door` has the sockets of a node: a `ServerRelay` has a client
+outside. `gateway.transport.outgoing` has those of a client: a `ClientRelay` has a server outside.
 
-Frames pass as they are, flow control included, but for four things:
+Frames pass unchanged, flow control included, but for four things:
 
-    header blocks           handed on only when whole, and within limits
-    requests without `te`   gRPC core resets them. `te: trailers` is added, and their streams are *mended*
-    requests to a server    that wants indexed pseudo-headers: written anew, and their streams are mended
-    large messages          the window for one is held back until `MessageGate` grants it
+    header blocks           pass only when they are whole and within limits
+    requests without `te`   gRPC core resets them; the relay adds `te: trailers` and *mends* their streams
+    requests to a server    that wants indexed pseudo-headers: the relay rewrites them and mends their streams
+    large messages          the relay withholds the window for one until `MessageGate` grants it
 
-A mended stream belongs to software that miscounts its stream window: Helidon's client counts each
-WINDOW_UPDATE of a stream twice, overruns the window, and gRPC core would end its stream. So the outside gets
-one large window, gRPC's updates of that stream are kept here, and DATA beyond them waits here in a queue:
+A mended stream belongs to software that miscounts its stream window. Helidon's client counts each
+WINDOW_UPDATE of a stream twice, overruns the window, and gRPC core would end its stream. So the relay grants
+the outside one large window, keeps gRPC's updates of that stream, and queues DATA beyond them:
 
     outside ── DATA ──▶ queue ── DATA, within gRPC's window ──▶ gRPC core
             ◀── one large grant            WINDOW_UPDATE (kept) ──┘
 
-The window of the connection passes unchanged and bounds the queue: what waits here was not read by gRPC core,
-so gRPC core does not grant it anew. A client that waits for one stream may thus wait with all of its
-connection.
+The window of the connection passes unchanged and bounds the queue: gRPC core grants anew only what it has
+read. A client that waits for one stream may thus wait with all of its connection.
 
-Who counts how is seen from what comes. Let R be the window that is left by counting right. A client that
-sends beyond R = 0 counts twice; one that stops at R = 0, or just before it and for a tick, does not.
+The traffic shows how a client counts. Let R be the window that is left by counting right. A client that sends
+beyond R = 0 counts twice; one that stops at R = 0, or just before it and for a tick, does not.
 
 Source: RFC 9113 sections 5.2, 6.9 and 8.2.2; the gRPC protocol over HTTP/2, "Requests" (te).
 """
@@ -32,8 +31,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
+from gateway.transport.callers import STREAM_KEY
 from gateway.transport.frames import (
     CLIENT_PREFACE,
     FRAME_BYTES_DEFAULT,
@@ -52,24 +52,62 @@ from gateway.transport.frames import (
     settings_in,
     window_update,
 )
-from gateway.transport.header_blocks import HeaderBlock
+from gateway.transport.header_blocks import (
+    HeaderBlock,
+    HeaderReader,
+    HeaderWriter,
+    header_field,
+    header_frames,
+)
+from gateway.transport.message_size import TooLong, too_long
 
-__all__ = ["FrameRelay", "Stream"]
+__all__ = ["ClientRelay", "FrameRelay", "MessageGate", "ServerRelay", "Stream"]
 
+PUBLISH_PATH: Final = b"/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
+"""The call of publishers: its service says when it has taken over a large message."""
+STREAMS_MAX: Final = 4_096
+"""Open streams of one connection. gRPC core resets those beyond `STREAMS_PER_CONNECTION_MAX`, but silently
+ignores streams with an even number, or begun after its GOAWAY."""
+_PREFIX_BYTES: Final = 5
+"""In front of each gRPC message: a byte for compression, then u32 its length."""
+_RESOURCE_EXHAUSTED: Final = b"8"
+"""The status with which gRPC core refuses a message for its size."""
 _NEARLY_USED_UP: Final = 1 << 16
-"""A client that waits for a window for a whole message may stop so many bytes before the end of it."""
+"""A client that wants a window for a whole message may stop so many bytes before the end of it."""
 _ANSWER_COST: Final = 64
-"""What a PING or SETTINGS counts as beside its bytes: gRPC core answers each. Also padding, for which the
-window is given back here."""
+"""Cost of a PING or SETTINGS beside its bytes: gRPC core answers each. Also of padding, for which the relay
+gives the window back."""
 _CALL_COST: Final = 256
-"""What HEADERS count as beside their bytes: gRPC core and a service begin a call."""
+"""Cost of HEADERS beside their bytes: gRPC core and a service begin a call."""
 _RESET_COST: Final = 1_000
-"""What a client's RST_STREAM counts as, in bytes: a call was begun for it, in vain."""
+"""Cost of a client's RST_STREAM, in bytes: a call was begun in vain."""
+
+
+class MessageGate(Protocol):
+    """The part that decides which large messages may be received now."""
+
+    small_bytes: int
+    """A message up to this length needs no grant."""
+
+    def ask(self, stream_id: int, size: int) -> bool:
+        """Ask for a message of `size` bytes; False holds it until `ServerRelay.grant` is called."""
+
+    def publishes(self, stream_id: int) -> None:
+        """Note a call of a publisher: its service says when it has taken over a message."""
+
+    def progressed(self, stream_id: int, size: int) -> None:
+        """Note that `size` bytes of the granted message have come."""
+
+    def came(self, stream_id: int) -> None:
+        """Note that the granted message has come whole."""
+
+    def done(self, stream_id: int) -> None:
+        """Note that the stream has ended."""
 
 
 @dataclass(slots=True)
 class Stream:
-    """One stream that is open."""
+    """One open stream."""
 
     stream_id: int
     is_mended: bool = False
@@ -94,28 +132,28 @@ class Stream:
 
 
 class FrameRelay(ABC):
-    """What both sides share. Streams are mended in the direction from outside to gRPC core."""
+    """The common part of both relays. Streams are mended in the direction from outside to gRPC core."""
 
     large_window = 1 << 30
     """The window that a mended stream gets at first, in bytes. Counted twice it is still within 2^31 - 1."""
 
     def __init__(self, *, outside_is_client: bool, frame_bytes_outside: int = FRAME_BYTES_DEFAULT) -> None:
         self.to_grpc: list[Buffer] = []
-        """What is to be sent to gRPC core, in order; the caller empties it."""
+        """Bytes for gRPC core, in order; the caller empties it."""
         self.to_outside: list[Buffer] = []
-        """What is to be sent to the outside, in order; the caller empties it."""
+        """Bytes for the outside, in order; the caller empties it."""
         self.now_ns = 0
         """A monotonic clock's time, which the caller sets before it feeds."""
         self.last_stream_id = 0
-        """The last call that was begun by the outside."""
+        """The last call that the outside has begun."""
         self.streams_begun = 0
         """Calls that were begun."""
         self.has_mended = False
         """Whether a stream was mended."""
         self.cost = 0
-        """Bytes from outside that carry no data; the caller takes them off."""
+        """Bytes from outside that carry no data; the caller resets it."""
         self.data_bytes = 0
-        """Bytes of data, both ways; the caller takes them off."""
+        """Bytes of data, both ways; the caller resets it."""
         self._streams: dict[int, Stream] = {}
         self._current: Stream | None = None
         self._block: HeaderBlock | None = None  # from outside
@@ -139,7 +177,7 @@ class FrameRelay(ABC):
             on_frame=self._on_grpc_frame,
             preface=b"" if outside_is_client else preface,
         )
-        # gRPC core sends no frame that is longer than its other end has said, which passes through here.
+        # gRPC core sends no frame that is longer than its other end allows, in SETTINGS that pass here.
         self._grpc.frame_bytes_max = (1 << 24) - 1
 
     # --- what the caller does -------------------------------------------------------------------------------
@@ -161,18 +199,18 @@ class FrameRelay(ABC):
         self._grpc.feed(chunk)
 
     def end(self, breach: ConnectionBreach) -> None:
-        """Tell the outside why its connection ends, unless a frame is on its way to it."""
+        """Tell the outside why its connection ends, unless a frame is on the way to it."""
         if self.awaits_preface:  # a client is told in HTTP/2, whatever it speaks
             self._grpc.insert(frame(FrameKind.SETTINGS, 0, 0))
         self._grpc.insert(go_away(breach.code, str(breach), self.last_stream_id))
 
     def close(self) -> None:
-        """The connection is over, and all its streams."""
+        """End all streams with the connection."""
         for stream in tuple(self._streams.values()):
             self._forget(stream)
 
     def tick(self) -> None:
-        """Look at the streams that may wait for a window; some ten times a second."""
+        """Check the streams that may wait for a window; call it some ten times a second."""
         for stream in self._streams.values():
             if stream.is_mended and stream.counts_twice is None:
                 left = self._left_by_right_count(stream)
@@ -227,7 +265,7 @@ class FrameRelay(ABC):
         return True
 
     def _follow(self, piece: memoryview) -> None:  # noqa: B027 - in front of a client nobody follows messages
-        """Payload of the current stream has come."""
+        """Take payload of the current stream."""
 
     def _on_outside_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
         if kind == FrameKind.DATA:
@@ -268,7 +306,7 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _outside_table_size(self, size: int) -> None:
-        """The outside lets gRPC's table of header fields have this size."""
+        """Note that the outside lets gRPC's table of header fields have this size."""
 
     def _take_outside_block(self, block: HeaderBlock) -> bytes:
         if not block.is_whole:
@@ -278,7 +316,7 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _on_outside_block(self, block: HeaderBlock) -> bytes:
-        """Handle a whole header block of the outside; give what goes to gRPC core in its place."""
+        """Handle a whole header block of the outside; return what goes to gRPC core in its place."""
 
     def _on_whole_data(self, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
         """Handle DATA that is padded, or waits."""
@@ -304,7 +342,7 @@ class FrameRelay(ABC):
             self._credit(len(payload) - len(data))
         if data:
             queue = stream.queue
-            if queue and len(queue[-1]) < FRAME_BYTES_DEFAULT:  # in pieces of one byte it would be large
+            if queue and len(queue[-1]) < FRAME_BYTES_DEFAULT:  # pieces of one byte would take much memory
                 queue[-1] += data
             else:
                 queue.append(bytearray(data))
@@ -312,7 +350,7 @@ class FrameRelay(ABC):
         return self._drain(stream)
 
     def _drain(self, stream: Stream) -> bytes:
-        """Give the frames of what waits, as far as gRPC's window goes."""
+        """Return the frames of the queue, as far as gRPC's window goes."""
         frames, queue, most = [], stream.queue, self._outside.frame_bytes_max
         while queue and stream.window > 0:
             piece = queue[0]
@@ -330,7 +368,7 @@ class FrameRelay(ABC):
         return b"".join(frames)
 
     def _credit(self, size: int) -> None:
-        """Give the outside back what it has used of the connection's window and gRPC core never sees."""
+        """Return to the outside the part of the connection's window that gRPC core never sees used."""
         if size:
             self._connection_window += size
             self._grpc.insert(window_update(0, size))
@@ -338,7 +376,7 @@ class FrameRelay(ABC):
     # --- the window of a mended stream ----------------------------------------------------------------------
 
     def _mend(self, stream: Stream) -> bytes:
-        """Have gRPC's window of a stream kept here from now on; give the grant that goes outside instead."""
+        """Keep gRPC's window of a stream here from now on; return the grant that goes outside instead."""
         stream.is_mended = self.has_mended = True
         stream.window = self._window_in_force
         stream.granted = self.large_window - self._window_sent
@@ -348,7 +386,7 @@ class FrameRelay(ABC):
         return self._window_sent + stream.granted - stream.used
 
     def _watch_count(self, stream: Stream) -> None:
-        """See how the outside counts, and grant it more before it has to wait, or overflows."""
+        """Find out how the outside counts, and grant more before it must wait, or overflows."""
         left = self._left_by_right_count(stream)
         if stream.counts_twice is None:
             if left > 0:
@@ -365,9 +403,10 @@ class FrameRelay(ABC):
         self._grpc.insert(window_update(stream.stream_id, size))
 
     def _put_in_force(self, settings: dict[int, int]) -> bytes:
-        """The outside has acknowledged SETTINGS of gRPC core, which counts by them from then on.
+        """Apply SETTINGS that the outside has acknowledged: gRPC core counts by them from now on.
 
-        Gives what may be sent to gRPC core behind the acknowledgement.
+        Returns:
+            what may be sent to gRPC core behind the acknowledgement.
         """
         window = settings.get(Http2Setting.INITIAL_WINDOW_SIZE)
         if window is None:
@@ -408,7 +447,7 @@ class FrameRelay(ABC):
         return None
 
     def _on_grpc_window(self, stream: Stream, size: int) -> bytes | None:
-        """gRPC core lets a stream send more."""
+        """Take gRPC core's window update of a stream."""
         if stream.is_held:
             stream.held += size
             return b""
@@ -420,7 +459,7 @@ class FrameRelay(ABC):
         return b""
 
     def _on_grpc_connection_window(self, size: int) -> bytes | None:
-        """gRPC core lets the connection send more."""
+        """Take gRPC core's window update of the connection."""
         self._connection_window += size
         return None
 
@@ -438,10 +477,10 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _grpc_table_size(self, size: int) -> None:
-        """gRPC core lets the outside's table of header fields have this size."""
+        """Note that gRPC core lets the outside's table of header fields have this size."""
 
     def _on_grpc_headers(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes:
-        """Put a block of gRPC core together: no frame of ours may come between its frames."""
+        """Assemble a block of gRPC core: no frame of ours may come between its frames."""
         if self._grpc_block is None:
             self._grpc_block = HeaderBlock.begin(flags, stream_id, payload, self.now_ns)
         else:
@@ -454,10 +493,10 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _on_grpc_block(self, block: HeaderBlock) -> bytes:
-        """Handle a whole header block of gRPC core; give what goes outside in its place."""
+        """Handle a whole header block of gRPC core; return what goes outside in its place."""
 
     def _release(self, stream: Stream) -> None:  # noqa: B027 - in front of a client nothing depends on it
-        """A stream has ended: what depends on it goes on."""
+        """Let go on what depends on a stream that has ended."""
 
     # --- the life of a stream -------------------------------------------------------------------------------
 
@@ -477,7 +516,7 @@ class FrameRelay(ABC):
             self._forget(stream)
 
     def _forget(self, stream: Stream) -> None:
-        """A stream is over, in whatever way."""
+        """Forget a stream that is over, in whatever way."""
         self._streams.pop(stream.stream_id, None)
         if self._current is stream:
             self._current = None
@@ -485,3 +524,210 @@ class FrameRelay(ABC):
         if stream.queue:
             self._credit(sum(map(len, stream.queue)))
             stream.queue.clear()
+
+
+class ServerRelay(FrameRelay):
+    """The relay in front of a gRPC server: the outside is a client.
+
+    It adds `te`, follows the messages of each call so that a large one can be held back, and reads in gRPC's
+    trailers which messages were refused for their size.
+
+    Args:
+        gate: decides which large messages may be received now; None: all.
+    """
+
+    def __init__(self, gate: MessageGate | None = None) -> None:
+        super().__init__(outside_is_client=True)
+        self.refused: list[TooLong] = []
+        """Messages that gRPC core refused for their size; the caller empties it."""
+        self._gate = gate
+        self._connection_held = 0
+        self._requests, self._answers = HeaderReader(), HeaderReader()
+
+    def grant(self, stream_id: int) -> None:
+        """Let the large message of a stream be received now."""
+        stream = self._streams.get(stream_id)
+        if stream is None or not stream.is_held:
+            return
+        stream.is_held = False
+        self._hand_on_held(stream)
+
+    def _follow(self, piece: memoryview) -> None:
+        """Follow the gRPC messages in a stream's data."""
+        stream = self._current
+        if stream is None:
+            return
+        if len(piece) < stream.left:
+            stream.left -= len(piece)
+            if stream.has_asked:
+                assert self._gate is not None
+                self._gate.progressed(stream.stream_id, len(piece))
+            return
+        while len(piece) >= stream.left:  # the message ends in this piece, and more may begin in it
+            piece, stream.left = piece[stream.left :], 0
+            if stream.large:
+                self._on_message_end(stream)
+            missing = _PREFIX_BYTES - len(stream.prefix)
+            stream.prefix += piece[:missing]
+            piece = piece[missing:]
+            if len(stream.prefix) < _PREFIX_BYTES:
+                return
+            stream.left = int.from_bytes(stream.prefix[1:], "big")
+            stream.prefix.clear()
+            if self._gate is not None and stream.left > self._gate.small_bytes:
+                stream.large = stream.left
+        stream.left -= len(piece)
+
+    def _on_grpc_connection_window(self, size: int) -> bytes | None:
+        if self._keeps_connection_window:
+            self._connection_held += size
+            return b""
+        return super()._on_grpc_connection_window(size)
+
+    @property
+    def _keeps_connection_window(self) -> bool:
+        """Whether a mended stream waits for the gate: nothing else keeps its client from sending.
+
+        Not while another message of the connection is on its way, which would never end.
+        """
+        asked = [stream for stream in self._streams.values() if stream.has_asked]
+        return any(stream.is_mended for stream in asked) and all(stream.is_held for stream in asked)
+
+    def _on_message_end(self, stream: Stream) -> None:
+        """Take the end of a large message."""
+        stream.large, stream.is_held = 0, False
+        if stream.has_asked:
+            stream.has_asked = False
+            assert self._gate is not None
+            self._gate.came(stream.stream_id)
+        self._hand_on_held(stream)
+
+    def _release(self, stream: Stream) -> None:
+        stream.large, stream.is_held, stream.has_asked = 0, False, False
+        if self._gate is not None:
+            self._gate.done(stream.stream_id)
+        self._hand_on_held(stream)
+
+    def _hand_on_held(self, stream: Stream) -> None:
+        """Pass on the windows that were held back."""
+        held, stream.held = stream.held, 0
+        if held and stream.stream_id in self._streams and super()._on_grpc_window(stream, held) is None:
+            self._grpc.insert(window_update(stream.stream_id, held))
+        if self._connection_held and not self._keeps_connection_window:
+            held, self._connection_held = self._connection_held, 0
+            self._credit(held)
+
+    def _on_grpc_window(self, stream: Stream, size: int) -> bytes | None:
+        if stream.large and not stream.has_asked:  # gRPC core reads, and opens the window for the message
+            assert self._gate is not None
+            stream.has_asked = True
+            stream.is_held = not self._gate.ask(stream.stream_id, stream.large)
+        return super()._on_grpc_window(stream, size)
+
+    def _outside_table_size(self, size: int) -> None:
+        self._answers.allow_table(size)
+
+    def _grpc_table_size(self, size: int) -> None:
+        self._requests.allow_table(size)
+
+    def _on_outside_frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
+        passes = super()._on_outside_frame(kind, flags, stream_id, payload)
+        if kind == FrameKind.GOAWAY and passes is None:
+            # gRPC core logs a client's text unchanged, newlines too.
+            return go_away(ErrorCode.NO_ERROR, "")
+        return passes
+
+    def _on_outside_block(self, block: HeaderBlock) -> bytes:
+        fields = self._requests.read(block.fragment)
+        stream_id, fragment = block.stream_id, bytes(block.fragment)
+        stream = self._streams.get(stream_id)
+        if stream is not None:  # trailers
+            if stream.queue:
+                raise ConnectionBreach(
+                    "trailers", got="trailers behind data that waits", expected="the end of the data"
+                )
+            if block.ends_stream:
+                self._outside_ends(stream)
+        elif stream_id > self.last_stream_id:
+            if not stream_id % 2 or len(self._streams) >= STREAMS_MAX:
+                raise ConnectionBreach(
+                    "streams",
+                    got=f"stream {stream_id}, and {len(self._streams)} are open",
+                    expected=f"an odd number, and at most {STREAMS_MAX} streams",
+                )
+            self.last_stream_id = stream_id
+            stream = self._begin(stream_id)
+            if not any(name == b"te" for name, _ in fields):
+                fragment += header_field(b"te", b"trailers")
+                self._grpc.insert(self._mend(stream))
+            if (b":path", PUBLISH_PATH) in fields:
+                fragment += header_field(STREAM_KEY.encode(), b"%d" % stream_id)
+                if self._gate is not None:
+                    self._gate.publishes(stream_id)
+            if block.ends_stream:
+                self._outside_ends(stream)
+        return header_frames(
+            stream_id,
+            fragment,
+            ends_stream=block.ends_stream,
+            priority=block.priority,
+            frame_bytes_max=self._outside.frame_bytes_max,
+        )
+
+    def _on_grpc_block(self, block: HeaderBlock) -> bytes:
+        fields = dict(self._answers.read(block.fragment))
+        if block.ends_stream:
+            if fields.get(b"grpc-status") == _RESOURCE_EXHAUSTED:
+                found = too_long(fields.get(b"grpc-message", b"").decode("latin-1"))
+                if found is not None:
+                    self.refused.append(found)
+            stream = self._streams.get(block.stream_id)
+            if stream is not None:
+                self._grpc_ends(stream)
+        return header_frames(block.stream_id, block.fragment, ends_stream=block.ends_stream)
+
+
+class ClientRelay(FrameRelay):
+    """The relay in front of a gRPC client: the outside is a server that wants indexed pseudo-headers.
+
+    Blocks of both directions are rewritten without the dynamic table, so the trailers of an answer can wait
+    behind its data.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(outside_is_client=False)
+        self._requests, self._answers = HeaderReader(), HeaderReader()
+        self._writer = HeaderWriter()
+
+    def _outside_table_size(self, size: int) -> None:
+        self._requests.allow_table(size)
+
+    def _grpc_table_size(self, size: int) -> None:
+        self._answers.allow_table(size)
+
+    def _on_grpc_block(self, block: HeaderBlock) -> bytes:
+        written = self._rewritten(block, self._requests)
+        stream = self._streams.get(block.stream_id)
+        if stream is None:
+            stream = self._begin(block.stream_id)
+            written += self._mend(stream)
+            stream.counts_twice = False  # servers count right
+        if block.ends_stream:
+            self._grpc_ends(stream)
+        return written
+
+    def _on_outside_block(self, block: HeaderBlock) -> bytes:
+        written = self._rewritten(block, self._answers)
+        stream = self._streams.get(block.stream_id)
+        if stream is None:
+            return written
+        if stream.queue:
+            stream.trailers, stream.queued_end = written, True
+            return b""
+        if block.ends_stream:
+            self._outside_ends(stream)
+        return written
+
+    def _rewritten(self, block: HeaderBlock, reader: HeaderReader) -> bytes:
+        fragment = self._writer.write(reader.read(block.fragment))
+        return header_frames(block.stream_id, fragment, ends_stream=block.ends_stream)

@@ -1,58 +1,65 @@
-"""The certificates of a gRPC server: read, checked, and read anew when their files change.
+"""The certificates of a gRPC server: loaded, checked, and reloaded when their files change.
 
-A shell around three PEM files. The front door asks for the certificate at every handshake; the files are
-looked at then, so an operator renews a certificate by replacing files, and no open connection notices.
+A shell around three PEM files. The files are checked at every handshake, and every few seconds, since nobody
+may connect. So an operator renews a certificate by replacing files, and no open connection notices.
 
-    certificate, key            who this node is: the chain from its own certificate up, and the private key
-    client_ca                   if given, a client without a certificate of one of these authorities is
-                                refused in the handshake, and so is one whose certificate has expired
+    certificate, key            the chain from the node's own certificate up, and its private key
+    client_ca                   if given, the handshake refuses clients without a certificate of one of these
+                                authorities, and those whose certificate has expired
 
 Invariants
-  - What cannot be used is an error at start. Later it is one log line, and the last good files stay in use:
-    a half-written renewal never takes a node off the network. It is tried again at each look, as it may be
-    mended without a change of the files: a certificate that is not valid yet is taken up when it is.
-  - The certificate and the key that are in use fit each other.
+  - An unusable file is an error at start. Later it is one log line, and the last good files stay in use: a
+    half-written renewal never takes a node off the network. Each check tries it again, as it may become
+    usable without a change of the files: a certificate that is not valid yet.
+  - The certificate and the key in use fit each other.
   - Nothing of a key is ever logged; a certificate is logged as its SHA-256 fingerprint and its end.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from gateway.errors import TlsError
-from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
+from gateway.limits import TLS_FILE_BYTES_MAX
 from gateway.logs import fields
+from gateway.metrics import Metrics
 from gateway.regular_files import open_regular
 from gateway.transport.pem import certificates_in, check_key
 
-__all__ = ["ServerTls", "TlsFiles", "subjects_of"]
+__all__ = ["ServerTls", "TlsFiles", "certificate_notes", "subjects_of", "watch_certificates"]
 
 log = logging.getLogger(__name__)
 
+CERTIFICATE_LOOK_SECONDS: Final = 5.0
+"""Time between two checks of the files of certificates, beside those at each handshake."""
+CERTIFICATE_WARNING_DAYS: Final = 14
+"""A certificate that ends within so many days is logged as a warning when it is loaded."""
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where the PEM files of one server are."""
+    """The paths of one server's PEM files."""
 
     certificate: Path
     """The server's certificate, then those between it and the root."""
     key: Path
     """Its private key, without a passphrase."""
     client_ca: Path | None = None
-    """Certificates of the authorities whose clients may connect; None: any client, without a certificate."""
+    """Authorities whose clients may connect; None: any client, without a certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +79,8 @@ class ServerTls:
     """The TLS side of one gRPC server.
 
     Args:
-        files: where the PEM files are.
-        setting: the name that messages blame, `grpc.tls`.
+        files: the PEM files.
+        setting: the setting that messages name, `grpc.tls`.
 
     Raises:
         TlsError: a file cannot be read or used.
@@ -87,9 +94,9 @@ class ServerTls:
         self._loaded = _load(files, setting)
         self._context = _context(self._loaded)
         self.setting = setting
-        """The name that messages blame."""
+        """The setting that messages name."""
         self.problem: str | None = None
-        """Why the files as they are now cannot be used, while that is so; the last good ones are in use."""
+        """Why the present files cannot be used, while the last good ones are in use; None: they can."""
         self._log_loaded("certificate loaded")
 
     @property
@@ -108,19 +115,19 @@ class ServerTls:
         return self._files.client_ca is not None
 
     def context(self) -> ssl.SSLContext:
-        """Give what the next handshake takes place with: from the files of now, if they can be used."""
+        """Return the context of the next handshake: from the present files, if they can be used."""
         self.reload_if_changed()
         return self._context
 
     def reload_if_changed(self) -> bool:
-        """Read the files if they are new or could not be used; say whether new ones are in use now.
+        """Read the files if they are new or could not be used; return whether new ones are in use now.
 
-        What cannot be used is logged once for each reason, and the certificate in use stays.
+        Unusable files are logged once for each reason, and the certificate in use stays.
         """
         with self._lock:
             stamp = self._look()
             if stamp == self._stamp and self.problem is None:
-                return False  # with a problem it is not enough: no stamp tells that a file may now be read
+                return False  # with a problem, try again: no stamp shows that a file can be read now
             self._stamp = stamp
             try:
                 loaded = _load(self._files, self._setting)
@@ -143,7 +150,7 @@ class ServerTls:
         return self._loaded.not_after - now < timedelta(days=CERTIFICATE_WARNING_DAYS)
 
     def _look(self) -> _Stamp:
-        """Give what changes when a file is replaced: its inode, time and size; zeros for one that is gone."""
+        """Return what changes when a file is replaced: inode, time and size; zeros for a missing one."""
         stamp = []
         for path in (self._files.certificate, self._files.key, self._files.client_ca):
             try:
@@ -168,8 +175,33 @@ class ServerTls:
         )
 
 
+def certificate_notes(certificates: Sequence[ServerTls]) -> tuple[str, ...]:
+    """Return the problems of certificates, present and near, as text."""
+    notes = []
+    now = datetime.now(UTC)
+    for tls in certificates:
+        end = f"{tls.not_after:%Y-%m-%d %H:%M} UTC"
+        if tls.problem is not None:
+            notes.append(
+                f"{tls.setting}: the new files cannot be used ({tls.problem}); the old ones end {end}"
+            )
+        elif tls.ends_soon(now):
+            notes.append(f"{tls.setting}: the certificate ends {end}")
+    return tuple(notes)
+
+
+async def watch_certificates(certificates: Sequence[ServerTls], metrics: Metrics) -> None:
+    """Reload changed files and set the metrics, until cancelled."""
+    while True:
+        for tls in tuple(certificates):
+            await asyncio.to_thread(tls.reload_if_changed)
+            metrics.tls_certificate_end_seconds.labels(setting=tls.setting).set(tls.not_after.timestamp())
+            metrics.tls_renewal_failed.labels(setting=tls.setting).set(tls.problem is not None)
+        await asyncio.sleep(CERTIFICATE_LOOK_SECONDS)
+
+
 def _context(loaded: _Loaded) -> ssl.SSLContext:
-    """Make what OpenSSL needs. It reads files alone: these are in memory, and nobody else can open them."""
+    """Make an OpenSSL context. OpenSSL reads only files: these are in memory, closed to everybody else."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
@@ -179,9 +211,9 @@ def _context(loaded: _Loaded) -> ssl.SSLContext:
         with _as_file(loaded.client_ca_pem) as authorities:
             context.load_verify_locations(authorities)
         context.verify_mode = ssl.CERT_REQUIRED
-        # An authority in the file is enough, as for gRPC; it need not lead to a root.
+        # An authority in the file suffices, as for gRPC; it need not lead to a root.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        # In a session that is resumed nobody looks again whether the client's certificate has ended.
+        # A resumed session would not check again whether the client's certificate has ended.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context
@@ -208,11 +240,11 @@ _NAMES = {
 
 
 _NOT_READ = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, x509.InvalidVersion)
-"""What `cryptography` says of certificates that OpenSSL takes; they are no ValueError."""
+"""Errors of `cryptography` for certificates that OpenSSL accepts; they are no ValueError."""
 
 
 def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
-    """Give the names that a client's certificate proves, the best one first.
+    """Return the names that a client's certificate proves, the best one first.
 
     The whole subject as `openssl x509 -nameopt RFC2253` prints it (`CN=alice,O=Net`), `CN=` and each common
     name, then the alternative names with their kind: `URI:spiffe://net/alice`, `DNS:alice.net`,
@@ -247,7 +279,7 @@ def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
 
 
 def _load(files: TlsFiles, setting: str) -> _Loaded:
-    """Read the files and see that gRPC can use them: it would not say what is wrong.
+    """Read the files and check that gRPC can use them: its own errors do not say what is wrong.
 
     Raises:
         TlsError: one cannot be read, is not PEM, is not valid yet, has ended, or the two do not fit.
@@ -266,7 +298,7 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
 
 
 def _check_times(certificate: x509.Certificate, file: Path, setting: str, now: datetime) -> None:
-    """See that clients with this clock would take it: to the second, as the next look is not far."""
+    """Check that clients with this clock accept it: to the second, as the next check is not far."""
     if certificate.not_valid_before_utc > now:
         raise TlsError(
             setting,

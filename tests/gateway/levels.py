@@ -1,4 +1,4 @@
-"""A node of which there is nothing but its level: a real ledger and the service that tells of it."""
+"""A node that has only a durable height: a real block store, and the service that tells of it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OTHER_BLOCKS = make_blocks(12, seed=8)
 
 
 class Told:
-    """A ledger that tells its level, and connections to it."""
+    """A block store that tells its height, and connections to it."""
 
     def __init__(self, store: BlockStore, service: LevelService, address: str) -> None:
         self.block_store = store

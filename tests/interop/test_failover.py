@@ -80,8 +80,8 @@ def test_a_standby_follows_and_sends_publishers_elsewhere(tmp_path: Path) -> Non
             await level(b, 4)
             elsewhere = await other.publisher("bob")
             await elsewhere.expect("end SUCCESS last 4 about 0", "closed")
-            assert b.account.report().sent_elsewhere is not None
-            assert b.account.readiness() == []
+            assert b.reporter.report().sent_elsewhere is not None
+            assert b.reporter.readiness() == []
             assert (await other.get_block(3)).block.items == list(BLOCKS[3].items)
             await publisher.block(BLOCKS[5])
             await publisher.expect("ack 5")
@@ -235,15 +235,15 @@ def test_a_standby_with_another_chain_is_not_ready_at_once_and_is_not_handed_ove
             a = await stack.enter_async_context(running_node(tmp_path / "a"))
             settings: dict[str, Any] = {"role": "standby", "peers": (a.grpc_address,)}
             b = await stack.enter_async_context(running_node(tmp_path / "b", **settings))
-            assert b.account.readiness() == []  # an empty node has no chain yet
+            assert b.reporter.readiness() == []  # an empty node has no chain yet
             wire = await stack.enter_async_context(wire_to(a))
             publisher = await wire.publisher("alice")
             await publisher.block(*BLOCKS[:4])
             await publisher.expect(*(f"ack {number}" for number in range(4)))
             async with asyncio.timeout(ANSWER_SECONDS):
-                while not b.account.readiness():  # noqa: ASYNC110
+                while not b.reporter.readiness():  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
-            [problem] = b.account.readiness()
+            [problem] = b.reporter.readiness()
             why = "bad root hash: block footer field 1 (previous_block_root_hash): got "
             assert problem.startswith(f"the node cannot follow: {a.grpc_address} sent what cannot be: {why}")
             view = await collect([str(a.grpc_address), str(b.grpc_address)])

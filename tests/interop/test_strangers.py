@@ -24,8 +24,8 @@ from gateway.addresses import Address, parse_address
 from gateway.api import node_pb2, subscribe_pb2
 from gateway.blocks.block import Block
 from gateway.blocks.block_numbers import U64_MAX
-from gateway.limits import STANDBY_STREAMS_MAX
 from gateway.logs import LINES_PER_MESSAGE
+from gateway.services.level_service import STANDBY_STREAMS_MAX
 from gateway.transport.frames import Flag, FrameKind, frame
 from gateway.transport.header_blocks import header_frames
 from publishers.demo.node_process import NodeProcess

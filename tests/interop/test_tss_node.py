@@ -169,7 +169,7 @@ def test_a_chain_that_begins_later_without_a_file_is_refused(
         publisher = await wire.publisher("alice")
         await publisher.block(CHAIN.block(4))
         await publisher.expect("end ERROR last none about 4")
-        [problem] = node.account.readiness()
+        [problem] = node.reporter.readiness()
         assert problem.startswith(
             "block 4 of claimed:alice cannot be checked: missing verification data: TSS block"
         )
@@ -188,7 +188,7 @@ def test_an_operator_without_a_key_is_told_which_one_is_missing(
         publisher = await wire.publisher("alice")
         await publisher.block(*make_blocks(1))
         await publisher.expect("end ERROR last none about 0")
-        assert len(node.account.readiness()) == 1
+        assert len(node.reporter.readiness()) == 1
 
     play(tmp_path, scene)
     [refused] = logged(caplog, "block cannot be checked")

@@ -46,7 +46,7 @@ def test_a_block_in_the_far_future_does_not_keep_a_node_out_of_service(
             assert machine is not None
             machine.rules = replace(machine.rules, unconfirmed_ns=300_000_000)
             await until(lambda: node.following.problem is None)
-            assert (node.account.readiness(), node.following.distance) == ([], 0)
+            assert (node.reporter.readiness(), node.following.distance) == ([], 0)
             assert node.conductor.catch_up_target is None
             assert "sluice_catch_up_targets_given_up_total 1.0" in node.metrics.exposition().decode()
             another = await wire.publisher()
@@ -81,7 +81,7 @@ def test_a_standby_that_is_led_back_to_itself_says_so(tmp_path: Path) -> None:
             settings |= {"catchup_stall_seconds": 5.0}  # which is the time for an answer, too
             node = await stack.enter_async_context(running_node(tmp_path, **settings))
             expected = f"the node has nobody to follow: {way} leads to the node itself"
-            await until(lambda: node.account.readiness() == [expected])
+            await until(lambda: node.reporter.readiness() == [expected])
             assert await node.following.is_itself(str(way))
             await link.close()
             assert not await node.following.is_itself(str(way))
@@ -115,7 +115,7 @@ def test_a_node_that_is_level_is_led_nowhere_by_the_range_of_a_publisher(
                 await publisher.expect("behind 29")
             await asyncio.sleep(0.5)
             assert (node.following.distance, node.following.problem) == (0, None)
-            assert node.account.readiness() == []
+            assert node.reporter.readiness() == []
             assert node.conductor.catch_up_target is None
             assert peer.asked == [(0, 29)]
 

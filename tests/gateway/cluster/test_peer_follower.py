@@ -342,7 +342,7 @@ def test_an_empty_node_whose_peers_are_away_begins_with_its_publishers(tmp_path:
         settings = FAST | {"catchup_max_stalled_attempts": 2}
         async with running_node(tmp_path, **settings, peers=peers(NOWHERE)) as node, wire_to(node) as wire:
             await until(lambda: node.following._machine is not None and not node.following._machine.curious)
-            assert node.account.readiness() == []
+            assert node.reporter.readiness() == []
             publisher = await wire.publisher()
             await publisher.block(BLOCKS[0])
             await publisher.expect("ack 0")
@@ -466,11 +466,11 @@ def test_an_error_in_our_own_code_is_a_problem_until_it_is_told_to_follow_again(
                 node.following.follow([peer.address])
                 await until(lambda: node.following.problem is not None)
             reason = "following peers stopped on an internal error, see the log"
-            assert node.account.readiness() == [reason]
+            assert node.reporter.readiness() == [reason]
             await node.following.stop()
             node.following.follow([peer.address])
             await until_block(node, 29)
-            assert node.account.readiness() == []
+            assert node.reporter.readiness() == []
 
     caplog.set_level(logging.CRITICAL)
     asyncio.run(scenario())

@@ -176,7 +176,7 @@ def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again
             await until(lambda: asyncio.get_running_loop().time() - begun_at > 4.0)
             assert len(liar.asked) == 1
             assert node.following.followed == honest.address
-            await until(lambda: node.account.readiness() == [])
+            await until(lambda: node.reporter.readiness() == [])
 
     asyncio.run(scenario())
 
@@ -197,7 +197,7 @@ def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Path) -> 
         settings = SETTINGS | {"catchup_backoff_seconds": 0.01}
         async with running_node(tmp_path, **settings, peers=peers(address), role="standby") as node:
             await until(lambda: node.following.problem is not None)
-            [reason] = node.account.readiness()
+            [reason] = node.reporter.readiness()
             assert "INTERNAL: no\\nready\\n\\x1b[2Jxxx" in reason
             assert len(reason) < 700
         await server.stop(0)

@@ -86,7 +86,7 @@ def test_a_peer_that_sends_a_block_in_drops_is_kept_where_no_other_has_it_and_th
                 f"the node does not come closer to its peers: {dripping.address}: block 2 was waited for "
             )
             assert str(node.following.problem).startswith(problem)
-            assert node.account.readiness() == [node.following.problem]
+            assert node.reporter.readiness() == [node.following.problem]
             asked_count = other.status_count
             await until(lambda: other.status_count > asked_count + 1)
             assert len(dripping.asked) == 1, "it is not left"

@@ -396,7 +396,7 @@ def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
             node = await stack.enter_async_context(running_node(tmp_path, **rests, peers=peers(peer.address)))
             await until_block(node, 7)
             assert peer.asked == [(0, 7), (2, 7)]
-            assert node.account.readiness() == []
+            assert node.reporter.readiness() == []
 
     caplog.set_level(logging.WARNING)
     asyncio.run(scenario())

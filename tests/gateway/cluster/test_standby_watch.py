@@ -170,7 +170,7 @@ def test_a_standby_with_another_chain_does_not_count_and_is_shown(
             await until(lambda: state_of(a, b.address).startswith("has another chain"))
             await until(lambda: a.store.last_number == 1)
             assert a.conductor.acknowledging.awaiting == (0, 1)
-            status = a.account.report()
+            status = a.reporter.report()
             assert status is not None
             findings = [finding.text for finding in status.findings]
             other = f"{b.address} has another chain: its block 1 has another root hash"
@@ -201,10 +201,10 @@ def test_a_node_that_starts_again_refuses_publishers_until_its_last_block_is_con
                     "publishers are refused until block 3, the last one here, is known to be on disk at 1 "
                     f"other node (commit.min_standbys): {b.address} has block 1"
                 )
-                assert a.account.readiness() == [refused]
+                assert a.reporter.readiness() == [refused]
                 b.store(2)
                 b.store(3)
-                await until(lambda: not a.account.readiness())
+                await until(lambda: not a.reporter.readiness())
                 alice = await wire.publisher("alice")
                 await alice.items(*BLOCKS[3].items)
                 await alice.expect("skip 3", "ack 3")
@@ -231,7 +231,7 @@ def test_a_standby_that_is_ahead_is_asked_for_the_block_that_is_waited_for(tmp_p
                 alice = await publisher_that_stored(a, wire, *BLOCKS[:3])
             b.store(*range(10))
             async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                await until(lambda: not a.account.readiness())
+                await until(lambda: not a.reporter.readiness())
                 alice = await wire.publisher("alice")
                 await alice.block(*BLOCKS[3:6])
                 await alice.expect("ack 3", "ack 4", "ack 5")
@@ -267,7 +267,7 @@ def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
                 await publisher_that_stored(a, wire, *BLOCKS[:3])
             b.store(*range(10))
             async with active(tmp_path, b.address) as a:
-                await until(lambda: not a.account.readiness())
+                await until(lambda: not a.reporter.readiness())
                 assert asked[:2] == [2, 2]
 
     asyncio.run(main())
@@ -281,7 +281,7 @@ def test_a_standby_that_is_ahead_on_another_chain_does_not_open_the_doors(tmp_pa
             b.store(*range(10), chain=OTHER_BLOCKS)
             async with active(tmp_path, b.address) as a:
                 await until(lambda: state_of(a, b.address).startswith("has another chain: its block 2"))
-                assert a.account.readiness() != []
+                assert a.reporter.readiness() != []
 
     asyncio.run(main())
 
@@ -464,15 +464,15 @@ def test_what_waits_longer_is_a_problem_with_the_nodes_that_it_waits_for(
         async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
             await until(lambda: state_of(a, b.address) == "has no block")
             alice = await publisher_that_stored(a, wire, *BLOCKS[:2])
-            await until(a.account.readiness)
-            (reason,) = a.account.readiness()
+            await until(a.reporter.readiness)
+            (reason,) = a.reporter.readiness()
             assert reason == (
                 "blocks 0 to 1 are not acknowledged before 1 other node (commit.min_standbys) have them on "
                 f"disk: {b.address} has no block"
             )
             b.store(0, 1)
             await alice.expect("ack 0", "ack 1")
-            assert a.account.readiness() == []
+            assert a.reporter.readiness() == []
 
     asyncio.run(main())
 

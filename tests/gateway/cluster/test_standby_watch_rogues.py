@@ -149,7 +149,7 @@ def test_the_questions_to_standbys_that_are_ahead_do_not_wait_for_one_that_does_
             honest.store(*range(10))
             async with active(tmp_path, address, honest.address) as node, wire_to(node) as wire:
                 async with asyncio.timeout(4):  # it would have five seconds, for each question
-                    while node.account.readiness():  # noqa: ASYNC110
+                    while node.reporter.readiness():  # noqa: ASYNC110
                         await asyncio.sleep(0.002)
                     alice = await wire.publisher("alice")
                     await alice.block(*BLOCKS[3:6])

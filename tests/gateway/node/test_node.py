@@ -427,7 +427,7 @@ def test_stopping_tells_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 assert (await watch.read()).status == serving.NOT_SERVING
                 watch.cancel()
                 await asyncio.wait_for(stopping, ANSWER_SECONDS)
-            assert node.account.readiness() == ["the node is stopping"]
+            assert node.reporter.readiness() == ["the node is stopping"]
             await stop()  # a second time does nothing
 
     asyncio.run(main())

@@ -13,8 +13,7 @@ from datastream.errors import BookmarkNotFound
 from gateway.blocks.block import Block
 from gateway.blocks.errors import LayoutError
 from gateway.blocks.items import field_item
-from gateway.limits import SUBSCRIBE_SHARED_BYTES_MAX
-from gateway.services.block_reader import BlockReader, Position
+from gateway.services.block_reader import SUBSCRIBE_SHARED_BYTES_MAX, BlockReader, Position
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.gateway.block_makers import header_item
 from tests.gateway.store.test_block_store import commit

@@ -14,7 +14,9 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from gateway.addresses import Address
+from gateway.limits import REQUEST_BYTES_MAX
 from gateway.services.health_service import SERVICE_NAME, HealthService
+from gateway.transport.grpc_server import ServerPlan, start_server
 from tests.deaf_client import DeafClient
 from tests.nodes import ANSWER_SECONDS, running_node
 
@@ -24,15 +26,15 @@ UNKNOWN, SERVING, NOT_SERVING, SERVICE_UNKNOWN = range(4)
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[HealthService, aio.Channel, Address]]:
     """A server that has nothing but a health service for one name."""
-    service, server = HealthService(("one",)), aio.server()
-    service.add_to(server)
-    address = Address("127.0.0.1", server.add_insecure_port("127.0.0.1:0"))
-    await server.start()
+    service = HealthService(("one",))
+    server = await start_server(
+        ServerPlan("grpc.address", Address("127.0.0.1", 0), REQUEST_BYTES_MAX, 0, 100), service.add_to
+    )
     try:
-        async with aio.insecure_channel(str(address)) as channel:
-            yield service, channel, address
+        async with aio.insecure_channel(str(server.address)) as channel:
+            yield service, channel, server.address
     finally:
-        await server.stop(None)
+        await server.stop(0)
 
 
 def watch(channel: aio.Channel, name: str) -> Any:

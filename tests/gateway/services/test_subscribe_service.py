@@ -23,9 +23,15 @@ from gateway.api import subscribe_pb2, subscribe_pb2_grpc
 from gateway.blocks.block import Block
 from gateway.blocks.block_numbers import U64_MAX
 from gateway.blocks.items import ItemKind, field_item, varint
-from gateway.limits import SUBSCRIBE_READ_THREADS, SUBSCRIBE_REQUEST_BYTES_MAX
 from gateway.metrics import Metrics
-from gateway.services.subscribe_service import METHOD_NAME, SERVICE_NAME, SubscribeLimits, SubscribeService
+from gateway.services.block_reader import SUBSCRIBE_READ_THREADS
+from gateway.services.subscribe_service import (
+    METHOD_NAME,
+    SERVICE_NAME,
+    SUBSCRIBE_REQUEST_BYTES_MAX,
+    SubscribeLimits,
+    SubscribeService,
+)
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.transport.known_nodes import KnownNodes

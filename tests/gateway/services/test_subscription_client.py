@@ -163,11 +163,11 @@ BROKEN = [
 def test_a_peer_that_breaks_the_rules(before: list[Response], wrong: Response, text: str) -> None:
     assembler = BlockAssembler(5, 6)
     feed_all(assembler, before)
-    state = (assembler.next_number, assembler.status, assembler.in_block, list(assembler._items))
+    state = (assembler.next_number, assembler.status, assembler.in_block, list(assembler._assembled))
     with pytest.raises(SubscriptionError) as caught:
         assembler.feed(wrong)
     assert str(caught.value) == f"subscription, {text}"
-    assert (assembler.next_number, assembler.status, assembler.in_block, list(assembler._items)) == state
+    assert (assembler.next_number, assembler.status, assembler.in_block, list(assembler._assembled)) == state
 
 
 def test_before_its_first_block_a_live_subscription_says_so() -> None:
@@ -186,7 +186,7 @@ def test_a_block_has_a_size_that_it_may_have_at_most_and_no_more() -> None:
     with pytest.raises(SubscriptionError) as caught:
         assembler.feed(items_of(items[-1:]))
     assert str(caught.value) == f"block 3: got {size_bytes} bytes of items, expected at most {size_bytes - 1}"
-    assert assembler._items == items[:-1]
+    assert assembler._assembled == items[:-1]
 
 
 def test_a_block_has_a_number_of_items_that_it_may_have_at_most_and_no_more() -> None:
@@ -214,11 +214,11 @@ def test_whatever_a_peer_sends_is_taken_or_refused(messages_sent: list[bytes], b
             response = Response.FromString(message)
         except DecodeError:
             continue  # gRPC ends the call
-        before = (assembler.next_number, assembler.in_block, assembler.status, list(assembler._items))
+        before = (assembler.next_number, assembler.in_block, assembler.status, list(assembler._assembled))
         try:
             assembler.feed(response)
         except SubscriptionError:
-            after = (assembler.next_number, assembler.in_block, assembler.status, list(assembler._items))
+            after = (assembler.next_number, assembler.in_block, assembler.status, list(assembler._assembled))
             assert after == before
 
 
@@ -239,5 +239,5 @@ def test_item_sets_that_were_spoiled_are_taken_or_refused(data: st.DataObject) -
 
 def test_a_reader_gives_a_block_up_where_the_limits_say() -> None:
     """1 GiB and two million items are too much for a test; small limits are reached above."""
-    order = BlockAssembler(3)._order
+    order = BlockAssembler(3)
     assert (order._block_bytes_max, order._block_items_max) == (STORED_BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX)

@@ -25,7 +25,7 @@ def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
             await wire.subscribe(0)
             async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
                 await client.header()
-                facts = node.account.facts()
+                facts = node.reporter.facts()
             assert facts.pop("instance")
             assert facts == {
                 "role": "active",
@@ -38,7 +38,7 @@ def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
                 "awaiting_standbys": 0,
             }
             # With the port that it has got: 0 would lead nobody to it.
-            report = node.account.report()
+            report = node.reporter.report()
             assert (report.grpc_address, report.subscriber_address) == (str(node.grpc_address), "")
 
     asyncio.run(main())
@@ -46,7 +46,7 @@ def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
 
 def where(node: Node) -> tuple[str, str]:
     """Where publishers and subscribers find the node, as it says."""
-    report = node.account.report()
+    report = node.reporter.report()
     return report.grpc_address, report.subscriber_address
 
 

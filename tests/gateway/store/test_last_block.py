@@ -239,7 +239,7 @@ def start(data_dir: Path, **settings: Any) -> list[str]:
 
     async def main() -> list[str]:
         async with running_node(data_dir, **settings) as node:
-            return node.account.readiness()
+            return node.reporter.readiness()
 
     return asyncio.run(main())
 
@@ -260,14 +260,14 @@ def test_a_node_that_lacks_the_key_of_its_last_block_is_not_ready_until_it_takes
 
     async def main() -> None:
         async with running_node(tmp_path) as node, wire_to(node) as wire:
-            [problem] = node.account.readiness()
+            [problem] = node.reporter.readiness()
             assert problem.startswith("block 2, the last in ")
             [line] = logged(caplog, "the last block cannot be checked with these ledger keys")
             assert line["reason"] == problem
             publisher = await wire.publisher("alice")
             await publisher.block(make_blocks(4)[3])
             await publisher.expect("ack 3")
-            assert node.account.readiness() == []
+            assert node.reporter.readiness() == []
 
     caplog.set_level(logging.ERROR)
     asyncio.run(main())

@@ -10,11 +10,9 @@ import h2.events
 import h2.settings
 import hpack
 
-from gateway.transport.client_relay import ClientRelay
 from gateway.transport.frames import CLIENT_PREFACE, HEAD_BYTES, Flag, FrameKind, frame, window_update
 from gateway.transport.header_blocks import header_frames
-from gateway.transport.relay import FrameRelay
-from gateway.transport.server_relay import ServerRelay
+from gateway.transport.relay import ClientRelay, FrameRelay, ServerRelay
 
 REQUEST = [
     (":method", "POST"),

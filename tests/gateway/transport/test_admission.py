@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.limits import MESSAGE_PACES_KEPT
-from gateway.transport.admission import Admission, AdmissionLimits, DenialKind, Denied, MessagePace
+from gateway.transport.admission import (
+    MESSAGE_PACES_KEPT,
+    Admission,
+    AdmissionLimits,
+    DenialKind,
+    Denied,
+    MessagePace,
+)
 
 NOBODY: frozenset[str] = frozenset()
 ALICE = frozenset({"O=Net,CN=alice", "CN=alice"})

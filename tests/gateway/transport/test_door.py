@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import ipaddress
 import socket
@@ -10,7 +11,8 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,13 @@ from gateway.addresses import Address
 from gateway.transport import callers, grpc_server
 from gateway.transport.callers import caller_of
 from gateway.transport.channels import open_blocking_channel
-from gateway.transport.door import look_at_shares
+from gateway.transport.door import Door, look_at_shares
 from gateway.transport.door_notes import DoorNotes
 from gateway.transport.doorkeeper import DoorLimits
 from gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, FrameKind, frame
 from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
 from gateway.transport.header_blocks import header_frames
+from gateway.transport.known_nodes import KnownNodes
 from gateway.transport.message_shares import MessageShares
 from gateway.transport.tls import ServerTls
 from tests.attacks import HELLO, ended_within, request
@@ -547,3 +550,153 @@ def test_a_large_message_that_does_not_come_is_ended_while_another_waits() -> No
             assert served.notes.endings == ["large message"]
             thread.join(ANSWER_SECONDS)
         assert errors == []
+
+
+# --- places ----
+
+
+def test_one_address_does_not_take_all_places() -> None:
+    with serving(plan(connections_per_address_max=2)) as served, ExitStack() as stack:
+        for _ in range(2):
+            assert is_taken(stack.enter_context(stranger(served, HELLO)))
+        assert not is_taken(stack.enter_context(stranger(served)))
+        served.await_refusals((STRANGER, "connections of an address"))
+        assert is_taken(stack.enter_context(stranger(served, HELLO, FRIEND)))
+
+
+def test_a_crowd_does_not_keep_out_another_address() -> None:
+    with serving(plan(connections_max=16)) as served, ExitStack() as stack:
+        crowd = [stack.enter_context(stranger(served, HELLO)) for _ in range(16)]
+        assert all(map(is_taken, crowd))
+        assert not is_taken(stack.enter_context(stranger(served)))
+        assert is_taken(stack.enter_context(stranger(served, HELLO, FRIEND)))
+        assert ended_within(crowd[-1], ANSWER_SECONDS)
+        served.await_refusals((STRANGER, "connections"), (STRANGER, "connections"))
+
+
+def nodes_at(*hosts: str, subjects: tuple[str, ...] = ()) -> KnownNodes:
+    """Other nodes."""
+    return KnownNodes(hosts, subjects)
+
+
+def test_places_are_kept_for_other_nodes() -> None:
+    """One in sixteen."""
+    with serving(plan(connections_max=16, nodes=nodes_at(FRIEND))) as served, ExitStack() as stack:
+        for _ in range(15):
+            assert is_taken(stack.enter_context(stranger(served, HELLO)))
+        assert not is_taken(stack.enter_context(stranger(served)))
+        assert is_taken(stack.enter_context(stranger(served, HELLO, FRIEND)))
+        assert not is_taken(stack.enter_context(stranger(served, b"", FRIEND)))
+        served.await_refusals((STRANGER, "connections"), (FRIEND, "connections"))
+        assert served.server.door.connection_count == 16
+
+
+def test_no_place_is_kept_where_no_node_is_known() -> None:
+    with serving(plan(connections_max=16, nodes=nodes_at())) as served, ExitStack() as stack:
+        for _ in range(16):
+            assert is_taken(stack.enter_context(stranger(served, HELLO)))
+
+
+class Secured:
+    """Clients with certificates."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.authority = Authority(tmp_path)
+        files = self.authority.server_files(self.authority.issue("localhost"), mutual=True)
+        self.tls = ServerTls(files, "grpc.tls")
+
+    def connect(self, served: Served, stack: ExitStack, name: str, source: str = STRANGER) -> socket.socket:
+        """Connect, and say hello; the handshake may fail."""
+        pair = self.authority.issue(name)
+        context = ssl.create_default_context(cafile=str(self.authority.path))
+        context.load_cert_chain(pair.certificate, pair.key)
+        sock = stack.enter_context(stranger(served, source=source))
+        with suppress(OSError):
+            sock = stack.enter_context(context.wrap_socket(sock, server_hostname="localhost"))
+            sock.sendall(HELLO)
+        return sock
+
+
+@pytest.mark.parametrize("is_node", [True, False])
+def test_places_are_kept_for_whose_certificate_is_listed(tmp_path: Path, is_node: bool) -> None:
+    secured = Secured(tmp_path)
+    listed: dict[str, Any] = {"listed_subjects": frozenset({"CN=alice"})}
+    if is_node:
+        listed = {"nodes": nodes_at(subjects=("CN=alice",))}
+    with serving(plan(connections_max=16, tls=secured.tls, **listed)) as served, ExitStack() as stack:
+        for _ in range(14):  # one is for alice, and one to find out who it is
+            assert is_taken(secured.connect(served, stack, "bob"))
+        assert not is_taken(secured.connect(served, stack, "bob"))
+        assert is_taken(secured.connect(served, stack, "alice"))
+        served.await_refusals((STRANGER, "connections"))
+
+
+def test_handshakes_that_do_not_end_keep_out_nobody_whose_certificate_is_listed(tmp_path: Path) -> None:
+    """They held all places that are kept, for 20 s each."""
+    secured = Secured(tmp_path)
+    nodes = nodes_at(subjects=("CN=alice",))
+    with serving(plan(connections_max=16, tls=secured.tls, nodes=nodes)) as served, ExitStack() as stack:
+        silent = [stack.enter_context(stranger(served)) for _ in range(15)]
+        wait_until(lambda: served.server.door.connection_count == 15, "all who are silent")
+        assert is_taken(secured.connect(served, stack, "alice", FRIEND))
+        assert ended_within(silent[-1], ANSWER_SECONDS)
+        served.await_refusals((STRANGER, "connections"))
+        assert served.server.door.connection_count == 15
+
+
+def test_a_caller_is_told_to_be_a_node_by_what_is_known_now(tmp_path: Path) -> None:
+    nodes = KnownNodes(resolve=lambda _: asyncio.sleep(0, frozenset({"127.0.0.1"})))
+    with serving(plan(nodes=nodes)) as served, open_blocking_channel(served.address) as channel:
+        assert who(channel)[0].startswith("ipv4:127.0.0.1:")
+        assert not served.is_node
+        nodes.peers = ("a.net:40840",)
+        asyncio.run_coroutine_threadsafe(nodes.look(), served.loop).result(ANSWER_SECONDS)
+        who(channel)
+        assert served.is_node
+
+
+# --- descriptors ----
+
+CLIENT_COUNT = 200
+
+
+def test_many_clients_that_come_at_once_are_all_answered() -> None:
+    together = threading.Barrier(CLIENT_COUNT)
+
+    def call(_: int) -> list[str]:
+        together.wait(ANSWER_SECONDS)
+        with NetworkDouble(served.address) as double:
+            told = who_is(double)
+            together.wait(ANSWER_SECONDS)  # all are there before the first one goes
+            return told
+
+    with serving(plan(connections_max=2 * CLIENT_COUNT)) as served:  # some places are kept
+        with ThreadPoolExecutor(CLIENT_COUNT) as threads:
+            told = list(threads.map(call, range(CLIENT_COUNT)))
+        assert {address for _, address in told} == {"127.0.0.1"}
+        assert len({peer for peer, _ in told}) == CLIENT_COUNT
+        wait_until(lambda: not served.server.door.connection_count, "the end of all connections")
+        assert (served.notes.refusals, served.notes.endings) == ([], [])
+
+
+def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> int:
+        door = Door(DoorLimits(), DoorNotes("grpc.listen"))
+        door.listen([listener])
+        with socket.create_connection(listener.getsockname()[:2]) as client:
+            while not door.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            with monkeypatch.context() as patch:
+                patch.setattr("gateway.transport.door.socket.socket", _no_socket)
+                client.sendall(CLIENT_PREFACE + frame(FrameKind.PING, 0, 0, b"a secret"))
+                await asyncio.sleep(0.2)
+            count = len(door.connections)
+        door.close()
+        return count
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert asyncio.run(main()) == 0
+
+
+def _no_socket(*_: object) -> socket.socket:
+    raise OSError(errno.EMFILE, "Too many open files")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from pathlib import Path
+
 import pytest
 
 from gateway.metrics import Metrics
-from gateway.transport.door_notes import REASONS_SHOWN, SHOWN_NS, DoorNotes
+from gateway.transport.door_notes import REASONS_SHOWN, SHOWN_NS, DoorNotes, last_refused_message
 from gateway.transport.frames import ConnectionBreach
-from gateway.transport.refused_messages import RefusedMessages
-from gateway.transport.server_relay import RefusedMessage
+from gateway.transport.message_size import TooLong
 from tests.gateway.store.test_block_store import logged
+from tests.nodes import running_node
 
 STRANGER, OTHER = "192.0.2.1", "2001:db8::/64"
 SETTING = "grpc.listen"
@@ -110,9 +114,65 @@ def test_all_is_counted_by_reason_though_it_is_not_logged(clock: Clock) -> None:
     assert value("sluice_connections_ended_total", {"reason": "handshake"}) == 3
 
 
-def test_a_message_that_grpc_refused_is_noted_for_the_whole_node() -> None:
-    refused = RefusedMessages(Metrics(verification_mode="full"))
-    DoorNotes(SETTING, refused_messages=refused).refused_message(STRANGER, RefusedMessage(200, 100))
-    assert refused.recent is not None
-    assert f"200 bytes from {STRANGER} to {SETTING}" in refused.recent
-    DoorNotes(SETTING).refused_message(STRANGER, RefusedMessage(200, 100))  # nobody is told
+TOO_LONG = TooLong(size_bytes=200, limit_bytes=100)
+REFUSED = "message refused for its length"
+
+
+def refused_count(metrics: Metrics) -> float | None:
+    return metrics.registry.get_sample_value("sluice_messages_refused_total", {"reason": "size"})
+
+
+def test_each_refused_message_is_counted_and_its_line_is_counted_by_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    metrics = Metrics(verification_mode="full")
+    notes = DoorNotes("grpc.address", metrics)
+    assert refused_count(metrics) == 0
+    for address in (STRANGER, OTHER):
+        notes.refused_message(address, TOO_LONG)
+    assert [(line["address"], line["got"], line["expected_at_most"]) for line in logged(caplog, REFUSED)] == [
+        (STRANGER, 200, 100),
+        (OTHER, 200, 100),
+    ]
+    assert [record.caused_by for record in caplog.records] == [STRANGER, OTHER]  # type: ignore[attr-defined]
+    assert refused_count(metrics) == 2
+
+
+def test_the_last_message_that_was_refused_at_any_door_is_told_of_for_a_while(clock: Clock) -> None:
+    publishing = DoorNotes("grpc.address", now_ns=clock)
+    control = DoorNotes("control.address", now_ns=clock)
+    doors = (publishing, control)
+    assert last_refused_message(doors) is None
+    publishing.refused_message(STRANGER, TOO_LONG)
+    assert last_refused_message(doors) == (
+        "a message of 200 bytes from 192.0.2.1 to grpc.address was refused, expected at most 100 "
+        "(grpc.max_message_bytes)"
+    )
+    clock.now_ns += SHOWN_NS // 2
+    control.refused_message(STRANGER, TOO_LONG)  # no setting has its limit
+    last = (
+        "a message of 200 bytes from 192.0.2.1 to control.address was refused, expected at most 100 "
+        "(a request there has no more)"
+    )
+    assert last_refused_message(doors) == last
+    clock.now_ns += SHOWN_NS - 1
+    assert last_refused_message(doors) == last
+    clock.now_ns += 1
+    assert last_refused_message(doors) is None
+
+
+def test_the_page_of_a_node_tells_of_a_refused_message_and_the_node_stays_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def scenario() -> None:
+        async with running_node(tmp_path) as node:
+            node.door_notes[0].refused_message(STRANGER, TooLong(200_000_000, 131_072_000))
+            [finding] = [one for one in node.reporter.report().findings if "200000000" in one.text]
+            assert not finding.is_problem
+            assert node.reporter.readiness() == []
+            assert refused_count(node.metrics) == 1
+
+    asyncio.run(scenario())
+    assert logged(caplog, REFUSED)[0]["got"] == 200_000_000

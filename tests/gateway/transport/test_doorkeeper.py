@@ -22,7 +22,7 @@ from gateway.transport.doorkeeper import (
     Visit,
 )
 from gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, FrameKind, frame
-from gateway.transport.server_relay import ServerRelay
+from gateway.transport.relay import ServerRelay
 from tests.gateway.transport.lines import Wire
 
 SMALL = DoorLimits(

@@ -12,7 +12,7 @@ from gateway.transport.header_blocks import (
     HeaderBlock,
     HeaderReader,
     HeaderWriter,
-    field,
+    header_field,
     header_frames,
 )
 
@@ -126,7 +126,7 @@ def test_fields_are_counted() -> None:
 def test_te_is_added_without_a_change_of_tables() -> None:
     encoder, decoder = hpack.Encoder(), hpack.Decoder()
     for _ in range(3):
-        fields = decoder.decode(encoder.encode(FIELDS) + field(b"te", b"trailers"), raw=True)
+        fields = decoder.decode(encoder.encode(FIELDS) + header_field(b"te", b"trailers"), raw=True)
         assert list(fields) == [*FIELDS, (b"te", b"trailers")]
 
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.known_nodes`: which callers count as other nodes."""
+"""Tests of `gateway.transport.known_nodes`: which callers count as other nodes, which peer is this one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from gateway.transport.known_nodes import LOOK_SECONDS_MIN, KnownNodes
+from gateway.addresses import parse_address
+from gateway.transport import known_nodes
+from gateway.transport.known_nodes import LOOK_SECONDS_MIN, KnownNodes, leads_here
+from tests.nodes import ANSWER_SECONDS
 
 A, B = "a.net:40840", "b.net:40840"
 HOST_A, HOST_B, MOVED, STRANGER = "192.0.2.1", "2001:db8::2", "192.0.2.9", "198.51.100.7"
@@ -109,3 +112,48 @@ def test_nobody_is_expected_where_nothing_is_set() -> None:
     assert nodes_of(Names()).are_expected
     assert "peer_subjects" in KnownNodes(subjects=("CN=a",)).rule
     assert "peer_networks" in KnownNodes().rule
+
+
+# --- this node itself, under the names that one machine has ----
+
+
+@pytest.mark.parametrize(
+    ("peer", "listens_at", "expected"),
+    [
+        ("127.0.0.1:40840", "127.0.0.1:40840", True),
+        ("localhost:40840", "127.0.0.1:40840", True),
+        ("127.0.0.1:40840", "localhost:40840", True),
+        ("localhost:40840", "0.0.0.0:40840", True),
+        ("127.0.0.1:40840", "0.0.0.0:40840", True),
+        ("127.0.0.2:40840", "0.0.0.0:40840", True),
+        ("no-such-host.invalid:40840", "no-such-host.invalid:40840", True),
+        ("127.0.0.1:40842", "127.0.0.1:40840", False),
+        ("127.0.0.2:40840", "127.0.0.1:40840", False),
+        ("192.0.2.1:40840", "0.0.0.0:40840", False),
+        ("no-such-host.invalid:40840", "0.0.0.0:40840", False),
+    ],
+)
+def test_what_leads_here(peer: str, listens_at: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if expected:  # names that are here are found, however long it takes
+        monkeypatch.setattr(known_nodes, "RESOLVE_SECONDS_MAX", ANSWER_SECONDS)
+    assert asyncio.run(leads_here(parse_address(peer), [parse_address(listens_at)])) is expected
+
+
+def test_one_of_several_addresses_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_nodes, "RESOLVE_SECONDS_MAX", ANSWER_SECONDS)
+    listens_at = [parse_address("192.0.2.1:1"), parse_address("127.0.0.1:2")]
+    assert asyncio.run(leads_here(parse_address("localhost:2"), listens_at))
+    assert not asyncio.run(leads_here(parse_address("localhost:2"), []))
+
+
+def test_a_name_that_is_not_found_in_time_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_nodes, "RESOLVE_SECONDS_MAX", 0.01)
+
+    async def scenario() -> bool:
+        async def hang(*_: object, **__: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+        return await leads_here(parse_address("slow:1"), [parse_address("127.0.0.1:1")])
+
+    assert asyncio.run(scenario()) is False

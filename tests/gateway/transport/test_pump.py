@@ -29,7 +29,7 @@ from gateway.transport.frames import (
 )
 from gateway.transport.header_blocks import HeaderWriter, header_frames
 from gateway.transport.pump import LINGER_SECONDS, UNSENT_PIECES_MAX, Pump
-from gateway.transport.server_relay import ServerRelay
+from gateway.transport.relay import ServerRelay
 from gateway.transport.tls import ServerTls
 from tests.certificates import Authority
 

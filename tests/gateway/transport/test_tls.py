@@ -21,10 +21,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gateway.addresses import Address
 from gateway.errors import TlsError
-from gateway.limits import CERTIFICATE_WARNING_DAYS, TLS_FILE_BYTES_MAX
+from gateway.limits import TLS_FILE_BYTES_MAX
+from gateway.metrics import Metrics
 from gateway.transport.grpc_server import ServerPlan, start_server
-from gateway.transport.tls import ServerTls, TlsFiles, subjects_of
+from gateway.transport.tls import (
+    CERTIFICATE_WARNING_DAYS,
+    ServerTls,
+    TlsFiles,
+    certificate_notes,
+    subjects_of,
+    watch_certificates,
+)
 from tests.certificates import Authority, Pair
+from tests.nodes import ANSWER_SECONDS
 
 
 @pytest.fixture
@@ -373,3 +382,38 @@ def test_subjects_are_those_that_openssl_prints(authority: Authority, server: Pa
     proved = ("O=Net\\, Inc,CN=node", "CN=node", "DNS:localhost", "IP:127.0.0.1")
     assert printed.strip() == f"subject={proved[0]}"
     assert subjects_of(der) == proved
+
+
+def test_what_is_wrong_is_said_and_shown_without_a_handshake_and_over_when_it_is_mended(
+    authority: Authority, tmp_path: Path
+) -> None:
+    tls = ServerTls(authority.server_files(authority.issue("node"), mutual=False), "grpc.tls")
+    metrics = Metrics(verification_mode="full")
+
+    def value(name: str) -> float | None:
+        return metrics.registry.get_sample_value(name, {"setting": "grpc.tls"})
+
+    async def look(failed: int) -> None:
+        """Watch until the metric that is set last is so."""
+        watching = asyncio.ensure_future(watch_certificates([tls], metrics))
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while value("sluice_tls_renewal_failed") != failed:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        watching.cancel()
+
+    asyncio.run(look(failed=0))
+    assert certificate_notes([tls]) == ()
+    assert value("sluice_tls_certificate_end_seconds") == tls.not_after.timestamp()
+    (tmp_path / "node.key").write_text("half a ke")
+    asyncio.run(look(failed=1))
+    end = f"{tls.not_after:%Y-%m-%d %H:%M} UTC"
+    why = (
+        f"grpc.tls_key: got {tmp_path}/node.key, which cannot be used, "
+        "expected a PEM private key without a passphrase"
+    )
+    expected = f"grpc.tls: the new files cannot be used ({why}); the old ones end {end}"
+    assert certificate_notes([tls]) == (expected,)
+    authority.issue("node", days=2)
+    asyncio.run(look(failed=0))
+    assert certificate_notes([tls]) == (f"grpc.tls: the certificate ends {tls.not_after:%Y-%m-%d %H:%M} UTC",)
+    assert value("sluice_tls_certificate_end_seconds") == tls.not_after.timestamp()
