@@ -57,7 +57,6 @@ from gateway.blocks.merkle import (
     unary_hash,
 )
 from gateway.blocks.refusal import RefusalKind
-from gateway.limits import PROOFS_BYTES_MAX, PROOFS_PER_BLOCK_MAX
 
 __all__ = [
     "NOT_HASHED",
@@ -69,6 +68,15 @@ __all__ = [
     "hash_into",
     "subtree_of",
 ]
+
+PROOFS_BYTES_MAX: Final = 1_250_000
+"""Bytes of all proof items of one block. Real ones have 4,000 at most. The longest that can hold is a state
+proof of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. Each is parsed in the event loop, 1 ms for a MB, and more
+where it is many fields of later versions."""
+PROOFS_PER_BLOCK_MAX: Final = 4
+"""Proofs in one block. Real blocks carry one. Each costs a signature check, some 40 ms at most, and there can
+be any number of good ones, so without a limit one block could cost minutes. With eight, and a publication of
+128 nodes, which takes 0.4 s, a block 0 came close to a second."""
 
 RootLayout = Literal["auto", 8, 16]
 """Setting `verification.root_layout`: the layout that blocks have; `auto` goes by the header's version."""

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 from gateway.blocks.errors import LedgerKeyError
-from gateway.limits import LEDGER_KEYS_MAX
 
 __all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "TrustedKeys", "VerificationMode"]
+
+LEDGER_KEYS_MAX: Final = 64
+"""Ledger keys that may be configured. A proof is tried against each key of its kind, 0.1 ms each at most."""
 
 VerificationMode = Literal["full", "hash"]
 """Setting `verification.mode`: `full` checks signatures; `hash` checks root and links, and that a proof is

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-
-from gateway.limits import RACE_HISTORY_BLOCKS
+from typing import Final
 
 __all__ = ["RaceHistory", "Won"]
+
+RACE_HISTORY_BLOCKS: Final = 100
+"""Blocks whose winners the status page shows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """What the publish arbiter remembers of a block and of a stream, and the settings that it goes by.
 
-Pure data: `gateway.race.facts` reads conclusions off them, `gateway.race.steps` changes them.
+Pure data: `gateway.race.arbiter` reads and changes them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BlockFacts:
     """Of the items received so far."""
     item_count: int = 0
     """Of the items received so far."""
-    turn: int = 0
+    order: int = 0
     """Its place in the order in which blocks were begun first, or read again, at whatever time."""
     begun_ns: int = 0
     """When its winner began it, or was read again."""

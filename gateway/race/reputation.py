@@ -1,6 +1,6 @@
 """What publishers have delivered and failed, and how long those who failed back off: the price of the race.
 
-Pure; the caller passes the time. `gateway.race.facts` asks before a publisher wins a block.
+Pure; the caller passes the time. `gateway.race.arbiter` asks before a publisher wins a block.
 
     a publisher            who pays for a block that it fails
     has delivered blocks   its own record, by name and address

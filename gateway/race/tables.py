@@ -25,6 +25,8 @@ from typing import Final
 __all__ = [
     "BLOCK_TABLE",
     "CONSEQUENCES",
+    "GONE",
+    "LIVE",
     "ON_HEADER",
     "STREAM_TABLE",
     "BlockEvent",
@@ -132,6 +134,10 @@ class StreamState(_Key):
     ENDED = "the node has ended it; what still comes is drained"
 
 
+GONE: Final = (StreamState.FINISHED, StreamState.ENDED)
+"""The states of a stream on which no further block comes."""
+
+
 class StreamEvent(_Key):
     """What can come on a stream, after its form was checked."""
 
@@ -223,6 +229,11 @@ class BlockState(_Key):
     VERIFIED = "root hash and proof are right; waits for the block before it"
     COMMITTING = "linked to the block before it; on its way to disk, here and wherever else it has to be"
     COMMITTED = "on disk and acknowledged"
+
+
+# Tuples, since to find a member of an enum in a set takes longer than to compare it with a few.
+LIVE: Final = (BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
+"""The states of a block that an attempt is in flight for."""
 
 
 class BlockEvent(_Key):

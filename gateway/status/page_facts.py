@@ -12,9 +12,8 @@ from typing import Final
 from gateway import __version__
 from gateway.identity import is_vouched_for
 from gateway.pipeline.conductor import Conductor
-from gateway.race.facts import GONE
 from gateway.race.records import StreamFacts
-from gateway.race.tables import StreamState
+from gateway.race.tables import GONE, StreamState
 from gateway.settings.table import Settings
 from gateway.status.findings import Finding
 from gateway.status.status_page import PublisherStatus, Status

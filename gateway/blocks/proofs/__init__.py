@@ -36,7 +36,6 @@ from gateway.blocks.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from gateway.blocks.refusal import Fault, Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
 from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.limits import QUICK_PROOFS_BYTES_MAX, QUICK_SIGNATURES_MAX
 
 __all__ = [
     "SIGN_THE_ROOT",
@@ -47,6 +46,12 @@ __all__ = [
     "kind_of_proof",
     "signs_root",
 ]
+
+QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
+"""Bytes of a block's proofs up to which they are looked at there, 0.03 ms. An Ed25519 proof has 75."""
+QUICK_SIGNATURES_MAX: Final = 8
+"""Proofs of a block, times Ed25519 keys that may have signed it, up to which they are checked in the event
+loop: each takes 0.05 ms, and that twice where the root of the other layout is tried too."""
 
 
 class ProofKind(StrEnum):

@@ -22,9 +22,12 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from gateway.blocks.errors import ProofDataError
-from gateway.limits import ADDRESS_BOOK_NODES_MAX, ADDRESS_BOOK_SIZE_MAX
+from gateway.limits import ADDRESS_BOOK_NODES_MAX
 
 __all__ = ["AddressBook", "key_of_entry", "read_address_book", "rsa_key"]
+
+ADDRESS_BOOK_SIZE_MAX: Final = 8 << 20
+"""Bytes of an address book in JSON; each node needs some thousand."""
 
 _WHAT: Final = "address book"
 _NODE_ID_MAX: Final = (1 << 31) - 1

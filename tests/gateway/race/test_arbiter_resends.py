@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.race import steps as race_steps
+from gateway.race import arbiter as race_arbiter
 from gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
@@ -103,7 +103,7 @@ def test_a_pardon_is_for_the_next_block_alone() -> None:
 
 def test_of_those_that_are_gone_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each could come with another name, as long as nobody brings the block."""
-    monkeypatch.setattr(race_steps, "BLAMED_PUBLISHERS_KEPT", 3)
+    monkeypatch.setattr(race_arbiter, "BLAMED_PUBLISHERS_KEPT", 3)
     race = Race(8)
     race.connect("Alice", "Bob")
     race.header("Alice", 9)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.limits import RACE_HISTORY_BLOCKS
-from gateway.race.history import RaceHistory, Won
+from gateway.race.history import RACE_HISTORY_BLOCKS, RaceHistory, Won
 
 
 def test_nothing_won_is_nothing() -> None:

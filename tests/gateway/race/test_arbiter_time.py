@@ -9,7 +9,7 @@ import pytest
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race.actions import Action, AttemptId, PublisherId, Resend, SendResponse
-from gateway.race.facts import RaceError
+from gateway.race.arbiter import RaceError
 from gateway.race.records import RaceRules
 from gateway.race.tables import BlockState, Failure
 from tests.gateway.racing import HEADER, ITEM, PROOF, SECOND_NS, Race, race_of_three
