@@ -238,12 +238,12 @@ class Arbiter:
     def connected(
         self, publisher_id: PublisherId, name: str, now_ns: int, *, address: str = "", is_peer: bool = False
     ) -> list[Action]:
-        """A publisher has opened a stream.
+        """A publisher opens a stream.
 
         Args:
-            name: who it is; two streams may have the same.
-            address: the network address that it comes from; many may have the same.
-            is_peer: it is this node's own subscription to another node, which a standby takes as well.
+            name: the publisher's; several streams may share it.
+            address: its network address; several publishers may share it.
+            is_peer: the stream is this node's own subscription to another node. A standby takes it as well.
         """
         self._now_ns = now_ns
         if publisher_id in self.streams:
@@ -269,7 +269,7 @@ class Arbiter:
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
         elif len(alone) == 1 and not alone[0].is_peer and (block := alone[0].block) is not None:
-            block.used_ns = 0  # somebody else could bring it from now on
+            block.used_ns = 0  # its time runs only now that somebody else could bring it
             block.runs_from_ns = block.timed_from_ns = now_ns
         return self._settle()
 
@@ -283,11 +283,11 @@ class Arbiter:
         kinds: Sequence[int],
         proven: bool = False,
     ) -> list[Action]:
-        """An item set that begins with the header of block `number`; `kinds`, `proven` as for `items`."""
+        """An item set begins with the header of block `number`; `kinds` and `proven` are as for `items`."""
         self._now_ns = self.now_ns = now_ns
         stream = self.stream(publisher_id)
         message = _Message(now_ns, "", number, items, kinds, proven)
-        if stream.block is not None:  # which it leaves
+        if stream.block is not None:  # the stream leaves it for this one
             asked, behind = stream.asked_for, stream.behind_from
             message.reason = f"got the header of block {number}, expected the rest of the block"
             if stream.block.number == number:
@@ -308,12 +308,12 @@ class Arbiter:
         proven: bool,
         only_proofs: bool,
     ) -> list[Action]:
-        """An item set without a header.
+        """An item set has no header.
 
         Args:
             kinds: the items' field numbers; handed on in `Append`.
-            proven: it ends with a proof.
-            only_proofs: it has nothing but proofs.
+            proven: the set ends with a proof.
+            only_proofs: the set has nothing but proofs.
         """
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
@@ -323,7 +323,7 @@ class Arbiter:
         return self._react(stream, StreamEvent.PROOFS if only_proofs else StreamEvent.ITEMS, message)
 
     def block_end(self, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
-        """The message end_of_block."""
+        """The publisher sends end_of_block."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         current = stream.block.number if stream.block is not None else stream.last_ended
@@ -342,11 +342,11 @@ class Arbiter:
         is_error: bool = False,
         reason: str = "",
     ) -> list[Action]:
-        """The message EndStream.
+        """The publisher sends EndStream.
 
         Args:
-            target: the block that this node has to take from others, where it said TOO_FAR_BEHIND.
-            is_error: it said ERROR.
+            target: the block that TOO_FAR_BEHIND names: this node has to get it from others.
+            is_error: the code is ERROR.
             reason: for the log.
         """
         self._now_ns = now_ns
@@ -360,7 +360,7 @@ class Arbiter:
         return self._react(stream, StreamEvent.GOODBYE, message)
 
     def half_closed(self, publisher_id: PublisherId, now_ns: int) -> list[Action]:
-        """The publisher closed its sending side in order; it still hears of the blocks that it offered."""
+        """The publisher closes its sending side in order; it still hears of the blocks that it offered."""
         self._now_ns = now_ns
         message = _Message(now_ns, "the publisher closed its side")
         return self._react(self.stream(publisher_id), StreamEvent.GOODBYE, message)
@@ -368,12 +368,15 @@ class Arbiter:
     def left(
         self, publisher_id: PublisherId, now_ns: int, reason: str = "the connection is gone"
     ) -> list[Action]:
-        """The stream is gone: broken, cancelled, or closed after the node ended it. Said once, always."""
+        """The stream is gone: broken, cancelled, or closed after the node ended it.
+
+        The caller reports this exactly once for every stream.
+        """
         self._now_ns = now_ns
         return self._react(self.stream(publisher_id), StreamEvent.LOST, _Message(now_ns, reason))
 
     def bad_request(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
-        """A message that breaks the protocol in itself; `reason` says what, got, expected."""
+        """A message breaks the protocol by its form; `reason` says what, got, expected."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
@@ -381,7 +384,7 @@ class Arbiter:
         return self._settle()
 
     def publisher_failed(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
-        """Handling this publisher's message went wrong on our side; the others go on."""
+        """The node failed to handle this publisher's message; the others go on."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
@@ -391,7 +394,7 @@ class Arbiter:
     # --- events from the node ------------------------------------------------------------------------------
 
     def verified(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
-        """Root hash and proof are right. Late news of a dropped attempt is ignored."""
+        """Root hash and proof are right. A late verdict on a dropped attempt is ignored."""
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
@@ -415,8 +418,8 @@ class Arbiter:
         """The block cannot be accepted; `reason` says what, got, expected.
 
         Args:
-            failure: REFUSED: structure, root hash, link or proof is wrong. UNCHECKED: nobody can tell here.
-                DISPUTED: the link is wrong, and it may be that the node's own last block is.
+            failure: REFUSED: structure, root hash, link or proof is wrong. UNCHECKED: this node cannot tell.
+                DISPUTED: the link is wrong, and the node's own last block may be to blame.
         """
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
@@ -425,7 +428,7 @@ class Arbiter:
         return self._settle()
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
-        """The block is on disk, and wherever else it has to be: it is acknowledged."""
+        """The block is on disk, and wherever else it has to be. Acknowledge it."""
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is None:
@@ -444,9 +447,9 @@ class Arbiter:
         return self._settle()
 
     def commit_failed(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
-        """The disk refused. This block and all above it are dropped, and every publisher is ended.
+        """The disk refused the block: drop it and all above it, and end every publisher.
 
-        Those below it are on disk and wait to be acknowledged: they stay.
+        The blocks below it are on disk and wait for their acknowledgement: they stay.
         """
         self._now_ns = now_ns
         failed = self.attempts.get(attempt_id)
@@ -457,7 +460,7 @@ class Arbiter:
         return self._settle()
 
     def disk_recovered(self) -> None:
-        """The disk takes writes again: new streams are welcome."""
+        """The disk takes writes again: accept new streams."""
         self.persistence_failed = None
 
     def shutdown(self, now_ns: int) -> list[Action]:
@@ -469,15 +472,15 @@ class Arbiter:
         return self._close_doors()
 
     def give_up(self, now_ns: int) -> list[Action]:
-        """The time of a shutdown is over: end every stream with SUCCESS, whatever is not finished."""
+        """The time for a shutdown is over: end every stream with SUCCESS, finished or not."""
         self._now_ns = now_ns
         self._end_all(EndStatus.SUCCESS, self._closing_reason())
         return self._settle()
 
     def retire(self, reason: str, now_ns: int) -> list[Action]:
-        """As `shutdown`, but not for good: publishers are sent elsewhere until `reinstate`.
+        """Do as `shutdown`, but only until `reinstate`, and go on taking blocks from peers.
 
-        A retired node takes blocks from its peers only. `reason` is for the log.
+        `reason` is for the log.
         """
         self._now_ns = now_ns
         if self.retired is not None or self.shutting_down:
@@ -486,7 +489,7 @@ class Arbiter:
         return self._close_doors()
 
     def reinstate(self) -> None:
-        """Publishers are welcome again; so is the block that was given up when the node retired."""
+        """Accept publishers again, and the block that was given up when the node retired."""
         self.retired = None
         self.idle = self.shutting_down and self.idle
 
@@ -496,7 +499,7 @@ class Arbiter:
         for stream in list(self.streams.values()):
             owed_at = self.owed_deadline(stream)
             if owed_at is not None and now_ns >= owed_at:
-                # No later block has come whose acknowledgement would have said it too.
+                # No later acknowledgement has come, which would have covered this one.
                 stream.owed_since_ns, stream.has_heard = None, True
                 self._send(stream, Acknowledgement(stream.hears_from - 1))
             at = self.stream_deadline(stream)
@@ -521,16 +524,16 @@ class Arbiter:
         return self._settle()
 
     def forget_catch_up_target(self) -> None:
-        """The target was wrong, as far as anybody can tell: the next one is told, though it be lower."""
+        """The target seems to be wrong: report the next one even if it is lower."""
         self.catch_up_target = None
 
     def hold_back(self, publisher_id: PublisherId) -> None:
-        """The shell does not read this publisher, because `may_read` says no: no time limit runs for it."""
+        """The caller stops reading this publisher, as `may_read` says: no time limit runs for it."""
         self.stream(publisher_id).held_back = True
         self._deadline_is_known = False
 
     def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """The shell reads this publisher again: its time begins anew."""
+        """The caller reads this publisher again: its time starts anew."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         stream.held_back, self._deadline_is_known = False, False
@@ -539,12 +542,12 @@ class Arbiter:
             self._begin_time(stream.block)
 
     def delay(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """The shell keeps a message of this publisher for a while: none of its time passes."""
+        """The caller keeps a message of this publisher for a while: its time stops."""
         stream = self.stream(publisher_id)
         stream.delayed_from_ns, self._deadline_is_known = now_ns, False
 
     def go_on(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """The message that was kept is told now: the publisher's time goes on where it was."""
+        """The kept message follows now: the publisher's time goes on where it stopped."""
         stream = self.stream(publisher_id)
         from_ns, stream.delayed_from_ns, self._deadline_is_known = stream.delayed_from_ns, None, False
         if from_ns is None:
@@ -556,7 +559,7 @@ class Arbiter:
                 block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int, now_ns: int) -> None:
-        """The node did not run for so long, up to now, and heard nobody: nobody's time has passed."""
+        """The node did not run for so long, up to now, and heard nobody: take this off everybody's time."""
         self._deadline_is_known = False
         for stream in self.streams.values():
             stream.since_ns = min(now_ns, stream.since_ns + for_ns)
@@ -568,33 +571,33 @@ class Arbiter:
         self.lowest_since_ns = min(now_ns, self.lowest_since_ns + for_ns)
         self.skipped_ns = min(now_ns, self.skipped_ns + for_ns) if self.skipped_ns else 0
 
-    # --- FACTS
+    # --- the race as it stands ---------------------------------------------------------------------------
 
     @property
     def is_closing(self) -> bool:
-        """Whether the node finishes what is complete and takes nothing more."""
+        """The node finishes what is complete and takes nothing more."""
         return self.shutting_down or (self.retired is not None and not self.idle)
 
     @property
     def source_count(self) -> int:
-        """How many streams are connected and not ended: publishers, and this node's own subscriptions."""
+        """Number of streams on which blocks may come: publishers' and this node's own subscriptions."""
         return sum(stream.state not in GONE for stream in self.streams.values())
 
     @property
     def publisher_count(self) -> int:
-        """How many of these are publishers."""
+        """Number of these that are publishers'."""
         return sum(not stream.is_peer and stream.state not in GONE for stream in self.streams.values())
 
     @property
     def next_number(self) -> int:
-        """L + 1: the block that will be committed next; 0 for a node that begins with whatever is offered."""
+        """L + 1: the block that is committed next; 0 for a node that begins with whatever is offered."""
         if self.last_number is not None:
             return self.last_number + 1
         return self.first_number or 0
 
     @property
     def has_beginning(self) -> bool:
-        """Whether it is settled with which block the chain begins here."""
+        """The first block of the chain on this node is settled."""
         return self.last_number is not None or not self.begins_anywhere
 
     @property
@@ -603,7 +606,7 @@ class Arbiter:
         return self.next_number if self._highest_live is None else self._highest_live + 1
 
     def next_unstreamed_for(self, stream: StreamFacts) -> int:
-        """U as it is for a publisher that failed block U and may not send it: it goes on behind that."""
+        """Return U for one publisher: above the blocks from U on that it failed and may not send."""
         number = self.next_unstreamed
         while (
             (block := self.blocks.get(number)) is not None
@@ -613,12 +616,59 @@ class Arbiter:
             number += 1
         return number
 
+    def is_unbegun(self) -> bool:
+        """Return whether the node is empty, holds no block, and begins with whichever is offered."""
+        if not self.begins_anywhere or self.last_number is not None:
+            return False
+        return not any(block.state in LIVE for block in self.blocks.values())
+
+    def is_finishing(self) -> bool:
+        """Return whether block L + 1 is in flight."""
+        block = self.blocks.get(self.next_number)
+        return block is not None and block.state in LIVE
+
+    def sent_blocks(self) -> Iterable[BlockFacts]:
+        """Return the blocks that are being sent."""
+        return self._sent.values()
+
+    def lowest_sent(self) -> BlockFacts | None:
+        """Return the lowest block that is being sent, whatever is below it."""
+        return self._sent[min(self._sent)] if self._sent else None
+
+    def slowest(self) -> BlockFacts | None:
+        """Return the block that all others wait for: it is being sent, and all below it are received.
+
+        All blocks below the lowest one that is being sent are held, unless one of them is open.
+        """
+        block = self.lowest_sent()
+        return block if block is not None and all(number > block.number for number in self._open) else None
+
+    def awaits(self, stream: StreamFacts) -> bool:
+        """Return whether a block that the stream has offered is in flight, or to be acknowledged late."""
+        return stream.owed_since_ns is not None or any(
+            block.state in LIVE and block.number <= stream.offered_max for block in self.blocks.values()
+        )
+
+    def is_held_back(self, block: BlockFacts) -> bool:
+        """Return whether the caller does not read the block's winner now."""
+        winner = None if block.winner is None else self.streams.get(block.winner)
+        return winner is not None and winner.held_back
+
+    def stream(self, publisher_id: PublisherId) -> StreamFacts:
+        """Return the stream of this id. Raises RaceError if there is none."""
+        stream = self.streams.get(publisher_id)
+        if stream is None:
+            raise RaceError(f"publisher {publisher_id}: not connected")
+        return stream
+
+    # --- memory ------------------------------------------------------------------------------------------
+
     def is_full(self) -> bool:
-        """Whether no more bytes should come in but those that free memory."""
+        """Return whether no more bytes may come in but those that free memory."""
         return self.inflight_bytes >= self.rules.inflight_bytes_max
 
     def is_full_for(self, stream: StreamFacts) -> bool:
-        """Whether no more bytes should come in from this publisher, or from its address, but those."""
+        """Return whether the same holds for this publisher or its address."""
         if self.is_full():
             return True
         rules = self.rules
@@ -628,13 +678,13 @@ class Arbiter:
         )
 
     def may_read(self, publisher_id: PublisherId) -> bool:
-        """Tell whether the shell may take another message from this publisher now.
+        """Return whether the caller may take another message from this publisher now.
 
-        When all is full, or its own share is, only what leads to block L + 1 goes on, since only its commit
-        frees memory: the publisher that sends it; while nobody does, each that may send it and is therefore
-        to be heard. What these still send of later blocks is dropped then (`is_in_the_way`), so that it costs
-        no memory. So no limit stops the race, whoever holds what: L + 1 is being sent by somebody who is
-        read, or is to be sent by those who are read, or is held whole and will be committed.
+        When memory is full, or the publisher's share is, only the commit of block L + 1 frees some. So the
+        caller reads the publisher that sends L + 1, or, while nobody does, all that may send it; what these
+        still send of later blocks is dropped (`is_in_the_way`). No limit can stop the race in this way:
+        L + 1 is sent by a publisher that is read, may be sent by those that are read, or is held whole and
+        will be committed.
         """
         if self.inflight_bytes < self.rules.full_bytes_min:
             return True
@@ -644,7 +694,7 @@ class Arbiter:
         return self.next_number not in self.blocks or self.is_awaited(publisher_id)
 
     def is_awaited(self, publisher_id: PublisherId) -> bool:
-        """Whether block L + 1 is there, and this publisher sends it, or may send it while nobody does."""
+        """Return whether block L + 1 was begun and this publisher sends it, or may while nobody does."""
         block, stream = self.blocks.get(self.next_number), self.streams.get(publisher_id)
         if block is None or stream is None:
             return False
@@ -653,10 +703,9 @@ class Arbiter:
         return block.state is BlockState.STREAMING and stream.block is block
 
     def is_in_the_way(self, stream: StreamFacts) -> bool:
-        """Whether it is full, nobody sends L + 1, and the stream sends a later block but is to go back.
+        """Return whether memory is full and the stream sends a later block instead of the missing L + 1.
 
-        That block it would drop anyway, once it has read what it was asked, or is asked now: it goes on from
-        there upward, also where the block that it was asked for is safe by now.
+        The publisher will drop that block itself when it reads that it was asked for L + 1.
         """
         if self.inflight_bytes < self.rules.full_bytes_min or stream.block is None:
             return False
@@ -667,22 +716,10 @@ class Arbiter:
             stream.asked_for is not None or self.may_send(stream, wanted.number)
         )
 
-    def next_deadline_ns(self) -> int | None:
-        """When `tick` has something to do at the latest; None: no time limit is running."""
-        if not self._deadline_is_known:
-            self._deadline_ns, self._deadline_is_known = self._find_deadline_ns(), True
-        return self._deadline_ns
-
-    def _find_deadline_ns(self) -> int | None:
-        deadlines = [self.block_deadline(self.slowest()), self.pardon_deadline()]
-        for stream in self.streams.values():
-            # Asked after every event, of every stream: most have no time limit of their own.
-            if stream.state in _TIMED or stream.owed_since_ns is not None:
-                deadlines += (self.stream_deadline(stream), self.owed_deadline(stream))
-        return min(filter(None, deadlines), default=None)
+    # --- where a block stands, and who goes first --------------------------------------------------------
 
     def standing_of(self, number: int, stream: StreamFacts) -> Standing:
-        """Where block `number` stands for a publisher."""
+        """Return where block `number` stands for a publisher."""
         anywhere = self.is_unbegun()
         if number < self.next_number and not anywhere:
             if self.last_number is None or number < (self.first_number or 0):
@@ -695,7 +732,7 @@ class Arbiter:
             return Standing.HEADER_OF_NEWCOMER if gives_way else Standing.STREAMING
         if block is not None and block.state in LIVE:
             return Standing.HELD
-        # The number that means "no block" is ahead wherever the chain begins, and wherever it ends.
+        # The number that means "no block" is ahead, wherever the chain begins or ends.
         if number > BLOCK_NUMBER_MAX:
             return Standing.AHEAD
         if not anywhere and number > (unstreamed := self.next_unstreamed_for(stream)):
@@ -708,12 +745,12 @@ class Arbiter:
         return Standing.WANTED_BUT_P_STANDS_BACK
 
     def may_send(self, stream: StreamFacts, number: int) -> bool:
-        """Whether a publisher may win a block that nobody sends: nobody else who is connected goes first."""
+        """Return whether a publisher may win a block that nobody sends: no other connected one goes first."""
         back = self.stands_back(stream, number)
         return not back or back <= self.least_back(number)
 
     def least_back(self, number: int) -> int:
-        """How far those who are connected stand back for a block, who do so least."""
+        """Return the lowest `stands_back` of the connected publishers for a block."""
         held = self._held() if number > self.next_number else None
         first = self.streams.get(self._before_others or PublisherId(0))
         if first is not None and self._is_waited_for(first) and not self.stands_back(first, number, held):
@@ -731,14 +768,14 @@ class Arbiter:
         return stream.state not in GONE and not stream.let_pass
 
     def stands_back(self, stream: StreamFacts, number: int, held: _Held | None = None) -> int:
-        """How far a publisher stands back for a block that nobody sends; 0: behind nobody.
+        """Return how far a publisher stands back for a block that nobody sends; 0: behind nobody.
 
-        First by what it backs off for, then for having failed this very block, then by what it holds already.
+        The backoff weighs most, then a failure of this very block, then the blocks that it holds open.
 
         Args:
             stream: the publisher's.
             number: of the block.
-            held: what is held open above L + 1, where that is known.
+            held: the blocks held open above L + 1, if the caller has counted them.
         """
         block = self.blocks.get(number)
         is_blamed = block is not None and stream.name in block.blamed
@@ -750,10 +787,10 @@ class Arbiter:
         return back + self.share_of(stream, held or self._held()) if number > self.next_number else back
 
     def share_of(self, stream: StreamFacts, held: _Held) -> int:
-        """Which share of open blocks is used up: 3 its own, 2 its address's, 1 all newcomers'; 0: none.
+        """Return the share of open blocks that is used up: 3 its own, 2 its address's, 1 newcomers'; 0: none.
 
-        Whoever it is may hold one block open without items coming. Newcomers may hold few, with or without: a
-        header that came just now is nothing either, of one who has delivered no block.
+        Any publisher may hold one quiet block open. Newcomers may hold few blocks open, quiet or not, and a
+        newcomer's block is quiet while only its header has come.
         """
         who = stream.name, stream.address
         if who in held.quiet:
@@ -766,7 +803,7 @@ class Arbiter:
         return 1 if held.in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
 
     def _held(self) -> _Held:
-        """What publishers hold open."""
+        """Count the blocks that publishers hold open."""
         held = _Held()
         for block in self.sent_blocks():
             who = block.winner_name, block.winner_address
@@ -779,7 +816,7 @@ class Arbiter:
         return held
 
     def _is_quiet(self, block: BlockFacts) -> bool:
-        """Whether nothing has come for a block for a while, though its winner is read."""
+        """Return whether nothing has come for a block for a while, though its winner is read."""
         winner = None if block.winner is None else self.streams.get(block.winner)
         if winner is None or winner.held_back or winner.delayed_from_ns is not None:
             return False
@@ -787,10 +824,10 @@ class Arbiter:
         return timeout_ns > 0 and self.now_ns >= winner.since_ns + timeout_ns // QUIET_PART
 
     def gives_way(self, block: BlockFacts, stream: StreamFacts) -> bool:
-        """Whether a block that is being sent goes to another publisher, who offers it.
+        """Return whether a block that is being sent goes to another publisher that offers it.
 
-        While newcomers have failed of late, one who delivers blocks is preferred to a newcomer of whose block
-        nothing but the header has come. In peace the first is the first.
+        While newcomers have failed of late, a publisher that delivers blocks takes the block from a newcomer
+        that has sent the header alone. Otherwise the first to offer a block keeps it.
         """
         if block.item_count > 1 or not block.is_counted or stream.is_peer or not self.has_beginning:
             return False
@@ -802,64 +839,28 @@ class Arbiter:
             and not self.stands_back(stream, block.number)
         )
 
-    def awaits(self, stream: StreamFacts) -> bool:
-        """Whether a block that the stream has offered is still in flight, or to be acknowledged late."""
-        return stream.owed_since_ns is not None or any(
-            block.state in LIVE and block.number <= stream.offered_max for block in self.blocks.values()
-        )
+    # --- time limits -------------------------------------------------------------------------------------
 
-    def is_finishing(self) -> bool:
-        """Whether block L + 1 is in flight."""
-        block = self.blocks.get(self.next_number)
-        return block is not None and block.state in LIVE
+    def next_deadline_ns(self) -> int | None:
+        """Return when the caller must call `tick` at the latest; None: no time limit is running."""
+        if not self._deadline_is_known:
+            self._deadline_ns, self._deadline_is_known = self._find_deadline_ns(), True
+        return self._deadline_ns
 
-    def is_unbegun(self) -> bool:
-        """An empty node that begins with whatever block is offered, while it holds none."""
-        if not self.begins_anywhere or self.last_number is not None:
-            return False
-        return not any(block.state in LIVE for block in self.blocks.values())
-
-    def slowest(self) -> BlockFacts | None:
-        """The block that all others wait for: it is being sent, and all below it are received.
-
-        All blocks below the lowest one that is being sent are held, unless one of them is open.
-        """
-        block = self.lowest_sent()
-        return block if block is not None and all(number > block.number for number in self._open) else None
-
-    def sent_blocks(self) -> Iterable[BlockFacts]:
-        """The blocks that are being sent."""
-        return self._sent.values()
-
-    def lowest_sent(self) -> BlockFacts | None:
-        """The lowest block that is being sent, whatever is below it."""
-        return self._sent[min(self._sent)] if self._sent else None
-
-    def is_stalled(self, block: BlockFacts) -> bool:
-        """Whether another publisher has begun and completed a block `stall_blocks` ahead since this one."""
-        ahead = self.rules.stall_blocks
-        if not ahead or self.next_unstreamed <= block.number + ahead or self.is_held_back(block):
-            return False
-        return any(
-            other.number >= block.number + ahead
-            and other.state in LIVE
-            and other.state is not BlockState.STREAMING
-            and other.winner_name != block.winner_name
-            and other.order > block.order
-            for other in self.blocks.values()
-        )
-
-    def is_held_back(self, block: BlockFacts) -> bool:
-        """Whether its winner is not read now."""
-        winner = None if block.winner is None else self.streams.get(block.winner)
-        return winner is not None and winner.held_back
+    def _find_deadline_ns(self) -> int | None:
+        deadlines = [self.block_deadline(self.slowest()), self.pardon_deadline()]
+        for stream in self.streams.values():
+            # This runs after every event for every stream, and most have no time limit of their own.
+            if stream.state in _TIMED or stream.owed_since_ns is not None:
+                deadlines += (self.stream_deadline(stream), self.owed_deadline(stream))
+        return min(filter(None, deadlines), default=None)
 
     def block_deadline(self, block: BlockFacts | None) -> int | None:
-        """When the winner of the block that all others wait for must have completed it; None: never.
+        """Return when the winner of the block that all others wait for must have completed it; None: never.
 
-        A publisher that is alone may take its time as long as it goes on sending: nobody else could bring the
-        block. So may a peer that sends history, unless a publisher has that block, too: a large block over a
-        slow line would never come otherwise.
+        A publisher that is alone has time as long as it goes on sending: nobody else could bring the block.
+        So has a peer that sends history, unless a publisher has the block too: otherwise a large block would
+        never come over a slow line.
         """
         if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
             return None
@@ -876,7 +877,7 @@ class Arbiter:
         return since_ns + self.rules.block_timeout_ns
 
     def _others_offer(self, block: BlockFacts) -> bool:
-        """Whether a publisher that is connected has come to a block, so that it could send it."""
+        """Return whether a connected publisher has offered this block or a later one, so that it has it."""
         return any(
             stream.offered_max >= block.number
             for stream in self.streams.values()
@@ -884,9 +885,9 @@ class Arbiter:
         )
 
     def pardon_deadline(self) -> int | None:
-        """When those who stand back may bring block L + 1 all the same; None: never, or they may.
+        """Return when those who stand back may send block L + 1 all the same; None: never, or they may now.
 
-        The others had the time of a whole block to offer it, and have not: the chain must not wait for them.
+        By then the others had the time of a whole block to offer it: the chain must not wait for them.
         """
         number, timeout_ns = self.next_number, self.rules.block_timeout_ns
         block = self.blocks.get(number)
@@ -901,63 +902,66 @@ class Arbiter:
         return max(block.opened_ns, self.lowest_since_ns) + timeout_ns
 
     def _is_passed(self, number: int) -> bool:
-        """Whether somebody has passed a block, who would come back for it if it were asked."""
+        """Return whether a publisher has passed a block, and would come back if it were asked for it."""
         return any(
             stream.next_offer is not None and stream.next_offer > number and stream.state not in GONE
             for stream in self.streams.values()
         )
 
     def stream_deadline(self, stream: StreamFacts) -> int | None:
-        """When the stream's own time limit runs out; None: none is running."""
+        """Return when the stream's own time limit runs out; None: none is running."""
         if stream.state is StreamState.FINISHED and stream.closes_at_ns:
-            return stream.closes_at_ns  # whatever it still sends
+            return stream.closes_at_ns  # even if it goes on sending
         if stream.held_back or stream.delayed_from_ns is not None:
-            return None  # what it has sent since is not read, or not told
-        # A peer always says where a block ends, and its line may be slow between two proofs.
+            return None  # it may have sent more that is not read, or not reported
+        # A peer always sends end_of_block, and its line may be slow between two proofs.
         if stream.state is StreamState.PROVEN and not stream.is_peer:
             return stream.since_ns + self.rules.proof_idle_ns
-        # Nobody knows when there is a block for a peer to send; its subscription has time limits of its own.
+        # A peer may have no block to send for long; its subscription has time limits of its own.
         if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns and not stream.is_peer:
             return stream.since_ns + self.rules.idle_timeout_ns
         return None
 
     def owed_deadline(self, stream: StreamFacts) -> int | None:
-        """When the stream must hear that what it skipped is safe; None: nothing is owed."""
+        """Return when the stream must hear that the block that it skipped is safe; None: nothing is owed."""
         if stream.owed_since_ns is None or stream.state is StreamState.ENDED:
             return None
         return stream.owed_since_ns + self.rules.late_acknowledgement_ns
 
-    def stream(self, publisher_id: PublisherId) -> StreamFacts:
-        """The connected stream of this id.
+    def is_stalled(self, block: BlockFacts) -> bool:
+        """Return whether another publisher began later and completed a block `stall_blocks` ahead."""
+        ahead = self.rules.stall_blocks
+        if not ahead or self.next_unstreamed <= block.number + ahead or self.is_held_back(block):
+            return False
+        return any(
+            other.number >= block.number + ahead
+            and other.state in LIVE
+            and other.state is not BlockState.STREAMING
+            and other.winner_name != block.winner_name
+            and other.order > block.order
+            for other in self.blocks.values()
+        )
 
-        Raises:
-            RaceError: there is none.
-        """
-        stream = self.streams.get(publisher_id)
-        if stream is None:
-            raise RaceError(f"publisher {publisher_id}: not connected")
-        return stream
-
-    # --- what the tables ask for ---------------------------------------------------------------------------
+    # --- reactions: the steps that STREAM_TABLE names ------------------------------------------------------
 
     def _react(self, stream: StreamFacts, event: StreamEvent, message: _Message) -> list[Action]:
-        """Do what STREAM_TABLE says, step by step."""
+        """Take the steps that STREAM_TABLE names for this event."""
         reactions = STREAM_TABLE[stream.state][event]
         for reaction in reactions:
             self._steps[reaction](stream, message)
         if reactions == _APPEND_ONLY and stream.block is not None:
-            # The hot path: nothing else can have changed but a time limit, behind a proof and for a peer.
+            # The hot path: at most a time limit has changed, behind a proof or for a peer.
             if stream.state is StreamState.PROVEN or stream.is_peer:
                 self._deadline_is_known = False
             return self._take()
         if reactions == _OFFER_ONLY and self._has_only_skipped(stream):
-            return self._take()  # so it is with all but one of the headers of a block
+            return self._take()  # the case of all but one of the headers of a block
         return self._settle()
 
     def _has_only_skipped(self, stream: StreamFacts) -> bool:
-        """Whether an offer has changed no more than where its stream stands, and block L + 1 is in flight.
+        """Return whether an offer has changed its own stream alone, while block L + 1 is in flight.
 
-        Nothing follows from that: no block is in another state, none is to be asked for, no time limit began.
+        Then `_settle` has nothing to do: no block changed its state, and no time limit began.
         """
         actions = self._actions
         if (
@@ -967,10 +971,10 @@ class Arbiter:
         ):
             return False
         if stream.owed_since_ns is not None:
-            return False  # an acknowledgement in time
+            return False  # the stream waits for a late acknowledgement, which has a time limit
         lowest_sent = self.lowest_sent()
         if lowest_sent is not None and not lowest_sent.is_counted:
-            return False  # a peer's: its time limit depends on who else has come to it
+            return False  # a peer's: its time limit depends on who else has offered the block
         block = self.blocks.get(self.next_number)
         return block is not None and block.state in LIVE
 
@@ -978,10 +982,10 @@ class Arbiter:
         number = message.number
         self._note_way(stream, number)
         if stream.state is StreamState.FRESH:
-            self._deadline_is_known = False  # its own has ended
+            self._deadline_is_known = False  # the limit for its first header has ended
         stream.state, stream.stray_count = StreamState.DROPPING, 0
         answer = None if self.is_closing else ON_HEADER[self._standing(stream, message)]
-        # What nobody may send yet is no block that it could hear of.
+        # A publisher that is behind hears nothing more of the block that it offered.
         if answer is not HeaderAnswer.BEHIND and number > stream.offered_max:
             stream.offered_max = number
         if answer is None:
@@ -992,7 +996,7 @@ class Arbiter:
             if number < stream.hears_from and not stream.has_heard and stream.owed_since_ns is None:
                 stream.owed_since_ns = message.now_ns
             if number == self.next_number and not self.skipped_ns and number not in self.blocks:
-                self.skipped_ns = message.now_ns  # by one who stands back: others have their time from now on
+                self.skipped_ns = message.now_ns  # it stands back: the others' time runs from now on
             self._send(stream, Skip(number))
         elif answer is HeaderAnswer.BEHIND:
             self._offered_ahead(number)
@@ -1009,7 +1013,7 @@ class Arbiter:
 
     def _standing(self, stream: StreamFacts, message: _Message) -> Standing:
         if message.failure is Failure.RESTARTED and self.blocks[message.number].state is BlockState.OPEN:
-            return Standing.STARTED_OVER  # it was dropped just now; behind a proof it would be whole
+            return Standing.STARTED_OVER  # dropped just now; behind a proof the block would be complete
         return self.standing_of(message.number, stream)
 
     def _note_way(self, stream: StreamFacts, number: int) -> None:
@@ -1020,8 +1024,8 @@ class Arbiter:
             stream.asked_for = asked = None
         if behind is not None and (number <= behind or behind < self.next_number):
             stream.behind_from = None
-        # A later block than it was asked for: that header was on its way when it was asked, or it finishes
-        # first what it is at. It comes back by itself, and is not to be asked twice.
+        # A later block than it was asked for: the publisher sent that header before it read the request, or
+        # finishes its block first. It comes back by itself and must not be asked twice.
         stream.next_offer = number + 1 if asked is None else asked
 
     def _accept(self, stream: StreamFacts, message: _Message) -> None:
@@ -1044,9 +1048,7 @@ class Arbiter:
             stream.address,
         )
         block.is_counted = not stream.is_peer
-        if (
-            message.failure is not Failure.RESTARTED
-        ):  # who starts over has no more time: it could do so for ever
+        if message.failure is not Failure.RESTARTED:  # or a winner could start over for ever
             self._begin_time(block)
         self.attempts[block.attempt_id] = block
         stream.block, stream.state = block, StreamState.SENDING
@@ -1125,7 +1127,7 @@ class Arbiter:
         if self.pardoned == block.number:
             self.pardoned = None
         if not self.has_beginning and block.number == self.first_number:
-            # What was to follow this beginning has nothing to follow now: begin with whatever comes next.
+            # The blocks above have nothing to follow now: begin with whatever comes next.
             for other in list(self.blocks.values()):
                 if other.state in LIVE:
                     self._fail(other, Failure.NODE, "the block that the chain was to begin with has failed")
@@ -1139,7 +1141,7 @@ class Arbiter:
             self._end(winner, consequence.end_status, reason, proximate_number=block.number)
 
     def _blame(self, block: BlockFacts) -> None:
-        """Remember who failed a block; beyond the limit, of those who are connected alone. It pays."""
+        """Remember who failed a block, and have it pay; beyond the limit, remember connected ones alone."""
         block.blamed.add(block.winner_name)
         if len(block.blamed) > BLAMED_PUBLISHERS_KEPT:
             block.blamed &= {stream.name for stream in self.streams.values()}
@@ -1148,7 +1150,7 @@ class Arbiter:
         name, address = block.winner_name, block.winner_address
         self.now_ns = self._now_ns
         self._actions += self.reputations.failed(name, address, self._now_ns)
-        # What those hold who back off now has its time from when it was begun: what has had all of it falls.
+        # The time of their other blocks runs from when these were begun: some have had all of it.
         for other in self._sent.values():
             if other is self._timed or not other.is_counted or self.is_held_back(other):
                 continue
@@ -1160,7 +1162,7 @@ class Arbiter:
     # --- after every event ---------------------------------------------------------------------------------
 
     def _settle(self) -> list[Action]:
-        """Do what follows from the facts as they now are, and hand over the actions."""
+        """Do what follows from the new state of the race, and hand over the actions."""
         self._deadline_is_known, self.now_ns = False, self._now_ns
         self._link_next()
         self._end_stalled()
@@ -1180,10 +1182,10 @@ class Arbiter:
         return self._take()
 
     def _run_time(self) -> None:
-        """Have the time of the winner run that all wait for, and nobody's else.
+        """Have the time run of the winner that all wait for, and of nobody else.
 
-        It runs from when all below its block is received, stops when one of these fails, since that may be
-        wanted of it first, and goes on where it was when that one is received again.
+        It starts when all blocks below are received. It stops when one of these fails, since the winner may
+        have to bring that one first, and goes on when it is received again.
         """
         block, before, now_ns = self.slowest(), self._timed, self._now_ns
         if block is before:
@@ -1201,7 +1203,7 @@ class Arbiter:
         return actions
 
     def _link_next(self) -> None:
-        """Ask for the link check of the lowest verified block, if the one before it is linked."""
+        """Ask for the link check of the lowest block that is not linked, if it is verified."""
         number = max(self._link_from, self.next_number)
         while (block := self.blocks.get(number)) is not None and block.state is BlockState.COMMITTING:
             number += 1
@@ -1211,26 +1213,23 @@ class Arbiter:
             self._actions.append(CheckLink(block.attempt_id))
 
     def _end_stalled(self) -> None:
-        """End the winner that all wait for, if others are far ahead of it.
-
-        "If, while receiving a block from one node, another node completes a later block …"
-        """
+        """End the winner that all wait for if others are far ahead of it."""
         block = self.slowest()
         if block is not None and self.is_stalled(block):
             ahead = self.rules.stall_blocks
             self._fail(block, Failure.STALLED, f"a block {ahead} or more ahead is complete")
 
     def _send_back(self) -> None:
-        """If nobody sends block L + 1, ask those who will not offer it by themselves.
+        """If nobody sends block L + 1, ask those for it who will not offer it by themselves.
 
-        It has failed, or they have passed it while the chain was about to begin with a later one.
+        It has failed, or they have passed it while the chain was about to begin with a later block.
         """
         number = self.next_number
         block = self.blocks.get(number)
         is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
         if self.is_closing or not is_wanted:
             return
-        least: int | None = None  # found once, and only where somebody stands back
+        least: int | None = None  # computed once, and only if somebody stands back
         for stream in self.streams.values():
             if stream.next_offer is None or stream.next_offer <= number or stream.state in GONE:
                 continue
@@ -1241,7 +1240,7 @@ class Arbiter:
                 self._send(stream, Resend(number, None if block is None else block.failure))
 
     def _pardon(self) -> None:
-        """Let anybody bring block L + 1, and wait no more for those who could have."""
+        """Let anybody send block L + 1, and wait no more for those who went first."""
         number, least = self.next_number, self.least_back(self.next_number)
         for stream in self.streams.values():
             if stream.state not in GONE and self.stands_back(stream, number) <= least:
@@ -1251,7 +1250,7 @@ class Arbiter:
             block.blamed.clear()
 
     def _close_doors(self) -> list[Action]:
-        """Give up what is not complete; `_settle` ends the streams when what is complete is finished."""
+        """Give up incomplete blocks; `_settle` ends the streams once complete ones are finished."""
         for block in list(self.blocks.values()):
             if block.state is BlockState.STREAMING:
                 self._fail(block, Failure.NODE, self._closing_reason())
@@ -1270,7 +1269,7 @@ class Arbiter:
         self._index(block)
 
     def _index(self, block: BlockFacts) -> None:
-        """Take note of a block's new state."""
+        """Update the indexes for a block's new state."""
         number = block.number
         self._sent.pop(number, None)
         self._open.pop(number, None)
@@ -1285,19 +1284,19 @@ class Arbiter:
             self._highest_live = max(live, default=None)
 
     def _forget(self, block: BlockFacts) -> None:
-        """The attempt is over: free its bytes."""
+        """End the attempt and free its bytes."""
         self.attempts.pop(block.attempt_id, None)
         self._count_bytes(block, -block.held_bytes)
         block.size_bytes = block.item_count = 0
 
     def _begin_time(self, block: BlockFacts) -> None:
-        """The time of its winner begins, or begins anew."""
+        """Start the time of the block's winner, or start it anew."""
         self._order_count += 1
         block.order, block.used_ns = self._order_count, 0
         block.begun_ns = block.runs_from_ns = block.timed_from_ns = self._now_ns
 
     def _count_bytes(self, block: BlockFacts, more_bytes: int) -> None:
-        """Count bytes that a block holds more, or no longer: in all, and for its winner."""
+        """Count the bytes that a block holds more, or fewer, in all and for its winner."""
         self.inflight_bytes += more_bytes
         if not block.is_counted or not more_bytes:
             return
@@ -1312,7 +1311,7 @@ class Arbiter:
                 del shares[key]
 
     def _drop_all(self, reason: str, from_number: int = 0) -> None:
-        """Forget every block from this number on, in whatever state."""
+        """Forget every block from this number on, whatever its state."""
         dropped = [block for block in self.blocks.values() if block.number >= from_number]
         for block in dropped:
             if block.state in LIVE:
@@ -1386,7 +1385,7 @@ class Arbiter:
         self._check_progress()
 
     def _check_indexes(self) -> None:
-        """What is kept from event to event is what can be counted."""
+        """Compare the indexes with what can be counted."""
         live = {number for number, block in self.blocks.items() if block.state in LIVE}
         assert self._highest_live == max(live, default=None), self._highest_live
         assert set(self._open) == set(self.blocks) - live
@@ -1403,7 +1402,7 @@ class Arbiter:
         )
 
     def _check_progress(self) -> None:
-        """Some publisher will bring block L + 1 by itself, was asked to, or has yet to offer anything."""
+        """Some publisher will offer block L + 1 by itself, was asked to, or has yet to offer anything."""
         block = self.blocks.get(self.next_number)
         ready = [stream for stream in self.streams.values() if stream.state not in GONE]
         if block is None or block.state is not BlockState.OPEN or not ready or self.is_closing:
