@@ -37,7 +37,7 @@ FORGET_TIMES: Final = 32
 DELIVERED_MAX: Final = 1 << 10
 """Delivered blocks that count: eleven failures in a row make anybody a newcomer."""
 REPUTATIONS_KEPT: Final = 1_000
-"""Publishers, and addresses, whose records are kept, some 300 bytes each; the least recently used is dropped."""
+"""Publishers, and addresses, whose records are kept, some 300 bytes each; the least recently used goes."""
 
 
 @dataclass(slots=True)
