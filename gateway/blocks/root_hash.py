@@ -1,7 +1,7 @@
 """The root hash of a block, computed while its items come in.
 
-Pure. Each item's leaf goes to one of the subtrees below as soon as it is here, so that at the end of a block
-only the top is left to hash:
+Pure. Each item's leaf goes to one of the subtrees below as soon as the item is here, so that the end of a
+block leaves only the top to hash:
 
     layout 16 (HAPI 0.78)                              layout 8 (HAPI 0.73 to 0.77)
 
@@ -23,11 +23,10 @@ only the top is left to hash:
     refused             8, 13 … 19                     1, 2, 16, 17, 18
 
 Invariants
-  - A block is header, other items, footer, proofs. Exactly one header, one footer; at least one proof, each
-    once.
-  - A call of `add` that raises leaves the hasher as it was.
-  - `root_hash` depends on the items alone, never on how they were cut into calls of `add`.
-  - No state is tied to a thread: calls may come from different threads, one after the other.
+  - A block is one header, other items, one footer, and at least one proof, each proof once.
+  - A call of `add` that raises leaves the hasher unchanged.
+  - `root_hash` depends on the items alone, never on how calls of `add` divide them.
+  - No state is tied to a thread: different threads may call, one after the other.
 Source: docs/spec/block-hash.md sections 2 and 3.
 """
 
@@ -70,19 +69,19 @@ __all__ = [
 ]
 
 PROOFS_BYTES_MAX: Final = 1_250_000
-"""Bytes of all proof items of one block. Real ones have 4,000 at most. The longest that can hold is a state
-proof of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. Each is parsed in the event loop, 1 ms for a MB, and more
-where it is many fields of later versions."""
+"""Bytes of all proof items of one block. Real ones have 4,000 at most; the longest valid one is a state proof
+of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. The event loop parses them, at 1 ms for a MB, or more if they
+hold many fields of later versions."""
 PROOFS_PER_BLOCK_MAX: Final = 4
-"""Proofs in one block. Real blocks carry one. Each costs a signature check, some 40 ms at most, and there can
-be any number of good ones, so without a limit one block could cost minutes. With eight, and a publication of
-128 nodes, which takes 0.4 s, a block 0 came close to a second."""
+"""Proofs in one block. Real blocks carry one. Each costs a signature check of up to 40 ms, and a block could
+carry any number of valid ones. With eight, and a publication of 128 nodes, which takes 0.4 s, a block 0 came
+close to a second."""
 
 RootLayout = Literal["auto", 8, 16]
-"""Setting `verification.root_layout`: the layout that blocks have; `auto` goes by the header's version."""
+"""Setting `verification.root_layout`: the layout of blocks; `auto` goes by the version in the header."""
 
 HAPI_MINOR_LAYOUT_16: Final = 78
-"""The first minor HAPI version whose blocks are taken for layout 16 by `auto` (docs/spec/block-hash.md)."""
+"""The first minor HAPI version that `auto` takes for layout 16 (docs/spec/block-hash.md)."""
 
 CONSENSUS_HEADERS, INPUTS, OUTPUTS, STATE_CHANGES, TRACE_DATA, EXTENSION_0 = range(6)
 SUBTREE_COUNT: Final = EXTENSION_0 + 8
@@ -109,16 +108,16 @@ _SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
     **{8 + number: EXTENSION_0 + number for number in range(8)},
     19: NOT_HASHED,
 }
-# To find a member in its class takes longer than to find a name.
+# Looking up a name is faster than looking up a member in its class.
 _FOOTER: Final = ItemKind.BLOCK_FOOTER
 _PROOF: Final = ItemKind.BLOCK_PROOF
-# Kinds that may stand between header and footer, again and again; the usual case needs no other question.
+# Kinds that may stand between header and footer any number of times: the usual case needs no other check.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
-# Below this count of items in one call, pushing leaves one by one is faster than gathering them by subtree.
+# With fewer items in one call, pushing leaves one by one is faster than gathering them by subtree.
 _FEW_ITEMS: Final = 16
-# The root of eight empty subtrees: the right half of layout 16 in every block so far, cf7e7647f57807….
+# The root of eight empty subtrees, the right half of layout 16 in every block so far: cf7e7647f57807….
 _EMPTY_EXTENSION_HALF: Final = tree_root([EMPTY_HASH] * 8)
-# What an absent state root counts as in layout 8 (docs/spec/block-hash.md section 3.2); 16 takes EMPTY_HASH.
+# An absent state root in layout 8 (docs/spec/block-hash.md section 3.2); layout 16 takes EMPTY_HASH.
 _ABSENT_STATE_LAYOUT_8: Final = bytes(HASH_SIZE)
 
 
@@ -130,7 +129,7 @@ def subtree_of(kind: int) -> int | None:
 
 
 class BlockSummary(NamedTuple):
-    """What a whole block comes to: all that links, proofs, acknowledgements and status need of it."""
+    """The summary of a whole block: all that links, proofs, acknowledgements and status need of it."""
 
     number: int
     """Block number, from the header."""
@@ -145,7 +144,7 @@ class BlockSummary(NamedTuple):
     root_hash: bytes
     """48 bytes."""
     root_hash_other_layout: bytes | None
-    """48 bytes: the root in the other layout, where that is possible and the setting does not say which."""
+    """48 bytes: the root in the other layout, if that is possible and no setting says which it is."""
     previous_root_hash: bytes
     """Footer field 1, 48 bytes."""
     all_blocks_root_hash: bytes
@@ -153,7 +152,7 @@ class BlockSummary(NamedTuple):
     proofs: tuple[bytes, ...]
     """The block proof items, in order; at least one."""
     record_file: bytes | None
-    """The record file item, which the proof of such a block signs."""
+    """The record file item; the proof of such a block signs it."""
     header: bytes
     """The header item."""
     footer: bytes
@@ -164,7 +163,7 @@ class BlockSummary(NamedTuple):
     """Sum of the items' sizes."""
 
     def in_other_layout(self) -> "BlockSummary | None":
-        """Return the same block with the root of the other layout, or None where there is no other root."""
+        """Return the same block with the root of the other layout; None: there is no other root."""
         if self.root_hash_other_layout is None:
             return None
         return self._replace(
@@ -178,7 +177,7 @@ class Leaves(NamedTuple):
     """Items whose leaves belong to the subtrees, and the subtree of each."""
 
     subtree_of_kind: Mapping[int, int]
-    """By field number; NOT_HASHED where there is none."""
+    """By field number; NOT_HASHED: none."""
     items: Sequence[bytes]
     """Serialized items, in order."""
     kinds: Sequence[int]
@@ -186,7 +185,7 @@ class Leaves(NamedTuple):
 
 
 class ItemLook(NamedTuple):
-    """The next items of a block, which may be taken: what the hasher knows when they are."""
+    """The next items of a block, checked, and the state of the hasher once it has taken them."""
 
     leaves: Leaves
     header: Header
@@ -201,9 +200,9 @@ class ItemLook(NamedTuple):
 class BlockHasher:
     """Takes the items of one block as they come, and gives its summary at the end.
 
-    Every item goes through `add` once, in order; then `finish` is called once. A block that cannot be
-    accepted is refused as soon as that is known, by `BlockRefused`. Who has the items hashed elsewhere calls
-    `look` and `take` in place of `add`.
+    The caller passes every item to `add` once, in order, and then calls `finish` once. `BlockRefused` refuses
+    a block as early as possible. A caller that has the items hashed elsewhere calls `look` and `take` instead
+    of `add`.
     """
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
@@ -234,10 +233,10 @@ class BlockHasher:
     def add(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
     ) -> None:
-        """Take the next items of the block, as many as there are at hand; arguments as for `look`.
+        """Take the next items of the block, any number; arguments as for `look`.
 
         Raises:
-            BlockRefused: as `look`. Nothing of `items` was taken then.
+            BlockRefused: as `look`. No item was taken then.
         """
         looked = self.look(items, kinds, size_bytes)
         if looked is not None:
@@ -246,15 +245,15 @@ class BlockHasher:
     def look(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
     ) -> ItemLook | None:
-        """Look at the next items, and change nothing; None when there are none.
+        """Check the next items and change nothing; return None if there are none.
 
         Args:
             items: serialized items, in order.
-            kinds: `kinds_of(items)`, from a caller that has them already.
-            size_bytes: the sum of their sizes, from a caller that has it already.
+            kinds: `kinds_of(items)`, if the caller has them.
+            size_bytes: the sum of their sizes, if the caller has it.
 
         Raises:
-            BlockRefused: an item is malformed, cannot be processed or stands where it must not.
+            BlockRefused: an item is malformed, cannot be processed or is in the wrong place.
         """
         if kinds is None:
             try:
@@ -290,11 +289,11 @@ class BlockHasher:
         return ItemLook(leaves, header, footer, proofs, record_file, item_count, size_bytes)
 
     def take(self, looked: ItemLook, grown: Mapping[int, StreamingTree] | None = None) -> None:
-        """Take the items that were looked at last; nothing here can fail.
+        """Take the items that were checked last; this cannot fail.
 
         Args:
-            looked: what `look` returned, with no other call of `take` since.
-            grown: the trees with the leaves, by the number of the subtree, if they were hashed elsewhere.
+            looked: the result of `look`, with no other call of `take` since.
+            grown: the trees with the new leaves, by number of subtree, if they were hashed elsewhere.
         """
         if grown is None:
             hash_into(self._trees, looked.leaves)
@@ -314,13 +313,14 @@ class BlockHasher:
     def subtree_roots(self) -> list[bytes]:
         """Return the root of each subtree over the items so far, 48 bytes each, in the order of the layouts.
 
-        Five that every layout has (consensus headers, inputs, outputs, state changes, trace data), then
-        extensions 0 to 7: for who computes the root before the footer's links are known.
+        The five of every layout (consensus headers, inputs, outputs, state changes, trace data), then
+        extensions 0 to 7. They are for a maker of blocks, which computes the root before it knows the
+        footer's links.
         """
         return [tree.root() for tree in self._trees]
 
     def finish(self) -> BlockSummary:
-        """Return the summary of the block, whose items were all given.
+        """Return the summary of the block, once all items are taken.
 
         Raises:
             BlockRefused: header, footer or proof is missing.
@@ -374,9 +374,9 @@ class BlockHasher:
         if self._root_layout == 16:
             return 16, root_16, None
         if self._root_layout == 8:
-            assert not has_extension  # `_look_at_body` has refused them
+            assert not has_extension  # `_look_at_body` refuses them
             return 8, root_8, None
-        if has_extension:  # only one of the layouts has a place for them
+        if has_extension:  # only layout 16 has them
             return 16, root_16, None
         if (header.hapi_major, header.hapi_minor) >= (0, HAPI_MINOR_LAYOUT_16):
             return 16, root_16, root_8
@@ -385,7 +385,7 @@ class BlockHasher:
     def _with_proofs(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, block_number: int
     ) -> tuple[bytes, ...]:
-        """Return the proofs so far and those in `items[start:]`, where nothing else may be."""
+        """Return the proofs so far and those in `items[start:]`, which may hold nothing else."""
         proofs = self._proofs
         for index in range(start, len(items)):
             what = f"item {self._item_count + index}"
@@ -404,7 +404,7 @@ class BlockHasher:
                 got = f"{size_bytes} bytes of proofs"
                 raise refused(RefusalKind.UNSUPPORTED, what, got, f"at most {PROOFS_BYTES_MAX}")
             if items[index] in proofs:
-                # Proofs are not part of the root hash: a copy would hold, and make other bytes of the block.
+                # The root hash does not cover proofs: with a copy, the block would be other bytes and valid.
                 raise refused(
                     RefusalKind.CANNOT_PARSE, what, "a proof that was there before", "each proof once"
                 )
@@ -415,7 +415,7 @@ class BlockHasher:
     def _look_at_body(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, end: int
     ) -> tuple[bytes | None, Mapping[int, int]]:
-        """Check body items of unusual kinds; return the record file and the subtrees of all kinds in it."""
+        """Check body items of unusual kinds; return the record file and the subtrees of all kinds."""
         record_file = self._record_file
         subtrees = dict(_SUBTREE_OF_KIND)
         for index in range(start, end):

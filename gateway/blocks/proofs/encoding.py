@@ -1,7 +1,7 @@
-"""How numbers stand in the bytes of proofs and keys: fixed layouts, read strictly.
+"""Strict reading of the fixed layouts of proofs and keys.
 
-Pure. Every layout is a sequence of fields of known size, so it is read in order, each field by its name, and
-nothing may be left. Integers are little-endian unless a name says `be`:
+Pure. Every layout is a sequence of fields of known size. `LayoutReader` reads them in order, and no byte may
+be left. Integers are little-endian unless a name says `be`:
 
     scalar of a prime field    32 bytes LE (48 BE for coordinates of BLS12-381), below the modulus
     count of a vector          u64 LE, then so many elements
@@ -15,17 +15,17 @@ from gateway.blocks.errors import ProofDataError
 __all__ = ["SCALAR_SIZE", "LayoutReader", "integer_below", "scalar_bytes"]
 
 SCALAR_SIZE: Final = 32
-"""Bytes of an encoded scalar, of every field that is smaller than 2^256."""
+"""Bytes of an encoded scalar of a field smaller than 2^256."""
 
 
 def integer_below(modulus: int, encoded: bytes, what: str, *, big_endian: bool = False) -> int:
-    """Decode an integer of a field, which has one encoding: the integer itself, below the modulus.
+    """Decode an integer of a field. Its only encoding is below the modulus.
 
     Args:
         modulus: one above the largest value.
         encoded: all its bytes.
         what: its name for errors.
-        big_endian: whether the first byte is the highest.
+        big_endian: the first byte is the highest.
 
     Raises:
         ProofDataError: it is not below the modulus.
@@ -88,7 +88,8 @@ class LayoutReader:
         return int.from_bytes(self.take(8, name), "little")
 
     def expect_count(self, count: int, name: str) -> None:
-        """Read the count of a vector, which must be this one: the size of a layout never hangs on its bytes.
+        """Read the count of a vector, which must be this one: the size of a layout never depends on its
+        bytes.
 
         Raises:
             ProofDataError: it is another.
@@ -98,7 +99,7 @@ class LayoutReader:
             raise ProofDataError(self.named(name), f"{got} elements", f"{count}")
 
     def finish(self) -> None:
-        """Check that all was read. Raises ProofDataError if bytes are left."""
+        """Check that no byte is left. Raises ProofDataError if one is."""
         left = len(self._data) - self._offset
         if left:
             raise ProofDataError(self._what, f"{left} bytes after offset {self._offset}", "none")

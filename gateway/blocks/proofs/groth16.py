@@ -1,16 +1,15 @@
-"""Groth16 over BN254: does a proof (A, B, C) show that public inputs satisfy the circuit of a key.
+"""Groth16 over BN254: checks a proof (A, B, C) that public inputs satisfy the circuit of a key.
 
 Pure. With the key's alpha, beta, gamma, delta and IC, and the inputs in_1 to in_n:
 
     public input point    I = IC[0] + sum of in_k IC[k]
     equation              e(A, B) = e(alpha, beta) e(I, gamma) e(C, delta)
 
-What stays is computed once: e(alpha, beta), the lines of gamma and delta, and the multiples of IC. So a
-check is three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. The loops are handed
-out as pairs (`groth16_pairs`), so that a caller can add further equations to the same product.
-A proof is not unique: (s A, B/s, C) holds where (A, B, C) does. It is knowledge that is proven, no author.
-Source: docs/spec/tss.md sections 6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based
-non-interactive arguments", section 3.2.
+The constants are computed once: e(alpha, beta), the lines of gamma and delta, and the multiples of IC. A
+check is three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. `groth16_pairs`
+returns them as pairs, so that a caller can add further equations to the same product. A proof is not unique:
+(s A, B/s, C) holds if (A, B, C) does. It proves knowledge, not an author. Source: docs/spec/tss.md sections
+6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based non-interactive arguments", section 3.2.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ __all__ = ["Groth16Key", "Groth16Proof", "groth16_pairs", "read_g1", "read_g2", 
 
 @dataclass(frozen=True, slots=True)
 class Groth16Key:
-    """A verification key, with all that does not depend on a proof."""
+    """A verification key with the constants prepared."""
 
     alpha_beta: Fp12
     """e(alpha, beta)."""

@@ -1,4 +1,4 @@
-"""KZG over BN254: does a commitment C open to the value v at the point c, as a witness w says.
+"""KZG over BN254: checks that a commitment C opens to the value v at the point c, with a witness w.
 
 Pure. With the key's g of G1, and h and bh = tau h of G2:
 
@@ -9,7 +9,7 @@ Several openings share h and bh, so with a weight r for each they are one equati
     e( sum of r (C - v g + c w), h ) e( -sum of r w, bh ) = 1
 
 which holds for wrong openings with a chance of 2^-128 if the weights are 128 random bits that nobody knew
-when the openings were made.
+before.
 Source: docs/spec/tss.md section 6.3 (step 6); Kate, Zaverucha and Goldberg 2010, "Constant-size commitments
 to polynomials and their applications", section 3.3.
 """
