@@ -31,11 +31,7 @@ class Block:
 
     @classmethod
     def from_items(cls, items: Iterable[bytes]) -> Self:
-        """Return the block of these items; its number is in the header.
-
-        Raises:
-            BlockRefused: there is no item, or the first is not a header.
-        """
+        """Return the block of these items. Raises BlockRefused if the first is not a header."""
         all_items = tuple(items)
         if not all_items:
             raise refused(RefusalKind.MISSING_ITEM, "block", "no items", "a block header first")

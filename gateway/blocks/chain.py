@@ -62,11 +62,7 @@ class Chain:
     __slots__ = ("_first_number", "_last_layout", "_last_number", "_last_root_hash", "_tree", "_tree_before")
 
     def __init__(self, first_number: int = 0) -> None:
-        """Begin an empty chain.
-
-        Args:
-            first_number: its first block (setting `first block`); above 0 that block is the anchor.
-        """
+        """Begin an empty chain with block `first_number`; above 0 that block is the anchor."""
         self._first_number = first_number
         self._last_number: int | None = None
         self._last_root_hash: bytes | None = None
@@ -189,15 +185,12 @@ class Chain:
         self._last_layout = layout
 
     def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:
-        """Add the next block, which is committed.
+        """Add the next block, which is committed. Raises ChainMisuse, and changes nothing, for any other.
 
         Args:
             number: of the block.
             root_hash: its root.
             layout: of that root; None: not known, and `learn` may set it.
-
-        Raises:
-            ChainMisuse: the block is not the next one; the chain is unchanged.
         """
         if number != self.next_number:
             raise ChainMisuse(number, self.next_number)
@@ -231,11 +224,7 @@ class Chain:
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> Self:
-        """Return the chain that `state()` described.
-
-        Raises:
-            ChainStateError: the values do not describe a chain.
-        """
+        """Return the chain that `state()` described. Raises ChainStateError if there is none."""
         if set(state) - {_LATER_STATE_KEY} != _STATE_KEYS:
             expected = f"keys {sorted(_STATE_KEYS | {_LATER_STATE_KEY})}"
             raise ChainStateError("chain state", f"keys {sorted(state)}", expected)

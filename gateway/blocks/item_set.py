@@ -37,11 +37,7 @@ class ItemSet(NamedTuple):
 
 
 def inspect(items: Sequence[bytes]) -> ItemSet:
-    """Check the form of an item set.
-
-    Raises:
-        ItemError: the set breaks one of the rules at the top of this module.
-    """
+    """Check the form of an item set. Raises ItemError if it breaks a rule at the top of this module."""
     if not items:
         raise ItemError("item set", "no items", "at least one")
     kinds = kinds_of(items)

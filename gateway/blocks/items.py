@@ -122,12 +122,8 @@ def kind_of(item: bytes) -> int:
 def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
     """Return the field number of each item, as `kind_of` does, without the calls.
 
-    Args:
-        items: serialized items, in order.
-        first_index: index of the first item in errors, 0-based.
-
     Raises:
-        ItemError: as `kind_of`; `where` names the first item that is refused.
+        ItemError: as `kind_of`; it names the first item that is refused, counting from `first_index`.
     """
     kinds: list[int] = []
     append = kinds.append
@@ -177,11 +173,7 @@ def _kind_slowly(item: bytes) -> int:
 
 
 def payload_of(item: bytes) -> bytes:
-    """Return the item without its tag and length.
-
-    Raises:
-        ItemError: as `kind_of`.
-    """
+    """Return the item without its tag and length. Raises ItemError as `kind_of`."""
     kind_of(item)
     if item[0] < 0x80 and item[1] < 0x80:  # the usual tag, and a length below 128
         return item[2:]
@@ -242,10 +234,7 @@ def fields_of(message: bytes) -> Iterator[ItemField]:
     """Yield a message's fields in the order of their bytes, repeated ones each time.
 
     This shows what a parser hides: the exact bytes of a field, and whether it is there twice. Varints must
-    have their shortest form.
-
-    Raises:
-        ItemError: the iteration comes to bytes that are no field.
+    have their shortest form. Raises ItemError when it comes to bytes that are no field.
     """
     offset, size = 0, len(message)
     while offset < size:

@@ -169,11 +169,7 @@ class StreamingTree:
 
     @classmethod
     def from_state(cls, leaf_count: int, stack: Sequence[bytes]) -> Self:
-        """Return the tree that `state()` described.
-
-        Raises:
-            ValueError: the stack has not one hash of 48 bytes for each 1 bit of the count.
-        """
+        """Return the tree that `state()` described. Raises ValueError if there is none."""
         if leaf_count < 0 or len(stack) != leaf_count.bit_count() or any(len(h) != HASH_SIZE for h in stack):
             raise ValueError(
                 f"tree state: got {len(stack)} hashes of {sorted({len(h) for h in stack})} bytes for "

@@ -233,11 +233,7 @@ class BlockHasher:
     def add(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
     ) -> None:
-        """Take the next items of the block, any number; arguments as for `look`.
-
-        Raises:
-            BlockRefused: as `look`. No item was taken then.
-        """
+        """Take the next items of the block, any number, as `look` and `take` do."""
         looked = self.look(items, kinds, size_bytes)
         if looked is not None:
             self.take(looked)
@@ -247,10 +243,7 @@ class BlockHasher:
     ) -> ItemLook | None:
         """Check the next items and change nothing; return None if there are none.
 
-        Args:
-            items: serialized items, in order.
-            kinds: `kinds_of(items)`, if the caller has them.
-            size_bytes: the sum of their sizes, if the caller has it.
+        `kinds`, `kinds_of(items)`, and `size_bytes`, the sum of their sizes, are from a caller that has them.
 
         Raises:
             BlockRefused: an item is malformed, cannot be processed or is in the wrong place.
@@ -289,11 +282,9 @@ class BlockHasher:
         return ItemLook(leaves, header, footer, proofs, record_file, item_count, size_bytes)
 
     def take(self, looked: ItemLook, grown: Mapping[int, StreamingTree] | None = None) -> None:
-        """Take the items that were checked last; this cannot fail.
+        """Take the items of the last `look`; this cannot fail.
 
-        Args:
-            looked: the result of `look`, with no other call of `take` since.
-            grown: the trees with the new leaves, by number of subtree, if they were hashed elsewhere.
+        `grown` has the trees with the new leaves, by number of subtree, if they were hashed elsewhere.
         """
         if grown is None:
             hash_into(self._trees, looked.leaves)
@@ -320,10 +311,9 @@ class BlockHasher:
         return [tree.root() for tree in self._trees]
 
     def finish(self) -> BlockSummary:
-        """Return the summary of the block, once all items are taken.
+        """Return the summary of the whole block.
 
-        Raises:
-            BlockRefused: header, footer or proof is missing.
+        Raises BlockRefused if header, footer or proof is missing.
         """
         header, footer = self._header, self._footer
         if header is None:
@@ -443,12 +433,7 @@ class BlockHasher:
 
 
 def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:
-    """Append the leaf of each item to its kind's tree.
-
-    Args:
-        trees: by the number of the subtree, those that have a leaf among the items at least.
-        leaves: the items.
-    """
+    """Append the leaf of each item to its kind's tree; `trees` has those that get one, by subtree."""
     subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds
     if len(items) < _FEW_ITEMS:
         for kind, item in zip(kinds, items, strict=True):

@@ -97,11 +97,7 @@ class EntryRun(NamedTuple):
 
 
 def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
-    """Return the entries of a block as (entry type, data), bookmarks included, in order.
-
-    Raises:
-        ItemError, LayoutError: as `encode_runs`.
-    """
+    """Return the entries of a block as (entry type, data), bookmarks included. Raises as `encode_runs`."""
     bookmarks = [(BOOKMARK_TYPE, mark(block_number)) for mark in (bookmark_of, legacy_bookmark_of)]
     runs = encode_runs(block_number, items, root_hash)
     return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
@@ -195,18 +191,13 @@ class _Expecting(Enum):
 
 
 class BlockDecoder:
-    """Takes the entries of a stream in order, from the first bookmark of a block on, and returns whole
-    blocks.
+    """Turns the entries of a stream, in order from the first bookmark of a block on, into whole blocks.
 
     A call that raises leaves the decoder unchanged.
     """
 
     def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX) -> None:
-        """Begin before a block.
-
-        Args:
-            block_bytes_max: the most bytes of items that one block may have.
-        """
+        """Begin before a block; one block may have `block_bytes_max` bytes of items."""
         self._block_bytes_max = block_bytes_max
         self.reset()
 
@@ -227,8 +218,7 @@ class BlockDecoder:
     def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
         """Take one entry; return the block if this entry ends it.
 
-        Raises:
-            LayoutError: the entry cannot be the next one of a block.
+        Raises LayoutError if the entry cannot be the next one of a block.
         """
         if self._expecting in (_Expecting.ITEM_OR_END, _Expecting.ITEM, _Expecting.PIECE):
             if entry_type == BLOCK_END_TYPE:

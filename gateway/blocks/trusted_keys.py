@@ -55,9 +55,8 @@ class TrustedKeys:
     def parse(cls, texts: Iterable[str]) -> Self:
         """Read ledger keys as an operator writes them; a key given twice counts once.
 
-        Raises:
-            LedgerKeyError: one is malformed or of an unknown kind, two contradict each other, or there are
-                too many.
+        Raises LedgerKeyError if one is malformed or of an unknown kind, two contradict each other, or
+        they are too many.
         """
         values: dict[str, dict[bytes | str, None]] = {}
         count = 0

@@ -45,12 +45,7 @@ class Verdict(NamedTuple):
 
 
 class BlockVerifier:
-    """Checks blocks one at a time.
-
-    Args:
-        proofs: checks the proofs.
-        root_layout: setting `verification.root_layout`.
-    """
+    """Checks blocks one at a time; `root_layout` is the setting `verification.root_layout`."""
 
     def __init__(self, proofs: ProofVerifier, root_layout: RootLayout = "auto") -> None:
         self.proofs = proofs
@@ -72,26 +67,16 @@ class BlockVerifier:
         return BlockHasher(self._root_layout)
 
     def verify(self, hasher: BlockHasher, items: Iterable[bytes] = ()) -> BlockSummary:
-        """Finish the block and check its proofs; return its summary, with the root that the proofs fit.
+        """Finish the block of a hasher that has taken all items, and check its proofs; return its summary.
 
-        Args:
-            hasher: has taken all items.
-            items: those of a block 0; other blocks need none.
-
-        Raises:
-            BlockRefused: something is missing or wrong.
+        `items` are those of a block 0; other blocks need none. Raises BlockRefused as `check`.
         """
         return self.check(hasher.finish(), items).summary
 
     def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
-        """Check the proofs of a block.
+        """Check the proofs of a block. Raises BlockRefused if they do not hold.
 
-        Args:
-            summary: the block's.
-            items: those of a block 0, or those of them that `ledger_data.may_publish`.
-
-        Raises:
-            BlockRefused: they do not hold.
+        `items` are those of a block 0, or those of them that `ledger_data.may_publish`.
         """
         proofs, published = self.proofs, None
         if summary.number == 0 and proofs.mode == "full":
@@ -120,8 +105,7 @@ class BlockVerifier:
     def _published(self, items: Iterable[bytes]) -> LedgerData | None:
         """Return the ledger data that block 0 publishes, if they matter here.
 
-        Raises:
-            BlockRefused: they are not credible, or not the known ones.
+        Raises BlockRefused if they are not credible, or not the known ones.
         """
         known, keys = self.proofs.ledger, self.proofs.keys
         if known is None and not keys.takes_tss_from_block_0:
@@ -143,11 +127,9 @@ class BlockVerifier:
 
 
 def _proven(proofs: ProofVerifier, summary: BlockSummary) -> BlockSummary:
-    """Return the summary with the root that the proofs fit.
+    """Return the summary with the root that the proofs fit. Raises BlockRefused if they fit neither.
 
-    Raises:
-        BlockRefused: they fit neither. If the node lacks something to check them with one root, it says so
-            instead of calling them bad.
+    If the node lacks something to check them with one root, the refusal says so instead of calling them bad.
     """
     refusal = proofs.verify(summary)
     if refusal is None:

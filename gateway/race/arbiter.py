@@ -308,12 +308,10 @@ class Arbiter:
         proven: bool,
         only_proofs: bool,
     ) -> list[Action]:
-        """An item set has no header.
+        """An item set has no header; it ends with a proof if `proven`, and has nothing but proofs if
+        `only_proofs`.
 
-        Args:
-            kinds: the items' field numbers; handed on in `Append`.
-            proven: the set ends with a proof.
-            only_proofs: the set has nothing but proofs.
+        `kinds` are the items' field numbers, handed on in `Append`.
         """
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
@@ -770,12 +768,8 @@ class Arbiter:
     def stands_back(self, stream: StreamFacts, number: int, held: _Held | None = None) -> int:
         """Return how far a publisher stands back for a block that nobody sends; 0: behind nobody.
 
-        The backoff weighs most, then a failure of this very block, then the blocks that it holds open.
-
-        Args:
-            stream: the publisher's.
-            number: of the block.
-            held: the blocks held open above L + 1, if the caller has counted them.
+        The backoff weighs most, then a failure of this very block, then the blocks that the publisher
+        holds open. `held` are the blocks held open above L + 1, if the caller has counted them.
         """
         block = self.blocks.get(number)
         is_blamed = block is not None and stream.name in block.blamed

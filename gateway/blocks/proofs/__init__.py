@@ -101,11 +101,7 @@ class RsaBook:
     """Nodes that must have signed; 0: more than a third of the book's."""
 
     def check(self) -> RecordFileCheck:
-        """Return the check of record-file proofs.
-
-        Raises:
-            ProofDataError: the book cannot be read.
-        """
+        """Return the check of record-file proofs. Raises ProofDataError if the book is unreadable."""
         book = read_address_book(self.serialized)
         if not self.needed_count:
             return RecordFileCheck(book, DEFAULT_THRESHOLD)
@@ -115,11 +111,9 @@ class RsaBook:
 class ProofVerifier:
     """Checks the proofs of blocks with the keys of this node. Several threads may call it at once.
 
-    Args:
-        keys: the operator's.
-        mode: `full` or `hash`.
-        ledger: the ledger data of the TSS network, checked; None: not known yet.
-        rsa_book: the address book that the keys name, if any.
+    `ledger` is the ledger data of the TSS network, checked, once they are known; `rsa_book` is the
+    address book
+    that the keys name, if any.
     """
 
     def __init__(

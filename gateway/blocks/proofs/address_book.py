@@ -50,10 +50,7 @@ class AddressBook:
 
 
 def read_address_book(serialized: bytes) -> AddressBook:
-    """Read an address book.
-
-    Args:
-        serialized: JSON in UTF-8.
+    """Read an address book, JSON in UTF-8.
 
     Raises:
         ProofDataError: it is no address book, has no usable key, or two for one node.

@@ -72,14 +72,9 @@ _WINDOW_BITS: Final = 4
 
 
 def read_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the subgroup, or the identity.
+    """2.4: decode a point of the subgroup, or the identity, from 64 bytes; `what` names it in errors.
 
-    Args:
-        encoded: 64 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the subgroup.
+    Raises ProofDataError if it is none.
     """
     point = read_curve_point(encoded, what)
     if multiply(SUBGROUP_ORDER, point) != IDENTITY:
@@ -88,14 +83,9 @@ def read_point(encoded: bytes, what: str) -> Point:
 
 
 def read_curve_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the curve; the caller must check that it is in the subgroup.
+    """2.4: decode a point of the curve from 64 bytes; the caller must check that it is in the subgroup.
 
-    Args:
-        encoded: 64 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the curve.
+    Raises ProofDataError if it is none; `what` names it.
     """
     if len(encoded) != POINT_SIZE:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{POINT_SIZE}")

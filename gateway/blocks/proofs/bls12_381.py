@@ -59,15 +59,7 @@ _INFINITY_G2: Final = bytes((_INFINITY,)) + bytes(G2_SIZE - 1)
 
 
 def read_g1(encoded: bytes, what: str) -> G1Point:
-    """2.1: decode a point of G1.
-
-    Args:
-        encoded: 96 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the group.
-    """
+    """2.1: decode a point of G1 from 96 bytes. Raises ProofDataError, of `what`, if it is none."""
     if encoded == _INFINITY_G1:
         return G1Point.identity()
     _check_form(encoded, G1_SIZE, what)
@@ -78,15 +70,7 @@ def read_g1(encoded: bytes, what: str) -> G1Point:
 
 
 def read_g2(encoded: bytes, what: str) -> G2Point:
-    """2.1: decode a point of G2.
-
-    Args:
-        encoded: 192 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the group.
-    """
+    """2.1: decode a point of G2 from 192 bytes. Raises ProofDataError, of `what`, if it is none."""
     if encoded == _INFINITY_G2:
         return G2Point.identity()
     _check_form(encoded, G2_SIZE, what)

@@ -70,15 +70,7 @@ _INFINITY: Final[_Jacobian] = (1, 1, 0)
 
 
 def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
-    """6: decode a compressed point of G1.
-
-    Args:
-        encoded: 32 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the curve.
-    """
+    """6: decode a compressed point of G1, 32 bytes. Raises ProofDataError, of `what`, if it is none."""
     flags, plain = _without_flags(encoded, G1_SIZE, what)
     x = integer_below(PRIME, plain, f"{what} x")
     if flags == _FLAG_INFINITY:
@@ -91,14 +83,9 @@ def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
 
 
 def g2_from_bytes(encoded: bytes, what: str) -> G2Point:
-    """6: decode a compressed point of the curve of G2; `prepare` checks that it is in the group.
+    """6: decode a compressed point of the curve of G2, 64 bytes; `prepare` checks that it is in the group.
 
-    Args:
-        encoded: 64 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the curve.
+    Raises ProofDataError, of `what`, if it is none.
     """
     flags, plain = _without_flags(encoded, G2_SIZE, what)
     x = (integer_below(PRIME, plain[:32], f"{what} x.c0"), integer_below(PRIME, plain[32:], f"{what} x.c1"))
@@ -136,11 +123,7 @@ class G1Table:
         self._rows = [flat[at : at + count] for at in range(0, len(flat), count)]
 
     def sum_of_multiples(self, scalars: Sequence[int]) -> G1Point:
-        """Return the sum of scalar k times point k.
-
-        Args:
-            scalars: one for each point of the table, 0 or more; small ones cost less.
-        """
+        """Return the sum of scalar k times point k; scalars are 0 or more, and small ones cost less."""
         width = max((scalar.bit_length() for scalar in scalars), default=0)
         total = _INFINITY
         for shift in range((width + _WINDOW_BITS - 1) // _WINDOW_BITS * _WINDOW_BITS, 0, -_WINDOW_BITS):

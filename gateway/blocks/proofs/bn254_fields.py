@@ -95,11 +95,7 @@ def fp2_square(a: Fp2) -> Fp2:
 
 
 def fp2_inverse(a: Fp2) -> Fp2:
-    """Return 1/a = conjugate(a) / norm(a).
-
-    Raises:
-        ZeroDivisionError: a is 0.
-    """
+    """Return 1/a = conjugate(a) / norm(a). Raises ZeroDivisionError if a is 0."""
     a0, a1 = a
     norm = (a0 * a0 + a1 * a1) % _P
     if norm == 0:
@@ -300,10 +296,8 @@ def fp12_frobenius(a: Fp12) -> Fp12:
 def fp12_inverse(a: Fp12) -> Fp12:
     """Return 1/a = a' / (a a'), a' the product of the other conjugates over Fp2.
 
-    a^(p^2), a^(p^4) and so on are cheap, and the product of all six is the norm of a in Fp2.
-
-    Raises:
-        ZeroDivisionError: a is 0.
+    a^(p^2), a^(p^4) and so on are cheap, and the product of all six is the norm of a in Fp2. Raises
+    ZeroDivisionError if a is 0.
     """
     conjugate = a
     others = FP12_ONE

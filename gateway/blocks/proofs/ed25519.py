@@ -20,22 +20,13 @@ SIGNATURE_SIZE: Final = 64
 
 
 class Ed25519Check:
-    """Checks signatures with a set of keys.
-
-    Args:
-        public_keys: 32 bytes each.
-    """
+    """Checks signatures with a set of public keys of 32 bytes each."""
 
     def __init__(self, public_keys: Iterable[bytes]) -> None:
         self._keys = list(public_keys)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """Return why the signature does not prove a block with this root, or None if it does.
-
-        Args:
-            signature: 64 bytes.
-            root_hash: 48 bytes.
-        """
+        """Return why a signature does not prove a block with this root, or None if it does."""
         if not self._keys:
             return Refusal(
                 RefusalKind.MISSING_VERIFICATION_DATA,

@@ -60,15 +60,11 @@ class Groth16Proof:
 
 
 def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
-    """Read alpha, beta, gamma, delta and IC, compressed, and prepare them.
-
-    Args:
-        reader: stands at alpha.
-        input_count: n, the number of public inputs; IC has one point more.
+    """Read alpha, beta, gamma, delta and IC, compressed, and prepare them; IC has `input_count` + 1 points.
 
     Raises:
-        ProofDataError: a point is malformed or outside its group, one but those of IC is infinity, or IC has
-            another count.
+        ProofDataError: a point is malformed or outside its group, one beside those of IC is infinity, or
+            IC has another count.
     """
     alpha = read_g1(reader, "alpha", may_be_infinity=False)
     beta, gamma, delta = (
@@ -85,10 +81,7 @@ def groth16_pairs(
 ) -> list[tuple[G1Point, PreparedG2]]:
     """6.3, 5: the pairs whose product of pairings is `key.alpha_beta` if and only if the proof holds.
 
-    Args:
-        key: with as many inputs as `inputs`.
-        proof: the proof.
-        inputs: the public inputs, each in [0, q).
+    There are as many public inputs as the key has, each in [0, q).
     """
     public_input_point = key.ic.sum_of_multiples([1, *inputs])
     return [
@@ -99,11 +92,7 @@ def groth16_pairs(
 
 
 def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G1Point:
-    """Read a compressed point of G1.
-
-    Raises:
-        ProofDataError: it is malformed, or infinity where that may not be.
-    """
+    """Read a compressed point of G1. Raises ProofDataError if it is none, or a forbidden infinity."""
     point = g1_from_bytes(reader.take(G1_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:
         raise ProofDataError(reader.named(name), "infinity", "another point of G1")
@@ -111,10 +100,9 @@ def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) ->
 
 
 def read_g2(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G2Point:
-    """Read a compressed point of the curve of G2; `prepare` says whether it is in the group.
+    """Read a compressed point of the curve of G2; `prepare` checks that it is in the group.
 
-    Raises:
-        ProofDataError: it is malformed, or infinity where that may not be.
+    Raises ProofDataError if it is none, or a forbidden infinity.
     """
     point = g2_from_bytes(reader.take(G2_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:

@@ -65,13 +65,9 @@ def expand(message: bytes, dst: bytes, size: int, z_pad_size: int) -> bytes:
 
 
 def hash_to_field(message: bytes, dst: bytes, modulus: int, count: int = 1) -> tuple[int, ...]:
-    """2.2: `count` elements of the prime field, each below the modulus.
+    """2.2: `count` elements of the prime field, drawn from one output, each below the modulus.
 
-    Args:
-        message: any bytes.
-        dst: domain separation tag, at most 255 bytes, may be empty.
-        modulus: the prime.
-        count: how many elements; they are drawn from one output.
+    The domain separation tag, `dst`, has 255 bytes at most and may be empty.
     """
     size = element_size(modulus)
     output = expand(message, dst, count * size, size)

@@ -153,11 +153,7 @@ class HintsSignature:
 
 
 def read_key(vk: bytes) -> HintsKey:
-    """3: decode a verification key VK, 1,096 bytes.
-
-    Raises:
-        ProofDataError: a point or scalar is none, or n is no size of a domain.
-    """
+    """3: decode a verification key VK. Raises ProofDataError if a part of it is malformed."""
     reader = LayoutReader(vk, "hinTS verification key")
     n = reader.u64("n")
     # Strict: the reference has no such check here, but for no other n is there a root of unity (4.3).
@@ -180,11 +176,7 @@ def read_key(vk: bytes) -> HintsKey:
 
 
 def read_signature(pi: bytes) -> HintsSignature:
-    """3: decode an aggregate signature PI, 1,632 bytes.
-
-    Raises:
-        ProofDataError: a point or scalar is none.
-    """
+    """3: decode an aggregate signature PI. Raises ProofDataError if a part of it is malformed."""
     reader = LayoutReader(pi, "hinTS signature")
     signature = HintsSignature(
         apk=_g1(reader, "apk"),
@@ -232,11 +224,10 @@ def check(
     """Return why this is no signature of the message under the key by more than half of its weight, or None.
 
     Args:
-        key: that somebody vouches for.
-        signature: of the sender.
+        key: one that somebody vouches for.
+        signature: the sender's.
         message: 48 bytes, a block's root hash.
-        random_bits: returns as many random bits as asked for, as an integer, which the sender cannot foresee:
-            `secrets.randbits`.
+        random_bits: returns that many random bits, which the sender cannot foresee: `secrets.randbits`.
     """
     relations = _relations(key, signature)
     if isinstance(relations, Refusal):
@@ -254,8 +245,8 @@ def check(
 def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) -> Refusal | None:
     """Return why `asig` is no signature of the message by the aggregate key `apk`, or None if it is one.
 
-    This is all of `check` that depends on the message. It is enough where all else of the same signature,
-    every part of PI but asig, has been found to hold under the same key.
+    This is all of `check` that depends on the message: enough if the rest of the signature, every part of
+    PI but asig, is known to hold under the key.
     """
     relation = _message_relation(key, apk)
     if _holds(relation, {"H(m)": hash_to_g2(message), "asig": asig}):
@@ -279,11 +270,9 @@ class Claim(NamedTuple):
 
 
 def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) -> bool:
-    """4.6: tell whether all claims hold; which one does not is for `check` and `check_message` to say.
+    """4.6: return whether all claims hold; `check` and `check_message` tell which does not.
 
-    Args:
-        claims: those of one key are cheapest together.
-        random_bits: as for `check`.
+    Claims of one key are cheapest together. `random_bits` is as for `check`.
     """
     batch = []
     for key, message, apk, asig, statement in claims:

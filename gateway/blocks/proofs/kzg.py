@@ -54,10 +54,7 @@ def kzg_pairs(
 ) -> list[tuple[G1Point, PreparedG2]]:
     """6.3, 6: the pairs whose product of pairings is 1 if the openings hold.
 
-    Args:
-        key: what all openings are checked with.
-        openings: the claims.
-        weights: r for each of them, 128 random bits.
+    Each opening has a weight r, 128 random bits.
     """
     at_h: list[tuple[int, G1Point]] = []
     at_bh: list[tuple[int, G1Point]] = []

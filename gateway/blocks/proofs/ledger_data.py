@@ -138,10 +138,9 @@ def may_publish(item: bytes) -> bool:
 
 
 def publishing_items(items: Iterable[bytes]) -> list[bytes]:
-    """Return the items that `may_publish`; of too many, so many that they are refused for that.
+    """Return the items of block 0 that `may_publish`; of too many, enough to be refused for it.
 
-    Args:
-        items: serialized items, of block 0; there may be two million.
+    There may be two million items.
     """
     found: list[bytes] = []
     size_bytes = 0
@@ -154,15 +153,9 @@ def publishing_items(items: Iterable[bytes]) -> list[bytes]:
 
 
 def publications_in(items: Iterable[bytes]) -> list[bytes]:
-    """Return the publications in the transactions of a block, each once, in order, unchecked.
+    """Return the publications in the transactions of block 0, each once, in order, unchecked.
 
-    A transaction that cannot be read is passed over: it is none of these.
-
-    Args:
-        items: serialized items, of block 0.
-
-    Raises:
-        BlockRefused: to read them all would take too long.
+    It skips unreadable transactions. Raises BlockRefused if reading them all would take too long.
     """
     return _publications(items, _Walk())
 
@@ -245,11 +238,11 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
 def read_publication(publication: bytes) -> LedgerData:
     """1.1: decode a publication, the message of field 77 of a transaction's body.
 
-    Fields of later versions are passed over.
+    It skips fields of later versions.
 
     Raises:
-        ProofDataError: it does not parse, a value is there twice or missing, a point or scalar is none, or
-            two nodes have one number.
+        ProofDataError: it does not parse, a value is missing, malformed or there twice, or two nodes have
+            one number.
     """
     if len(publication) > PUBLICATION_SIZE_MAX:
         raise ProofDataError(_WHAT, f"{len(publication)} bytes", f"at most {PUBLICATION_SIZE_MAX}")
@@ -317,10 +310,9 @@ def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
 
 
 def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
-    """Return the ledger id that a publication names; None if that cannot be read.
+    """Return the ledger id that a publication names; None if it is unreadable.
 
-    Raises:
-        BlockRefused: the fields of all publications are too many.
+    Raises BlockRefused if the fields of all publications are too many.
     """
     if len(publication) > PUBLICATION_SIZE_MAX:
         return None

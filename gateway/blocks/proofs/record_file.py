@@ -115,12 +115,7 @@ class RecordFileCheck:
         self._read: _Read | None = None  # the last one: a block may have several proofs of one file
 
     def check(self, record_file_proof: bytes, summary: BlockSummary) -> Refusal | None:
-        """Return why a proof does not prove the block's record file, or None if it does.
-
-        Args:
-            record_file_proof: the serialized SignedRecordFileProof message.
-            summary: of the block that carries it.
-        """
+        """Return why a SignedRecordFileProof does not prove the block's record file, or None if it does."""
         if not self._keys:
             expected = "--ledger-key rsa:ADDRESS_BOOK.json"
             return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, _WHAT, "no RSA keys", expected)
@@ -185,12 +180,9 @@ def signed_payload(contents: bytes) -> bytes:
 def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, bytes]]]:
     """Read a SignedRecordFileProof: `1` version, `2` repeated { `1` signatures_bytes, `2` node_id }.
 
-    Returns:
-        The version, 0 if it is left out, and (node id, signature) of each signature, in order. A negative
-        node id, which no node has, is 2^64 more.
-
-    Raises:
-        ProofDataError: it is malformed, or longer than a proof may be.
+    Returns the version, 0 if it is left out, and (node id, signature) of each signature, in order. A
+    negative node id, which no node has, is 2^64 more. Raises ProofDataError if the message is malformed
+    or too long.
     """
     version = 0
     signatures: list[tuple[int, bytes]] = []
@@ -214,10 +206,9 @@ def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, byte
 
 
 def read_record_file(item: bytes) -> RecordFile:
-    """Read a record file item as far as its block needs it.
+    """Read the parts of a record file item that its block needs.
 
-    Raises:
-        ProofDataError: it does not parse, or a needed field is missing or there twice.
+    Raises ProofDataError if it does not parse, or lacks one of them or has it twice.
     """
     wire_types = {1: WireType.LEN, 2: WireType.LEN}
     outer, left_count = _single_fields(item, "record file", wire_types, RECORD_FILE_FIELDS_MAX, is_item=True)
@@ -268,13 +259,10 @@ def _refused(what: str, got: str, expected: str) -> BlockRefused:
 def _single_fields(
     message: bytes, what: str, wire_types: dict[int, WireType], left_count: int, *, is_item: bool = False
 ) -> tuple[dict[int, int | bytes], int]:
-    """Read the fields that may be there once; others, which a hash covers, are passed over.
+    """Return the fields that may occur once, and how many fields may still be read of `left_count`.
 
-    Returns:
-        Their values, and how many fields may still be read of `left_count`.
-
-    Raises:
-        ProofDataError: the message does not parse, has too many fields, or one of these twice.
+    It skips other fields, which a hash covers. Raises ProofDataError if the message does not parse, has
+    too many fields, or one of these twice.
     """
     values: dict[int, int | bytes] = {}
     try:

@@ -104,13 +104,11 @@ class Signature(NamedTuple):
 
 
 def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
-    """5.1: decode an attested key, 192 bytes; its proof is for `knows_secret` to check.
+    """5.1: decode an attested key, 192 bytes; `knows_secret` checks its proof.
 
-    Where the proof holds, R = z*G - c*Y is a sum of points of the subgroup. So R is only seen to be on the
-    curve here: to compute its order, too, would make a third of what a publication costs.
-
-    Raises:
-        ProofDataError: a point or scalar is none.
+    If the proof holds, R = z*G - c*Y is a sum of points of the subgroup. So only that R is on the curve
+    is checked here: checking its order would add a third to the cost of a publication. Raises
+    ProofDataError if a part is malformed.
     """
     reader = LayoutReader(encoded, what)
     key = AttestedKey(
@@ -142,11 +140,7 @@ def knows_secret(key: AttestedKey) -> bool:
 
 
 def read_signature(encoded: bytes) -> Signature:
-    """5: decode a signature, 192 bytes.
-
-    Raises:
-        ProofDataError: a byte of the bitmap is neither 0 nor 1, or a scalar is none.
-    """
+    """5: decode a signature, 192 bytes. Raises ProofDataError if a part of it is malformed."""
     reader = LayoutReader(encoded, _WHAT)
     bitmap = reader.take(MEMBERS_MAX, "bitmap")
     if max(bitmap) > 1:
@@ -171,13 +165,12 @@ def challenge(A: Point, K: Point, message: bytes) -> int:
 def check(members: Sequence[RosterMember], encoded: bytes, message: bytes) -> Refusal | None:
     """5.3 and 5.4: why this is no signature of the message by at least half of the members' weight, or None.
 
+    Raises ProofDataError if it is malformed.
+
     Args:
-        members: the address book, 1 to 128 entries, their proofs of knowledge checked before.
+        members: the address book, 1 to 128 entries; their proofs of knowledge were checked.
         encoded: the signature, 192 bytes.
         message: msg', from `signed_message`.
-
-    Raises:
-        ProofDataError: the signature cannot be decoded.
     """
     signature = read_signature(encoded)
     beyond = signature.bitmap[len(members) :]

@@ -128,12 +128,9 @@ class StateProofCheck:
     def check(
         self, state_proof: bytes, summary: BlockSummary, siblings: SiblingCount | None = None
     ) -> Refusal | None:
-        """Return why a state proof does not prove the block, or None if it does.
+        """Return why a serialized StateProof does not prove the block, or None if it does.
 
-        Args:
-            state_proof: the serialized StateProof message.
-            summary: of the block that carries it, with its root hash in one layout.
-            siblings: counts those of all state proofs of the block; None: it has this one.
+        `siblings` counts those of all state proofs of the block; None: it has this one.
         """
         try:
             proof = read_state_proof(state_proof, siblings)
@@ -161,10 +158,9 @@ def _unproven(what: str, got: str, expected: str) -> BlockRefused:
 
 
 def _signed_root(proof: StateProof, summary: BlockSummary) -> bytes:
-    """Return the root hash that the paths lead to, having passed the block's own root hash.
+    """Return the root hash that the paths lead to, past the block's own root hash.
 
-    Raises:
-        BlockRefused: they do not.
+    Raises BlockRefused if they do not.
     """
     paths = proof.paths
     if not any(path.content_kind == TIMESTAMP_LEAF for path in paths):
@@ -274,12 +270,8 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
 def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) -> StateProof:
     """Read a StateProof message: `1` repeated paths, `2` signed_block_proof { `1` block_signature }.
 
-    Args:
-        serialized: the message.
-        siblings: counts those of all state proofs of the block; None: it has this one.
-
-    Raises:
-        ProofDataError: it is malformed, holds anything else, or is longer than a proof may be.
+    `siblings` counts those of all state proofs of the block; None: it has this one. Raises ProofDataError
+    if the message is malformed, holds anything else, or is too long.
     """
     siblings = siblings or SiblingCount()
     paths: list[MerklePath] = []

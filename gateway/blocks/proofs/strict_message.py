@@ -18,14 +18,9 @@ def strict_fields(
 ) -> Iterator[tuple[int, int | bytes]]:
     """Yield (number, value) of a message's fields in their order.
 
-    Args:
-        message: serialized.
-        what: its name for errors.
-        wire_types: the known fields.
-        repeated: those that may occur more than once.
-
-    Raises:
-        ProofDataError: the iteration comes to an unknown or misplaced field, or to bytes that are no field.
+    `wire_types` has the known fields, `repeated` those that may occur more than once. Raises
+    ProofDataError, of `what`, when it comes to an unknown or misplaced field, or to bytes that are no
+    field.
     """
     number_before = 0
     try:

@@ -55,9 +55,7 @@ _WHAT: Final = "TSS block proof"
 class TssCheck:
     """Checks signatures against one ledger. Several threads may call it at once.
 
-    Args:
-        ledger: believed; who made this has checked it with `ledger_data.refusal_of`.
-        random_bits: see `hints.check`; another one only in tests.
+    The caller has checked the ledger with `ledger_data.refusal_of`; only tests pass other `random_bits`.
     """
 
     def __init__(self, ledger: LedgerData, random_bits: Callable[[int], int] = secrets.randbits) -> None:
@@ -73,12 +71,7 @@ class TssCheck:
         self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """1, 1.2: why the signature is no proof of a block with this root, or None if it is one.
-
-        Args:
-            signature: `SignedBlockProof.block_signature`.
-            root_hash: 48 bytes.
-        """
+        """1, 1.2: why a block signature does not prove a block with this root, or None if it does."""
         assert len(root_hash) == HASH_SIZE
         if len(signature) not in TSS_SIGNATURE_SIZES:
             expected = " or ".join(map(str, TSS_SIGNATURE_SIZES))
@@ -127,9 +120,7 @@ class TssCheck:
     def _open(self, signature: bytes, root_hash: bytes) -> hints.Claim:
         """Decode a signature whose key the ledger vouches for.
 
-        Raises:
-            ProofDataError: it cannot be decoded.
-            BlockRefused: the ledger does not vouch for the key.
+        Raises ProofDataError if it is malformed, BlockRefused if the ledger does not vouch for the key.
         """
         vk, pi, proof = _parts(signature)
         key = self._vouched_key(vk, proof)
@@ -143,8 +134,7 @@ class TssCheck:
     def _check_pi(self, key: hints.HintsKey, vk: bytes, pi: bytes, root_hash: bytes) -> Refusal | None:
         """Check the aggregate signature; of a known statement, only that it is of this root.
 
-        Raises:
-            ProofDataError: it cannot be decoded.
+        Raises ProofDataError if it is malformed.
         """
         statement, asig = hints.split(pi)
         apk = self._held.get(_digest(vk, statement))
@@ -167,9 +157,7 @@ class TssCheck:
     def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:
         """Return the hinTS key that the proof vouches for.
 
-        Raises:
-            ProofDataError: key or proof cannot be decoded.
-            BlockRefused: the proof does not hold.
+        Raises ProofDataError if key or proof is malformed, BlockRefused if the proof does not hold.
         """
         if len(proof) == wraps.WRAPS_PROOF_SIZE:
             refusal = self._check_wraps(vk, proof)

@@ -102,13 +102,9 @@ class _WrapsProof:
 
 
 def prepare(wraps_vk: bytes) -> PreparedWrapsKey:
-    """6.1: read a network's WRAPS key and prepare the constants, some 25 ms of work.
+    """6.1: read a network's WRAPS key, 1768 bytes, and prepare the constants, some 25 ms of work.
 
-    Args:
-        wraps_vk: 1768 bytes, from the ledger id publication.
-
-    Raises:
-        ProofDataError: it is malformed.
+    Raises ProofDataError if it is malformed.
     """
     reader = LayoutReader(wraps_vk, "WRAPS verification key")
     pp_hash = reader.scalar(ORDER, "pp_hash")
