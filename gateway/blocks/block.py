@@ -25,9 +25,7 @@ class Block:
     """One block. Only its header was read; `BlockHasher` and the proofs verify it."""
 
     number: int
-    """Block number, as in the header."""
-    items: tuple[bytes, ...]
-    """Serialized `BlockItem`s, in order, the header first."""
+    items: tuple[bytes, ...]  # serialized `BlockItem`s, in order, the header first
 
     @classmethod
     def from_items(cls, items: Iterable[bytes]) -> Self:

@@ -40,10 +40,8 @@ _LATER_STATE_KEY: Final = "tree_stack_before"
 class LastLayout(NamedTuple):
     """The layout of the last block's root, and its root in the other one."""
 
-    hapi_minor: int
-    """The HAPI version of its header, minor number."""
-    root_layout: Literal[8, 16]
-    """The assumed layout of its root."""
+    hapi_minor: int  # the HAPI version of its header, minor number
+    root_layout: Literal[8, 16]  # the assumed layout of its root
     other_root_hash: bytes | None
     """48 bytes; None: a proof signs the root, a setting says the layout, or there is no other root."""
 

@@ -65,30 +65,22 @@ class Header(NamedTuple):
     """A block header that was checked."""
 
     item: bytes
-    """The item as it came."""
     number: int
-    """Block number."""
     timestamp: bytes
     """The serialized Timestamp as it is in the item, in canonical encoding."""
-    timestamp_seconds: int
-    """Consensus time, seconds since 1970."""
+    timestamp_seconds: int  # consensus time, seconds since 1970
     hapi_major: int
     """Major number of `hapi_proto_version`; 0 in every version so far."""
-    hapi_minor: int
-    """Minor number of `hapi_proto_version`."""
+    hapi_minor: int  # minor number of `hapi_proto_version`
 
 
 class Footer(NamedTuple):
     """A block footer that was checked."""
 
     item: bytes
-    """The item as it came."""
-    previous_root_hash: bytes
-    """48 bytes."""
-    all_blocks_root_hash: bytes
-    """48 bytes."""
-    state_root_hash: bytes
-    """48 bytes, or none."""
+    previous_root_hash: bytes  # 48 bytes
+    all_blocks_root_hash: bytes  # 48 bytes
+    state_root_hash: bytes  # 48 bytes, or none
 
 
 def read_header(item: bytes, kind: int) -> Header:

@@ -25,15 +25,10 @@ class ItemSet(NamedTuple):
     """An item set of the right form."""
 
     items: Sequence[bytes]
-    """The items, as received."""
-    kinds: Sequence[int]
-    """The field number of each."""
-    block_number: int | None
-    """The number in the header; None: the set has no header."""
-    proven: bool
-    """The set ends with a proof."""
-    only_proofs: bool
-    """The set has nothing but proofs."""
+    kinds: Sequence[int]  # the field number of each
+    block_number: int | None  # the number in the header; None: the set has no header
+    proven: bool  # the set ends with a proof
+    only_proofs: bool  # the set has nothing but proofs
 
 
 def inspect(items: Sequence[bytes]) -> ItemSet:

@@ -77,8 +77,7 @@ class WireType(IntEnum):
 class ItemField(NamedTuple):
     """One field of a message, undecoded."""
 
-    number: int
-    """Field number, 1 to 536,870,911."""
+    number: int  # field number, 1 to 536,870,911
     wire_type: WireType
     value: int | bytes
     """An unsigned integer for VARINT; the bytes for LEN (without the length), FIXED64 and FIXED32."""
@@ -130,9 +129,7 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
     kind_of_tag = _KIND_OF_TAG
     for item in items:
         size = len(item)
-        if (
-            size <= 129
-        ):  # with a length of one byte; the names of these numbers would cost more than comparing
+        if size <= 129:  # with a length of one byte; looking up names would cost more than comparing
             if size > 1 and item[1] == size - 2 and (kind := kind_of_tag[item[0]]):
                 append(kind)
                 continue

@@ -63,11 +63,9 @@ class Refusal:
     """One reason to refuse a block."""
 
     kind: RefusalKind
-    """The class of the reason."""
     what: str
     """The object that is wrong, e.g. `footer field 1 (previous_block_root_hash)`."""
-    got: str
-    """Short enough for a log line."""
+    got: str  # short enough for a log line
     expected: str
 
     def __str__(self) -> str:

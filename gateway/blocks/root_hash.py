@@ -132,35 +132,22 @@ class BlockSummary(NamedTuple):
     """The summary of a whole block: all that links, proofs, acknowledgements and status need of it."""
 
     number: int
-    """Block number, from the header."""
-    timestamp_seconds: int
-    """Consensus time of the block, seconds since 1970."""
+    timestamp_seconds: int  # consensus time of the block, seconds since 1970
     timestamp: bytes
     """The serialized Timestamp, as it is in the header and in the root hash."""
-    hapi_minor: int
-    """Minor number of the header's `hapi_proto_version`."""
-    root_layout: Literal[8, 16]
-    """The layout that `root_hash` was computed with."""
-    root_hash: bytes
-    """48 bytes."""
+    hapi_minor: int  # minor number of the header's `hapi_proto_version`
+    root_layout: Literal[8, 16]  # the layout that `root_hash` was computed with
+    root_hash: bytes  # 48 bytes
     root_hash_other_layout: bytes | None
     """48 bytes: the root in the other layout, if that is possible and no setting says which it is."""
-    previous_root_hash: bytes
-    """Footer field 1, 48 bytes."""
-    all_blocks_root_hash: bytes
-    """Footer field 2, 48 bytes."""
-    proofs: tuple[bytes, ...]
-    """The block proof items, in order; at least one."""
-    record_file: bytes | None
-    """The record file item; the proof of such a block signs it."""
+    previous_root_hash: bytes  # footer field 1, 48 bytes
+    all_blocks_root_hash: bytes  # footer field 2, 48 bytes
+    proofs: tuple[bytes, ...]  # the block proof items, in order; at least one
+    record_file: bytes | None  # the record file item; the proof of such a block signs it
     header: bytes
-    """The header item."""
     footer: bytes
-    """The footer item."""
     item_count: int
-    """Items of the block, header, footer and proofs included."""
     size_bytes: int
-    """Sum of the items' sizes."""
 
     def in_other_layout(self) -> "BlockSummary | None":
         """Return the same block with the root of the other layout; None: there is no other root."""
@@ -176,12 +163,9 @@ class BlockSummary(NamedTuple):
 class Leaves(NamedTuple):
     """Items whose leaves belong to the subtrees, and the subtree of each."""
 
-    subtree_of_kind: Mapping[int, int]
-    """By field number; NOT_HASHED: none."""
+    subtree_of_kind: Mapping[int, int]  # by field number; NOT_HASHED: none
     items: Sequence[bytes]
-    """Serialized items, in order."""
-    kinds: Sequence[int]
-    """The field number of each."""
+    kinds: Sequence[int]  # the field number of each
 
 
 class ItemLook(NamedTuple):
@@ -192,8 +176,7 @@ class ItemLook(NamedTuple):
     footer: Footer | None
     proofs: tuple[bytes, ...]
     record_file: bytes | None
-    item_count: int
-    """Of these items alone."""
+    item_count: int  # of these items alone
     size_bytes: int
 
 

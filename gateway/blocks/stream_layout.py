@@ -89,11 +89,9 @@ def block_number_of(bookmark: bytes) -> int | None:
 class EntryRun(NamedTuple):
     """Consecutive entries of a block."""
 
-    entry_types: list[int]
-    """One for each of `data`."""
+    entry_types: list[int]  # one for each of `data`
     data: list[bytes]
-    size_bytes: int
-    """Of its items."""
+    size_bytes: int  # of its items
 
 
 def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
@@ -172,12 +170,9 @@ def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
 class StoredBlock:
     """A block that was read back from its entries. Only its layout was checked."""
 
-    number: int
-    """Block number, from the bookmarks and the block end."""
+    number: int  # block number, from the bookmarks and the block end
     items: tuple[bytes, ...]
-    """Serialized items, in order."""
-    root_hash: bytes
-    """48 bytes, from the block end."""
+    root_hash: bytes  # 48 bytes, from the block end
 
 
 class _Expecting(Enum):

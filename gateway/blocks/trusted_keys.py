@@ -42,14 +42,11 @@ class TrustedKeys:
 
     ed25519: tuple[bytes, ...] = ()
     """Ed25519 public keys, 32 bytes each; one of them must verify a proof."""
-    tss_file: str | None = None
-    """Path of a publication."""
-    tss_id: bytes | None = None
-    """The ledger id that any publication must have, 32 bytes."""
+    tss_file: str | None = None  # path of a publication
+    tss_id: bytes | None = None  # the ledger id that any publication must have, 32 bytes
     tss_block0: bool = False
     """The operator believes the publication of block 0, whatever its ledger id."""
-    rsa_file: str | None = None
-    """Path of an address book."""
+    rsa_file: str | None = None  # path of an address book
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Self:

@@ -40,8 +40,7 @@ class Verdict(NamedTuple):
     """Its summary, with the root that the proofs fit, and no other root if a proof signs that one."""
     published: LedgerData | None
     """The ledger data that a block 0 publishes, and that have checked its proof."""
-    is_root_signed: bool
-    """A checked proof signs the root hash."""
+    is_root_signed: bool  # a checked proof signs the root hash
 
 
 class BlockVerifier:

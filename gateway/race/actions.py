@@ -71,8 +71,7 @@ class Resend:
 class Behind:
     """The offered block is ahead of this node."""
 
-    last_number: int | None
-    """The last committed block; None: there is none."""
+    last_number: int | None  # the last committed block; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,10 @@ class EndOfStream:
     """The last word on a stream."""
 
     status: EndStatus
-    last_number: int | None
-    """The last committed block; None: there is none."""
+    last_number: int | None  # the last committed block; None: there is none
     proximate_number: int | None = None
     """The block that the status is about; None: no block (0 on the wire)."""
-    reason: str = ""
-    """For the log: what, got, expected. Not sent."""
+    reason: str = ""  # for the log: what, got, expected. Not sent
 
 
 Response = Acknowledgement | Skip | Resend | Behind | EndOfStream
@@ -122,9 +119,7 @@ class Append:
     attempt_id: AttemptId
     items: Sequence[bytes]
     kinds: Sequence[int]
-    """Field numbers of the items."""
     size_bytes: int
-    """Sum of the sizes of the items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +153,7 @@ class Drop:
     attempt_id: AttemptId
     block_number: int
     failure: Failure
-    reason: str
-    """For the log: what, got, expected."""
+    reason: str  # for the log: what, got, expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +173,8 @@ class Stray:
     """A message that belongs to no block was dropped."""
 
     publisher_id: PublisherId
-    reason: str
-    """For the log: what, got, expected."""
-    is_first: bool
-    """It is the first one in a row."""
+    reason: str  # for the log: what, got, expected
+    is_first: bool  # it is the first one in a row
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,14 +134,10 @@ class _Message:
     reason: str
     """For the log, if the message turns out to be wrong: got, expected."""
     number: int = 0
-    """Block number of the header."""
     items: Sequence[bytes] = ()
     kinds: Sequence[int] = ()
-    """Field numbers of the items."""
-    proven: bool = False
-    """The items end with a proof."""
-    failure: Failure = Failure.LEFT
-    """What it means for a block in progress."""
+    proven: bool = False  # the items end with a proof
+    failure: Failure = Failure.LEFT  # what it means for a block in progress
     closes_at_ns: int = 0
     """When the stream is closed though its blocks are not settled; 0: not before they are."""
 
@@ -152,10 +148,8 @@ class _Held:
 
     quiet: set[tuple[str, str]] = field(default_factory=set)
     """Name and address of those who hold a block open without items coming."""
-    at_address: Counter[str] = field(default_factory=Counter)
-    """Blocks of newcomers by address."""
-    in_all: int = 0
-    """Blocks of newcomers."""
+    at_address: Counter[str] = field(default_factory=Counter)  # blocks of newcomers by address
+    in_all: int = 0  # blocks of newcomers
 
 
 class Arbiter:

@@ -17,11 +17,8 @@ class Won:
     """One acknowledged block."""
 
     number: int
-    """Block number."""
     publisher: str
-    """Name of its winner."""
-    seconds: float
-    """From its header to its acknowledgement."""
+    seconds: float  # from its header to its acknowledgement
 
 
 class RaceHistory:

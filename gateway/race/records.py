@@ -22,10 +22,8 @@ class RaceRules:
     block_items_max: int = BLOCK_ITEMS_MAX
     inflight_bytes_max: int = 1 << 30
     """Sum of `held_bytes` over all blocks beyond which publishers have to wait."""
-    publisher_bytes_max: int = 1 << 30
-    """The same for the blocks of one publisher, by name."""
-    address_bytes_max: int = 1 << 30
-    """The same for the blocks of one network address."""
+    publisher_bytes_max: int = 1 << 30  # the same for the blocks of one publisher, by name
+    address_bytes_max: int = 1 << 30  # the same for the blocks of one network address
     proof_idle_ns: int = 2_000_000_000
     block_timeout_ns: int = 6_000_000_000
     stall_blocks: int = 3
@@ -62,26 +60,20 @@ class BlockFacts:
     winner_address: str = ""
     is_counted: bool = False
     """Its bytes count for its winner's name and address; not so for a peer's."""
-    failure: Failure | None = None
-    """Why it failed last; None: never."""
+    failure: Failure | None = None  # why it failed last; None: never
     blamed: set[str] = field(default_factory=set)
-    """Names of the publishers that failed it."""
-    size_bytes: int = 0
-    """Of the items received so far."""
-    item_count: int = 0
-    """Of the items received so far."""
+    size_bytes: int = 0  # of the items received so far
+    item_count: int = 0  # of the items received so far
     order: int = 0
     """Position in the order in which winners began their blocks, or were read again."""
-    begun_ns: int = 0
-    """When its winner began it, or was read again."""
+    begun_ns: int = 0  # when its winner began it, or was read again
     runs_from_ns: int = 0
     """Since when the time of its winner runs: since all blocks below are received."""
     timed_from_ns: int = 0
     """The same, less the time that ran before. Time that the node took is added."""
     used_ns: int = 0
     """How much of its time has run, while it does not: a block below that fails stops it."""
-    opened_ns: int = 0
-    """When it failed last."""
+    opened_ns: int = 0  # when it failed last
 
     @property
     def held_bytes(self) -> int:
@@ -99,11 +91,8 @@ class StreamFacts:
     since_ns: int
     """When it connected, when its last items came (SENDING, PROVEN), or when it said goodbye (FINISHED)."""
     block: BlockFacts | None = None
-    """The block that it is sending."""
-    last_ended: int | None = None
-    """The last block that it completed."""
+    last_ended: int | None = None  # the last block that it completed
     address: str = ""
-    """Its network address."""
     is_peer: bool = False
     """It is this node's own subscription to another node: accepted while publishers are sent elsewhere, and
     under no limit of its own."""
@@ -117,8 +106,7 @@ class StreamFacts:
     had on its way."""
     behind_from: int | None = None
     """The block after L that it may come back to after a BehindPublisher."""
-    stray_count: int = 0
-    """Messages since its last header that belong to no block."""
+    stray_count: int = 0  # messages since its last header that belong to no block
     held_back: bool = False
     """The caller does not read it now, because too much is in flight."""
     delayed_from_ns: int | None = None

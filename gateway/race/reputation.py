@@ -44,8 +44,7 @@ REPUTATIONS_KEPT: Final = 1_000
 class Reputation:
     """The record of a publisher, of an address, or of all newcomers."""
 
-    level: int = 0
-    """Failures in a row that are not taken away."""
+    level: int = 0  # failures in a row that are not taken away
     until_ns: int = 0
     """When its last backoff ends, or its last failure where that cost none."""
     delivered_count: int = 0
@@ -58,12 +57,9 @@ class BackedOff:
 
     name: str
     """The publisher's name; "" for an address, and for all newcomers."""
-    address: str
-    """Its address; "" for all newcomers."""
+    address: str  # its address; "" for all newcomers
     level: int
-    """Failures in a row."""
-    left_ns: int
-    """Time that is left of the backoff."""
+    left_ns: int  # time that is left of the backoff
 
     def words(self) -> str:
         """Return who it is, in words."""

@@ -288,8 +288,7 @@ class Consequence:
     """The code that its stream is ended with; None: it hears nothing."""
     blamed: bool
     """It may not win the block again while somebody else is connected, and pays (`race.reputation`)."""
-    skips: bool = False
-    """It hears SkipBlock(N)."""
+    skips: bool = False  # it hears SkipBlock(N)
 
 
 CONSEQUENCES: Final[dict[Failure, Consequence]] = {

@@ -95,8 +95,7 @@ def signs_root(summary: BlockSummary) -> bool:
 class RsaBook:
     """The operator's address book, which checks record files."""
 
-    serialized: bytes
-    """JSON that was read before without an error."""
+    serialized: bytes  # JSON that was read before without an error
     needed_count: int = 0
     """Nodes that must have signed; 0: more than a third of the book's."""
 

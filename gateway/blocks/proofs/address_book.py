@@ -45,8 +45,7 @@ class AddressBook:
 
     keys: tuple[tuple[int, bytes], ...]
     """(node id, DER SubjectPublicKeyInfo) of the nodes with a usable key."""
-    node_count: int
-    """Nodes of the book, with those without a usable key."""
+    node_count: int  # nodes of the book, with those without a usable key
 
 
 def read_address_book(serialized: bytes) -> AddressBook:

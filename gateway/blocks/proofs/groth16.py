@@ -38,13 +38,9 @@ class Groth16Key:
     """A verification key with the constants prepared."""
 
     alpha_beta: Fp12
-    """e(alpha, beta)."""
     gamma: PreparedG2
-    """Lines of gamma."""
     delta: PreparedG2
-    """Lines of delta."""
-    ic: G1Table
-    """Multiples of IC[0] to IC[n]."""
+    ic: G1Table  # multiples of IC[0] to IC[n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +48,8 @@ class Groth16Proof:
     """A proof; B is in the group."""
 
     a: G1Point
-    """A."""
-    b: PreparedG2
-    """Lines of B."""
+    b: PreparedG2  # lines of B
     c: G1Point
-    """C."""
 
 
 def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:

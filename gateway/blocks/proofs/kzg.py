@@ -28,11 +28,8 @@ class KzgKey:
     """A verification key; the lines of its points of G2 are prepared."""
 
     g: G1Point
-    """g."""
-    h: PreparedG2
-    """Lines of h."""
-    bh: PreparedG2
-    """Lines of bh = tau h."""
+    h: PreparedG2  # lines of h
+    bh: PreparedG2  # lines of bh = tau h
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +37,9 @@ class Opening:
     """The claim that a committed polynomial has a value at a point."""
 
     commitment: G1Point
-    """C."""
-    point: int
-    """c, in [0, q)."""
-    value: int
-    """v, in [0, q)."""
-    witness: G1Point
-    """w."""
+    point: int  # c, in [0, q)
+    value: int  # v, in [0, q)
+    witness: G1Point  # w
 
 
 def kzg_pairs(

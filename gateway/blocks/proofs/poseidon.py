@@ -47,8 +47,7 @@ assert q.bit_length() == _FIELD_BITS
 class Constants(NamedTuple):
     """The constants of the permutation."""
 
-    ark: tuple[tuple[int, ...], ...]
-    """ARK: 68 rows of 5, one for each round to add."""
+    ark: tuple[tuple[int, ...], ...]  # ARK: 68 rows of 5, one for each round to add
     mds: tuple[tuple[int, ...], ...]
     """MDS: 5 rows of 5, a matrix whose square submatrices are all invertible (Cauchy)."""
 

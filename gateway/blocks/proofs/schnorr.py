@@ -1,7 +1,7 @@
 """The Schnorr address-book proof: members of a ledger's first address book vouch for a hinTS key.
 
-Pure. The members that signed are a bitmap over the address book, in its order; their keys are added to one
-key A, under which there is one signature. At least half of the book's weight has to be among them.
+Pure. A bitmap over the address book, in its order, shows the members that signed. Their keys add up to one
+key A, which has made the signature. They must have at least half of the book's weight.
 
     attested key, 192 bytes     Y point (64) | R point (64) | c LE32 | z LE32
     signature, 192 bytes        bitmap 128 bytes, each 00 or 01 | z LE32, the response | c LE32, the challenge
@@ -14,9 +14,9 @@ key A, under which there is one signature. At least half of the book's weight ha
     signature (5.4)             K = z*G + c*A; valid iff c = the first 31 bytes of
                                 BLAKE2s-256( A || K || msg' ), LE
 
-The proofs of knowledge, checked once for an address book, keep a member from choosing a key that cancels the
-keys of others. Stricter than the reference: a bit for no member, and a book without weight, are refused.
-Source: docs/spec/tss.md section 5.
+The proofs of knowledge, checked once for an address book, keep a member from choosing a key that cancels
+others'. Stricter than the reference: a bit without a member, and a book without weight, are refused. Source:
+docs/spec/tss.md section 5.
 """
 
 from collections.abc import Sequence
@@ -71,36 +71,27 @@ _WHAT: Final = "Schnorr address-book proof"
 
 
 class AttestedKey(NamedTuple):
-    """A public key and the proof that its owner knows the secret."""
+    """A public key Y and the proof that its owner knows the secret."""
 
     Y: Point
-    """The public key."""
-    R: Point
-    """The proof's commitment."""
-    c: int
-    """The proof's challenge, below l."""
-    z: int
-    """The proof's response, below l."""
+    R: Point  # the proof's commitment
+    c: int  # the proof's challenge, below l
+    z: int  # the proof's response, below l
 
 
 class RosterMember(NamedTuple):
     """One entry of the address book."""
 
     Y: Point
-    """Its public key."""
-    weight: int
-    """Its weight, 0 or more."""
+    weight: int  # its weight, 0 or more
 
 
 class Signature(NamedTuple):
     """A signature, decoded."""
 
-    bitmap: bytes
-    """128 bytes, 1 for a member that signed."""
-    z: int
-    """The response, below l."""
-    c: int
-    """The challenge, below l."""
+    bitmap: bytes  # 128 bytes, 1 for a member that signed
+    z: int  # the response, below l
+    c: int  # the challenge, below l
 
 
 def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
@@ -132,7 +123,7 @@ def knowledge_challenge(Y: Point, R: Point) -> int:
 
 
 def knows_secret(key: AttestedKey) -> bool:
-    """5.1: tell whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y."""
+    """5.1: return whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y."""
     if key.c != knowledge_challenge(key.Y, key.R):
         return False
     # z*G - c*Y, since Y is of order l, and each point has one affine form.

@@ -71,12 +71,9 @@ WEIGHT_BITS: Final = 128
 class PreparedWrapsKey:
     """A network's WRAPS key with the constants prepared; threads may share it."""
 
-    pp_hash: int
-    """Hash of the folding scheme's public parameters, in [0, q)."""
+    pp_hash: int  # hash of the folding scheme's public parameters, in [0, q)
     groth16: Groth16Key
-    """Key of the Groth16 proof."""
     kzg: KzgKey
-    """Key of the two openings."""
 
 
 @dataclass(frozen=True, slots=True)
