@@ -112,28 +112,16 @@ class Chain:
 
     def check_links(self, summary: BlockSummary) -> Refusal | None:
         """Return why the block cannot be the next one, or None if it continues the chain."""
+        bad = RefusalKind.BAD_ROOT_HASH
         if summary.number != self.next_number:
-            return Refusal(
-                RefusalKind.BAD_ROOT_HASH,
-                "block number",
-                str(summary.number),
-                f"{self.next_number}, the next",
-            )
+            return Refusal(bad, "block number", str(summary.number), f"{self.next_number}, the next")
         previous, all_blocks = self.links_of_next()
-        if previous is not None and summary.previous_root_hash != previous:
-            return Refusal(
-                RefusalKind.BAD_ROOT_HASH,
-                "block footer field 1 (previous_block_root_hash)",
-                summary.previous_root_hash.hex(),
-                previous.hex(),
-            )
-        if all_blocks is not None and summary.all_blocks_root_hash != all_blocks:
-            return Refusal(
-                RefusalKind.BAD_ROOT_HASH,
-                "block footer field 2 (root_hash_of_all_block_hashes_tree)",
-                summary.all_blocks_root_hash.hex(),
-                all_blocks.hex(),
-            )
+        for field, got, expected in (
+            ("1 (previous_block_root_hash)", summary.previous_root_hash, previous),
+            ("2 (root_hash_of_all_block_hashes_tree)", summary.all_blocks_root_hash, all_blocks),
+        ):
+            if expected is not None and got != expected:
+                return Refusal(bad, f"block footer field {field}", got.hex(), expected.hex())
         return None
 
     def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:

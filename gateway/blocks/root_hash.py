@@ -363,12 +363,8 @@ class BlockHasher:
         for index in range(start, len(items)):
             what = f"item {self._item_count + index}"
             if kinds[index] != _PROOF:
-                raise refused(
-                    RefusalKind.CANNOT_PARSE,
-                    what,
-                    f"{item_name(kinds[index])} after the footer",
-                    "only block proofs",
-                )
+                got = f"{item_name(kinds[index])} after the footer"
+                raise refused(RefusalKind.CANNOT_PARSE, what, got, "only block proofs")
             if len(proofs) == PROOFS_PER_BLOCK_MAX:
                 more = f"more than {PROOFS_PER_BLOCK_MAX} proofs"
                 raise refused(RefusalKind.UNSUPPORTED, what, more, f"at most {PROOFS_PER_BLOCK_MAX}")
@@ -378,9 +374,8 @@ class BlockHasher:
                 raise refused(RefusalKind.UNSUPPORTED, what, got, f"at most {PROOFS_BYTES_MAX}")
             if items[index] in proofs:
                 # The root hash does not cover proofs: with a copy, the block would be other bytes and valid.
-                raise refused(
-                    RefusalKind.CANNOT_PARSE, what, "a proof that was there before", "each proof once"
-                )
+                got = "a proof that was there before"
+                raise refused(RefusalKind.CANNOT_PARSE, what, got, "each proof once")
             check_proof(items[index], block_number)
             proofs = (*proofs, items[index])
         return proofs

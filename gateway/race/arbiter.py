@@ -28,17 +28,17 @@ block fails, its stream drops items until its next header; when the stream ends,
 Two tables are plain look-ups: ON_HEADER says what a publisher hears when it offers a block, and CONSEQUENCES
 says what a failure means for the winner.
 
-Four things are no tables, and for these reasons:
+Four things are not tables:
 
   - The standing of a block (`standing_of`). It depends on numbers (L, U, the first block), on a set (who has
     failed the block) and on who else is connected. A function reduces all that to one `Standing`, and the
     table takes over from there.
-  - Who goes first (`stands_back`). This is an order, not a state: each reason to let others go first adds to
-    a number, and a publisher may send a block that nobody sends if no other connected one has a lower
-    number. The comparison guarantees that somebody may always send.
-  - Time limits (the methods named `..._deadline`). They are computed from the states and the times in the
-    records. A timer that each transition starts and stops would be a second copy of the state.
-    `next_deadline_ns` gives the earliest limit; the caller then calls `tick`.
+  - Who goes first (`stands_back`). This is an order of publishers, not a state: each reason to let others go
+    first adds to a number. A publisher may send a block that nobody sends if no other connected one has a
+    lower number. So somebody may always send it.
+  - Time limits (`block_deadline` and its siblings). They are computed from the states and times in the
+    records: a timer that each transition starts and stops would be a second copy of the state.
+    `next_deadline_ns` returns the earliest limit, at which the caller calls `tick`.
   - What follows from an event (`_settle`): asking for the next link check, ending a stalled winner, asking
     for block L + 1 again, closing streams that are done. These conditions are about the whole race, so they
     are checked once after every event instead of in every cell.
@@ -254,12 +254,8 @@ class Arbiter:
         alone = [other for other in self.streams.values() if other.state not in GONE]
         self.streams[publisher_id] = stream
         if self.persistence_failed is not None:
-            self._end(
-                stream,
-                EndStatus.PERSISTENCE_FAILED,
-                self.persistence_failed,
-                proximate_number=self.persistence_number,
-            )
+            reason, number = self.persistence_failed, self.persistence_number
+            self._end(stream, EndStatus.PERSISTENCE_FAILED, reason, proximate_number=number)
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
         elif len(alone) == 1 and not alone[0].is_peer and (block := alone[0].block) is not None:
@@ -563,7 +559,7 @@ class Arbiter:
         self.lowest_since_ns = min(now_ns, self.lowest_since_ns + for_ns)
         self.skipped_ns = min(now_ns, self.skipped_ns + for_ns) if self.skipped_ns else 0
 
-    # --- the race as it stands ---------------------------------------------------------------------------
+    # --- the race as it stands -----------------------------------------------------------------------------
 
     @property
     def is_closing(self) -> bool:
@@ -643,8 +639,12 @@ class Arbiter:
 
     def is_held_back(self, block: BlockFacts) -> bool:
         """Return whether the caller does not read the block's winner now."""
-        winner = None if block.winner is None else self.streams.get(block.winner)
+        winner = self._winner(block)
         return winner is not None and winner.held_back
+
+    def _winner(self, block: BlockFacts) -> StreamFacts | None:
+        """Return the stream of a block's winner; None: it is gone."""
+        return None if block.winner is None else self.streams.get(block.winner)
 
     def stream(self, publisher_id: PublisherId) -> StreamFacts:
         """Return the stream of this id. Raises RaceError if there is none."""
@@ -653,7 +653,7 @@ class Arbiter:
             raise RaceError(f"publisher {publisher_id}: not connected")
         return stream
 
-    # --- memory ------------------------------------------------------------------------------------------
+    # --- memory --------------------------------------------------------------------------------------------
 
     def is_full(self) -> bool:
         """Return whether no more bytes may come in but those that free memory."""
@@ -708,7 +708,7 @@ class Arbiter:
             stream.asked_for is not None or self.may_send(stream, wanted.number)
         )
 
-    # --- where a block stands, and who goes first --------------------------------------------------------
+    # --- where a block stands, and who goes first ----------------------------------------------------------
 
     def standing_of(self, number: int, stream: StreamFacts) -> Standing:
         """Return where block `number` stands for a publisher."""
@@ -805,7 +805,7 @@ class Arbiter:
 
     def _is_quiet(self, block: BlockFacts) -> bool:
         """Return whether nothing has come for a block for a while, though its winner is read."""
-        winner = None if block.winner is None else self.streams.get(block.winner)
+        winner = self._winner(block)
         if winner is None or winner.held_back or winner.delayed_from_ns is not None:
             return False
         timeout_ns = self.rules.block_timeout_ns
@@ -827,7 +827,7 @@ class Arbiter:
             and not self.stands_back(stream, block.number)
         )
 
-    # --- time limits -------------------------------------------------------------------------------------
+    # --- time limits ---------------------------------------------------------------------------------------
 
     def next_deadline_ns(self) -> int | None:
         """Return when the caller must call `tick` at the latest; None: no time limit is running."""
@@ -852,7 +852,7 @@ class Arbiter:
         """
         if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
             return None
-        winner = None if block.winner is None else self.streams.get(block.winner)
+        winner = self._winner(block)
         if winner is not None and winner.delayed_from_ns is not None:
             return None
         since_ns = block.timed_from_ns
@@ -1030,11 +1030,8 @@ class Arbiter:
         self._move(block, BlockEvent.HEADER_ACCEPTED)
         self._attempt_count += 1
         block.attempt_id = AttemptId(self._attempt_count)
-        block.winner, block.winner_name, block.winner_address = (
-            stream.publisher_id,
-            stream.name,
-            stream.address,
-        )
+        block.winner = stream.publisher_id
+        block.winner_name, block.winner_address = stream.name, stream.address
         block.is_counted = not stream.is_peer
         if message.failure is not Failure.RESTARTED:  # or a winner could start over for ever
             self._begin_time(block)
@@ -1105,7 +1102,7 @@ class Arbiter:
     def _fail(self, block: BlockFacts, failure: Failure, reason: str) -> None:
         """Drop the attempt at `block`, and give its winner what CONSEQUENCES says."""
         consequence = CONSEQUENCES[failure]
-        winner = None if block.winner is None else self.streams.get(block.winner)
+        winner = self._winner(block)
         self._actions.append(Drop(block.attempt_id, block.number, failure, reason))
         self._move(block, BlockEvent.FAILED)
         self._forget(block)
@@ -1179,7 +1176,7 @@ class Arbiter:
         if block is before:
             return
         if before is not None and before.state is BlockState.STREAMING:
-            winner = None if before.winner is None else self.streams.get(before.winner)
+            winner = self._winner(before)
             kept_ns = None if winner is None else winner.delayed_from_ns
             before.used_ns = max(0, (now_ns if kept_ns is None else kept_ns) - before.timed_from_ns)
         if block is not None:

@@ -208,12 +208,8 @@ class ProofVerifier:
             else:
                 unchecked = unchecked or refusal
         if unchecked is None and held_count == 0:
-            return Refusal(
-                RefusalKind.UNSUPPORTED,
-                "block proofs",
-                "only unknown kinds",
-                "at least one of a known kind",
-            )
+            got, expected = "only unknown kinds", "at least one of a known kind"
+            return Refusal(RefusalKind.UNSUPPORTED, "block proofs", got, expected)
         return unchecked
 
     def _verify_one(
@@ -232,12 +228,8 @@ class ProofVerifier:
             return self._state_proofs.check(proof.block_state_proof, summary, siblings)
         if self._record_files is not None:
             return self._record_files.check(proof.signed_record_file_proof, summary)
-        return Refusal(
-            RefusalKind.MISSING_VERIFICATION_DATA,
-            kind.value,
-            "no address book",
-            "a --ledger-key rsa:ADDRESS_BOOK.json",
-        )
+        got, expected = "no address book", "a --ledger-key rsa:ADDRESS_BOOK.json"
+        return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, kind.value, got, expected)
 
     def _check_tss(self, signature: bytes, root_hash: bytes) -> Refusal | None:
         if self._tss is not None:
