@@ -7,8 +7,6 @@ from typing import Final
 
 __all__ = [
     "ADDRESS_BOOK_NODES_MAX",
-    "ADDRESS_BOOK_SIZE_MAX",
-    "BLAMED_PUBLISHERS_KEPT",
     "BLOCK_ANSWER_BYTES_MAX",
     "BLOCK_ITEMS_MAX",
     "CHAIN_SNAPSHOT_BLOCKS",
@@ -40,7 +38,6 @@ __all__ = [
     "ITEM_OVERHEAD_BYTES",
     "KEEPALIVE_ANSWER_SECONDS",
     "KEEPALIVE_PEER_SECONDS",
-    "LEDGER_KEYS_MAX",
     "LISTENING_SECONDS",
     "LOOP_WATCH_SECONDS",
     "MESSAGE_BYTES_DEFAULT",
@@ -48,18 +45,11 @@ __all__ = [
     "OWN_ROOTS_KEPT",
     "PEER_POLL_SECONDS",
     "PEER_STATUS_SECONDS_MAX",
-    "PROOFS_BYTES_MAX",
     "PROOFS_GATHER_SECONDS",
-    "PROOFS_PER_BLOCK_MAX",
     "PROOFS_TOGETHER_MAX",
     "PROOF_CHECK_SECONDS_MAX",
     "PROOF_PROCESS_REST_SECONDS",
     "PUBLICATION_FILE_BYTES_MAX",
-    "QUICK_PROOFS_BYTES_MAX",
-    "QUICK_SIGNATURES_MAX",
-    "RACE_HISTORY_BLOCKS",
-    "RECORD_FILE_FIELDS_MAX",
-    "RECORD_FILE_SIGNATURES_MAX",
     "RELEASED_BLOCKS_MAX",
     "RELEASE_REST_SECONDS",
     "REQUEST_BYTES_MAX",
@@ -71,8 +61,6 @@ __all__ = [
     "STAGE_BYTES_MAX",
     "STAGE_ITEMS_MAX",
     "STAGE_ITEM_BYTES_MAX",
-    "STATE_PROOF_PATHS_MAX",
-    "STATE_PROOF_SIBLINGS_MAX",
     "STOOD_STILL_SECONDS_MIN",
     "STORED_BLOCK_BYTES_MAX",
     "STREAMS_PER_CONNECTION_MAX",
@@ -90,48 +78,9 @@ HEADER_SIZE_MAX: Final = 4096
 """Bytes of a block header item. Real ones have about 50; each of its fields is walked through in Python,
 which takes some 3 ms for the worst header of this size."""
 
-PROOFS_PER_BLOCK_MAX: Final = 4
-"""Proofs in one block. Real blocks carry one. Each costs a signature check, some 40 ms at most, and there can
-be any number of good ones, so without a limit one block could cost minutes. With eight, and a publication of
-128 nodes, which takes 0.4 s, a block 0 came close to a second."""
-
-PROOFS_BYTES_MAX: Final = 1_250_000
-"""Bytes of all proof items of one block. Real ones have 4,000 at most. The longest that can hold is a state
-proof of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. Each is parsed in the event loop, 1 ms for a MB, and more
-where it is many fields of later versions."""
-
-QUICK_SIGNATURES_MAX: Final = 8
-"""Proofs of a block, times Ed25519 keys that may have signed it, up to which they are checked in the event
-loop: each takes 0.05 ms, and that twice where the root of the other layout is tried too."""
-
-QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
-"""Bytes of a block's proofs up to which they are looked at there, 0.03 ms. An Ed25519 proof has 75."""
-
-LEDGER_KEYS_MAX: Final = 64
-"""Ledger keys that may be configured. A proof is tried against each key of its kind, 0.1 ms each at most."""
-
 ADDRESS_BOOK_NODES_MAX: Final = 500
 """Nodes of an address book. Public networks have some thirty; to decode a key takes some 0.01 ms, and to
 verify a signature with it 0.07 ms at most."""
-
-ADDRESS_BOOK_SIZE_MAX: Final = 8 << 20
-"""Bytes of an address book in JSON; each node needs some thousand."""
-
-RECORD_FILE_SIGNATURES_MAX: Final = 500
-"""Signatures in one record-file proof, one for each node; to verify one takes 0.07 ms at most, and is done
-once for all proofs of a block."""
-
-RECORD_FILE_FIELDS_MAX: Final = 100_000
-"""Fields of a record file and of its item together, most of them its records: 20,000 of a network that makes
-10,000 transactions a second, in a file of two seconds. To pass over so many as this takes some 0.1 s."""
-
-STATE_PROOF_PATHS_MAX: Final = 64
-"""Paths of one state proof. Those of blocks have three; a proof of several leaves has two more for each."""
-
-STATE_PROOF_SIBLINGS_MAX: Final = 20_000
-"""Siblings of all state proofs of a block, in all their paths. A proof has five for each block up to the
-signed one, so this is enough for a network that signs one block of 4,000. To read and hash them takes some
-0.06 s, and that twice where the root of the other layout is tried too."""
 
 PUBLICATION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes of a file that `tss:FILE` names, decompressed: a block 0 with some margin."""
@@ -164,9 +113,6 @@ a publisher may send; it bounds what a hostile stream server can make a client h
 
 HEALTH_CHECK_SECONDS: Final = 0.25
 """Time between two looks at the node's readiness for the gRPC health service."""
-
-RACE_HISTORY_BLOCKS: Final = 100
-"""Blocks whose winners the status page shows."""
 
 CONTROL_CALL_SECONDS: Final = 15.0
 """How long a control call waits for its answer, beyond the time that it asks the node to wait: a little more
@@ -301,10 +247,6 @@ STREAMS_PER_CONNECTION_MAX: Final = 1_024
 """Calls at once on one gRPC connection, some 20 kB each, beside what has come of a request; HTTP/2 has the
 client wait with further ones. A proxy may bring all publishers and subscribers of a node over one
 connection."""
-
-BLAMED_PUBLISHERS_KEPT: Final = 1_000
-"""Publishers that failed a block and are remembered while nobody brings it; of more, those that are gone are
-forgotten. A name costs its publisher nothing, and a block may not come for long."""
 
 TLS_FILE_BYTES_MAX: Final = 1 << 20
 """Bytes of a certificate or key file. A bundle of all public authorities has a quarter of it."""

@@ -1,7 +1,7 @@
 """A block: its number and its serialized items, exactly as they came.
 
-Pure. The message `Block` on the wire and in block files is `repeated bytes items = 1`; reading it and writing
-it again gives the same bytes, or it is refused.
+Pure. The message `Block` on the wire and in block files is `repeated bytes items = 1`. A message that would
+not serialize to the same bytes again is refused.
 Source: docs/spec/wire.md section 3.
 """
 
@@ -22,20 +22,14 @@ __all__ = ["Block"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block. Only its header was looked at; whether it holds is for `BlockHasher` and proofs to say."""
+    """One block. Only its header was read; `BlockHasher` and the proofs verify it."""
 
     number: int
-    """Block number, as in the header."""
-    items: tuple[bytes, ...]
-    """Serialized `BlockItem`s, in order, the header first."""
+    items: tuple[bytes, ...]  # serialized `BlockItem`s, in order, the header first
 
     @classmethod
     def from_items(cls, items: Iterable[bytes]) -> Self:
-        """Return the block of these items, its number taken from the header.
-
-        Raises:
-            BlockRefused: there is no item, or the first is not a header.
-        """
+        """Return the block of these items. Raises BlockRefused if the first is not a header."""
         all_items = tuple(items)
         if not all_items:
             raise refused(RefusalKind.MISSING_ITEM, "block", "no items", "a block header first")

@@ -1,4 +1,4 @@
-"""The chain of blocks as this node has it: the two links that the next block's footer must hold.
+"""The chain of blocks on this node: it knows the two links that the next block's footer must hold.
 
 Pure. Block N's footer names the root of block N-1 and the root of the streaming tree over the roots of blocks
 0 to N-1, each fed as it is. For block 0 both are the hash of the empty tree.
@@ -8,16 +8,16 @@ Pure. Block N's footer names the root of block N-1 and the root of the streaming
     block A > 0         block A: believed, the anchor   block A: believed; later: not checked, since a tree
                         later: checked                  cannot be continued from its root alone
 
-A root has one of two layouts, and the header does not say surely which. Where both could be, a block's root
-is the first of these that there is:
+A root has one of two layouts, and the header does not tell for certain which. If both are possible, a block's
+root is the first of these that exists:
 
     the root that its proofs sign
-    the root that the links of the block after it name
+    the root that the links of the next block name
     the root in the layout of the block before it, if both headers have the same HAPI version
     the root in the layout that the header's version suggests
 
-So the root of the last block is settled by the next one, where no proof has settled it. It depends on the
-blocks up to that one alone: nodes that have the same blocks have the same roots.
+So unless a proof settles the root of the last block, the next block does. Nodes that have the same blocks
+have the same roots.
 
 Source: docs/spec/block-hash.md sections 3.3 and 4; docs/verification.md.
 """
@@ -34,44 +34,38 @@ __all__ = ["Chain", "LastLayout"]
 
 _STATE_KEYS: Final = {"first_number", "last_number", "last_root_hash", "tree_stack"}
 _LATER_STATE_KEY: Final = "tree_stack_before"
-"""Absent in states that earlier versions have written."""
+"""Absent in states of earlier versions."""
 
 
 class LastLayout(NamedTuple):
-    """Which layout the root of the last block has, and what its root is in the other one."""
+    """The layout of the last block's root, and its root in the other one."""
 
-    hapi_minor: int
-    """The HAPI version of its header, minor number."""
-    root_layout: Literal[8, 16]
-    """The layout that its root is taken for."""
+    hapi_minor: int  # the HAPI version of its header, minor number
+    root_layout: Literal[8, 16]  # the assumed layout of its root
     other_root_hash: bytes | None
-    """48 bytes; None: a proof signs its root, a setting says the layout, or there is no other root."""
+    """48 bytes; None: a proof signs the root, a setting says the layout, or there is no other root."""
 
     @classmethod
     def of(cls, summary: BlockSummary) -> Self:
-        """Give the layout of a block, as its summary has it."""
+        """Return the layout of a block by its summary."""
         return cls(summary.hapi_minor, summary.root_layout, summary.root_hash_other_layout)
 
 
 class Chain:
-    """The roots of the blocks that were committed, from the first that this node has.
+    """The roots of the committed blocks, from the first that this node has.
 
-    `check_links` changes nothing; `advance` takes a block in once it is committed.
+    `check_links` changes nothing; `advance` adds a block once it is committed.
     """
 
     __slots__ = ("_first_number", "_last_layout", "_last_number", "_last_root_hash", "_tree", "_tree_before")
 
     def __init__(self, first_number: int = 0) -> None:
-        """Begin an empty chain.
-
-        Args:
-            first_number: the block it begins with (setting `first block`); above 0 that block is the anchor.
-        """
+        """Begin an empty chain with block `first_number`; above 0 that block is the anchor."""
         self._first_number = first_number
         self._last_number: int | None = None
         self._last_root_hash: bytes | None = None
         self._tree: StreamingTree | None = StreamingTree() if first_number == 0 else None
-        self._tree_before: StreamingTree | None = None  # without the last root; not known of an earlier state
+        self._tree_before: StreamingTree | None = None  # without the last root; see _LATER_STATE_KEY
         self._last_layout: LastLayout | None = None
 
     @property
@@ -81,12 +75,12 @@ class Chain:
 
     @property
     def last_number(self) -> int | None:
-        """The last block taken in, None before the first."""
+        """The last block, None before the first."""
         return self._last_number
 
     @property
     def last_root_hash(self) -> bytes | None:
-        """Root of the last block taken in, 48 bytes, None before the first."""
+        """Root of the last block, 48 bytes, None before the first."""
         return self._last_root_hash
 
     @property
@@ -96,7 +90,7 @@ class Chain:
 
     @property
     def anchor_note(self) -> str | None:
-        """What is believed and not checked because the chain begins after block 0; None if all is checked."""
+        """A note of what a chain that begins after block 0 does not check; None: all is checked."""
         if self._tree is not None:
             return None
         return (
@@ -105,7 +99,7 @@ class Chain:
         )
 
     def links_of_next(self) -> tuple[bytes | None, bytes | None]:
-        """Return what the next footer's fields 1 and 2 must be, None for what cannot be known here."""
+        """Return the expected fields 1 and 2 of the next footer, None for one that is not known here."""
         previous = self._last_root_hash
         if previous is None and self._first_number == 0:
             previous = EMPTY_HASH
@@ -113,40 +107,28 @@ class Chain:
 
     @property
     def all_blocks_root_of_last(self) -> bytes | None:
-        """What the last block's footer field 2 has to be; None where that is not known here."""
+        """The expected field 2 of the last block's footer; None: not known here."""
         return None if self._tree_before is None else self._tree_before.root()
 
     def check_links(self, summary: BlockSummary) -> Refusal | None:
         """Return why the block cannot be the next one, or None if it continues the chain."""
+        bad = RefusalKind.BAD_ROOT_HASH
         if summary.number != self.next_number:
-            return Refusal(
-                RefusalKind.BAD_ROOT_HASH,
-                "block number",
-                str(summary.number),
-                f"{self.next_number}, the next",
-            )
+            return Refusal(bad, "block number", str(summary.number), f"{self.next_number}, the next")
         previous, all_blocks = self.links_of_next()
-        if previous is not None and summary.previous_root_hash != previous:
-            return Refusal(
-                RefusalKind.BAD_ROOT_HASH,
-                "block footer field 1 (previous_block_root_hash)",
-                summary.previous_root_hash.hex(),
-                previous.hex(),
-            )
-        if all_blocks is not None and summary.all_blocks_root_hash != all_blocks:
-            return Refusal(
-                RefusalKind.BAD_ROOT_HASH,
-                "block footer field 2 (root_hash_of_all_block_hashes_tree)",
-                summary.all_blocks_root_hash.hex(),
-                all_blocks.hex(),
-            )
+        for field, got, expected in (
+            ("1 (previous_block_root_hash)", summary.previous_root_hash, previous),
+            ("2 (root_hash_of_all_block_hashes_tree)", summary.all_blocks_root_hash, all_blocks),
+        ):
+            if expected is not None and got != expected:
+                return Refusal(bad, f"block footer field {field}", got.hex(), expected.hex())
         return None
 
     def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:
         """Return the chain that a block continues, and why it does not, None if it does.
 
-        That is this chain; or the same with the last block's root in the other layout, if that may be and is
-        what the block's links name.
+        It is this chain, or the same with the last block's root in the other layout, if that is possible and
+        the block's links name it.
         """
         refusal = self.check_links(summary)
         if refusal is not None:
@@ -156,7 +138,7 @@ class Chain:
         return self, refusal
 
     def in_other_layout(self) -> Self | None:
-        """Return the chain with the last block's root in the other layout; None if that cannot be."""
+        """Return the chain with the last block's root in the other layout; None: impossible."""
         layout = self._last_layout
         if layout is None or layout.other_root_hash is None or self._last_root_hash is None:
             return None
@@ -173,7 +155,7 @@ class Chain:
         return chain
 
     def in_its_layout(self, summary: BlockSummary) -> BlockSummary:
-        """Return the next block's summary, in the layout of the last block where that goes before."""
+        """Return the next block's summary, in the layout of the last block if that has precedence."""
         last, other = self._last_layout, summary.in_other_layout()
         if last is None or other is None or last.hapi_minor != summary.hapi_minor:
             return summary
@@ -181,23 +163,20 @@ class Chain:
 
     @property
     def lacks_tree_before(self) -> bool:
-        """Whether the last root cannot be replaced: an earlier version has written the state."""
+        """The last root cannot be replaced, since an earlier version has written the state."""
         return self._last_number is not None and self._tree is not None and self._tree_before is None
 
     def learn(self, layout: LastLayout) -> None:
-        """Take note of the layout of the last block, which was taken in without it."""
+        """Set the layout of the last block, which `advance` was called without."""
         self._last_layout = layout
 
     def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:
-        """Take in the next block: it is committed.
+        """Add the next block, which is committed. Raises ChainMisuse, and changes nothing, for any other.
 
         Args:
             number: of the block.
             root_hash: its root.
-            layout: of that root; None: it is not known, and `learn` may tell it.
-
-        Raises:
-            ChainMisuse: it is not the next one; the chain is unchanged.
+            layout: of that root; None: not known, and `learn` may set it.
         """
         if number != self.next_number:
             raise ChainMisuse(number, self.next_number)
@@ -210,17 +189,17 @@ class Chain:
         self._last_layout = layout
 
     def copy(self) -> Self:
-        """Return a chain that goes on from here on its own, to check blocks ahead of their commit."""
+        """Return an independent copy, to check blocks ahead of their commit."""
         chain = type(self)(self._first_number)
         chain._last_number = self._last_number
         chain._last_root_hash = self._last_root_hash
         chain._tree = None if self._tree is None else self._tree.copy()
-        chain._tree_before = self._tree_before  # which nobody changes
+        chain._tree_before = self._tree_before  # nobody changes it
         chain._last_layout = self._last_layout
         return chain
 
     def state(self) -> dict[str, object]:
-        """Return it as plain values for JSON, hashes in hex; all but the last block's layout."""
+        """Return the chain, without the last block's layout, as plain values for JSON, hashes in hex."""
         return {
             "first_number": self._first_number,
             "last_number": self._last_number,
@@ -231,11 +210,7 @@ class Chain:
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> Self:
-        """Return the chain that `state()` described.
-
-        Raises:
-            ChainStateError: the values do not describe a chain.
-        """
+        """Return the chain that `state()` described. Raises ChainStateError if there is none."""
         if set(state) - {_LATER_STATE_KEY} != _STATE_KEYS:
             expected = f"keys {sorted(_STATE_KEYS | {_LATER_STATE_KEY})}"
             raise ChainStateError("chain state", f"keys {sorted(state)}", expected)
@@ -285,7 +260,7 @@ def _hash(value: object, key: str) -> bytes:
 
 
 def _tree(value: object, first_number: int, leaf_count: int) -> StreamingTree | None:
-    """Return the tree over all roots; a chain that begins with block 0 has one leaf for each block."""
+    """Return the tree over all roots, one leaf per block; None: the chain begins after block 0."""
     if first_number > 0:
         if value is not None:
             raise ChainStateError(

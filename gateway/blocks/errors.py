@@ -1,4 +1,4 @@
-"""What can be wrong with a block, its proofs, the keys that check them, and what is stored of it.
+"""The errors of blocks: of their items, proofs, keys and stored forms.
 
 GatewayError
 ├── LedgerKeyError       a ledger key that cannot be used, or is missing (exit 2)
@@ -6,7 +6,7 @@ GatewayError
 │   ├── ItemError        an item or a message is not well formed
 │   ├── ProofDataError   a part of a proof, or published ledger data, is not what it must be
 │   └── BlockRefused     a block cannot be accepted; holds the `Refusal`
-├── StoredDataError      what was read back from a disk or a stream is not what we write
+├── StoredDataError      data from a disk or a stream is not in the form that we write
 │   ├── LayoutError      a sequence of entries is not a block
 │   └── ChainStateError  a saved chain state does not hold together
 └── ChainMisuse          our own code advanced a chain with a block that is not its next
@@ -37,11 +37,9 @@ class LedgerKeyError(GatewayError):
     def __init__(self, what: str, *, got: str, expected: str) -> None:
         super().__init__(f"{what}: got {got}, expected {expected}")
         self.what = what
-        """The key or the part of it that is wrong."""
+        """The key, or the part of it, that is wrong."""
         self.got = got
-        """How it is."""
         self.expected = expected
-        """How it must be."""
 
 
 class ItemError(InvalidInput):
@@ -58,20 +56,17 @@ class BlockRefused(InvalidInput):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.what, refusal.got, refusal.expected, where=refusal.kind.value)
         self.refusal = refusal
-        """The reason."""
 
 
 class StoredDataError(GatewayError):
-    """Data that this or another node stored does not read back as something we write."""
+    """Data that this or another node stored is not in the form that we write."""
 
     def __init__(self, what: str, got: str, expected: str) -> None:
         super().__init__(f"{what}: got {got}, expected {expected}")
         self.what = what
         """The object that is wrong."""
         self.got = got
-        """What it is."""
         self.expected = expected
-        """What it had to be."""
 
 
 class LayoutError(StoredDataError):
@@ -79,7 +74,7 @@ class LayoutError(StoredDataError):
 
 
 class ChainStateError(StoredDataError):
-    """A saved chain state cannot be taken up again."""
+    """A saved chain state does not hold together."""
 
 
 class ChainMisuse(GatewayError):
@@ -90,4 +85,3 @@ class ChainMisuse(GatewayError):
         self.block_number = block_number
         """The block that was given."""
         self.block_number_next = block_number_next
-        """The block that is next."""

@@ -1,6 +1,6 @@
 """The frame of a block: its header, footer and proofs, read strictly.
 
-Pure. The items between are only hashed; these three are looked into, and what a tolerant parser would hide is
+Pure. The items between are only hashed; these three are parsed. Whatever a tolerant parser would hide is
 refused: a field that is there twice, a timestamp or a footer in another encoding, bytes that no hash covers.
 
     header   hapi_proto_version = 1 (needed), software_version = 2, number = 3, block_timestamp = 4 (needed),
@@ -65,34 +65,26 @@ class Header(NamedTuple):
     """A block header that was checked."""
 
     item: bytes
-    """The item as it came."""
     number: int
-    """Block number."""
     timestamp: bytes
     """The serialized Timestamp as it is in the item, in canonical encoding."""
-    timestamp_seconds: int
-    """Consensus time, seconds since 1970."""
+    timestamp_seconds: int  # consensus time, seconds since 1970
     hapi_major: int
     """Major number of `hapi_proto_version`; 0 in every version so far."""
-    hapi_minor: int
-    """Minor number of `hapi_proto_version`."""
+    hapi_minor: int  # minor number of `hapi_proto_version`
 
 
 class Footer(NamedTuple):
     """A block footer that was checked."""
 
     item: bytes
-    """The item as it came."""
-    previous_root_hash: bytes
-    """48 bytes."""
-    all_blocks_root_hash: bytes
-    """48 bytes."""
-    state_root_hash: bytes
-    """48 bytes, or none."""
+    previous_root_hash: bytes  # 48 bytes
+    all_blocks_root_hash: bytes  # 48 bytes
+    state_root_hash: bytes  # 48 bytes, or none
 
 
 def read_header(item: bytes, kind: int) -> Header:
-    """Check the first item of a block, of field number `kind`, and return what the block needs of it.
+    """Check the first item of a block, of field number `kind`, and return it as a header.
 
     Raises:
         BlockRefused: it is no header, lacks a needed field, or is not encoded as it must be.
@@ -115,8 +107,7 @@ def read_header(item: bytes, kind: int) -> Header:
     if message.hash_algorithm != block_pb2.SHA2_384:
         what = _field_name("block header", 5, _HEADER_FIELDS)
         raise refused(RefusalKind.UNSUPPORTED, what, str(message.hash_algorithm), "0 (SHA2_384)")
-    # The reference serializes the parsed timestamp again and hashes that; only for its canonical encoding do
-    # both readings agree.
+    # The reference hashes the parsed timestamp, serialized again: both agree for its canonical encoding only.
     seconds, nanos = message.block_timestamp.seconds, message.block_timestamp.nanos
     canonical = block_pb2.Timestamp(seconds=seconds, nanos=nanos).SerializeToString(deterministic=True)
     if values[4] != canonical:
@@ -128,10 +119,10 @@ def read_header(item: bytes, kind: int) -> Header:
 
 
 def read_footer(item: bytes) -> Footer:
-    """Check a footer item. Not its bytes but its three values are hashed, so nothing else may be in it.
+    """Check a footer item. The root hash covers its three values, not its bytes: it may hold nothing else.
 
     Raises:
-        BlockRefused: a hash is missing or has another size, or there is anything beside the three.
+        BlockRefused: a hash is missing or has another size, or there is anything else.
     """
     try:
         footer = _FOOTER.fullmatch(payload_of(item))
@@ -143,7 +134,7 @@ def read_footer(item: bytes) -> Footer:
 
 
 def _refused_footer(item: bytes) -> BlockRefused:
-    """Find out why a footer is not `_FOOTER`; what is wrong with a field in itself is raised."""
+    """Return why a footer does not match `_FOOTER`; raise what is wrong with a field in itself."""
     number_before, numbers = 0, set()
     for number, _, value in _checked("block footer", item, _FOOTER_FIELDS):
         what = _field_name("block footer", number, _FOOTER_FIELDS)
@@ -163,7 +154,7 @@ def _refused_footer(item: bytes) -> BlockRefused:
 
 
 def check_proof(item: bytes, block_number: int) -> None:
-    """Check that a proof item parses and is for this block; the proof itself is not verified here.
+    """Check that a proof item parses and is for this block; this does not verify the proof.
 
     Raises:
         BlockRefused: it does not parse, is for another block, or is of a known kind in another encoding.
@@ -176,7 +167,7 @@ def check_proof(item: bytes, block_number: int) -> None:
         what, expected = "block proof field 1 (block)", f"{block_number}, as in the header"
         raise refused(RefusalKind.BAD_PROOF, what, str(proof.block), expected)
     if proof.WhichOneof("proof") is None:
-        return  # a kind that this version does not know: nothing can be said of its encoding
+        return  # a kind of a later version, whose encoding is not known
     proof.DiscardUnknownFields()
     canonical = field_item(ItemKind.BLOCK_PROOF, proof.SerializeToString(deterministic=True))
     if canonical != item:
@@ -185,7 +176,7 @@ def check_proof(item: bytes, block_number: int) -> None:
 
 
 def item_name(kind: int) -> str:
-    """Return an item kind for people: `block header (field 1)`, or `item field 23`."""
+    """Return the name of an item kind: `block header (field 1)`, or `item field 23`."""
     try:
         return f"{ItemKind(kind).name.lower().replace('_', ' ')} (field {kind})"
     except ValueError:
@@ -193,18 +184,18 @@ def item_name(kind: int) -> str:
 
 
 def refused(kind: RefusalKind, what: str, got: str, expected: str) -> BlockRefused:
-    """Return the error for one refusal, to be raised."""
+    """Return the error for a refusal, for the caller to raise."""
     return BlockRefused(Refusal(kind, what, got, expected))
 
 
 def cannot_parse(error: ItemError) -> BlockRefused:
-    """Return the refusal of a block for what is wrong with the bytes of an item."""
+    """Return the refusal of a block with a malformed item."""
     what = f"{error.where}: {error.what}" if error.where else error.what
     return refused(RefusalKind.CANNOT_PARSE, what, error.got, error.expected)
 
 
 def _checked(what: str, item: bytes, known: Mapping[int, tuple[str, WireType]]) -> Iterator[ItemField]:
-    """Yield the fields of an item's message; refuse a known one that a parser would merge or pass over."""
+    """Yield the fields of an item's message; refuse a known field that a parser would merge or skip."""
     seen: set[int] = set()
     try:
         for field in fields_of(payload_of(item)):

@@ -1,9 +1,9 @@
-"""One item set of a publisher, looked at before the arbiter sees it: what it is, and whether it has the form.
+"""The form of one item set, checked before the arbiter sees it.
 
-Pure. The rules of form (everything else is the arbiter's):
-  - an item set has at least one item, and each item is exactly one field of `BlockItem`;
-  - a header stands first, once, and its block number can be read;
-  - behind a proof come only proofs.
+Pure. The rules of form (the arbiter has all others):
+  - An item set has at least one item, and each item is exactly one field of `BlockItem`.
+  - A header stands first, at most once, and its block number is readable.
+  - Only proofs follow a proof.
 Source: docs/spec/wire.md section 2.1; docs/protocol.md, "What you send".
 """
 
@@ -22,26 +22,17 @@ _PROOF = int(ItemKind.BLOCK_PROOF)
 
 
 class ItemSet(NamedTuple):
-    """An item set that has the form."""
+    """An item set of the right form."""
 
     items: Sequence[bytes]
-    """The items, as received."""
-    kinds: Sequence[int]
-    """The field number of each."""
-    block_number: int | None
-    """The number in the header, where the set begins with one."""
-    proven: bool
-    """It ends with a proof."""
-    only_proofs: bool
-    """It has nothing but proofs."""
+    kinds: Sequence[int]  # the field number of each
+    block_number: int | None  # the number in the header; None: the set has no header
+    proven: bool  # the set ends with a proof
+    only_proofs: bool  # the set has nothing but proofs
 
 
 def inspect(items: Sequence[bytes]) -> ItemSet:
-    """Check the form of an item set.
-
-    Raises:
-        ItemError: the set breaks one of the rules at the top of this module.
-    """
+    """Check the form of an item set. Raises ItemError if it breaks a rule at the top of this module."""
     if not items:
         raise ItemError("item set", "no items", "at least one")
     kinds = kinds_of(items)

@@ -1,14 +1,14 @@
-"""Block items as bytes: what kind one is, and the few that are looked into.
+"""Block items as bytes: the kind of an item, and the parsing of those few that need it.
 
-Pure. An item is one serialized `BlockItem`, a oneof of messages and bytes, so its bytes are exactly one
+Pure. An item is one serialized `BlockItem`, a oneof of messages and bytes. So it is exactly one
 length-delimited field: tag, length, payload, nothing else.
 
     0a 2b <43 bytes>      tag 0x0a = field 1 (block header) << 3 | wire type 2, length 43
     22 f0 01 <240 bytes>  field 4 (signed transaction), length 240 in two bytes
     ba 01 00              field 23, which needs a tag of two bytes, empty
 
-Tag and length must be in their shortest form: items are hashed and stored as they are, so two encodings
-of the same item would be two different blocks (docs/spec/block-hash.md section 2).
+Tag and length must have their shortest form: items are hashed and stored as received, so two encodings of one
+item would make two blocks (docs/spec/block-hash.md section 2).
 Source: docs/spec/wire.md section 3.
 """
 
@@ -48,7 +48,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 
 
 class ItemKind(IntEnum):
-    """The members of `BlockItem`: their field numbers."""
+    """The field numbers of the members of `BlockItem`."""
 
     BLOCK_HEADER = 1
     EVENT_HEADER = 2
@@ -66,7 +66,7 @@ class ItemKind(IntEnum):
 
 
 class WireType(IntEnum):
-    """How a protobuf field's value is framed; groups (3, 4) are refused everywhere."""
+    """The framing of a protobuf field's value; groups (3, 4) are refused everywhere."""
 
     VARINT = 0
     FIXED64 = 1
@@ -77,23 +77,21 @@ class WireType(IntEnum):
 class ItemField(NamedTuple):
     """One field of a message, undecoded."""
 
-    number: int
-    """Field number, 1 to 536,870,911."""
+    number: int  # field number, 1 to 536,870,911
     wire_type: WireType
-    """How `value` is to be read."""
     value: int | bytes
     """An unsigned integer for VARINT; the bytes for LEN (without the length), FIXED64 and FIXED32."""
 
 
-# Plain numbers for the loops below; a member of an enum takes longer to look up and to compare.
+# Plain numbers for the loops below: members of an enum are slower to look up and to compare.
 _VARINT, _FIXED64, _LEN, _FIXED32 = (
     wire_type.value for wire_type in (WireType.VARINT, WireType.FIXED64, WireType.LEN, WireType.FIXED32)
 )
 _WIRE_TYPES: Final = {wire_type.value: wire_type for wire_type in WireType}
-# First byte of an item -> field number, 0 where that byte does not say (two-byte tag, other wire type).
+# First byte of an item -> field number; 0: that byte does not tell (two-byte tag, other wire type).
 _KIND_OF_TAG: Final = tuple(tag >> 3 if tag < 0x80 and tag & 7 == WireType.LEN else 0 for tag in range(256))
-# The sizes of an item that has a tag of one byte, and a length of one byte or of two. No item has 130 bytes
-# and a tag of one: 127 after the length need a length of one byte, 128 would need two.
+# Sizes of an item with a tag of one byte and a length of one or two bytes. None has 130 bytes: a length of
+# 127 takes one byte, 128 takes two.
 _SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
 _SIZE_MIN_LENGTH_2: Final = 1 + 2 + 0x80
 _SIZE_MAX_LENGTH_2: Final = 1 + 2 + 0x3FFF
@@ -103,8 +101,8 @@ assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131
 def kind_of(item: bytes) -> int:
     """Return the field number of the item's one member, an `ItemKind` or a number from a later version.
 
-    The hottest function of the gateway. The length that an item must state follows from its size, so the
-    usual item costs two comparisons and one lookup; whatever does not match goes to `_kind_slowly`.
+    This is the hottest function of the gateway. The length field follows from the size of the item, so the
+    usual item costs two comparisons and one lookup; `_kind_slowly` handles all others.
 
     Raises:
         ItemError: the bytes are not exactly one length-delimited field with the shortest tag and length.
@@ -121,23 +119,17 @@ def kind_of(item: bytes) -> int:
 
 
 def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
-    """Return the field number of each item; the same as `kind_of` on each, without the calls.
-
-    Args:
-        items: serialized items, in order.
-        first_index: what an error calls the first of them; 0-based.
+    """Return the field number of each item, as `kind_of` does, without the calls.
 
     Raises:
-        ItemError: as `kind_of`; `where` names the first item that is refused.
+        ItemError: as `kind_of`; it names the first item that is refused, counting from `first_index`.
     """
     kinds: list[int] = []
     append = kinds.append
     kind_of_tag = _KIND_OF_TAG
     for item in items:
         size = len(item)
-        if (
-            size <= 129
-        ):  # with a length of one byte; the names of these numbers would cost more than comparing
+        if size <= 129:  # with a length of one byte; looking up names would cost more than comparing
             if size > 1 and item[1] == size - 2 and (kind := kind_of_tag[item[0]]):
                 append(kind)
                 continue
@@ -156,7 +148,7 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
 
 
 def _kind_slowly(item: bytes) -> int:
-    """`kind_of` for every item, and the reason for every refusal."""
+    """Do as `kind_of` for any item, and find the reason of a refusal."""
     if not item:
         raise ItemError("item", "no bytes", "one length-delimited field")
     number, wire_type, offset = _read_tag(item, 0, "item tag")
@@ -178,11 +170,7 @@ def _kind_slowly(item: bytes) -> int:
 
 
 def payload_of(item: bytes) -> bytes:
-    """Return the item without its tag and length.
-
-    Raises:
-        ItemError: as `kind_of`.
-    """
+    """Return the item without its tag and length. Raises ItemError as `kind_of`."""
     kind_of(item)
     if item[0] < 0x80 and item[1] < 0x80:  # the usual tag, and a length below 128
         return item[2:]
@@ -210,8 +198,8 @@ def block_number_of(header_item: bytes) -> int:
     """Return the block number in a header item; absent it is 0, as in all of proto3.
 
     Raises:
-        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for a field it does not know.
-            Not where the header is longer than any that is taken: there could be millions of such fields.
+        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field. The
+            latter is not checked in an overlong header, which could have millions of such fields.
     """
     header = header_of(header_item)
     is_looked_into = not header.number and len(header_item) <= HEADER_SIZE_MAX
@@ -242,11 +230,8 @@ def _name_of(kind: ItemKind) -> str:
 def fields_of(message: bytes) -> Iterator[ItemField]:
     """Yield a message's fields in the order of their bytes, repeated ones each time.
 
-    For what a parser hides: the very bytes of a field, and whether it is there twice. Varints in a longer
-    form than needed are refused.
-
-    Raises:
-        ItemError: when the iteration comes to bytes that are no field.
+    This shows what a parser hides: the exact bytes of a field, and whether it is there twice. Varints must
+    have their shortest form. Raises ItemError when it comes to bytes that are no field.
     """
     offset, size = 0, len(message)
     while offset < size:
@@ -299,7 +284,7 @@ def _read_tag(data: bytes, offset: int, what: str, at: int | None = None) -> tup
 
 
 def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int]:
-    """Return (value, offset after it) of the varint at `offset`, which must be in its shortest form."""
+    """Return (value, offset after it) of the varint at `offset`, which must have its shortest form."""
     if offset < len(data) and data[offset] < 0x80:
         return data[offset], offset + 1
     value = 0
@@ -322,5 +307,5 @@ def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> 
 
 
 def _named(what: str, at: int | None) -> str:
-    """Name a part of a field for an error; put together only then, since most fields are well."""
+    """Return the name of a part of a field for an error; called only for errors, since it costs time."""
     return what if at is None else f"{what} of field at byte {at}"

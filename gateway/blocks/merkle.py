@@ -1,6 +1,6 @@
 """SHA-384 hashes with their domain prefixes, and the streaming tree over them.
 
-Pure. A streaming tree takes hashes one after the other and keeps only the roots of its perfect subtrees, one
+Pure. A streaming tree takes one hash after the other and keeps the roots of its perfect subtrees alone, one
 for each 1 bit of the leaf count:
 
     leaves 0..6 (count 7 = 0b111)          root = node(a, node(b, g))
@@ -46,10 +46,10 @@ def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":
     return hashlib.sha384
 
 
-# Copying a context that has taken the prefix is cheaper than a new one for prefix and data joined, and long
-# data is not copied. Where prefix and data fill a single block of SHA-384 (128 bytes, 17 of them padding), as
-# in every inner node, most of the time is OpenSSL's set-up: Python's own code needs 0.47 microseconds where
-# that needs 0.6 (CPython 3.11; on 3.12 they are level). From two blocks on OpenSSL is the faster.
+# Copying a context that has taken the prefix is cheaper than joining prefix and data. If both fit a single
+# block of SHA-384 (128 bytes, 17 of them padding), as in every inner node, OpenSSL's set-up dominates:
+# Python's own code takes 0.47 microseconds, OpenSSL 0.6 (CPython 3.11; on 3.12 they are level). From two
+# blocks on OpenSSL is faster.
 _short_sha384 = _own_sha384()
 _leaf_context = hashlib.sha384(_LEAF).copy
 _SHORT_DATA_SIZE_MAX: Final = 128 - 17 - len(_LEAF)
@@ -79,10 +79,10 @@ def inner_hash(left: bytes, right: bytes) -> bytes:
 
 
 def hand_out_leaf_hashes(items: Iterable[bytes], takers: Iterable[Callable[[bytes], object]]) -> None:
-    """Call each item's taker with `leaf_hash` of the item, in order: one loop, for very many short items."""
+    """Call each item's taker with the item's `leaf_hash`, in order: one loop, for many short items."""
     new_context, short_sha384 = _leaf_context, _short_sha384
     for item, take in zip(items, takers, strict=True):
-        if len(item) <= 110:  # the name would cost more than comparing
+        if len(item) <= 110:  # looking up the name would cost more than comparing
             take(short_sha384(b"\x00" + item).digest())
         else:
             context = new_context()
@@ -98,22 +98,19 @@ def tree_root(hashes: Sequence[bytes]) -> bytes:
 
 
 class StreamingTree:
-    """A Merkle tree over hashes that come one after the other; it needs memory for one hash per level.
-
-    The leaves are hashes already and are not hashed again.
-    """
+    """A Merkle tree over a stream of leaves, which are hashes already; it holds one hash per level."""
 
     __slots__ = ("_count", "_peaks")
 
     def __init__(self) -> None:
         self._count = 0
         # By height: the root of the perfect subtree of 2^height leaves that waits for its right neighbour.
-        # A peak stands at a height exactly where the count has a 1 bit.
+        # There is a peak at a height exactly if the count has a 1 bit there.
         self._peaks: list[bytes | None] = []
 
     @property
     def leaf_count(self) -> int:
-        """How many leaves were pushed."""
+        """Number of leaves."""
         return self._count
 
     def push(self, leaf: bytes) -> None:
@@ -132,7 +129,7 @@ class StreamingTree:
         self._count += 1
 
     def extend(self, leaves: Sequence[bytes]) -> None:
-        """Append leaves, 48 bytes each, in order: the same as pushing each, merged level by level."""
+        """Append leaves, 48 bytes each, in order: as `push` of each, but merged level by level."""
         self._count += len(leaves)
         peaks, short_sha384 = self._peaks, _short_sha384
         nodes = list(leaves)
@@ -152,7 +149,7 @@ class StreamingTree:
             height += 1
 
     def root(self) -> bytes:
-        """Return the root over the leaves so far, 48 bytes; the tree can go on growing."""
+        """Return the root over the leaves so far, 48 bytes; the tree may grow further."""
         root: bytes | None = None
         for peak in self._peaks:
             if peak is not None:
@@ -160,7 +157,7 @@ class StreamingTree:
         return EMPTY_HASH if root is None else root
 
     def copy(self) -> Self:
-        """Return a tree with the same leaves that grows on its own."""
+        """Return an independent tree with the same leaves."""
         tree = type(self)()
         tree._count = self._count
         tree._peaks = self._peaks.copy()
@@ -172,11 +169,7 @@ class StreamingTree:
 
     @classmethod
     def from_state(cls, leaf_count: int, stack: Sequence[bytes]) -> Self:
-        """Return the tree that `state()` described.
-
-        Raises:
-            ValueError: the stack has not one hash of 48 bytes for each 1 bit of the count.
-        """
+        """Return the tree that `state()` described. Raises ValueError if there is none."""
         if leaf_count < 0 or len(stack) != leaf_count.bit_count() or any(len(h) != HASH_SIZE for h in stack):
             raise ValueError(
                 f"tree state: got {len(stack)} hashes of {sorted({len(h) for h in stack})} bytes for "

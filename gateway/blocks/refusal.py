@@ -1,8 +1,7 @@
-"""Why a block is refused, as a value.
+"""The reason to refuse a block, as a value.
 
-Pure. Verification never answers with a bare boolean: a block is accepted, or there is one `Refusal` that says
-what was looked at, what was found and what had to be there. The caller adds the block's number and its
-publisher.
+Pure. Verification never answers with a bare boolean: it accepts a block or returns one `Refusal`, which names
+the object, what was got and what was expected. The caller adds the block's number and its publisher.
 Source: docs/spec/block-hash.md sections 2.1 and 4; docs/spec/proofs.md sections 2, 4 and 5.
 """
 
@@ -14,7 +13,7 @@ __all__ = ["FAULTS", "Fault", "Refusal", "RefusalKind"]
 
 
 class Fault(Enum):
-    """Who has to change something before the block can be accepted."""
+    """The party that has to change something before the block can be accepted."""
 
     SENDER = "whoever made or delivered the block: it was checked, and is wrong"
     NODE = "this node: it lacks what the proof is checked with"
@@ -25,25 +24,25 @@ class RefusalKind(StrEnum):
     """The class of a refusal; its value is the text in logs and metrics labels."""
 
     BAD_PROOF = "bad proof"
-    """A recognised proof does not hold, or no recognised proof is there."""
+    """A proof of a known kind does not hold, or there is none."""
     BAD_ROOT_HASH = "bad root hash"
     """A link of the footer, or a block number, does not continue the chain."""
     CANNOT_PARSE = "cannot parse"
-    """Bytes that are not what they must be, or items in an order that makes no block."""
+    """The bytes are malformed, or the items are in an order that makes no block."""
     MISSING_ITEM = "missing item"
     """The block lacks its header, its footer or its proof."""
     MISSING_FIELD = "missing field"
     """A header, footer or proof lacks a field that verification needs."""
     MISSING_VERIFICATION_DATA = "missing verification data"
-    """The proof is of a kind that this node knows, but this node does not have the key or the data for it."""
+    """The node knows the kind of the proof, but lacks the key or the data for it."""
     UNSUPPORTED = "unsupported"
-    """An item or a proof that this node cannot process."""
+    """The node cannot process an item or a proof."""
     NOT_CHECKED = "not checked"
-    """The check did not come to an end."""
+    """The check did not finish."""
 
     @property
     def fault(self) -> Fault:
-        """Who has to change something."""
+        """Whose fault the refusal is."""
         return FAULTS[self]
 
 
@@ -57,7 +56,6 @@ FAULTS: Final[dict[RefusalKind, Fault]] = {
     RefusalKind.UNSUPPORTED: Fault.UNKNOWN,
     RefusalKind.NOT_CHECKED: Fault.UNKNOWN,
 }
-"""Whose fault each kind of refusal is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,10 @@ class Refusal:
     """One reason to refuse a block."""
 
     kind: RefusalKind
-    """The class of the reason."""
     what: str
-    """The object looked at, e.g. `footer field 1 (previous_block_root_hash)`."""
-    got: str
-    """What was found there, short enough for a log line."""
+    """The object that is wrong, e.g. `footer field 1 (previous_block_root_hash)`."""
+    got: str  # short enough for a log line
     expected: str
-    """What had to be there."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.what}: got {self.got}, expected {self.expected}"

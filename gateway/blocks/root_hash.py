@@ -1,7 +1,7 @@
 """The root hash of a block, computed while its items come in.
 
-Pure. Each item's leaf goes to one of the subtrees below as soon as it is here, so that at the end of a block
-only the top is left to hash:
+Pure. Each item's leaf goes to one of the subtrees below as soon as the item is here, so that the end of a
+block leaves only the top to hash:
 
     layout 16 (HAPI 0.78)                              layout 8 (HAPI 0.73 to 0.77)
 
@@ -23,11 +23,10 @@ only the top is left to hash:
     refused             8, 13 … 19                     1, 2, 16, 17, 18
 
 Invariants
-  - A block is header, other items, footer, proofs. Exactly one header, one footer; at least one proof, each
-    once.
-  - A call of `add` that raises leaves the hasher as it was.
-  - `root_hash` depends on the items alone, never on how they were cut into calls of `add`.
-  - No state is tied to a thread: calls may come from different threads, one after the other.
+  - A block is one header, other items, one footer, and at least one proof, each proof once.
+  - A call of `add` that raises leaves the hasher unchanged.
+  - `root_hash` depends on the items alone, never on how calls of `add` divide them.
+  - No state is tied to a thread: different threads may call, one after the other.
 Source: docs/spec/block-hash.md sections 2 and 3.
 """
 
@@ -57,7 +56,6 @@ from gateway.blocks.merkle import (
     unary_hash,
 )
 from gateway.blocks.refusal import RefusalKind
-from gateway.limits import PROOFS_BYTES_MAX, PROOFS_PER_BLOCK_MAX
 
 __all__ = [
     "NOT_HASHED",
@@ -70,11 +68,20 @@ __all__ = [
     "subtree_of",
 ]
 
+PROOFS_BYTES_MAX: Final = 1_250_000
+"""Bytes of all proof items of one block. Real ones have 4,000 at most; the longest valid one is a state proof
+of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. The event loop parses them, at 1 ms for a MB, or more if they
+hold many fields of later versions."""
+PROOFS_PER_BLOCK_MAX: Final = 4
+"""Proofs in one block. Real blocks carry one. Each costs a signature check of up to 40 ms, and a block could
+carry any number of valid ones. With eight, and a publication of 128 nodes, which takes 0.4 s, a block 0 came
+close to a second."""
+
 RootLayout = Literal["auto", 8, 16]
-"""Setting `verification.root_layout`: the layout that blocks have; `auto` goes by the header's version."""
+"""Setting `verification.root_layout`: the layout of blocks; `auto` goes by the version in the header."""
 
 HAPI_MINOR_LAYOUT_16: Final = 78
-"""The first minor HAPI version whose blocks are taken for layout 16 by `auto` (docs/spec/block-hash.md)."""
+"""The first minor HAPI version that `auto` takes for layout 16 (docs/spec/block-hash.md)."""
 
 CONSENSUS_HEADERS, INPUTS, OUTPUTS, STATE_CHANGES, TRACE_DATA, EXTENSION_0 = range(6)
 SUBTREE_COUNT: Final = EXTENSION_0 + 8
@@ -101,16 +108,16 @@ _SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
     **{8 + number: EXTENSION_0 + number for number in range(8)},
     19: NOT_HASHED,
 }
-# To find a member in its class takes longer than to find a name.
+# Looking up a name is faster than looking up a member in its class.
 _FOOTER: Final = ItemKind.BLOCK_FOOTER
 _PROOF: Final = ItemKind.BLOCK_PROOF
-# Kinds that may stand between header and footer, again and again; the usual case needs no other question.
+# Kinds that may stand between header and footer any number of times: the usual case needs no other check.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
-# Below this count of items in one call, pushing leaves one by one is faster than gathering them by subtree.
+# With fewer items in one call, pushing leaves one by one is faster than gathering them by subtree.
 _FEW_ITEMS: Final = 16
-# The root of eight empty subtrees: the right half of layout 16 in every block so far, cf7e7647f57807….
+# The root of eight empty subtrees, the right half of layout 16 in every block so far: cf7e7647f57807….
 _EMPTY_EXTENSION_HALF: Final = tree_root([EMPTY_HASH] * 8)
-# What an absent state root counts as in layout 8 (docs/spec/block-hash.md section 3.2); 16 takes EMPTY_HASH.
+# An absent state root in layout 8 (docs/spec/block-hash.md section 3.2); layout 16 takes EMPTY_HASH.
 _ABSENT_STATE_LAYOUT_8: Final = bytes(HASH_SIZE)
 
 
@@ -122,41 +129,28 @@ def subtree_of(kind: int) -> int | None:
 
 
 class BlockSummary(NamedTuple):
-    """What a whole block comes to: all that links, proofs, acknowledgements and status need of it."""
+    """The summary of a whole block: all that links, proofs, acknowledgements and status need of it."""
 
     number: int
-    """Block number, from the header."""
-    timestamp_seconds: int
-    """Consensus time of the block, seconds since 1970."""
+    timestamp_seconds: int  # consensus time of the block, seconds since 1970
     timestamp: bytes
     """The serialized Timestamp, as it is in the header and in the root hash."""
-    hapi_minor: int
-    """Minor number of the header's `hapi_proto_version`."""
-    root_layout: Literal[8, 16]
-    """The layout that `root_hash` was computed with."""
-    root_hash: bytes
-    """48 bytes."""
+    hapi_minor: int  # minor number of the header's `hapi_proto_version`
+    root_layout: Literal[8, 16]  # the layout that `root_hash` was computed with
+    root_hash: bytes  # 48 bytes
     root_hash_other_layout: bytes | None
-    """48 bytes: the root in the other layout, where that is possible and the setting does not say which."""
-    previous_root_hash: bytes
-    """Footer field 1, 48 bytes."""
-    all_blocks_root_hash: bytes
-    """Footer field 2, 48 bytes."""
-    proofs: tuple[bytes, ...]
-    """The block proof items, in order; at least one."""
-    record_file: bytes | None
-    """The record file item, which the proof of such a block signs."""
+    """48 bytes: the root in the other layout, if that is possible and no setting says which it is."""
+    previous_root_hash: bytes  # footer field 1, 48 bytes
+    all_blocks_root_hash: bytes  # footer field 2, 48 bytes
+    proofs: tuple[bytes, ...]  # the block proof items, in order; at least one
+    record_file: bytes | None  # the record file item; the proof of such a block signs it
     header: bytes
-    """The header item."""
     footer: bytes
-    """The footer item."""
     item_count: int
-    """Items of the block, header, footer and proofs included."""
     size_bytes: int
-    """Sum of the items' sizes."""
 
     def in_other_layout(self) -> "BlockSummary | None":
-        """Return the same block with the root of the other layout, or None where there is no other root."""
+        """Return the same block with the root of the other layout; None: there is no other root."""
         if self.root_hash_other_layout is None:
             return None
         return self._replace(
@@ -169,33 +163,29 @@ class BlockSummary(NamedTuple):
 class Leaves(NamedTuple):
     """Items whose leaves belong to the subtrees, and the subtree of each."""
 
-    subtree_of_kind: Mapping[int, int]
-    """By field number; NOT_HASHED where there is none."""
+    subtree_of_kind: Mapping[int, int]  # by field number; NOT_HASHED: none
     items: Sequence[bytes]
-    """Serialized items, in order."""
-    kinds: Sequence[int]
-    """The field number of each."""
+    kinds: Sequence[int]  # the field number of each
 
 
 class ItemLook(NamedTuple):
-    """The next items of a block, which may be taken: what the hasher knows when they are."""
+    """The next items of a block, checked, and the state of the hasher once it has taken them."""
 
     leaves: Leaves
     header: Header
     footer: Footer | None
     proofs: tuple[bytes, ...]
     record_file: bytes | None
-    item_count: int
-    """Of these items alone."""
+    item_count: int  # of these items alone
     size_bytes: int
 
 
 class BlockHasher:
     """Takes the items of one block as they come, and gives its summary at the end.
 
-    Every item goes through `add` once, in order; then `finish` is called once. A block that cannot be
-    accepted is refused as soon as that is known, by `BlockRefused`. Who has the items hashed elsewhere calls
-    `look` and `take` in place of `add`.
+    The caller passes every item to `add` once, in order, and then calls `finish` once. `BlockRefused` refuses
+    a block as early as possible. A caller that has the items hashed elsewhere calls `look` and `take` instead
+    of `add`.
     """
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
@@ -226,11 +216,7 @@ class BlockHasher:
     def add(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
     ) -> None:
-        """Take the next items of the block, as many as there are at hand; arguments as for `look`.
-
-        Raises:
-            BlockRefused: as `look`. Nothing of `items` was taken then.
-        """
+        """Take the next items of the block, any number, as `look` and `take` do."""
         looked = self.look(items, kinds, size_bytes)
         if looked is not None:
             self.take(looked)
@@ -238,15 +224,12 @@ class BlockHasher:
     def look(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
     ) -> ItemLook | None:
-        """Look at the next items, and change nothing; None when there are none.
+        """Check the next items and change nothing; return None if there are none.
 
-        Args:
-            items: serialized items, in order.
-            kinds: `kinds_of(items)`, from a caller that has them already.
-            size_bytes: the sum of their sizes, from a caller that has it already.
+        `kinds`, `kinds_of(items)`, and `size_bytes`, the sum of their sizes, are from a caller that has them.
 
         Raises:
-            BlockRefused: an item is malformed, cannot be processed or stands where it must not.
+            BlockRefused: an item is malformed, cannot be processed or is in the wrong place.
         """
         if kinds is None:
             try:
@@ -282,11 +265,9 @@ class BlockHasher:
         return ItemLook(leaves, header, footer, proofs, record_file, item_count, size_bytes)
 
     def take(self, looked: ItemLook, grown: Mapping[int, StreamingTree] | None = None) -> None:
-        """Take the items that were looked at last; nothing here can fail.
+        """Take the items of the last `look`; this cannot fail.
 
-        Args:
-            looked: what `look` returned, with no other call of `take` since.
-            grown: the trees with the leaves, by the number of the subtree, if they were hashed elsewhere.
+        `grown` has the trees with the new leaves, by number of subtree, if they were hashed elsewhere.
         """
         if grown is None:
             hash_into(self._trees, looked.leaves)
@@ -306,16 +287,16 @@ class BlockHasher:
     def subtree_roots(self) -> list[bytes]:
         """Return the root of each subtree over the items so far, 48 bytes each, in the order of the layouts.
 
-        Five that every layout has (consensus headers, inputs, outputs, state changes, trace data), then
-        extensions 0 to 7: for who computes the root before the footer's links are known.
+        The five of every layout (consensus headers, inputs, outputs, state changes, trace data), then
+        extensions 0 to 7. They are for a maker of blocks, which computes the root before it knows the
+        footer's links.
         """
         return [tree.root() for tree in self._trees]
 
     def finish(self) -> BlockSummary:
-        """Return the summary of the block, whose items were all given.
+        """Return the summary of the whole block.
 
-        Raises:
-            BlockRefused: header, footer or proof is missing.
+        Raises BlockRefused if header, footer or proof is missing.
         """
         header, footer = self._header, self._footer
         if header is None:
@@ -366,9 +347,9 @@ class BlockHasher:
         if self._root_layout == 16:
             return 16, root_16, None
         if self._root_layout == 8:
-            assert not has_extension  # `_look_at_body` has refused them
+            assert not has_extension  # `_look_at_body` refuses them
             return 8, root_8, None
-        if has_extension:  # only one of the layouts has a place for them
+        if has_extension:  # only layout 16 has them
             return 16, root_16, None
         if (header.hapi_major, header.hapi_minor) >= (0, HAPI_MINOR_LAYOUT_16):
             return 16, root_16, root_8
@@ -377,17 +358,13 @@ class BlockHasher:
     def _with_proofs(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, block_number: int
     ) -> tuple[bytes, ...]:
-        """Return the proofs so far and those in `items[start:]`, where nothing else may be."""
+        """Return the proofs so far and those in `items[start:]`, which may hold nothing else."""
         proofs = self._proofs
         for index in range(start, len(items)):
             what = f"item {self._item_count + index}"
             if kinds[index] != _PROOF:
-                raise refused(
-                    RefusalKind.CANNOT_PARSE,
-                    what,
-                    f"{item_name(kinds[index])} after the footer",
-                    "only block proofs",
-                )
+                got = f"{item_name(kinds[index])} after the footer"
+                raise refused(RefusalKind.CANNOT_PARSE, what, got, "only block proofs")
             if len(proofs) == PROOFS_PER_BLOCK_MAX:
                 more = f"more than {PROOFS_PER_BLOCK_MAX} proofs"
                 raise refused(RefusalKind.UNSUPPORTED, what, more, f"at most {PROOFS_PER_BLOCK_MAX}")
@@ -396,10 +373,9 @@ class BlockHasher:
                 got = f"{size_bytes} bytes of proofs"
                 raise refused(RefusalKind.UNSUPPORTED, what, got, f"at most {PROOFS_BYTES_MAX}")
             if items[index] in proofs:
-                # Proofs are not part of the root hash: a copy would hold, and make other bytes of the block.
-                raise refused(
-                    RefusalKind.CANNOT_PARSE, what, "a proof that was there before", "each proof once"
-                )
+                # The root hash does not cover proofs: with a copy, the block would be other bytes and valid.
+                got = "a proof that was there before"
+                raise refused(RefusalKind.CANNOT_PARSE, what, got, "each proof once")
             check_proof(items[index], block_number)
             proofs = (*proofs, items[index])
         return proofs
@@ -407,7 +383,7 @@ class BlockHasher:
     def _look_at_body(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, end: int
     ) -> tuple[bytes | None, Mapping[int, int]]:
-        """Check body items of unusual kinds; return the record file and the subtrees of all kinds in it."""
+        """Check body items of unusual kinds; return the record file and the subtrees of all kinds."""
         record_file = self._record_file
         subtrees = dict(_SUBTREE_OF_KIND)
         for index in range(start, end):
@@ -435,12 +411,7 @@ class BlockHasher:
 
 
 def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:
-    """Append the leaf of each item to its kind's tree.
-
-    Args:
-        trees: by the number of the subtree, those that have a leaf among the items at least.
-        leaves: the items.
-    """
+    """Append the leaf of each item to its kind's tree; `trees` has those that get one, by subtree."""
     subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds
     if len(items) < _FEW_ITEMS:
         for kind, item in zip(kinds, items, strict=True):

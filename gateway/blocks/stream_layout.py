@@ -1,4 +1,4 @@
-"""How a block lies in the stream: which entries it becomes, and the way back.
+"""The layout of a block in the stream: its entries, and the way back from entries to a block.
 
 Pure. One block is one atomic operation:
 
@@ -9,16 +9,16 @@ Pure. One block is one atomic operation:
     last   0xb1 block end               N as u64 big-endian, then the block root hash, 48 bytes
 
 An entry cannot cross a data page, so its data has at most DATA_SIZE_MAX bytes (1,048,559). A longer item is
-cut into pieces of exactly that size, and a last one of what is left:
+cut into pieces of exactly that size, and a last one with the rest:
 
     0x80000000 | field number           each piece but the last
     field number                        the last piece, 1 to DATA_SIZE_MAX bytes
 
 Invariants
-  - The entries depend on number, items and root hash alone; there is one way to lay a block out, and the
-    decoder refuses every other.
-  - No item's type is taken for a mark: the field numbers 0xb0 and 0xb1 are refused. No block has them, since
-    176 and 177 modulo 20 are 16 and 17, which the root hash refuses.
+  - The entries depend on number, items and root hash alone. A block has one layout; the decoder refuses every
+    other.
+  - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused. No block has them, since 176
+    and 177 modulo 20 are 16 and 17, which the root hash refuses.
 Source: docs/spec/block-layout.md; docs/spec/stream-file.md section 5.
 """
 
@@ -53,11 +53,11 @@ __all__ = [
 BLOCK_END_TYPE: Final = 0xB1
 """Entry type of the mark that ends a block."""
 BOOKMARK_COUNT: Final = 2
-"""Entries at the beginning of a block that are bookmarks; no other is."""
+"""Bookmarks of a block: its first entries."""
 CONTINUED: Final = 0x8000_0000
 """Set in the entry type of each piece of an item but its last."""
 
-# BookMark {type: 2}; the value's tag follows, and for block 0 proto3 sends no value at all.
+# BookMark {type: 2}; the tag of the value follows, except for block 0: proto3 leaves the value 0 out.
 _BOOKMARK_HEAD: Final = b"\x08\x02"
 _BOOKMARK_VALUE_TAG: Final = b"\x10"
 _LEGACY_BOOKMARK_HEAD: Final = b"\x00"
@@ -79,7 +79,7 @@ def legacy_bookmark_of(block_number: int) -> bytes:
 
 
 def block_number_of(bookmark: bytes) -> int | None:
-    """Return N where a bookmark is `bookmark_of(N)`, else None."""
+    """Return N if a bookmark is `bookmark_of(N)`, else None."""
     try:
         return _number_in_bookmark(bookmark)
     except LayoutError:
@@ -87,22 +87,15 @@ def block_number_of(bookmark: bytes) -> int | None:
 
 
 class EntryRun(NamedTuple):
-    """Entries of a block that follow one another."""
+    """Consecutive entries of a block."""
 
-    entry_types: list[int]
-    """One for each of `data`."""
+    entry_types: list[int]  # one for each of `data`
     data: list[bytes]
-    """Of each entry."""
-    size_bytes: int
-    """Of the items in it."""
+    size_bytes: int  # of its items
 
 
 def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
-    """Return the entries of a block as (entry type, data), bookmarks included, in order.
-
-    Raises:
-        ItemError, LayoutError: as `encode_runs`.
-    """
+    """Return the entries of a block as (entry type, data), bookmarks included. Raises as `encode_runs`."""
     bookmarks = [(BOOKMARK_TYPE, mark(block_number)) for mark in (bookmark_of, legacy_bookmark_of)]
     runs = encode_runs(block_number, items, root_hash)
     return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
@@ -117,16 +110,16 @@ def encode_runs(
     items_max: int = RUN_ITEMS_MAX,
     bytes_max: int = sys.maxsize,
 ) -> Iterator[EntryRun]:
-    """Give the entries of a block behind its bookmarks, in order, some at a time.
+    """Yield the entries of a block behind its bookmarks, in order, some at a time.
 
-    A run has `items_max` entries at most, and `bytes_max` bytes of items or a single entry; the block end is
-    not counted.
+    A run has at most `items_max` entries, and at most `bytes_max` bytes of items or a single entry, without
+    the block end.
 
     Args:
         block_number: 0 to 2^64 - 1.
         items: serialized items, in block order; at least one.
         root_hash: the block's root, 48 bytes.
-        kinds: `kinds_of(items)`, from a caller that has them already.
+        kinds: `kinds_of(items)`, if the caller has them.
         items_max: 1 or more.
         bytes_max: 1 or more.
 
@@ -143,7 +136,7 @@ def encode_runs(
         size_bytes = sum(map(len, data))
         if size_bytes > bytes_max or (size_bytes > DATA_SIZE_MAX < max(map(len, data))):
             fitting = bisect_right(list(accumulate(map(len, data))), min(bytes_max, DATA_SIZE_MAX))
-            del data[max(1, fitting) :]  # so that an item that has to be cut is alone
+            del data[max(1, fitting) :]  # an item that must be cut is alone in its runs
             size_bytes = sum(map(len, data))
         stop = start + len(data)
         entry_types = kinds_of(data, start) if kinds is None else list(kinds[start:stop])
@@ -163,30 +156,27 @@ def encode_runs(
 
 
 def _last_piece_at(item: bytes) -> int:
-    """Return where the last piece of an item begins that is too long for one entry."""
+    """Return the offset of the last piece of an item that is too long for one entry."""
     return (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
 
 
 def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
-    """Cut off all pieces of an item but the last, each when it is asked for: to copy it takes a while."""
+    """Yield all pieces of an item but the last, one at a time, since copying them takes a while."""
     for offset in range(0, _last_piece_at(item), DATA_SIZE_MAX):
         yield EntryRun([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block as it was read back from its entries. Nothing in it was verified but the layout."""
+    """A block that was read back from its entries. Only its layout was checked."""
 
-    number: int
-    """Block number, from the bookmarks and the block end."""
+    number: int  # block number, from the bookmarks and the block end
     items: tuple[bytes, ...]
-    """Serialized items, in order."""
-    root_hash: bytes
-    """48 bytes, from the block end."""
+    root_hash: bytes  # 48 bytes, from the block end
 
 
 class _Expecting(Enum):
-    """What the next entry must be."""
+    """The expected next entry."""
 
     BOOKMARK = "a bookmark"
     LEGACY_BOOKMARK = "the block's second bookmark"
@@ -196,22 +186,18 @@ class _Expecting(Enum):
 
 
 class BlockDecoder:
-    """Takes the entries of a stream in order, from the first bookmark of a block on, and gives whole blocks.
+    """Turns the entries of a stream, in order from the first bookmark of a block on, into whole blocks.
 
-    A call that raises leaves the decoder as it was.
+    A call that raises leaves the decoder unchanged.
     """
 
     def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX) -> None:
-        """Begin before a block.
-
-        Args:
-            block_bytes_max: the most bytes of items that one block may have.
-        """
+        """Begin before a block; one block may have `block_bytes_max` bytes of items."""
         self._block_bytes_max = block_bytes_max
         self.reset()
 
     def reset(self) -> None:
-        """Forget the block that is being read; the next entry must be the first of a block."""
+        """Forget the current block; the next entry must be the first of a block."""
         self._expecting = _Expecting.BOOKMARK
         self._number = 0
         self._items: list[bytes] = []
@@ -221,14 +207,13 @@ class BlockDecoder:
 
     @property
     def block_number(self) -> int | None:
-        """The block that is being read, None between blocks."""
+        """The current block, None between blocks."""
         return None if self._expecting is _Expecting.BOOKMARK else self._number
 
     def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
-        """Take one entry; return the block that it ends, if it ends one.
+        """Take one entry; return the block if this entry ends it.
 
-        Raises:
-            LayoutError: the entry cannot be the next one of a block.
+        Raises LayoutError if the entry cannot be the next one of a block.
         """
         if self._expecting in (_Expecting.ITEM_OR_END, _Expecting.ITEM, _Expecting.PIECE):
             if entry_type == BLOCK_END_TYPE:
@@ -316,7 +301,7 @@ class BlockDecoder:
 
 
 def _number_in_bookmark(data: bytes) -> int:
-    """Return N of a bookmark in protobuf form; only the bytes that `bookmark_of(N)` gives are one."""
+    """Return N of a bookmark in protobuf form, which must be exactly `bookmark_of(N)`."""
     value = data[len(_BOOKMARK_HEAD) + len(_BOOKMARK_VALUE_TAG) :]
     number = 0
     if len(value) <= VARINT_SIZE_MAX:
@@ -328,5 +313,5 @@ def _number_in_bookmark(data: bytes) -> int:
 
 
 def _short(data: bytes) -> str:
-    """Return data in hex, as much of it as a bookmark could have."""
+    """Return data in hex, cut to the length of a bookmark."""
     return f"{data[:16].hex()}… ({len(data)} bytes)" if len(data) > 16 else data.hex() or "no bytes"

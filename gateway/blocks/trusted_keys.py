@@ -1,16 +1,16 @@
-"""The keys that this node believes: what `--ledger-key` may say.
+"""The ledger keys that an operator configures with `--ledger-key`.
 
-Pure: names are read here, files in `gateway.store.trust_store`. Each is `kind:value`:
+Pure: `gateway.store.trust_store` reads the files. Each key is `kind:value`:
 
-    ed25519:HEX              the 32 bytes of an Ed25519 public key in 64 hex digits; may be given repeatedly
-    tss:FILE                 the publication of a TSS network's ledger id, or the block file that it is in
-    tss:id=HEX               the ledger id, 32 bytes; what block 0 or a file publishes has to match it
-    tss:block0               what block 0 publishes is believed, once, and kept
+    ed25519:HEX              an Ed25519 public key of 32 bytes in 64 hex digits; may be given repeatedly
+    tss:FILE                 the publication of a TSS network's ledger id, or the block file that holds it
+    tss:id=HEX               the ledger id, 32 bytes, which the publication of block 0 or of a file must have
+    tss:block0               believe the publication of block 0, once, and keep it
     rsa:ADDRESS_BOOK.json    the address book that signs record files
 
-Without any key, `tss:block0` is meant: a fresh node of a TSS network starts with nothing but block 0. With
-keys of other kinds it is not: who names a key does not want one from a publisher. There is one TSS network
-and one address book; a file and an id may be given together, and have to agree.
+No key at all means `tss:block0`: a fresh node of a TSS network starts with nothing but block 0. Keys of other
+kinds do not imply it: an operator who names a key does not want one from a publisher. There is one TSS
+network and one address book; a file and an id may be given together and must agree.
 Source: docs/verification.md, "How trust begins"; docs/spec/tss.md section 1.1.
 """
 
@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self
 
 from gateway.blocks.errors import LedgerKeyError
-from gateway.limits import LEDGER_KEYS_MAX
 
 __all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "TrustedKeys", "VerificationMode"]
 
+LEDGER_KEYS_MAX: Final = 64
+"""Ledger keys that may be configured. Each proof is tried with all keys of its kind, 0.1 ms each at most."""
+
 VerificationMode = Literal["full", "hash"]
-"""Setting `verification.mode`: `full` checks signatures; `hash` checks root and links, and that a proof is
-there."""
+"""Setting `verification.mode`: `full` checks signatures, `hash` only root, links and presence of a proof."""
 
 ED25519_KEY_SIZE: Final = 32
 """Bytes of an Ed25519 public key."""
@@ -37,26 +38,22 @@ _EXPECTED: Final = "ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS
 
 @dataclass(frozen=True, slots=True)
 class TrustedKeys:
-    """The public keys that block proofs are checked with, and where to find those that are in files."""
+    """The public keys that check block proofs, and the paths of those that are in files."""
 
     ed25519: tuple[bytes, ...] = ()
-    """Ed25519 public keys, 32 bytes each; a proof must hold with one of them."""
-    tss_file: str | None = None
-    """Path of a publication."""
-    tss_id: bytes | None = None
-    """The ledger id that any publication has to have, 32 bytes."""
+    """Ed25519 public keys, 32 bytes each; one of them must verify a proof."""
+    tss_file: str | None = None  # path of a publication
+    tss_id: bytes | None = None  # the ledger id that any publication must have, 32 bytes
     tss_block0: bool = False
-    """Whether what block 0 publishes is believed, whatever its ledger id; said by the operator."""
-    rsa_file: str | None = None
-    """Path of an address book."""
+    """The operator believes the publication of block 0, whatever its ledger id."""
+    rsa_file: str | None = None  # path of an address book
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Self:
         """Read ledger keys as an operator writes them; a key given twice counts once.
 
-        Raises:
-            LedgerKeyError: one is malformed or of an unknown kind, two contradict each other, or there are
-                too many.
+        Raises LedgerKeyError if one is malformed or of an unknown kind, two contradict each other, or
+        they are too many.
         """
         values: dict[str, dict[bytes | str, None]] = {}
         count = 0
@@ -81,17 +78,17 @@ class TrustedKeys:
 
     @property
     def trusts_any_block_0(self) -> bool:
-        """Whether a publication is believed for nothing but being in block 0."""
+        """A publication in block 0 is believed without any further condition."""
         return self.tss_id is None and (self.tss_block0 or self == TrustedKeys())
 
     @property
     def takes_tss_from_block_0(self) -> bool:
-        """Whether block 0 is where the ledger data come from, if nothing else has them."""
+        """Block 0 is the source of the ledger data."""
         return self.tss_file is None and (self.tss_id is not None or self.trusts_any_block_0)
 
 
 def _parse_one(text: str) -> tuple[str, bytes | str]:
-    """Return a key's kind (`tss:id` and `tss:block0` are kinds of their own here) and value."""
+    """Return the kind of a key (here also `tss:id` and `tss:block0`) and its value."""
     kind, colon, value = text.strip().partition(":")
     what = f"ledger key {text if len(text) <= 80 else f'{text[:77]}...'!r}"
     if not colon:

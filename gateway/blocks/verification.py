@@ -1,18 +1,18 @@
-"""Verification of one block: structure, root hash and proofs. Links come later, in order (`blocks.chain`).
+"""Verification of one block: structure, root hash and proofs. `blocks.chain` checks links later, in order.
 
-Pure. The root hash is what a proof signs, and an older block does not say surely which layout its root has.
-Where the proofs refuse the root of the layout that the header suggests, the other layout's root is tried.
+Pure. A proof signs the root hash, and an older block does not tell for certain which layout its root has. If
+the proofs refuse the root of the layout that the header suggests, the root of the other layout is tried.
 
-Block 0 of a TSS network brings the ledger data that its own proof, and every later one, is checked with:
+Block 0 of a TSS network brings the ledger data that check its own proof and every later one:
 
     ledger data known     block 0 publishes     then
-    yes                   the same, or none     its proof is checked with what is known
+    yes                   the same, or none     the known data check its proof
     yes                   others alone          refused: block 0 of another network
-    no                    any, and keys allow   checked in themselves, then its proof is checked with them;
-                                                a proof has to cover the whole block, not a record file alone
-    no                    none                  its proof is checked with the other keys
+    no                    any, and keys allow   they are checked, then check its proof, which must cover the
+                                                whole block, not a record file alone
+    no                    none                  the other keys check its proof
 
-The ledger data of an accepted block 0 are in the verdict; to believe them from then on is up to the caller.
+The verdict on block 0 holds the ledger data that were accepted; the caller decides whether to believe them.
 Source: docs/spec/block-hash.md section 3.3; docs/spec/proofs.md section 2; docs/spec/tss.md section 1.1.
 """
 
@@ -37,29 +37,23 @@ class Verdict(NamedTuple):
     """An accepted block."""
 
     summary: BlockSummary
-    """Its summary, with the root that the proofs fit; without another root if a proof signs that one."""
+    """Its summary, with the root that the proofs fit, and no other root if a proof signs that one."""
     published: LedgerData | None
-    """The ledger data that it publishes and that its proof was checked with; of a block 0 alone."""
-    is_root_signed: bool
-    """Whether a proof that was checked signs the root hash."""
+    """The ledger data that a block 0 publishes, and that have checked its proof."""
+    is_root_signed: bool  # a checked proof signs the root hash
 
 
 class BlockVerifier:
-    """Checks blocks one at a time.
-
-    Args:
-        proofs: checks the proofs.
-        root_layout: setting `verification.root_layout`.
-    """
+    """Checks blocks one at a time; `root_layout` is the setting `verification.root_layout`."""
 
     def __init__(self, proofs: ProofVerifier, root_layout: RootLayout = "auto") -> None:
         self.proofs = proofs
-        """Checks the proofs; another one once the ledger data are known, see `believe`."""
+        """Checks the proofs; `believe` replaces it."""
         self._root_layout: RootLayout = root_layout
 
     @property
     def awaits_block_0(self) -> bool:
-        """Whether the ledger data are still to come, from block 0."""
+        """The ledger data are still to come from block 0."""
         proofs = self.proofs
         return proofs.mode == "full" and proofs.ledger is None and proofs.keys.takes_tss_from_block_0
 
@@ -68,30 +62,20 @@ class BlockVerifier:
         self.proofs = self.proofs.with_ledger(ledger)
 
     def hasher(self) -> BlockHasher:
-        """Make the hasher that a block's items are added to as they come."""
+        """Return a new hasher for the items of a block."""
         return BlockHasher(self._root_layout)
 
     def verify(self, hasher: BlockHasher, items: Iterable[bytes] = ()) -> BlockSummary:
-        """Finish the block and check its proofs; return its summary, with the root that the proofs fit.
+        """Finish the block of a hasher that has taken all items, and check its proofs; return its summary.
 
-        Args:
-            hasher: has taken all items.
-            items: of a block 0, its items; of others they are not needed.
-
-        Raises:
-            BlockRefused: something is missing or wrong.
+        `items` are those of a block 0; other blocks need none. Raises BlockRefused as `check`.
         """
         return self.check(hasher.finish(), items).summary
 
     def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
-        """Check the proofs of a block.
+        """Check the proofs of a block. Raises BlockRefused if they do not hold.
 
-        Args:
-            summary: what the block comes to.
-            items: of a block 0, its items, or those that `ledger_data.may_publish`.
-
-        Raises:
-            BlockRefused: they do not hold.
+        `items` are those of a block 0, or those of them that `ledger_data.may_publish`.
         """
         proofs, published = self.proofs, None
         if summary.number == 0 and proofs.mode == "full":
@@ -103,32 +87,31 @@ class BlockVerifier:
         if is_root_signed:
             summary = summary._replace(root_hash_other_layout=None)
         if published is not None and self.proofs.ledger is None and not is_root_signed:
-            # Whoever delivers the block can put one beside its record file, with a WRAPS key of his own.
+            # Whoever delivers the block can put a publication with its own WRAPS key beside the record file.
             got, expected = "proofs of the record file alone", "one that covers the whole block"
             raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, _WHAT, got, expected))
         return Verdict(summary, published, is_root_signed)
 
     def _vouching(self, published: LedgerData) -> LedgerData:
-        """Return what of the ledger data that block 0 brings may vouch for block 0 itself.
+        """Return the part of the ledger data from block 0 that may vouch for block 0 itself.
 
-        A ledger id that is pinned does not cover the WRAPS key: with a key of his own a stranger could prove
-        whatever he liked. So who has signed block 0 must be shown by a Schnorr proof, as all networks begin;
-        it covers the block, and with it the key for later ones.
+        A pinned ledger id does not cover the WRAPS key: with a key of its own a stranger could prove
+        anything. So a Schnorr proof, with which all networks begin, must show who has signed block 0. It
+        covers the block, and so the WRAPS key for later blocks.
         """
         return published if self.proofs.keys.tss_id is None else replace(published, wraps_vk=b"")
 
     def _published(self, items: Iterable[bytes]) -> LedgerData | None:
         """Return the ledger data that block 0 publishes, if they matter here.
 
-        Raises:
-            BlockRefused: they are not to be believed, or are not those that are known.
+        Raises BlockRefused if they are not credible, or not the known ones.
         """
         known, keys = self.proofs.ledger, self.proofs.keys
         if known is None and not keys.takes_tss_from_block_0:
             return None
         items = list(items)
         if known is not None and publications_in(items) == [known.publication]:
-            return known  # the very bytes that were believed: to check them takes up to half a second
+            return known  # the same bytes were believed before: checking them takes up to half a second
         published = published_ledger(items, keys.tss_id if known is None else known.ledger_id)
         if known is None or published is None or published == known:
             return published
@@ -143,11 +126,9 @@ class BlockVerifier:
 
 
 def _proven(proofs: ProofVerifier, summary: BlockSummary) -> BlockSummary:
-    """Return the summary with the root that the proofs fit.
+    """Return the summary with the root that the proofs fit. Raises BlockRefused if they fit neither.
 
-    Raises:
-        BlockRefused: they fit neither. A proof that fits one root goes before what this node lacks to check a
-            further one: that is said then.
+    If the node lacks something to check them with one root, the refusal says so instead of calling them bad.
     """
     refusal = proofs.verify(summary)
     if refusal is None:

@@ -51,8 +51,8 @@ from gateway.race.actions import (
     Verify,
 )
 from gateway.race.arbiter import Arbiter
-from gateway.race.facts import LIVE
 from gateway.race.reputation import BackedOff
+from gateway.race.tables import LIVE
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.workers.hash_process import HashProcess
 from gateway.workers.hashing import Hashing

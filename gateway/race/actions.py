@@ -1,6 +1,6 @@
-"""What the arbiter wants done: values that a shell performs, in the order given.
+"""The actions that the arbiter returns, as values.
 
-Pure. The shell (`gateway.pipeline.conductor`) performs them in order and decides nothing.
+Pure. The shell (`gateway.pipeline.conductor`) performs them in the order given and decides nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ AttemptId = NewType("AttemptId", int)
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """Block and all before it are verified and on disk."""
+    """This block and all before it are verified and on disk."""
 
     block_number: int
 
@@ -63,16 +63,15 @@ class Resend:
 
     block_number: int
     failure: Failure | None = field(default=None, compare=False)
-    """For the metrics: why the block is needed again; None: it was passed for a first block of the chain that
-    has failed. Not sent."""
+    """Why the block is needed again, for the metrics; not sent. None: publishers passed it for a first block
+    that has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The block offered is ahead of this node."""
+    """The offered block is ahead of this node."""
 
-    last_number: int | None
-    """The last committed block; None where there is none."""
+    last_number: int | None  # the last committed block; None: there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +79,10 @@ class EndOfStream:
     """The last word on a stream."""
 
     status: EndStatus
-    last_number: int | None
-    """The last committed block; None where there is none."""
+    last_number: int | None  # the last committed block; None: there is none
     proximate_number: int | None = None
-    """The block that the status is about; None where there is none (0 on the wire)."""
-    reason: str = ""
-    """For the log: what, got, expected. Not sent."""
+    """The block that the status is about; None: no block (0 on the wire)."""
+    reason: str = ""  # for the log: what, got, expected. Not sent
 
 
 Response = Acknowledgement | Skip | Resend | Behind | EndOfStream
@@ -122,9 +119,7 @@ class Append:
     attempt_id: AttemptId
     items: Sequence[bytes]
     kinds: Sequence[int]
-    """Field numbers of the items."""
     size_bytes: int
-    """Sum of the sizes of the items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +133,7 @@ class Verify:
 class CheckLink:
     """Check that the attempt continues the block before it; report with `linked` or `refused`.
 
-    Asked in order of number, each block once the one before it is linked or committed.
+    In order of number, each block once the one before it is linked or committed.
     """
 
     attempt_id: AttemptId
@@ -146,20 +141,19 @@ class CheckLink:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Write the block to the ledger; report with `committed` or `commit_failed`. Asked in order of number."""
+    """Write the block to the block store; report with `committed` or `commit_failed`. In order of number."""
 
     attempt_id: AttemptId
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Forget the attempt. Nothing of it may reach the ledger."""
+    """Forget the attempt. Nothing of it may reach the block store."""
 
     attempt_id: AttemptId
     block_number: int
     failure: Failure
-    reason: str
-    """For the log: what, got, expected."""
+    reason: str  # for the log: what, got, expected
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +163,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class SourceError:
-    """The last publisher said EndStream(ERROR): live subscribers are to be told that their source is gone."""
+    """The last publisher sent EndStream(ERROR): tell live subscribers that their source is gone."""
 
     publisher_id: PublisherId
 
@@ -179,15 +173,13 @@ class Stray:
     """A message that belongs to no block was dropped."""
 
     publisher_id: PublisherId
-    reason: str
-    """For the log: what, got, expected."""
-    is_first: bool
-    """It is the first one in a row."""
+    reason: str  # for the log: what, got, expected
+    is_first: bool  # it is the first one in a row
 
 
 @dataclass(frozen=True, slots=True)
 class AimCatchUp:
-    """A publisher has told of a block further ahead than any before; said once for each rise."""
+    """A publisher has named a block further ahead than any before; once for each rise."""
 
     target_number: int
     """The highest block offered beyond what this node could take, or named by TOO_FAR_BEHIND. Advisory."""

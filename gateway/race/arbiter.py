@@ -1,50 +1,243 @@
-"""The publish arbiter: who sends which block, what each publisher hears, what is committed next.
+"""The arbiter of the publish race: it decides who sends which block, and what each publisher hears.
 
-Pure: no gRPC type, no clock, no lock. Every event is a method; it takes the time as `now_ns` where time
-matters and returns the actions (`gateway.race.actions`) to perform, in order. What happens on each event is
-looked up in `gateway.race.tables`; `gateway.race.steps` carries out what the tables say.
+Pure: no gRPC type, no clock, no lock. Each event is a method: a message of a publisher, a verdict of the
+node, the passing of time. It returns the actions (`gateway.race.actions`) that the caller performs in order.
+
+Theory of operation
+===================
+
+Several publishers stream the same chain to one node, and the node needs each block once. The arbiter gives
+each block to the first publisher that offers it, the winner, and has the others skip it. If the winner fails,
+the arbiter asks the others for the block. Below, L is the last committed block and U is the next block that
+nobody streams yet.
+
+Two state machines run; `gateway.race.tables` holds a table for each:
+
+  - The stream (STREAM_TABLE): one machine per connected publisher. Its state decides what a message means
+    when it comes now, for example whether items belong to a block or have no header before them. A cell
+    lists reactions; each reaction is a method of `Arbiter`.
+  - The block (BLOCK_TABLE): one machine per block above L that somebody has begun. The node verifies a block
+    as soon as it is complete, in any order, and links and commits blocks in order of number. Every failure
+    leads back to OPEN, where anybody may win the block again. A missing cell is a bug of the caller and
+    raises `RaceError`.
+
+The machines meet in three places. An accepted offer joins a stream to a block. The end of the block parts
+them: the stream goes on to the next block while the node checks this one. A failure parts them too: when the
+block fails, its stream drops items until its next header; when the stream ends, its block fails.
+
+Two tables are plain look-ups: ON_HEADER says what a publisher hears when it offers a block, and CONSEQUENCES
+says what a failure means for the winner.
+
+Four things are not tables:
+
+  - The standing of a block (`standing_of`). It depends on numbers (L, U, the first block), on a set (who has
+    failed the block) and on who else is connected. A function reduces all that to one `Standing`, and the
+    table takes over from there.
+  - Who goes first (`stands_back`). This is an order of publishers, not a state: each reason to let others go
+    first adds to a number. A publisher may send a block that nobody sends if no other connected one has a
+    lower number. So somebody may always send it.
+  - Time limits (`block_deadline` and its siblings). They are computed from the states and times in the
+    records: a timer that each transition starts and stops would be a second copy of the state.
+    `next_deadline_ns` returns the earliest limit, at which the caller calls `tick`.
+  - What follows from an event (`_settle`): asking for the next link check, ending a stalled winner, asking
+    for block L + 1 again, closing streams that are done. These conditions are about the whole race, so they
+    are checked once after every event instead of in every cell.
+
+Two paths are hot: items of the winner, and headers that are skipped. `_react` returns early on both.
+
+Invariants, asserted by `check()`, which the tests and the simulator call after every event
+  - One attempt at a time for each block, and one block at a time for each publisher.
+  - Blocks go to disk in order of number without gaps.
+  - While a publisher is connected, some publisher may send block L + 1 unless it is live already, and will.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from gateway.errors import GatewayError
 from gateway.race.actions import (
     Acknowledgement,
     Action,
+    AimCatchUp,
+    Append,
     AttemptId,
+    Begin,
+    Behind,
+    CheckLink,
+    CloseStream,
     Commit,
+    Drop,
+    EndOfStream,
+    Idle,
     PublisherId,
+    Resend,
+    Response,
+    SendResponse,
+    Skip,
     SourceError,
+    Stray,
+    Verify,
 )
-from gateway.race.facts import GONE, RaceError
-from gateway.race.records import RaceRules, StreamFacts
-from gateway.race.steps import RaceSteps, Said
+from gateway.race.records import BlockFacts, RaceRules, StreamFacts
+from gateway.race.reputation import Reputations
 from gateway.race.tables import (
+    BLOCK_TABLE,
+    CONSEQUENCES,
+    GONE,
+    LIVE,
+    ON_HEADER,
+    STREAM_TABLE,
     BlockEvent,
+    BlockState,
     EndStatus,
     Failure,
+    HeaderAnswer,
+    Reaction,
+    Standing,
     StreamEvent,
     StreamState,
 )
 
-__all__ = ["Arbiter", "RaceError", "RaceRules"]
+__all__ = ["Arbiter", "RaceError"]
+
+NEWCOMER_BLOCKS_MAX: Final = 8
+"""Blocks above L + 1 that all newcomers together may have begun before others may go first."""
+ADDRESS_BLOCKS_MAX: Final = 4
+"""The same for the newcomers of one address. Both limits are 1 while newcomers have failed of late."""
+QUIET_PART: Final = 6
+"""A winner is quiet when nothing of its block has come for this part of `block_timeout_ns`."""
+BLAMED_PUBLISHERS_KEPT: Final = 1_000
+"""Publishers that are remembered for having failed one block. Beyond it, those that are gone are forgotten: a
+name costs its publisher nothing, and nobody may bring the block for long."""
+
+_NOBODY: Final = 1 << 30
+_APPEND_ONLY = (Reaction.APPEND,)
+_OFFER_ONLY = (Reaction.OFFER,)
+_SENDING = (StreamState.SENDING, StreamState.PROVEN)
+_TIMED = (StreamState.PROVEN, StreamState.FRESH, StreamState.FINISHED)
 
 
-class Arbiter(RaceSteps):
-    """The publish race of one node; arguments as for `RaceFacts`."""
+class RaceError(GatewayError):
+    """The caller reported something that cannot be: our bug, never a publisher's."""
+
+
+@dataclass(slots=True)  # made for every message: a frozen one takes twice as long to make
+class _Message:
+    """A publisher's message, or the end of its stream, as far as a reaction needs it."""
+
+    now_ns: int
+    reason: str
+    """For the log, if the message turns out to be wrong: got, expected."""
+    number: int = 0
+    items: Sequence[bytes] = ()
+    kinds: Sequence[int] = ()
+    proven: bool = False  # the items end with a proof
+    failure: Failure = Failure.LEFT  # what it means for a block in progress
+    closes_at_ns: int = 0
+    """When the stream is closed though its blocks are not settled; 0: not before they are."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """What publishers hold open: blocks that are being sent."""
+
+    quiet: set[tuple[str, str]] = field(default_factory=set)
+    """Name and address of those who hold a block open without items coming."""
+    at_address: Counter[str] = field(default_factory=Counter)  # blocks of newcomers by address
+    in_all: int = 0  # blocks of newcomers
+
+
+class Arbiter:
+    """The publish race of one node.
+
+    Args:
+        last_number: L, the last committed block; None for an empty node.
+        first_number: the first block held. On an empty node, the block to begin with; None: whichever is
+            offered first.
+        rules: limits and times.
+    """
+
+    def __init__(
+        self, last_number: int | None, first_number: int | None = 0, rules: RaceRules | None = None
+    ) -> None:
+        self.rules = rules or RaceRules()
+        self.last_number = last_number
+        self.first_number = first_number
+        self.begins_anywhere = last_number is None and first_number is None
+        self.catch_up_target: int | None = None
+        """The highest block that a publisher has offered beyond what this node could take."""
+        self.blocks: dict[int, BlockFacts] = {}
+        """The blocks above L that were begun, by number."""
+        self.attempts: dict[AttemptId, BlockFacts] = {}
+        """Of these, the live ones."""
+        self.streams: dict[PublisherId, StreamFacts] = {}
+        self.reputations = Reputations(self.rules.block_timeout_ns)
+        self.inflight_bytes = 0
+        self.publisher_bytes: dict[str, int] = {}
+        """Of these, the bytes of each publisher's blocks, by name; no entry is 0."""
+        self.address_bytes: dict[str, int] = {}
+        """The same by network address."""
+        self.persistence_failed: str | None = None
+        """Why the disk cannot be written, while it cannot."""
+        self.persistence_number = 0
+        """The first block that could not be written; blocks below it may still wait for acknowledgement."""
+        self.shutting_down = False
+        self.retired: str | None = None
+        """Why publishers are sent elsewhere, while the node is a standby or becomes one."""
+        self.idle = False
+        """The shutdown or retirement is done: complete blocks are finished, and every stream is ended."""
+        self.lowest_since_ns = 0
+        """When block L was committed, since when all wait for block L + 1."""
+        self.skipped_ns = 0
+        """When the first publisher that stands back was told to skip block L + 1; 0: none was."""
+        self.pardoned: int | None = None
+        """The block that anybody may send, because those who went first have let their time go by."""
+        self.now_ns = 0
+        """Time of the last event that was not items. Backoff is judged by it."""
+
+        self._now_ns = 0  # time of the last event
+        self._actions: list[Action] = []
+        self._attempt_count = 0
+        self._order_count = 0
+        self._link_asked = AttemptId(0)
+        self._link_from = 0  # every block from L + 1 up to this one, exclusive, is on its way to disk
+        self._timed: BlockFacts | None = None  # the block whose winner's time runs
+        self._overdue: list[BlockFacts] = []
+        self._before_others: PublisherId | None = None  # who stood back behind nobody when last asked
+        # Indexes over `blocks`, kept by `_index`: they are asked after every event.
+        self._sent: dict[int, BlockFacts] = {}
+        self._open: dict[int, BlockFacts] = {}
+        self._highest_live: int | None = None
+        # The result of `_find_deadline_ns`, while it holds.
+        self._deadline_ns: int | None = None
+        self._deadline_is_known = False
+        self._steps: dict[Reaction, Callable[[StreamFacts, _Message], None]] = {
+            Reaction.OFFER: self._offer,
+            Reaction.APPEND: self._append,
+            Reaction.COMPLETE: self._complete,
+            Reaction.ABANDON: self._abandon,
+            Reaction.FINISH: self._finish,
+            Reaction.LEAVE: self._leave,
+            Reaction.STRAY: self._stray,
+            Reaction.REFUSE: self._refuse,
+        }
 
     # --- events from publishers ----------------------------------------------------------------------------
 
     def connected(
         self, publisher_id: PublisherId, name: str, now_ns: int, *, address: str = "", is_peer: bool = False
     ) -> list[Action]:
-        """A publisher has opened a stream.
+        """A publisher opens a stream.
 
         Args:
-            name: who it is; two streams may have the same.
-            address: the network address that it comes from; many may have the same.
-            is_peer: it is this node's own subscription to another node, which a standby takes as well.
+            name: the publisher's; several streams may share it.
+            address: its network address; several publishers may share it.
+            is_peer: the stream is this node's own subscription to another node. A standby takes it as well.
         """
         self._now_ns = now_ns
         if publisher_id in self.streams:
@@ -61,16 +254,12 @@ class Arbiter(RaceSteps):
         alone = [other for other in self.streams.values() if other.state not in GONE]
         self.streams[publisher_id] = stream
         if self.persistence_failed is not None:
-            self._end(
-                stream,
-                EndStatus.PERSISTENCE_FAILED,
-                self.persistence_failed,
-                proximate_number=self.persistence_number,
-            )
+            reason, number = self.persistence_failed, self.persistence_number
+            self._end(stream, EndStatus.PERSISTENCE_FAILED, reason, proximate_number=number)
         elif self.is_closing or (self.retired is not None and not is_peer):
             self._end(stream, EndStatus.SUCCESS, self._closing_reason())
         elif len(alone) == 1 and not alone[0].is_peer and (block := alone[0].block) is not None:
-            block.used_ns = 0  # somebody else could bring it from now on
+            block.used_ns = 0  # its time runs only now that somebody else could bring it
             block.runs_from_ns = block.timed_from_ns = now_ns
         return self._settle()
 
@@ -84,20 +273,20 @@ class Arbiter(RaceSteps):
         kinds: Sequence[int],
         proven: bool = False,
     ) -> list[Action]:
-        """An item set that begins with the header of block `number`; `kinds`, `proven` as for `items`."""
+        """An item set begins with the header of block `number`; `kinds` and `proven` are as for `items`."""
         self._now_ns = self.now_ns = now_ns
         stream = self.stream(publisher_id)
-        said = Said(now_ns, "", number, items, kinds, proven)
-        if stream.block is not None:  # which it leaves
+        message = _Message(now_ns, "", number, items, kinds, proven)
+        if stream.block is not None:  # the stream leaves it for this one
             asked, behind = stream.asked_for, stream.behind_from
-            said.reason = f"got the header of block {number}, expected the rest of the block"
+            message.reason = f"got the header of block {number}, expected the rest of the block"
             if stream.block.number == number:
-                said.failure = Failure.RESTARTED
+                message.failure = Failure.RESTARTED
             elif (asked is not None and number <= asked) or (behind is not None and number <= behind):
-                said.failure = Failure.SENT_BACK
+                message.failure = Failure.SENT_BACK
             else:
-                said.failure = Failure.ABANDONED
-        return self._react(stream, StreamEvent.HEADER, said)
+                message.failure = Failure.ABANDONED
+        return self._react(stream, StreamEvent.HEADER, message)
 
     def items(
         self,
@@ -109,28 +298,28 @@ class Arbiter(RaceSteps):
         proven: bool,
         only_proofs: bool,
     ) -> list[Action]:
-        """An item set without a header.
+        """An item set has no header; it ends with a proof if `proven`, and has nothing but proofs if
+        `only_proofs`.
 
-        Args:
-            kinds: the items' field numbers; handed on in `Append`.
-            proven: it ends with a proof.
-            only_proofs: it has nothing but proofs.
+        `kinds` are the items' field numbers, handed on in `Append`.
         """
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         after = "after the block's proof" if stream.state is StreamState.PROVEN else "without a header before"
         reason = f"got {len(items)} items {after}, expected a block header"
-        said = Said(now_ns, reason, items=items, kinds=kinds, proven=proven)
-        return self._react(stream, StreamEvent.PROOFS if only_proofs else StreamEvent.ITEMS, said)
+        message = _Message(now_ns, reason, items=items, kinds=kinds, proven=proven)
+        return self._react(stream, StreamEvent.PROOFS if only_proofs else StreamEvent.ITEMS, message)
 
     def block_end(self, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
-        """The message end_of_block."""
+        """The publisher sends end_of_block."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         current = stream.block.number if stream.block is not None else stream.last_ended
         event = StreamEvent.BLOCK_END if number == current else StreamEvent.OTHER_BLOCK_END
         expected = "a block header" if current is None else f"end_of_block({current})"
-        return self._react(stream, event, Said(now_ns, f"got end_of_block({number}), expected {expected}"))
+        return self._react(
+            stream, event, _Message(now_ns, f"got end_of_block({number}), expected {expected}")
+        )
 
     def end_stream(
         self,
@@ -141,11 +330,11 @@ class Arbiter(RaceSteps):
         is_error: bool = False,
         reason: str = "",
     ) -> list[Action]:
-        """The message EndStream.
+        """The publisher sends EndStream.
 
         Args:
-            target: the block that this node has to take from others, where it said TOO_FAR_BEHIND.
-            is_error: it said ERROR.
+            target: the block that TOO_FAR_BEHIND names: this node has to get it from others.
+            is_error: the code is ERROR.
             reason: for the log.
         """
         self._now_ns = now_ns
@@ -155,32 +344,35 @@ class Arbiter(RaceSteps):
                 self._offered_ahead(target)
             if is_error and self.source_count == 1:
                 self._actions.append(SourceError(publisher_id))
-        said = Said(now_ns, reason, closes_at_ns=now_ns + self.rules.goodbye_ns)
-        return self._react(stream, StreamEvent.GOODBYE, said)
+        message = _Message(now_ns, reason, closes_at_ns=now_ns + self.rules.goodbye_ns)
+        return self._react(stream, StreamEvent.GOODBYE, message)
 
     def half_closed(self, publisher_id: PublisherId, now_ns: int) -> list[Action]:
-        """The publisher closed its sending side in order; it still hears of the blocks that it offered."""
+        """The publisher closes its sending side in order; it still hears of the blocks that it offered."""
         self._now_ns = now_ns
-        said = Said(now_ns, "the publisher closed its side")
-        return self._react(self.stream(publisher_id), StreamEvent.GOODBYE, said)
+        message = _Message(now_ns, "the publisher closed its side")
+        return self._react(self.stream(publisher_id), StreamEvent.GOODBYE, message)
 
     def left(
         self, publisher_id: PublisherId, now_ns: int, reason: str = "the connection is gone"
     ) -> list[Action]:
-        """The stream is gone: broken, cancelled, or closed after the node ended it. Said once, always."""
+        """The stream is gone: broken, cancelled, or closed after the node ended it.
+
+        The caller reports this exactly once for every stream.
+        """
         self._now_ns = now_ns
-        return self._react(self.stream(publisher_id), StreamEvent.LOST, Said(now_ns, reason))
+        return self._react(self.stream(publisher_id), StreamEvent.LOST, _Message(now_ns, reason))
 
     def bad_request(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
-        """A message that breaks the protocol in itself; `reason` says what, got, expected."""
+        """A message breaks the protocol by its form; `reason` says what, got, expected."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
-            self._refuse(stream, Said(now_ns, reason))
+            self._refuse(stream, _Message(now_ns, reason))
         return self._settle()
 
     def publisher_failed(self, publisher_id: PublisherId, reason: str, now_ns: int) -> list[Action]:
-        """Handling this publisher's message went wrong on our side; the others go on."""
+        """The node failed to handle this publisher's message; the others go on."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         if stream.state not in GONE:
@@ -190,7 +382,7 @@ class Arbiter(RaceSteps):
     # --- events from the node ------------------------------------------------------------------------------
 
     def verified(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
-        """Root hash and proof are right. Late news of a dropped attempt is ignored."""
+        """Root hash and proof are right. A late verdict on a dropped attempt is ignored."""
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is not None:
@@ -214,8 +406,8 @@ class Arbiter(RaceSteps):
         """The block cannot be accepted; `reason` says what, got, expected.
 
         Args:
-            failure: REFUSED: structure, root hash, link or proof is wrong. UNCHECKED: nobody can tell here.
-                DISPUTED: the link is wrong, and it may be that the node's own last block is.
+            failure: REFUSED: structure, root hash, link or proof is wrong. UNCHECKED: this node cannot tell.
+                DISPUTED: the link is wrong, and the node's own last block may be to blame.
         """
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
@@ -224,7 +416,7 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
-        """The block is on disk, and wherever else it has to be: it is acknowledged."""
+        """The block is on disk, and wherever else it has to be. Acknowledge it."""
         self._now_ns = now_ns
         block = self.attempts.get(attempt_id)
         if block is None:
@@ -243,9 +435,9 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def commit_failed(self, attempt_id: AttemptId, reason: str, now_ns: int) -> list[Action]:
-        """The disk refused. This block and all above it are dropped, and every publisher is ended.
+        """The disk refused the block: drop it and all above it, and end every publisher.
 
-        Those below it are on disk and wait to be acknowledged: they stay.
+        The blocks below it are on disk and wait for their acknowledgement: they stay.
         """
         self._now_ns = now_ns
         failed = self.attempts.get(attempt_id)
@@ -256,7 +448,7 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def disk_recovered(self) -> None:
-        """The disk takes writes again: new streams are welcome."""
+        """The disk takes writes again: accept new streams."""
         self.persistence_failed = None
 
     def shutdown(self, now_ns: int) -> list[Action]:
@@ -268,15 +460,15 @@ class Arbiter(RaceSteps):
         return self._close_doors()
 
     def give_up(self, now_ns: int) -> list[Action]:
-        """The time of a shutdown is over: end every stream with SUCCESS, whatever is not finished."""
+        """The time for a shutdown is over: end every stream with SUCCESS, finished or not."""
         self._now_ns = now_ns
         self._end_all(EndStatus.SUCCESS, self._closing_reason())
         return self._settle()
 
     def retire(self, reason: str, now_ns: int) -> list[Action]:
-        """As `shutdown`, but not for good: publishers are sent elsewhere until `reinstate`.
+        """Do as `shutdown`, but only until `reinstate`, and go on taking blocks from peers.
 
-        A retired node takes blocks from its peers only. `reason` is for the log.
+        `reason` is for the log.
         """
         self._now_ns = now_ns
         if self.retired is not None or self.shutting_down:
@@ -285,7 +477,7 @@ class Arbiter(RaceSteps):
         return self._close_doors()
 
     def reinstate(self) -> None:
-        """Publishers are welcome again; so is the block that was given up when the node retired."""
+        """Accept publishers again, and the block that was given up when the node retired."""
         self.retired = None
         self.idle = self.shutting_down and self.idle
 
@@ -295,14 +487,14 @@ class Arbiter(RaceSteps):
         for stream in list(self.streams.values()):
             owed_at = self.owed_deadline(stream)
             if owed_at is not None and now_ns >= owed_at:
-                # No later block has come whose acknowledgement would have said it too.
+                # No later acknowledgement has come, which would have covered this one.
                 stream.owed_since_ns, stream.has_heard = None, True
                 self._send(stream, Acknowledgement(stream.hears_from - 1))
             at = self.stream_deadline(stream)
             if at is None or now_ns < at:
                 continue
             if stream.state is StreamState.PROVEN:
-                self._complete(stream, Said(now_ns, "nothing followed its proof"))
+                self._complete(stream, _Message(now_ns, "nothing followed its proof"))
             elif stream.state is StreamState.FRESH:
                 seconds = self.rules.idle_timeout_ns / 1e9
                 self._end(stream, EndStatus.TIMEOUT, f"no block header in {seconds:g} s")
@@ -320,16 +512,16 @@ class Arbiter(RaceSteps):
         return self._settle()
 
     def forget_catch_up_target(self) -> None:
-        """The target was wrong, as far as anybody can tell: the next one is told, though it be lower."""
+        """The target seems to be wrong: report the next one even if it is lower."""
         self.catch_up_target = None
 
     def hold_back(self, publisher_id: PublisherId) -> None:
-        """The shell does not read this publisher, because `may_read` says no: no time limit runs for it."""
+        """The caller stops reading this publisher, as `may_read` says: no time limit runs for it."""
         self.stream(publisher_id).held_back = True
         self._deadline_is_known = False
 
     def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """The shell reads this publisher again: its time begins anew."""
+        """The caller reads this publisher again: its time starts anew."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
         stream.held_back, self._deadline_is_known = False, False
@@ -338,12 +530,12 @@ class Arbiter(RaceSteps):
             self._begin_time(stream.block)
 
     def delay(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """The shell keeps a message of this publisher for a while: none of its time passes."""
+        """The caller keeps a message of this publisher for a while: its time stops."""
         stream = self.stream(publisher_id)
         stream.delayed_from_ns, self._deadline_is_known = now_ns, False
 
     def go_on(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """The message that was kept is told now: the publisher's time goes on where it was."""
+        """The kept message follows now: the publisher's time goes on where it stopped."""
         stream = self.stream(publisher_id)
         from_ns, stream.delayed_from_ns, self._deadline_is_known = stream.delayed_from_ns, None, False
         if from_ns is None:
@@ -355,7 +547,7 @@ class Arbiter(RaceSteps):
                 block.timed_from_ns += now_ns - max(from_ns, block.runs_from_ns)
 
     def stood_still(self, for_ns: int, now_ns: int) -> None:
-        """The node did not run for so long, up to now, and heard nobody: nobody's time has passed."""
+        """The node did not run for so long, up to now, and heard nobody: take this off everybody's time."""
         self._deadline_is_known = False
         for stream in self.streams.values():
             stream.since_ns = min(now_ns, stream.since_ns + for_ns)
@@ -366,3 +558,841 @@ class Arbiter(RaceSteps):
             block.opened_ns = min(now_ns, block.opened_ns + for_ns)
         self.lowest_since_ns = min(now_ns, self.lowest_since_ns + for_ns)
         self.skipped_ns = min(now_ns, self.skipped_ns + for_ns) if self.skipped_ns else 0
+
+    # --- the race as it stands -----------------------------------------------------------------------------
+
+    @property
+    def is_closing(self) -> bool:
+        """The node finishes what is complete and takes nothing more."""
+        return self.shutting_down or (self.retired is not None and not self.idle)
+
+    @property
+    def source_count(self) -> int:
+        """Number of streams on which blocks may come: publishers' and this node's own subscriptions."""
+        return sum(stream.state not in GONE for stream in self.streams.values())
+
+    @property
+    def publisher_count(self) -> int:
+        """Number of these that are publishers'."""
+        return sum(not stream.is_peer and stream.state not in GONE for stream in self.streams.values())
+
+    @property
+    def next_number(self) -> int:
+        """L + 1: the block that is committed next; 0 for a node that begins with whatever is offered."""
+        if self.last_number is not None:
+            return self.last_number + 1
+        return self.first_number or 0
+
+    @property
+    def has_beginning(self) -> bool:
+        """The first block of the chain on this node is settled."""
+        return self.last_number is not None or not self.begins_anywhere
+
+    @property
+    def next_unstreamed(self) -> int:
+        """U: one above the highest live block, else L + 1."""
+        return self.next_number if self._highest_live is None else self._highest_live + 1
+
+    def next_unstreamed_for(self, stream: StreamFacts) -> int:
+        """Return U for one publisher: above the blocks from U on that it failed and may not send."""
+        number = self.next_unstreamed
+        while (
+            (block := self.blocks.get(number)) is not None
+            and stream.name in block.blamed
+            and not self.may_send(stream, number)
+        ):
+            number += 1
+        return number
+
+    def is_unbegun(self) -> bool:
+        """Return whether the node is empty, holds no block, and begins with whichever is offered."""
+        if not self.begins_anywhere or self.last_number is not None:
+            return False
+        return not any(block.state in LIVE for block in self.blocks.values())
+
+    def is_finishing(self) -> bool:
+        """Return whether block L + 1 is in flight."""
+        block = self.blocks.get(self.next_number)
+        return block is not None and block.state in LIVE
+
+    def sent_blocks(self) -> Iterable[BlockFacts]:
+        """Return the blocks that are being sent."""
+        return self._sent.values()
+
+    def lowest_sent(self) -> BlockFacts | None:
+        """Return the lowest block that is being sent, whatever is below it."""
+        return self._sent[min(self._sent)] if self._sent else None
+
+    def slowest(self) -> BlockFacts | None:
+        """Return the block that all others wait for: it is being sent, and all below it are received.
+
+        All blocks below the lowest one that is being sent are held, unless one of them is open.
+        """
+        block = self.lowest_sent()
+        return block if block is not None and all(number > block.number for number in self._open) else None
+
+    def awaits(self, stream: StreamFacts) -> bool:
+        """Return whether a block that the stream has offered is in flight, or to be acknowledged late."""
+        return stream.owed_since_ns is not None or any(
+            block.state in LIVE and block.number <= stream.offered_max for block in self.blocks.values()
+        )
+
+    def is_held_back(self, block: BlockFacts) -> bool:
+        """Return whether the caller does not read the block's winner now."""
+        winner = self._winner(block)
+        return winner is not None and winner.held_back
+
+    def _winner(self, block: BlockFacts) -> StreamFacts | None:
+        """Return the stream of a block's winner; None: it is gone."""
+        return None if block.winner is None else self.streams.get(block.winner)
+
+    def stream(self, publisher_id: PublisherId) -> StreamFacts:
+        """Return the stream of this id. Raises RaceError if there is none."""
+        stream = self.streams.get(publisher_id)
+        if stream is None:
+            raise RaceError(f"publisher {publisher_id}: not connected")
+        return stream
+
+    # --- memory --------------------------------------------------------------------------------------------
+
+    def is_full(self) -> bool:
+        """Return whether no more bytes may come in but those that free memory."""
+        return self.inflight_bytes >= self.rules.inflight_bytes_max
+
+    def is_full_for(self, stream: StreamFacts) -> bool:
+        """Return whether the same holds for this publisher or its address."""
+        if self.is_full():
+            return True
+        rules = self.rules
+        return not stream.is_peer and (
+            self.publisher_bytes.get(stream.name, 0) >= rules.publisher_bytes_max
+            or self.address_bytes.get(stream.address, 0) >= rules.address_bytes_max
+        )
+
+    def may_read(self, publisher_id: PublisherId) -> bool:
+        """Return whether the caller may take another message from this publisher now.
+
+        When memory is full, or the publisher's share is, only the commit of block L + 1 frees some. So the
+        caller reads the publisher that sends L + 1, or, while nobody does, all that may send it; what these
+        still send of later blocks is dropped (`is_in_the_way`). No limit can stop the race in this way:
+        L + 1 is sent by a publisher that is read, may be sent by those that are read, or is held whole and
+        will be committed.
+        """
+        if self.inflight_bytes < self.rules.full_bytes_min:
+            return True
+        stream = self.streams.get(publisher_id)
+        if stream is None or stream.state in GONE or not self.is_full_for(stream):
+            return True
+        return self.next_number not in self.blocks or self.is_awaited(publisher_id)
+
+    def is_awaited(self, publisher_id: PublisherId) -> bool:
+        """Return whether block L + 1 was begun and this publisher sends it, or may while nobody does."""
+        block, stream = self.blocks.get(self.next_number), self.streams.get(publisher_id)
+        if block is None or stream is None:
+            return False
+        if block.state is BlockState.OPEN:
+            return self.may_send(stream, block.number)
+        return block.state is BlockState.STREAMING and stream.block is block
+
+    def is_in_the_way(self, stream: StreamFacts) -> bool:
+        """Return whether memory is full and the stream sends a later block instead of the missing L + 1.
+
+        The publisher will drop that block itself when it reads that it was asked for L + 1.
+        """
+        if self.inflight_bytes < self.rules.full_bytes_min or stream.block is None:
+            return False
+        wanted = self.blocks.get(self.next_number)
+        if wanted is None or wanted.state is not BlockState.OPEN or wanted.number >= stream.block.number:
+            return False
+        return self.is_full_for(stream) and (
+            stream.asked_for is not None or self.may_send(stream, wanted.number)
+        )
+
+    # --- where a block stands, and who goes first ----------------------------------------------------------
+
+    def standing_of(self, number: int, stream: StreamFacts) -> Standing:
+        """Return where block `number` stands for a publisher."""
+        anywhere = self.is_unbegun()
+        if number < self.next_number and not anywhere:
+            if self.last_number is None or number < (self.first_number or 0):
+                return Standing.BELOW_FIRST
+            window_start = self.next_number - self.rules.duplicate_skip_window
+            return Standing.COMMITTED_JUST_NOW if number >= window_start else Standing.COMMITTED
+        block = self.blocks.get(number)
+        if block is not None and block.state is BlockState.STREAMING:
+            gives_way = self.gives_way(block, stream)
+            return Standing.HEADER_OF_NEWCOMER if gives_way else Standing.STREAMING
+        if block is not None and block.state in LIVE:
+            return Standing.HELD
+        # The number that means "no block" is ahead, wherever the chain begins or ends.
+        if number > BLOCK_NUMBER_MAX:
+            return Standing.AHEAD
+        if not anywhere and number > (unstreamed := self.next_unstreamed_for(stream)):
+            stands_back = number <= stream.offered_max + 1 and not self.may_send(stream, unstreamed)
+            return Standing.WANTED_BUT_P_STANDS_BACK if stands_back else Standing.AHEAD
+        if self.may_send(stream, number):
+            return Standing.WANTED
+        if block is not None and stream.name in block.blamed:
+            return Standing.WANTED_BUT_LOST_BY_P
+        return Standing.WANTED_BUT_P_STANDS_BACK
+
+    def may_send(self, stream: StreamFacts, number: int) -> bool:
+        """Return whether a publisher may win a block that nobody sends: no other connected one goes first."""
+        back = self.stands_back(stream, number)
+        return not back or back <= self.least_back(number)
+
+    def least_back(self, number: int) -> int:
+        """Return the lowest `stands_back` of the connected publishers for a block."""
+        held = self._held() if number > self.next_number else None
+        first = self.streams.get(self._before_others or PublisherId(0))
+        if first is not None and self._is_waited_for(first) and not self.stands_back(first, number, held):
+            return 0
+        least = _NOBODY
+        for stream in self.streams.values():
+            if self._is_waited_for(stream) and (back := self.stands_back(stream, number, held)) < least:
+                least = back
+                if not back:
+                    self._before_others = stream.publisher_id
+                    break
+        return least
+
+    def _is_waited_for(self, stream: StreamFacts) -> bool:
+        return stream.state not in GONE and not stream.let_pass
+
+    def stands_back(self, stream: StreamFacts, number: int, held: _Held | None = None) -> int:
+        """Return how far a publisher stands back for a block that nobody sends; 0: behind nobody.
+
+        The backoff weighs most, then a failure of this very block, then the blocks that the publisher
+        holds open. `held` are the blocks held open above L + 1, if the caller has counted them.
+        """
+        block = self.blocks.get(number)
+        is_blamed = block is not None and stream.name in block.blamed
+        if stream.is_peer or number == self.pardoned or self.is_unbegun():
+            return 4 if is_blamed else 0
+        back = 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
+        if is_blamed:
+            back += 4
+        return back + self.share_of(stream, held or self._held()) if number > self.next_number else back
+
+    def share_of(self, stream: StreamFacts, held: _Held) -> int:
+        """Return the share of open blocks that is used up: 3 its own, 2 its address's, 1 newcomers'; 0: none.
+
+        Any publisher may hold one quiet block open. Newcomers may hold few blocks open, quiet or not, and a
+        newcomer's block is quiet while only its header has come.
+        """
+        who = stream.name, stream.address
+        if who in held.quiet:
+            return 3
+        if not held.in_all or not self.reputations.is_newcomer(*who):
+            return 0
+        is_feared = self.reputations.fears_newcomers(self.now_ns)
+        if held.at_address[stream.address] >= (1 if is_feared else ADDRESS_BLOCKS_MAX):
+            return 2
+        return 1 if held.in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
+
+    def _held(self) -> _Held:
+        """Count the blocks that publishers hold open."""
+        held = _Held()
+        for block in self.sent_blocks():
+            who = block.winner_name, block.winner_address
+            is_newcomer = block.is_counted and self.reputations.is_newcomer(*who)
+            if block.is_counted and (self._is_quiet(block) or (is_newcomer and block.item_count <= 1)):
+                held.quiet.add(who)
+            if is_newcomer:
+                held.at_address[block.winner_address] += 1
+                held.in_all += 1
+        return held
+
+    def _is_quiet(self, block: BlockFacts) -> bool:
+        """Return whether nothing has come for a block for a while, though its winner is read."""
+        winner = self._winner(block)
+        if winner is None or winner.held_back or winner.delayed_from_ns is not None:
+            return False
+        timeout_ns = self.rules.block_timeout_ns
+        return timeout_ns > 0 and self.now_ns >= winner.since_ns + timeout_ns // QUIET_PART
+
+    def gives_way(self, block: BlockFacts, stream: StreamFacts) -> bool:
+        """Return whether a block that is being sent goes to another publisher that offers it.
+
+        While newcomers have failed of late, a publisher that delivers blocks takes the block from a newcomer
+        that has sent the header alone. Otherwise the first to offer a block keeps it.
+        """
+        if block.item_count > 1 or not block.is_counted or stream.is_peer or not self.has_beginning:
+            return False
+        reputations = self.reputations
+        return (
+            reputations.fears_newcomers(self.now_ns)
+            and reputations.is_newcomer(block.winner_name, block.winner_address)
+            and not reputations.is_newcomer(stream.name, stream.address)
+            and not self.stands_back(stream, block.number)
+        )
+
+    # --- time limits ---------------------------------------------------------------------------------------
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when the caller must call `tick` at the latest; None: no time limit is running."""
+        if not self._deadline_is_known:
+            self._deadline_ns, self._deadline_is_known = self._find_deadline_ns(), True
+        return self._deadline_ns
+
+    def _find_deadline_ns(self) -> int | None:
+        deadlines = [self.block_deadline(self.slowest()), self.pardon_deadline()]
+        for stream in self.streams.values():
+            # This runs after every event for every stream, and most have no time limit of their own.
+            if stream.state in _TIMED or stream.owed_since_ns is not None:
+                deadlines += (self.stream_deadline(stream), self.owed_deadline(stream))
+        return min(filter(None, deadlines), default=None)
+
+    def block_deadline(self, block: BlockFacts | None) -> int | None:
+        """Return when the winner of the block that all others wait for must have completed it; None: never.
+
+        A publisher that is alone has time as long as it goes on sending: nobody else could bring the block.
+        So has a peer that sends history, unless a publisher has the block too: otherwise a large block would
+        never come over a slow line.
+        """
+        if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
+            return None
+        winner = self._winner(block)
+        if winner is not None and winner.delayed_from_ns is not None:
+            return None
+        since_ns = block.timed_from_ns
+        if winner is not None and not winner.is_peer and self.source_count == 1:
+            if not self.rules.idle_timeout_ns:
+                return None
+            return max(since_ns + self.rules.block_timeout_ns, winner.since_ns + self.rules.idle_timeout_ns)
+        if winner is not None and winner.is_peer and not self._others_offer(block):
+            since_ns = max(since_ns, winner.since_ns)
+        return since_ns + self.rules.block_timeout_ns
+
+    def _others_offer(self, block: BlockFacts) -> bool:
+        """Return whether a connected publisher has offered this block or a later one, so that it has it."""
+        return any(
+            stream.offered_max >= block.number
+            for stream in self.streams.values()
+            if not stream.is_peer and stream.state not in GONE
+        )
+
+    def pardon_deadline(self) -> int | None:
+        """Return when those who stand back may send block L + 1 all the same; None: never, or they may now.
+
+        By then the others had the time of a whole block to offer it: the chain must not wait for them.
+        """
+        number, timeout_ns = self.next_number, self.rules.block_timeout_ns
+        block = self.blocks.get(number)
+        if not timeout_ns or number == self.pardoned:
+            return None
+        if block is None:
+            if not self.has_beginning or not self._is_passed(number):
+                return None
+            return max(self.skipped_ns, self.lowest_since_ns) + timeout_ns
+        if block.state is not BlockState.OPEN or not (block.blamed or self._is_passed(number)):
+            return None
+        return max(block.opened_ns, self.lowest_since_ns) + timeout_ns
+
+    def _is_passed(self, number: int) -> bool:
+        """Return whether a publisher has passed a block, and would come back if it were asked for it."""
+        return any(
+            stream.next_offer is not None and stream.next_offer > number and stream.state not in GONE
+            for stream in self.streams.values()
+        )
+
+    def stream_deadline(self, stream: StreamFacts) -> int | None:
+        """Return when the stream's own time limit runs out; None: none is running."""
+        if stream.state is StreamState.FINISHED and stream.closes_at_ns:
+            return stream.closes_at_ns  # even if it goes on sending
+        if stream.held_back or stream.delayed_from_ns is not None:
+            return None  # it may have sent more that is not read, or not reported
+        # A peer always sends end_of_block, and its line may be slow between two proofs.
+        if stream.state is StreamState.PROVEN and not stream.is_peer:
+            return stream.since_ns + self.rules.proof_idle_ns
+        # A peer may have no block to send for long; its subscription has time limits of its own.
+        if stream.state is StreamState.FRESH and self.rules.idle_timeout_ns and not stream.is_peer:
+            return stream.since_ns + self.rules.idle_timeout_ns
+        return None
+
+    def owed_deadline(self, stream: StreamFacts) -> int | None:
+        """Return when the stream must hear that the block that it skipped is safe; None: nothing is owed."""
+        if stream.owed_since_ns is None or stream.state is StreamState.ENDED:
+            return None
+        return stream.owed_since_ns + self.rules.late_acknowledgement_ns
+
+    def is_stalled(self, block: BlockFacts) -> bool:
+        """Return whether another publisher began later and completed a block `stall_blocks` ahead."""
+        ahead = self.rules.stall_blocks
+        if not ahead or self.next_unstreamed <= block.number + ahead or self.is_held_back(block):
+            return False
+        return any(
+            other.number >= block.number + ahead
+            and other.state in LIVE
+            and other.state is not BlockState.STREAMING
+            and other.winner_name != block.winner_name
+            and other.order > block.order
+            for other in self.blocks.values()
+        )
+
+    # --- reactions: the steps that STREAM_TABLE names ------------------------------------------------------
+
+    def _react(self, stream: StreamFacts, event: StreamEvent, message: _Message) -> list[Action]:
+        """Take the steps that STREAM_TABLE names for this event."""
+        reactions = STREAM_TABLE[stream.state][event]
+        for reaction in reactions:
+            self._steps[reaction](stream, message)
+        if reactions == _APPEND_ONLY and stream.block is not None:
+            # The hot path: at most a time limit has changed, behind a proof or for a peer.
+            if stream.state is StreamState.PROVEN or stream.is_peer:
+                self._deadline_is_known = False
+            return self._take()
+        if reactions == _OFFER_ONLY and self._has_only_skipped(stream):
+            return self._take()  # the case of all but one of the headers of a block
+        return self._settle()
+
+    def _has_only_skipped(self, stream: StreamFacts) -> bool:
+        """Return whether an offer has changed its own stream alone, while block L + 1 is in flight.
+
+        Then `_settle` has nothing to do: no block changed its state, and no time limit began.
+        """
+        actions = self._actions
+        if (
+            len(actions) != 1
+            or type(action := actions[0]) is not SendResponse
+            or type(action.response) is not Skip
+        ):
+            return False
+        if stream.owed_since_ns is not None:
+            return False  # the stream waits for a late acknowledgement, which has a time limit
+        lowest_sent = self.lowest_sent()
+        if lowest_sent is not None and not lowest_sent.is_counted:
+            return False  # a peer's: its time limit depends on who else has offered the block
+        block = self.blocks.get(self.next_number)
+        return block is not None and block.state in LIVE
+
+    def _offer(self, stream: StreamFacts, message: _Message) -> None:
+        number = message.number
+        self._note_way(stream, number)
+        if stream.state is StreamState.FRESH:
+            self._deadline_is_known = False  # the limit for its first header has ended
+        stream.state, stream.stray_count = StreamState.DROPPING, 0
+        answer = None if self.is_closing else ON_HEADER[self._standing(stream, message)]
+        # A publisher that is behind hears nothing more of the block that it offered.
+        if answer is not HeaderAnswer.BEHIND and number > stream.offered_max:
+            stream.offered_max = number
+        if answer is None:
+            return
+        if answer is HeaderAnswer.ACCEPT:
+            self._accept(stream, message)
+        elif answer is HeaderAnswer.SKIP:
+            if number < stream.hears_from and not stream.has_heard and stream.owed_since_ns is None:
+                stream.owed_since_ns = message.now_ns
+            if number == self.next_number and not self.skipped_ns and number not in self.blocks:
+                self.skipped_ns = message.now_ns  # it stands back: the others' time runs from now on
+            self._send(stream, Skip(number))
+        elif answer is HeaderAnswer.BEHIND:
+            self._offered_ahead(number)
+            stream.next_offer = stream.behind_from = self.next_number if self.has_beginning else 0
+            self._send(stream, Behind(self.last_number))
+        elif answer is HeaderAnswer.END_BELOW_FIRST:
+            reason = (
+                f"got the header of block {number}, expected {self.first_number}, the first here, or later"
+            )
+            self._end(stream, EndStatus.ERROR, reason, proximate_number=number, says_last=False)
+        else:
+            reason = f"got the header of block {number}, expected {self.next_number} or later"
+            self._end(stream, EndStatus.DUPLICATE_BLOCK, reason)
+
+    def _standing(self, stream: StreamFacts, message: _Message) -> Standing:
+        if message.failure is Failure.RESTARTED and self.blocks[message.number].state is BlockState.OPEN:
+            return Standing.STARTED_OVER  # dropped just now; behind a proof the block would be complete
+        return self.standing_of(message.number, stream)
+
+    def _note_way(self, stream: StreamFacts, number: int) -> None:
+        """Note where the stream stands on its way through the chain, now that it offers block `number`."""
+        stream.let_pass = False
+        asked, behind = stream.asked_for, stream.behind_from
+        if asked is not None and (number <= asked or asked < self.next_number):
+            stream.asked_for = asked = None
+        if behind is not None and (number <= behind or behind < self.next_number):
+            stream.behind_from = None
+        # A later block than it was asked for: the publisher sent that header before it read the request, or
+        # finishes its block first. It comes back by itself and must not be asked twice.
+        stream.next_offer = number + 1 if asked is None else asked
+
+    def _accept(self, stream: StreamFacts, message: _Message) -> None:
+        number = message.number
+        before = self.blocks.get(number)
+        if before is not None and before.state is BlockState.STREAMING:
+            self._fail(before, Failure.GAVE_WAY, f"{stream.name} offers the block, and delivers blocks")
+        if self.is_unbegun():
+            self.first_number = self._link_from = number
+            for other in [other for other in self.blocks if other != number]:
+                del self.blocks[other]
+                self._open.pop(other, None)
+        block = self.blocks.setdefault(number, BlockFacts(number))
+        self._move(block, BlockEvent.HEADER_ACCEPTED)
+        self._attempt_count += 1
+        block.attempt_id = AttemptId(self._attempt_count)
+        block.winner = stream.publisher_id
+        block.winner_name, block.winner_address = stream.name, stream.address
+        block.is_counted = not stream.is_peer
+        if message.failure is not Failure.RESTARTED:  # or a winner could start over for ever
+            self._begin_time(block)
+        self.attempts[block.attempt_id] = block
+        stream.block, stream.state = block, StreamState.SENDING
+        self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))
+        self._append(stream, message)
+
+    def _append(self, stream: StreamFacts, message: _Message) -> None:
+        block = stream.block
+        assert block is not None
+        if self.is_in_the_way(stream):
+            reason = f"block {self.next_number} is to come first, and too many bytes are in flight"
+            self._fail(block, Failure.SENT_BACK, reason)
+            return
+        held_bytes = block.held_bytes
+        items_bytes = sum(map(len, message.items))
+        size_bytes = block.size_bytes + items_bytes
+        item_count = block.item_count + len(message.items)
+        rules = self.rules
+        if size_bytes > rules.block_bytes_max or item_count > rules.block_items_max:
+            got, most, unit = size_bytes, rules.block_bytes_max, "bytes of items"
+            if got <= most:
+                got, most, unit = item_count, rules.block_items_max, "items"
+            self._fail(block, Failure.TOO_LARGE, f"got {got} {unit}, expected at most {most}")
+            return
+        block.size_bytes, block.item_count = size_bytes, item_count
+        self._count_bytes(block, block.held_bytes - held_bytes)
+        stream.state = StreamState.PROVEN if message.proven else StreamState.SENDING
+        stream.since_ns = message.now_ns
+        self._actions.append(Append(block.attempt_id, message.items, message.kinds, items_bytes))
+
+    def _abandon(self, stream: StreamFacts, message: _Message) -> None:
+        assert stream.block is not None
+        self._fail(stream.block, message.failure, message.reason)
+
+    def _refuse(self, stream: StreamFacts, message: _Message) -> None:
+        if stream.block is not None:
+            self._fail(stream.block, Failure.BAD_REQUEST, message.reason)
+        else:
+            self._end(stream, EndStatus.INVALID_REQUEST, message.reason)
+
+    def _stray(self, stream: StreamFacts, message: _Message) -> None:
+        stream.stray_count += 1
+        if stream.stray_count > self.rules.stray_messages_max:
+            reason = f"{message.reason}; {stream.stray_count} such messages in a row"
+            self._end(stream, EndStatus.INVALID_REQUEST, reason)
+        else:
+            is_first = stream.stray_count == 1
+            self._actions.append(Stray(stream.publisher_id, message.reason, is_first))
+
+    def _finish(self, stream: StreamFacts, message: _Message) -> None:
+        stream.state, stream.closes_at_ns = StreamState.FINISHED, message.closes_at_ns
+
+    def _leave(self, stream: StreamFacts, message: _Message) -> None:
+        del self.streams[stream.publisher_id]
+        for block in self.blocks.values():
+            if block.winner == stream.publisher_id:
+                block.winner = None
+
+    def _complete(self, stream: StreamFacts, message: _Message) -> None:
+        block = stream.block
+        assert block is not None
+        self._move(block, BlockEvent.ENDED)
+        stream.block, stream.last_ended, stream.state = None, block.number, StreamState.BETWEEN
+        self._actions.append(Verify(block.attempt_id))
+
+    def _fail(self, block: BlockFacts, failure: Failure, reason: str) -> None:
+        """Drop the attempt at `block`, and give its winner what CONSEQUENCES says."""
+        consequence = CONSEQUENCES[failure]
+        winner = self._winner(block)
+        self._actions.append(Drop(block.attempt_id, block.number, failure, reason))
+        self._move(block, BlockEvent.FAILED)
+        self._forget(block)
+        if consequence.blamed:
+            self._blame(block)
+        block.winner, block.opened_ns, block.failure = None, self._now_ns, failure
+        if self.pardoned == block.number:
+            self.pardoned = None
+        if not self.has_beginning and block.number == self.first_number:
+            # The blocks above have nothing to follow now: begin with whatever comes next.
+            for other in list(self.blocks.values()):
+                if other.state in LIVE:
+                    self._fail(other, Failure.NODE, "the block that the chain was to begin with has failed")
+        if winner is None:
+            return
+        if winner.block is block:
+            winner.block, winner.state = None, StreamState.DROPPING
+        if consequence.skips:
+            self._send(winner, Skip(block.number))
+        if consequence.end_status is not None and winner.state is not StreamState.ENDED:
+            self._end(winner, consequence.end_status, reason, proximate_number=block.number)
+
+    def _blame(self, block: BlockFacts) -> None:
+        """Remember who failed a block, and have it pay; beyond the limit, remember connected ones alone."""
+        block.blamed.add(block.winner_name)
+        if len(block.blamed) > BLAMED_PUBLISHERS_KEPT:
+            block.blamed &= {stream.name for stream in self.streams.values()}
+        if not block.is_counted:
+            return
+        name, address = block.winner_name, block.winner_address
+        self.now_ns = self._now_ns
+        self._actions += self.reputations.failed(name, address, self._now_ns)
+        # The time of their other blocks runs from when these were begun: some have had all of it.
+        for other in self._sent.values():
+            if other is self._timed or not other.is_counted or self.is_held_back(other):
+                continue
+            if self.reputations.backoff(other.winner_name, other.winner_address, self._now_ns):
+                other.used_ns = max(other.used_ns, self._now_ns - other.begun_ns)
+                if other.used_ns >= self.rules.block_timeout_ns:
+                    self._overdue.append(other)
+
+    # --- after every event ---------------------------------------------------------------------------------
+
+    def _settle(self) -> list[Action]:
+        """Do what follows from the new state of the race, and hand over the actions."""
+        self._deadline_is_known, self.now_ns = False, self._now_ns
+        self._link_next()
+        self._end_stalled()
+        while self._overdue:
+            if (block := self._overdue.pop()).state is BlockState.STREAMING:
+                self._fail(block, Failure.TIMED_OUT, "its publisher backs off, and it has had its time")
+        self._send_back()
+        for stream in list(self.streams.values()):
+            if stream.state is StreamState.FINISHED and not self.awaits(stream):
+                self._close(stream)
+        if self.is_closing and not self.idle and not self.is_finishing():
+            self.idle = True
+            self._end_all(EndStatus.SUCCESS, self._closing_reason())
+            self._drop_all(self._closing_reason())
+            self._actions.append(Idle())
+        self._run_time()
+        return self._take()
+
+    def _run_time(self) -> None:
+        """Have the time run of the winner that all wait for, and of nobody else.
+
+        It starts when all blocks below are received. It stops when one of these fails, since the winner may
+        have to bring that one first, and goes on when it is received again.
+        """
+        block, before, now_ns = self.slowest(), self._timed, self._now_ns
+        if block is before:
+            return
+        if before is not None and before.state is BlockState.STREAMING:
+            winner = self._winner(before)
+            kept_ns = None if winner is None else winner.delayed_from_ns
+            before.used_ns = max(0, (now_ns if kept_ns is None else kept_ns) - before.timed_from_ns)
+        if block is not None:
+            block.runs_from_ns, block.timed_from_ns = now_ns, now_ns - block.used_ns
+        self._timed = block
+
+    def _take(self) -> list[Action]:
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _link_next(self) -> None:
+        """Ask for the link check of the lowest block that is not linked, if it is verified."""
+        number = max(self._link_from, self.next_number)
+        while (block := self.blocks.get(number)) is not None and block.state is BlockState.COMMITTING:
+            number += 1
+        self._link_from = number
+        if block is not None and block.state is BlockState.VERIFIED and block.attempt_id != self._link_asked:
+            self._link_asked = block.attempt_id
+            self._actions.append(CheckLink(block.attempt_id))
+
+    def _end_stalled(self) -> None:
+        """End the winner that all wait for if others are far ahead of it."""
+        block = self.slowest()
+        if block is not None and self.is_stalled(block):
+            ahead = self.rules.stall_blocks
+            self._fail(block, Failure.STALLED, f"a block {ahead} or more ahead is complete")
+
+    def _send_back(self) -> None:
+        """If nobody sends block L + 1, ask those for it who will not offer it by themselves.
+
+        It has failed, or they have passed it while the chain was about to begin with a later block.
+        """
+        number = self.next_number
+        block = self.blocks.get(number)
+        is_wanted = self.has_beginning if block is None else block.state is BlockState.OPEN
+        if self.is_closing or not is_wanted:
+            return
+        least: int | None = None  # computed once, and only if somebody stands back
+        for stream in self.streams.values():
+            if stream.next_offer is None or stream.next_offer <= number or stream.state in GONE:
+                continue
+            if back := self.stands_back(stream, number):
+                least = self.least_back(number) if least is None else least
+            if not back or back <= (least or 0):
+                stream.next_offer = stream.asked_for = number
+                self._send(stream, Resend(number, None if block is None else block.failure))
+
+    def _pardon(self) -> None:
+        """Let anybody send block L + 1, and wait no more for those who went first."""
+        number, least = self.next_number, self.least_back(self.next_number)
+        for stream in self.streams.values():
+            if stream.state not in GONE and self.stands_back(stream, number) <= least:
+                stream.let_pass = True
+        self.pardoned = number
+        if (block := self.blocks.get(number)) is not None:
+            block.blamed.clear()
+
+    def _close_doors(self) -> list[Action]:
+        """Give up incomplete blocks; `_settle` ends the streams once complete ones are finished."""
+        for block in list(self.blocks.values()):
+            if block.state is BlockState.STREAMING:
+                self._fail(block, Failure.NODE, self._closing_reason())
+        return self._settle()
+
+    def _closing_reason(self) -> str:
+        return "the node is shutting down" if self.shutting_down else self.retired or "the node is closed"
+
+    # --- small steps ---------------------------------------------------------------------------------------
+
+    def _move(self, block: BlockFacts, event: BlockEvent) -> None:
+        target = BLOCK_TABLE[block.state].get(event)
+        if target is None:
+            raise RaceError(f"block {block.number}: cannot take {event.name} in state {block.state.name}")
+        block.state = target
+        self._index(block)
+
+    def _index(self, block: BlockFacts) -> None:
+        """Update the indexes for a block's new state."""
+        number = block.number
+        self._sent.pop(number, None)
+        self._open.pop(number, None)
+        if block.state is BlockState.STREAMING:
+            self._sent[number] = block
+            self._highest_live = max(number, -1 if self._highest_live is None else self._highest_live)
+        elif block.state is BlockState.OPEN:
+            self._open[number] = block
+            self._link_from = min(self._link_from, number)
+        if block.state not in LIVE and number == self._highest_live:
+            live = (other.number for other in self.blocks.values() if other.state in LIVE)
+            self._highest_live = max(live, default=None)
+
+    def _forget(self, block: BlockFacts) -> None:
+        """End the attempt and free its bytes."""
+        self.attempts.pop(block.attempt_id, None)
+        self._count_bytes(block, -block.held_bytes)
+        block.size_bytes = block.item_count = 0
+
+    def _begin_time(self, block: BlockFacts) -> None:
+        """Start the time of the block's winner, or start it anew."""
+        self._order_count += 1
+        block.order, block.used_ns = self._order_count, 0
+        block.begun_ns = block.runs_from_ns = block.timed_from_ns = self._now_ns
+
+    def _count_bytes(self, block: BlockFacts, more_bytes: int) -> None:
+        """Count the bytes that a block holds more, or fewer, in all and for its winner."""
+        self.inflight_bytes += more_bytes
+        if not block.is_counted or not more_bytes:
+            return
+        for shares, key in (
+            (self.publisher_bytes, block.winner_name),
+            (self.address_bytes, block.winner_address),
+        ):
+            held_bytes = shares.get(key, 0) + more_bytes
+            if held_bytes:
+                shares[key] = held_bytes
+            else:
+                del shares[key]
+
+    def _drop_all(self, reason: str, from_number: int = 0) -> None:
+        """Forget every block from this number on, whatever its state."""
+        dropped = [block for block in self.blocks.values() if block.number >= from_number]
+        for block in dropped:
+            if block.state in LIVE:
+                self._fail(block, Failure.NODE, reason)
+        for block in dropped:
+            self.blocks.pop(block.number, None)
+            self._open.pop(block.number, None)
+
+    def _offered_ahead(self, number: int) -> None:
+        if number <= BLOCK_NUMBER_MAX and (self.catch_up_target is None or number > self.catch_up_target):
+            self.catch_up_target = number
+            self._actions.append(AimCatchUp(number))
+
+    def _send(self, stream: StreamFacts, response: Response) -> None:
+        self._actions.append(SendResponse(stream.publisher_id, response))
+
+    def _end(
+        self,
+        stream: StreamFacts,
+        status: EndStatus,
+        reason: str,
+        *,
+        proximate_number: int | None = None,
+        says_last: bool = True,
+    ) -> None:
+        block, stream.state = stream.block, StreamState.ENDED
+        stream.block = None
+        self._send(
+            stream, EndOfStream(status, self.last_number if says_last else None, proximate_number, reason)
+        )
+        self._actions.append(CloseStream(stream.publisher_id))
+        if block is not None:
+            self._fail(block, Failure.STREAM_ENDED, reason)
+
+    def _end_all(self, status: EndStatus, reason: str, *, proximate_number: int | None = None) -> None:
+        for stream in self.streams.values():
+            if stream.state is not StreamState.ENDED:
+                self._end(stream, status, reason, proximate_number=proximate_number)
+
+    def _close(self, stream: StreamFacts) -> None:
+        stream.state = StreamState.ENDED
+        self._actions.append(CloseStream(stream.publisher_id))
+
+    # --- invariants ----------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Assert the invariants at the top of this module that can be seen between events."""
+        sending: dict[int, PublisherId] = {}
+        for stream in self.streams.values():
+            assert (stream.block is not None) == (stream.state in _SENDING), stream
+            if stream.block is not None:
+                assert stream.block.state is BlockState.STREAMING, stream
+                assert stream.block.winner == stream.publisher_id, stream
+                assert stream.block.number not in sending, stream
+                sending[stream.block.number] = stream.publisher_id
+        by_name: Counter[str] = Counter()
+        by_address: Counter[str] = Counter()
+        for number, block in self.blocks.items():
+            assert block.number == number >= self.next_number, block
+            assert (block.state is BlockState.STREAMING) == (number in sending), block
+            assert (block.attempt_id in self.attempts) == (block.state in LIVE), block
+            if block.state is BlockState.COMMITTING:
+                below = self.blocks.get(number - 1)
+                assert number == self.next_number or (below and below.state is BlockState.COMMITTING), block
+            if block.is_counted and block.held_bytes:
+                by_name[block.winner_name] += block.held_bytes
+                by_address[block.winner_address] += block.held_bytes
+        assert self.inflight_bytes == sum(block.held_bytes for block in self.blocks.values())
+        assert (self.publisher_bytes, self.address_bytes) == (by_name, by_address)
+        self._check_indexes()
+        self._check_progress()
+
+    def _check_indexes(self) -> None:
+        """Compare the indexes with what can be counted."""
+        live = {number for number, block in self.blocks.items() if block.state in LIVE}
+        assert self._highest_live == max(live, default=None), self._highest_live
+        assert set(self._open) == set(self.blocks) - live
+        assert set(self._sent) == {n for n in live if self.blocks[n].state is BlockState.STREAMING}
+        number = self.next_number
+        while number in live and number not in self._sent:
+            number += 1
+        assert self._timed is self.slowest() is self._sent.get(number)
+        known_ns, deadline_ns = self.next_deadline_ns(), self._find_deadline_ns()
+        # The limit of a publisher that is alone moves with its messages; asked too early, it is found anew.
+        assert known_ns == deadline_ns or (known_ns is not None and self.source_count == 1), (
+            known_ns,
+            deadline_ns,
+        )
+
+    def _check_progress(self) -> None:
+        """Some publisher will offer block L + 1 by itself, was asked to, or has yet to offer anything."""
+        block = self.blocks.get(self.next_number)
+        ready = [stream for stream in self.streams.values() if stream.state not in GONE]
+        if block is None or block.state is not BlockState.OPEN or not ready or self.is_closing:
+            return
+        able = [stream for stream in ready if self.may_send(stream, block.number)]
+        assert able, f"block {block.number}: nobody may send it"
+        for stream in able:
+            assert stream.next_offer is None or stream.next_offer <= block.number, stream

@@ -1,6 +1,6 @@
-"""What the publish arbiter remembers of a block and of a stream, and the settings that it goes by.
+"""The arbiter's records of a block and of a stream, and its settings.
 
-Pure data: `gateway.race.facts` reads conclusions off them, `gateway.race.steps` changes them.
+Pure data: `gateway.race.arbiter` reads and changes them.
 """
 
 from __future__ import annotations
@@ -16,32 +16,30 @@ __all__ = ["BlockFacts", "RaceRules", "StreamFacts"]
 
 @dataclass(frozen=True, slots=True)
 class RaceRules:
-    """The settings that the arbiter goes by. Times are nanoseconds; 0 means never."""
+    """The settings of the arbiter. Times are nanoseconds; 0 means never."""
 
     block_bytes_max: int = 256 * 1024 * 1024
     block_items_max: int = BLOCK_ITEMS_MAX
     inflight_bytes_max: int = 1 << 30
-    """Of all blocks together, `held_bytes` of each; beyond it, publishers have to wait."""
-    publisher_bytes_max: int = 1 << 30
-    """As `inflight_bytes_max`, of the blocks of one publisher, by name."""
-    address_bytes_max: int = 1 << 30
-    """As `inflight_bytes_max`, of the blocks that come from one network address."""
+    """Sum of `held_bytes` over all blocks beyond which publishers have to wait."""
+    publisher_bytes_max: int = 1 << 30  # the same for the blocks of one publisher, by name
+    address_bytes_max: int = 1 << 30  # the same for the blocks of one network address
     proof_idle_ns: int = 2_000_000_000
     block_timeout_ns: int = 6_000_000_000
     stall_blocks: int = 3
     idle_timeout_ns: int = 300_000_000_000
     duplicate_skip_window: int = 0
     stray_messages_max: int = 1000
-    """Messages in a row that belong to no block and are dropped on one stream."""
+    """Messages in a row on one stream that belong to no block and are dropped."""
     late_acknowledgement_ns: int = 1_000_000_000
     """How long a stream that skipped a block from before it connected waits for a later acknowledgement."""
     goodbye_ns: int = 1_000_000_000
     """How long a stream that said EndStream still hears of its own blocks."""
     full_bytes_min: int = field(init=False)
-    """The least of the three limits of bytes: with fewer in flight, it is full for nobody."""
+    """The lowest of the three limits of bytes: with fewer in flight, memory is full for nobody."""
 
     def __post_init__(self) -> None:
-        """Find what is asked for with every message."""
+        """Compute what is needed for every message."""
         least = min(self.inflight_bytes_max, self.publisher_bytes_max, self.address_bytes_max)
         object.__setattr__(self, "full_bytes_min", least)
 
@@ -57,35 +55,29 @@ class BlockFacts:
     state: BlockState = BlockState.OPEN
     attempt_id: AttemptId = _NO_ATTEMPT
     winner: PublisherId | None = None
-    """The stream that sends or sent the attempt; None when it has gone."""
+    """The stream that sends or sent the attempt; None once it is gone."""
     winner_name: str = ""
     winner_address: str = ""
     is_counted: bool = False
-    """Its bytes count for its winner's name and address."""
-    failure: Failure | None = None
-    """Why it failed last; None: it has not."""
+    """Its bytes count for its winner's name and address; not so for a peer's."""
+    failure: Failure | None = None  # why it failed last; None: never
     blamed: set[str] = field(default_factory=set)
-    """Names of the publishers that failed it."""
-    size_bytes: int = 0
-    """Of the items received so far."""
-    item_count: int = 0
-    """Of the items received so far."""
-    turn: int = 0
-    """Its place in the order in which blocks were begun first, or read again, at whatever time."""
-    begun_ns: int = 0
-    """When its winner began it, or was read again."""
+    size_bytes: int = 0  # of the items received so far
+    item_count: int = 0  # of the items received so far
+    order: int = 0
+    """Position in the order in which winners began their blocks, or were read again."""
+    begun_ns: int = 0  # when its winner began it, or was read again
     runs_from_ns: int = 0
-    """Since when the time of its winner runs, while all below it are received: nobody waits for it before."""
+    """Since when the time of its winner runs: since all blocks below are received."""
     timed_from_ns: int = 0
-    """The same, less what has run before: where its time counts from. Time that the node took is added."""
+    """The same, less the time that ran before. Time that the node took is added."""
     used_ns: int = 0
-    """While its time does not run: how much of it has run. A block below it that fails stops it."""
-    opened_ns: int = 0
-    """When it failed last."""
+    """How much of its time has run, while it does not: a block below that fails stops it."""
+    opened_ns: int = 0  # when it failed last
 
     @property
     def held_bytes(self) -> int:
-        """What its items cost in memory: their bytes, and what Python adds to each."""
+        """Bytes that its items take in memory: their own, and what Python adds to each."""
         return self.size_bytes + self.item_count * ITEM_OVERHEAD_BYTES
 
 
@@ -97,38 +89,33 @@ class StreamFacts:
     name: str
     state: StreamState
     since_ns: int
-    """When it connected; when its last items came (SENDING, PROVEN); when it said goodbye (FINISHED)."""
+    """When it connected, when its last items came (SENDING, PROVEN), or when it said goodbye (FINISHED)."""
     block: BlockFacts | None = None
-    """The block that it is sending."""
-    last_ended: int | None = None
-    """The block that it sent last, once that is complete."""
+    last_ended: int | None = None  # the last block that it completed
     address: str = ""
-    """The network address that it comes from."""
     is_peer: bool = False
-    """It is this node's own subscription to another node: welcome while publishers are sent elsewhere, and
+    """It is this node's own subscription to another node: accepted while publishers are sent elsewhere, and
     under no limit of its own."""
     next_offer: int | None = None
-    """The block that it will offer next by itself, as far as we can tell; None before its first header."""
+    """The block that it is expected to offer next by itself; None before its first header."""
     offered_max: int = -1
     let_pass: bool = False
-    """Block L + 1 was its to bring, and it has let the time for that go by: nobody waits for it again before
-    it offers something."""
+    """It let the time for block L + 1 go by: nobody waits for it until it offers a block."""
     asked_for: int | None = None
-    """It was sent ResendBlock of this block, and has not come back to it yet: what comes before it does was
-    sent before it read that."""
+    """The block that it was asked for with ResendBlock and has not come back to: until then it sends what it
+    had on its way."""
     behind_from: int | None = None
-    """It was answered BehindPublisher, and may come back to this block, the one after L."""
-    stray_count: int = 0
-    """Messages since its last header that belong to no block."""
+    """The block after L that it may come back to after a BehindPublisher."""
+    stray_count: int = 0  # messages since its last header that belong to no block
     held_back: bool = False
-    """The shell does not read it now, because too much is in flight."""
+    """The caller does not read it now, because too much is in flight."""
     delayed_from_ns: int | None = None
-    """Since when the shell has kept a message of it that is not told yet: no time limit runs for it."""
+    """Since when the caller keeps a message of it back: no time limit runs for it."""
     hears_from: int = 0
-    """The first block whose acknowledgement this stream gets: L + 1 when it connected."""
+    """The first block whose acknowledgement it gets: L + 1 as it was when it connected."""
     has_heard: bool = False
-    """It was sent an acknowledgement, which says of every earlier block, too, that it is safe."""
+    """It was sent an acknowledgement, which covers every earlier block."""
     owed_since_ns: int | None = None
-    """When it was told to skip a block committed before it connected: it waits to hear that it is safe."""
+    """When it skipped a block that was committed before it connected: it must hear that this is safe."""
     closes_at_ns: int = 0
-    """When a FINISHED stream is closed in any case; 0: only when its blocks are settled."""
+    """When a FINISHED stream is closed at the latest; 0: when its blocks are settled."""

@@ -1,21 +1,20 @@
-"""What publishers have delivered and failed, and how long those who failed back off: the price of the race.
+"""The reputation of publishers: what they have delivered and failed, and how long they back off for it.
 
-Pure; the caller passes the time. `gateway.race.facts` asks before a publisher wins a block.
+Pure; the caller passes the time. `gateway.race.arbiter` asks before a publisher wins a block.
 
-    a publisher            who pays for a block that it fails
+    a publisher            pays for a failed block with
     has delivered blocks   its own record, by name and address
     is a newcomer          the record of its address, and the one that all newcomers share
 
-A newcomer has delivered no block yet, or has failed as often since as takes away all that it had earned: each
-failure takes half. A claimed name is free to invent and to steal. So newcomers share a record, and a name
-counts together with the address that it comes from.
+A newcomer has delivered no block yet, or has lost all that it had earned: each failure takes half. Anybody
+can invent or steal a claimed name. So newcomers share a record, and a name counts together with its address.
 
     failures in a row   backoff, in times of a block (`publish.block_timeout_seconds`)
     1                   none: lines break
     2, 3, 4, …          2, 4, 8, …, up to 64
 
 Invariants
-  - Who backs off already pays nothing for what fails meanwhile: it was begun before.
+  - A publisher that backs off pays nothing for blocks that fail meanwhile: it had begun them before.
   - `LEVEL_BLOCKS` blocks that a publisher delivers take one of its failures away. The records that are
     shared forget theirs after a time without any.
   - Records are bounded. Only a delivered block makes a record of a name.
@@ -32,43 +31,38 @@ __all__ = ["BACKOFF_LEVEL_MAX", "LEVEL_BLOCKS", "BackedOff", "Reputation", "Repu
 BACKOFF_LEVEL_MAX: Final = 7
 """Failures in a row after which the backoff grows no more: 64 times the time of a block."""
 LEVEL_BLOCKS: Final = 16
-"""Delivered blocks that take one failure away. With 1, who delivers one and fails one would pay nothing."""
+"""Delivered blocks that take one failure away. With 1, failing every other block would cost nothing."""
 FORGET_TIMES: Final = 32
-"""Times of a block without a failure after which a shared record begins anew."""
+"""Block times without a failure after which a shared record starts anew."""
 DELIVERED_MAX: Final = 1 << 10
 """Delivered blocks that count: eleven failures in a row make anybody a newcomer."""
 REPUTATIONS_KEPT: Final = 1_000
-"""Publishers, and addresses, whose records are kept, some 300 bytes each. The one that delivered or failed
-nothing for the longest time is forgotten first."""
+"""Publishers, and addresses, whose records are kept, some 300 bytes each; the least recently used goes."""
 
 
 @dataclass(slots=True)
 class Reputation:
     """The record of a publisher, of an address, or of all newcomers."""
 
-    level: int = 0
-    """Failures in a row that are not taken away."""
+    level: int = 0  # failures in a row that are not taken away
     until_ns: int = 0
     """When its last backoff ends, or its last failure where that cost none."""
     delivered_count: int = 0
-    """Blocks whose root hash and proof were right, halved with each failure."""
+    """Blocks whose root hash and proof were right; each failure halves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackedOff:
-    """Somebody who backs off from now on, or still; to be told of when it begins."""
+    """A publisher, an address, or all newcomers backing off; also an action, when the backoff begins."""
 
     name: str
     """The publisher's name; "" for an address, and for all newcomers."""
-    address: str
-    """Its address; "" for all newcomers."""
+    address: str  # its address; "" for all newcomers
     level: int
-    """Failures in a row."""
-    left_ns: int
-    """For how long."""
+    left_ns: int  # time that is left of the backoff
 
     def words(self) -> str:
-        """Say who it is, for people."""
+        """Return who it is, in words."""
         if self.name:
             return f"{self.name} ({self.address})" if self.address else self.name
         newcomers = "publishers that have delivered no block"
@@ -90,24 +84,24 @@ class Reputations:
         self._last_until_ns = 0  # when the last of all backoffs ends
 
     def is_newcomer(self, name: str, address: str) -> bool:
-        """Whether a publisher has nothing to show."""
+        """Return whether a publisher has nothing to show."""
         record = self._names.get((name, address))
         return record is None or not record.delivered_count
 
     def fears_newcomers(self, now_ns: int) -> bool:
-        """Whether newcomers failed blocks of late, and more than one: lines break."""
+        """Return whether newcomers have failed more than one block of late: a single line may break."""
         record = self.newcomers
         return record.level > 1 and not self._is_forgotten(record, now_ns)
 
     def delivered(self, name: str, address: str) -> None:
-        """A publisher's block has the right root hash and proof."""
+        """Note that a publisher's block has the right root hash and proof."""
         record = self._of_name(name, address)
         record.delivered_count = min(record.delivered_count + 1, DELIVERED_MAX)
         if record.level and not record.delivered_count % LEVEL_BLOCKS:
             record.level -= 1
 
     def failed(self, name: str, address: str, now_ns: int) -> list[BackedOff]:
-        """A publisher has failed a block; return who backs off for it from now on."""
+        """Note that a publisher has failed a block; return who backs off for it from now on."""
         records = []
         own = self._names.get((name, address))
         if own is not None:
@@ -131,10 +125,10 @@ class Reputations:
         return backed_off
 
     def backoff(self, name: str, address: str, now_ns: int) -> int:
-        """Tell how far a publisher stands back: 0, or the more the more failures it backs off for.
+        """Return the failures that a publisher backs off for; 0: it does not.
 
-        Newcomers back off together. So does who has delivered a few blocks after many such failures: each
-        doubling of what it has delivered outweighs one of them.
+        Newcomers back off together, and so do publishers that have delivered little: each doubling of the
+        blocks delivered outweighs one failure of the newcomers.
         """
         if now_ns >= self._last_until_ns:
             return 0
@@ -148,7 +142,7 @@ class Reputations:
         return behind
 
     def backing_off(self, now_ns: int) -> list[BackedOff]:
-        """Tell who backs off now, those first who failed most."""
+        """Return who backs off now, those with the most failures first."""
         if now_ns >= self._last_until_ns:
             return []
         records = [

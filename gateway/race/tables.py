@@ -1,6 +1,6 @@
-"""The publish race as tables: what each publisher hears, and what becomes of each block.
+"""The tables of the publish race: what each publisher hears, and what becomes of each block.
 
-Pure values; `gateway.race.arbiter` looks things up here and does nothing that is not written here. The names:
+Pure values; `gateway.race.arbiter` looks them up, and says how they work together. The names:
 
     L   the last committed block: verified, on disk, acknowledged
     U   the next unstreamed block: one above the highest block that is live (being sent, or held), else L + 1
@@ -25,6 +25,8 @@ from typing import Final
 __all__ = [
     "BLOCK_TABLE",
     "CONSEQUENCES",
+    "GONE",
+    "LIVE",
     "ON_HEADER",
     "STREAM_TABLE",
     "BlockEvent",
@@ -46,7 +48,7 @@ __all__ = [
 
 
 class EndStatus(Enum):
-    """EndOfStream.Code (docs/spec/wire.md). The node ends a publisher's stream with one of these."""
+    """EndOfStream.Code (docs/spec/wire.md): how the node ends a publisher's stream."""
 
     SUCCESS = 1
     INVALID_REQUEST = 2
@@ -58,9 +60,9 @@ class EndStatus(Enum):
 
 
 class _Key(Enum):
-    """What a table is looked up by: the tables are asked for every message."""
+    """A key of a table; the tables are asked for every message."""
 
-    __hash__ = object.__hash__  # a member is one object; Enum's own hash is a function in Python
+    __hash__ = object.__hash__  # each member is one object, and Enum's own hash is a slow Python function
 
 
 # --- 1. A header is offered -------------------------------------------------------------------------------
@@ -83,7 +85,7 @@ class Standing(_Key):
 
 
 class HeaderAnswer(_Key):
-    """What the publisher hears."""
+    """The answer to a header."""
 
     ACCEPT = "nothing: it is the winner"
     SKIP = "SkipBlock(N)"
@@ -95,23 +97,21 @@ class HeaderAnswer(_Key):
 ON_HEADER: Final[dict[Standing, HeaderAnswer]] = {
     Standing.COMMITTED: HeaderAnswer.END_DUPLICATE,
     Standing.COMMITTED_JUST_NOW: HeaderAnswer.SKIP,
-    # This node will never hold N, and says nothing by which P could take N for stored: a publisher takes the
-    # number in any EndOfStream as acknowledged, and the acknowledgements that would follow a SkipBlock. ERROR
-    # makes a consensus node go to another node for a while; on the other codes it starts again behind L.
+    # This node will never hold N, and P must not take N for stored: a publisher takes the number in any
+    # EndOfStream as acknowledged, and so the acknowledgements that follow a SkipBlock. On ERROR a consensus
+    # node goes to another node for a while; on the other codes it starts again behind L.
     Standing.BELOW_FIRST: HeaderAnswer.END_BELOW_FIRST,
     Standing.STREAMING: HeaderAnswer.SKIP,
     # The newcomer hears Skip: the block is P's now.
     Standing.HEADER_OF_NEWCOMER: HeaderAnswer.ACCEPT,
     Standing.HELD: HeaderAnswer.SKIP,
-    # P stays its winner, whatever has happened meanwhile: also where it failed the block before, and where a
-    # block below is open again.
+    # P stays the winner, even if it failed the block before or a block below is open again.
     Standing.STARTED_OVER: HeaderAnswer.ACCEPT,
     Standing.WANTED: HeaderAnswer.ACCEPT,
-    # "The previous winner cannot be selected for the failed block". It hears Skip and goes on behind it, and
-    # hears ResendBlock(N) when everybody else has left or has let its time go by, so that the block is never
-    # one that nobody sends.
+    # "The previous winner cannot be selected for the failed block". P hears Skip and goes on behind N. It
+    # hears ResendBlock(N) when all others have left or let their time go by: somebody may always send N.
     Standing.WANTED_BUT_LOST_BY_P: HeaderAnswer.SKIP,
-    # The same, for every block while it lasts; so it may come beyond U, and hears ResendBlock as those do.
+    # The same for every block while P stands back; P may come beyond U and hears ResendBlock then.
     Standing.WANTED_BUT_P_STANDS_BACK: HeaderAnswer.SKIP,
     Standing.AHEAD: HeaderAnswer.BEHIND,
 }
@@ -121,7 +121,7 @@ ON_HEADER: Final[dict[Standing, HeaderAnswer]] = {
 
 
 class StreamState(_Key):
-    """Where one publisher's stream stands."""
+    """The state of one publisher's stream."""
 
     FRESH = "no header yet"
     SENDING = "its items go to the block that it won"
@@ -132,8 +132,12 @@ class StreamState(_Key):
     ENDED = "the node has ended it; what still comes is drained"
 
 
+GONE: Final = (StreamState.FINISHED, StreamState.ENDED)
+"""States of a stream on which no further block comes."""
+
+
 class StreamEvent(_Key):
-    """What can come on a stream, after its form was checked."""
+    """An event on a stream; the form of a message was checked before."""
 
     HEADER = "an item set that begins with a header"
     ITEMS = "an item set that begins with neither a header nor a proof"
@@ -145,7 +149,7 @@ class StreamEvent(_Key):
 
 
 class Reaction(_Key):
-    """One step of what the arbiter does; a cell of the table has none, one or two."""
+    """One step of the arbiter; a cell of the table has none, one or two."""
 
     OFFER = "look the block up in ON_HEADER"
     APPEND = "add the items to the block"
@@ -184,7 +188,7 @@ STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] 
         _E.BLOCK_END: (_R.COMPLETE,),
         _E.OTHER_BLOCK_END: (_R.REFUSE,),
         _E.GOODBYE: (_R.COMPLETE, _R.FINISH),
-        # More proofs may have been on their way: what a block's bytes are must not hang on when a line broke.
+        # More proofs may have been on their way: a block's bytes must not depend on when a line broke.
         _E.LOST: (_R.ABANDON, _R.LEAVE),
     },
     _S.DROPPING: {
@@ -199,7 +203,7 @@ STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] 
     _S.BETWEEN: {
         _E.HEADER: (_R.OFFER,),
         _E.ITEMS: (_R.STRAY,),
-        # The block was taken as complete because nothing followed its proof in time; these came too late.
+        # The block was taken as complete because nothing followed its proof in time: these are too late.
         _E.PROOFS: (_R.STRAY,),
         _E.BLOCK_END: (),
         _E.OTHER_BLOCK_END: (_R.STRAY,),
@@ -215,7 +219,7 @@ STREAM_TABLE: Final[dict[StreamState, dict[StreamEvent, tuple[Reaction, ...]]]] 
 
 
 class BlockState(_Key):
-    """Where one block above L stands."""
+    """The state of one block above L."""
 
     OPEN = "begun once and failed: anybody may send it"
     STREAMING = "its winner is sending it"
@@ -225,8 +229,13 @@ class BlockState(_Key):
     COMMITTED = "on disk and acknowledged"
 
 
+# A tuple: comparing with a few members is faster than finding one in a set.
+LIVE: Final = (BlockState.STREAMING, BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
+"""States of a block whose attempt is in flight."""
+
+
 class BlockEvent(_Key):
-    """What can happen to a block."""
+    """An event of a block."""
 
     HEADER_ACCEPTED = "a publisher won it"
     ENDED = "end_of_block, or the proof and then a header, an end or silence"
@@ -251,7 +260,7 @@ BLOCK_TABLE: Final[dict[BlockState, dict[BlockEvent, BlockState]]] = {
 
 
 class Failure(Enum):
-    """Why an attempt at a block came to nothing."""
+    """The reason why an attempt at a block failed."""
 
     REFUSED = "root hash, link or proof is wrong"
     DISPUTED = (
@@ -273,22 +282,21 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """What a failure means for the winner of the block."""
+    """The consequence of a failure for the winner of the block."""
 
     end_status: EndStatus | None
-    """Its stream is ended with this; None: it hears nothing."""
+    """The code that its stream is ended with; None: it hears nothing."""
     blamed: bool
-    """It may not win the same block again while somebody else is connected, and pays (`race_reputation`)."""
-    skips: bool = False
-    """It hears SkipBlock(N)."""
+    """It may not win the block again while somebody else is connected, and pays (`race.reputation`)."""
+    skips: bool = False  # it hears SkipBlock(N)
 
 
 CONSEQUENCES: Final[dict[Failure, Consequence]] = {
     Failure.REFUSED: Consequence(EndStatus.BAD_BLOCK_PROOF, blamed=True),
-    # The node's own lack. Who is wrong is not known, so the others go first all the same.
+    # Nobody knows who is wrong, so the others go first.
     Failure.DISPUTED: Consequence(EndStatus.ERROR, blamed=True),
-    # The proof was not checked, so nothing is said against it. Another publisher may have the block with
-    # proofs that this node can check, so others come first.
+    # The proof was not checked, so it is not called bad. Another publisher may have the block with proofs
+    # that this node can check, so others go first.
     Failure.UNCHECKED: Consequence(EndStatus.ERROR, blamed=True),
     Failure.BAD_REQUEST: Consequence(EndStatus.INVALID_REQUEST, blamed=True),
     Failure.TOO_LARGE: Consequence(EndStatus.INVALID_REQUEST, blamed=True),

@@ -23,9 +23,8 @@ from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.logs import tell_left_out
 from gateway.metrics import Metrics
 from gateway.pipeline.conductor import Conductor
-from gateway.race.facts import GONE
 from gateway.race.records import StreamFacts
-from gateway.race.tables import StreamState
+from gateway.race.tables import GONE, StreamState
 from gateway.services.subscribe_service import SubscribeService
 from gateway.settings.table import Settings
 from gateway.status.findings import FindingBook, look

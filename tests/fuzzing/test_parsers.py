@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datastream.protocol.commands import Command, encode_command
-from gateway import limits
 from gateway.api import block_items_pb2, publish_pb2
+from gateway.blocks.proofs.record_file import RECORD_FILE_FIELDS_MAX, RECORD_FILE_SIGNATURES_MAX
+from gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX
 from tests.datastream.fuzz_commands import STREAM_TYPE
 from tests.fuzzing.parsers import PARSERS, Parser
 from tests.gateway.block_makers import block_items
@@ -71,12 +72,12 @@ def test_seeds_are_read(name: str) -> None:
 
 def costly_inputs() -> list[tuple[Parser, bytes]]:
     """For each limit, what just passes it: the most that a peer can make this node do with one input."""
-    sibling = state_proofs.path((3, bytes(48)), [(bytes(48),)] * limits.STATE_PROOF_SIBLINGS_MAX, 2)
+    sibling = state_proofs.path((3, bytes(48)), [(bytes(48),)] * STATE_PROOF_SIBLINGS_MAX, 2)
     time = state_proofs.path((6, b"\x08\x01"), [], 2)
     end = state_proofs.path(None, [], state_proofs.END)
-    records = state_proofs.len_field(3, b"") * (limits.RECORD_FILE_FIELDS_MAX - 3)
+    records = state_proofs.len_field(3, b"") * (RECORD_FILE_FIELDS_MAX - 3)
     file = record_files.record_file_item(record_files.contents(records=records))
-    signatures = record_files.record_file_proof([(7, b"\x01" * 256)] * limits.RECORD_FILE_SIGNATURES_MAX)
+    signatures = record_files.record_file_proof([(7, b"\x01" * 256)] * RECORD_FILE_SIGNATURES_MAX)
     items = publish_pb2.PublishStreamRequest(
         block_items=block_items_pb2.BlockItemSet(block_items=[*block_items()[:1], *[b"\x22\x00"] * 50_000])
     ).SerializeToString()

@@ -1,4 +1,4 @@
-"""Small blocks for tests: valid ones, and their parts, to be spoiled one at a time."""
+"""Makers of small blocks for tests: valid ones, and parts to spoil one at a time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def body_items(count: int = 5) -> list[bytes]:
 
 
 def summary_of(items: list[bytes], root_layout: RootLayout = "auto") -> BlockSummary:
-    """What a valid block comes to."""
+    """Return the summary of a valid block."""
     hasher = BlockHasher(root_layout)
     hasher.add(items)
     return hasher.finish()

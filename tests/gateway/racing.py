@@ -1,6 +1,6 @@
-"""A publish race driven by hand: publishers are names, what they hear is kept as short texts.
+"""A publish race driven by hand: publishers are names, and their responses are short texts.
 
-The verdicts of the node (verified, linked, committed) come by themselves, unless `hold` says which do not.
+The verdicts of the node (verified, linked, committed) come by themselves, except those named in `hold`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,15 @@ def text_of(response: Response) -> str:
 
 
 class Race:
-    """One arbiter, and publishers that do what the test says. Invariants are checked after every action."""
+    """One arbiter, and publishers that do what the test says, of whom `names` are connected.
+
+    Invariants are checked after every action.
+    """
 
     def __init__(
         self,
         last: int | None = None,
-        *,
+        *names: str,
         first: int | None = 0,
         rules: RaceRules | None = None,
         hold: str = "",
@@ -82,6 +85,7 @@ class Race:
         self.source_errors: list[str] = []
         """Publishers whose EndStream(ERROR) left the node without a source."""
         self.log: list[Action] = []
+        self.connect(*names)
 
     # --- publishers ---
 
@@ -116,6 +120,11 @@ class Race:
     def end(self, name: str, number: int) -> None:
         """Send end_of_block."""
         self._do(self.arbiter.block_end(self.ids[name], number, self.now_ns))
+
+    def finish(self, name: str, number: int) -> None:
+        """Send the proof and the end of a block."""
+        self.items(name, PROOF)
+        self.end(name, number)
 
     def block(self, name: str, *numbers: int) -> None:
         """Send whole blocks."""
@@ -228,6 +237,4 @@ class Race:
 
 def race_of_three(last: int | None = 8, **options: Any) -> Race:
     """A race of Alice, Bob and Carol, who are connected."""
-    race = Race(last, **options)
-    race.connect("Alice", "Bob", "Carol")
-    return race
+    return Race(last, "Alice", "Bob", "Carol", **options)

@@ -1,4 +1,4 @@
-"""Rounds of an event loop, counted: all that is done in one of them keeps timers and sockets waiting."""
+"""Iterations ("rounds") of an event loop, counted: work within one keeps timers and sockets waiting."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ __all__ = ["Rounds"]
 
 
 class Rounds:
-    """Counts the rounds of the running loop, and what is noted in each."""
+    """Counts the iterations of the running loop, and the notes in each."""
 
     def __init__(self) -> None:
         self.number = 0
-        """Of the round that is running."""
+        """The current iteration."""
         self.noted: dict[int, list[object]] = {}
-        """By the number of the round."""
+        """Notes by number of iteration."""
         self._loop = asyncio.get_running_loop()
         self._next = self._loop.call_soon(self._tick)
 
     def note(self, what: object) -> None:
-        """Something is done in this round."""
+        """Note that something is done in this iteration."""
         self.noted.setdefault(self.number, []).append(what)
 
     @property
     def most(self) -> int:
-        """How much was noted in a single round."""
+        """The most notes of a single iteration."""
         return max(map(len, self.noted.values()), default=0)
 
     @property
     def all(self) -> list[object]:
-        """Everything that was noted, in order."""
+        """All notes, in order."""
         return [what for noted in self.noted.values() for what in noted]
 
     def stop(self) -> None:
-        """Count no further ones."""
+        """Stop counting."""
         self._next.cancel()
 
     def _tick(self) -> None:

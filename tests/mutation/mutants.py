@@ -17,11 +17,8 @@ from publishers.protocol.machine_tables import Ending, Gateway, MachineStep, Pac
 
 __all__ = ["TESTS", "Mutant", "mutants"]
 
-_ARBITER = ("_streams", "", "_resends", "_ends", "_stories", "_roles", "_price")
-RACE_TESTS = tuple(
-    f"tests/gateway/race/test_{name}.py"
-    for name in (*(f"arbiter{part}" for part in _ARBITER), "steps", "facts")
-)
+_ARBITER = ("_streams", "", "_resends", "_ends", "_stories", "_roles", "_price", "_limits", "_facts")
+RACE_TESTS = tuple(f"tests/gateway/race/test_{name}.py" for name in (f"arbiter{part}" for part in _ARBITER))
 MACHINE_TESTS = tuple(
     f"tests/publishers/protocol/test_{name}.py"
     for name in ("machine", "machine_first", "machine_trouble", "machine_cells")

@@ -1,19 +1,20 @@
-"""Block proofs: which kind a proof is, and whether the proofs of a block hold.
+"""Block proofs: the kind of each, and the check of all proofs of a block.
 
-Pure. The content of a `BlockProof` decides who checks it:
+Pure. The content of a `BlockProof` decides which module checks it:
 
     BlockProof field            size of the signature     kind                         module
     2 signed_block_proof        64                        Ed25519 over the root hash   ed25519
     2 signed_block_proof        2,920 or 3,432            TSS over the root hash       tss
     3 block_state_proof                                   state proof, ends in TSS     state_proof
     4 signed_record_file_proof                            RSA over the record file     record_file
-    any other field                                       unknown, passed over
+    any other field                                       unknown, skipped
 
 Rules
-  - Every proof of a known kind must hold. A proof whose key is not configured is not called bad: the node
-    cannot check it (`gateway.blocks.refusal.FAULTS`). One that is bad goes before one that cannot be checked.
+  - Every proof of a known kind must hold. A proof whose key is not configured is not bad: the node cannot
+  check
+    it (`gateway.blocks.refusal.FAULTS`). A bad proof takes precedence over one that cannot be checked.
   - A block without a proof of a known kind cannot be checked either.
-  - In mode `hash` a proof is there (`BlockHasher` sees to that) and nothing of it is checked.
+  - In mode `hash` there is a proof (`BlockHasher` sees to that), and it is not checked.
 Source: docs/verification.md, "What is checked"; docs/spec/wire.md section 3; docs/spec/proofs.md sections 1
 and 2.
 """
@@ -36,7 +37,6 @@ from gateway.blocks.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from gateway.blocks.refusal import Fault, Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
 from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.limits import QUICK_PROOFS_BYTES_MAX, QUICK_SIGNATURES_MAX
 
 __all__ = [
     "SIGN_THE_ROOT",
@@ -48,9 +48,15 @@ __all__ = [
     "signs_root",
 ]
 
+QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
+"""Bytes of a block's proofs that the event loop parses at most, 0.03 ms. An Ed25519 proof has 75."""
+QUICK_SIGNATURES_MAX: Final = 8
+"""Proofs of a block, times Ed25519 keys, that the event loop checks at most: each pair takes 0.05 ms, or
+twice that if the root of the other layout is tried too."""
+
 
 class ProofKind(StrEnum):
-    """What a block proof is; the value is its name for people."""
+    """The kind of a block proof; the value is its name for people."""
 
     ED25519 = "Ed25519 block proof"
     TSS = "TSS block proof"
@@ -61,12 +67,12 @@ class ProofKind(StrEnum):
 
 
 SIGN_THE_ROOT: Final = frozenset((ProofKind.ED25519, ProofKind.TSS, ProofKind.STATE))
-"""Kinds of proofs that hold for one root hash only, and so for all items that it covers."""
+"""Kinds of proofs that cover the root hash, and so all items."""
 _NEED_NO_PROCESS: Final = frozenset((ProofKind.ED25519, ProofKind.UNKNOWN_SIGNATURE, ProofKind.UNKNOWN))
 
 
 def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
-    """Return what a parsed proof is; nothing of it is checked."""
+    """Return the kind of a parsed proof, without a check."""
     field = proof.WhichOneof("proof")
     if field == "block_state_proof":
         return ProofKind.STATE
@@ -81,25 +87,20 @@ def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
 
 
 def signs_root(summary: BlockSummary) -> bool:
-    """Tell whether proofs of a block that hold cover all of it, and not the record file in it alone."""
+    """Return whether the proofs, if they hold, cover the whole block, not its record file alone."""
     return any(kind_of_proof(proof_of(item)) in SIGN_THE_ROOT for item in summary.proofs)
 
 
 @dataclass(frozen=True, slots=True)
 class RsaBook:
-    """The address book that record files are checked with, as an operator gave it."""
+    """The operator's address book, which checks record files."""
 
-    serialized: bytes
-    """The book, JSON; it has been read once, so it can be."""
+    serialized: bytes  # JSON that was read before without an error
     needed_count: int = 0
     """Nodes that must have signed; 0: more than a third of the book's."""
 
     def check(self) -> RecordFileCheck:
-        """Make the check of record-file proofs.
-
-        Raises:
-            ProofDataError: the book cannot be read.
-        """
+        """Return the check of record-file proofs. Raises ProofDataError if the book is unreadable."""
         book = read_address_book(self.serialized)
         if not self.needed_count:
             return RecordFileCheck(book, DEFAULT_THRESHOLD)
@@ -109,11 +110,9 @@ class RsaBook:
 class ProofVerifier:
     """Checks the proofs of blocks with the keys of this node. Several threads may call it at once.
 
-    Args:
-        keys: what the operator configured.
-        mode: `full` or `hash`.
-        ledger: the ledger data of the TSS network, checked; None while they are not known.
-        rsa_book: the address book that the keys name; None: none.
+    `ledger` is the ledger data of the TSS network, checked, once they are known; `rsa_book` is the
+    address book
+    that the keys name, if any.
     """
 
     def __init__(
@@ -124,9 +123,7 @@ class ProofVerifier:
         rsa_book: RsaBook | None = None,
     ) -> None:
         self.keys = keys
-        """What the operator configured."""
         self.ledger = ledger
-        """The ledger data of the TSS network, None while they are not known."""
         self._mode: VerificationMode = mode
         self._ed25519 = Ed25519Check(keys.ed25519)
         self._tss = None if ledger is None else TssCheck(ledger)
@@ -135,7 +132,7 @@ class ProofVerifier:
         self._record_files = None if rsa_book is None else rsa_book.check()
 
     def __reduce__(self) -> tuple[type["ProofVerifier"], tuple[object, ...]]:
-        """Pickle what it was made from; what it remembers stays behind."""
+        """Pickle the arguments, without the caches."""
         return ProofVerifier, (self.keys, self._mode, self.ledger, self._rsa_book)
 
     @property
@@ -145,15 +142,15 @@ class ProofVerifier:
 
     @property
     def needs_process(self) -> bool:
-        """Whether there are keys for proofs that are not quick."""
+        """There are keys for proofs that are not quick."""
         return self.ledger is not None or self._rsa_book is not None
 
     def with_ledger(self, ledger: LedgerData) -> "ProofVerifier":
-        """Return the same with these ledger data."""
+        """Return a verifier with these ledger data."""
         return ProofVerifier(self.keys, self._mode, ledger, self._rsa_book)
 
     def is_quick(self, summary: BlockSummary) -> bool:
-        """Tell whether `verify` takes a millisecond at most, so that it may run in an event loop."""
+        """Return whether `verify` takes a millisecond at most, so that it may run in an event loop."""
         if self._mode == "hash":
             return True
         proofs = summary.proofs
@@ -168,9 +165,9 @@ class ProofVerifier:
         return _NEED_NO_PROCESS.issuperset(kinds)
 
     def check_ahead(self, summaries: Sequence[BlockSummary]) -> None:
-        """Check what is cheaper for several blocks at once; `verify` of each of them, next, says what holds.
+        """Check TSS signatures of several blocks together, which is cheaper; `verify` of each comes next.
 
-        Those are TSS signatures of the blocks' own roots. For a single block there is nothing to do.
+        These are the signatures of the blocks' own roots. For a single block there is nothing to do.
         """
         if self._tss is None or self._mode == "hash" or len(summaries) < 2:
             return
@@ -188,7 +185,7 @@ class ProofVerifier:
     def verify(self, summary: BlockSummary) -> Refusal | None:
         """Return why the proofs do not hold for the summary's root hash, or None if they do.
 
-        Where the root layout is not certain, the caller may try `summary.in_other_layout()` too.
+        If the root layout is not certain, the caller may try `summary.in_other_layout()` too.
         """
         if self._mode == "hash":
             return None
@@ -211,12 +208,8 @@ class ProofVerifier:
             else:
                 unchecked = unchecked or refusal
         if unchecked is None and held_count == 0:
-            return Refusal(
-                RefusalKind.UNSUPPORTED,
-                "block proofs",
-                "only unknown kinds",
-                "at least one of a known kind",
-            )
+            got, expected = "only unknown kinds", "at least one of a known kind"
+            return Refusal(RefusalKind.UNSUPPORTED, "block proofs", got, expected)
         return unchecked
 
     def _verify_one(
@@ -235,12 +228,8 @@ class ProofVerifier:
             return self._state_proofs.check(proof.block_state_proof, summary, siblings)
         if self._record_files is not None:
             return self._record_files.check(proof.signed_record_file_proof, summary)
-        return Refusal(
-            RefusalKind.MISSING_VERIFICATION_DATA,
-            kind.value,
-            "no address book",
-            "a --ledger-key rsa:ADDRESS_BOOK.json",
-        )
+        got, expected = "no address book", "a --ledger-key rsa:ADDRESS_BOOK.json"
+        return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, kind.value, got, expected)
 
     def _check_tss(self, signature: bytes, root_hash: bytes) -> Refusal | None:
         if self._tss is not None:

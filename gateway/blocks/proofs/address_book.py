@@ -1,14 +1,14 @@
-"""Address books: the RSA keys of a network's nodes, as JSON.
+"""Address books: the RSA keys of a network's nodes.
 
-Pure. The network's address book in the JSON form of its protobuf message:
+Pure. The format is the JSON form of the protobuf message:
 
     { "nodeAddress": [ { "RSAPubKey": "308201a2…", "nodeId": "3", … }, … ] }
 
     RSAPubKey   hex without 0x of a DER SubjectPublicKeyInfo
     nodeId      a decimal number, as a string or not; left out for node 0
 
-An entry without a usable key is passed over, as in the reference, but its node counts when it is asked which
-share of the nodes has signed. A number that is there twice, each time with such a key, refuses the book.
+An entry without a usable key is skipped, as in the reference, but its node counts for the share of nodes that
+have signed. A book with two usable keys for one node is refused.
 Source: docs/spec/proofs.md section 4.1.
 """
 
@@ -22,39 +22,37 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from gateway.blocks.errors import ProofDataError
-from gateway.limits import ADDRESS_BOOK_NODES_MAX, ADDRESS_BOOK_SIZE_MAX
+from gateway.limits import ADDRESS_BOOK_NODES_MAX
 
 __all__ = ["AddressBook", "key_of_entry", "read_address_book", "rsa_key"]
+
+ADDRESS_BOOK_SIZE_MAX: Final = 8 << 20
+"""Bytes of an address book in JSON; each node needs some thousand."""
 
 _WHAT: Final = "address book"
 _NODE_ID_MAX: Final = (1 << 31) - 1
 """The largest int32, the type of `RecordFileSignature.node_id` (docs/spec/proofs.md section 1)."""
 _KEY_BITS_MIN, _KEY_BITS_MAX = 2048, 4096
-"""Public networks have keys of 3,072 bits. Shorter ones than these are no longer taken for safe (NIST SP
-800-57 part 1, table 2); with longer ones a signature takes several times as long to verify, with the longest
-that OpenSSL takes, 16,384 bits, 1 ms."""
+"""Public networks have keys of 3,072 bits. Shorter keys than the minimum are no longer safe (NIST SP 800-57
+part 1, table 2); longer ones take longer to verify, the longest that OpenSSL takes, 16,384 bits, 1 ms."""
 _KEY_DIGITS_MAX: Final = 2 * (_KEY_BITS_MAX // 8 + 1024)
 """Two hex digits for each byte of the longest modulus, with room for exponent and DER around it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressBook:
-    """The keys of a network's nodes, as bytes: it can be sent to other processes."""
+    """The keys of a network's nodes, as bytes, so that worker processes can have them."""
 
     keys: tuple[tuple[int, bytes], ...]
-    """(node id, DER SubjectPublicKeyInfo) of the nodes whose key can be used."""
-    node_count: int
-    """All nodes of the book, those without a usable key too."""
+    """(node id, DER SubjectPublicKeyInfo) of the nodes with a usable key."""
+    node_count: int  # nodes of the book, with those without a usable key
 
 
 def read_address_book(serialized: bytes) -> AddressBook:
-    """Read an address book.
-
-    Args:
-        serialized: JSON in UTF-8.
+    """Read an address book, JSON in UTF-8.
 
     Raises:
-        ProofDataError: it is no address book, has no usable key, or a node twice.
+        ProofDataError: it is no address book, has no usable key, or two for one node.
     """
     if len(serialized) > ADDRESS_BOOK_SIZE_MAX:
         raise ProofDataError(_WHAT, f"{len(serialized)} bytes", f"at most {ADDRESS_BOOK_SIZE_MAX}")
@@ -82,7 +80,7 @@ def read_address_book(serialized: bytes) -> AddressBook:
 
 
 def key_of_entry(entry: object) -> tuple[int, bytes] | None:
-    """Return (node id, DER SubjectPublicKeyInfo) of an entry, None if it has no key that can be used."""
+    """Return (node id, DER SubjectPublicKeyInfo) of an entry, None if it has no usable key."""
     node_id = _node_id(entry)
     if node_id is None or not isinstance(entry, dict):
         return None
@@ -91,7 +89,7 @@ def key_of_entry(entry: object) -> tuple[int, bytes] | None:
 
 
 def _node_id(entry: object) -> int | None:
-    """Return the node id of an entry, or None if it has none that can be."""
+    """Return the node id of an entry, or None if it has no valid one."""
     if not isinstance(entry, dict):
         return None
     value = entry.get("nodeId", 0)
@@ -102,7 +100,7 @@ def _node_id(entry: object) -> int | None:
 
 
 def rsa_key(der: bytes) -> RSAPublicKey | None:
-    """Decode a SubjectPublicKeyInfo; None if it is none of an RSA key that can be used."""
+    """Decode a SubjectPublicKeyInfo; None if it is not a usable RSA key."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
@@ -113,7 +111,7 @@ def rsa_key(der: bytes) -> RSAPublicKey | None:
 
 
 def _key(entry: Mapping[str, object]) -> bytes | None:
-    """Return the key of an entry, or None if it has none that can be used."""
+    """Return the key of an entry, or None if it has no usable one."""
     digits = entry.get("RSAPubKey")
     if not isinstance(digits, str) or len(digits) > _KEY_DIGITS_MAX:
         return None

@@ -8,11 +8,10 @@ Pure. The form with a = 1 (arkworks ed-on-bn254), not circom's a = 168700, whose
     compressed    32 bytes   y LE32; bit 7 of the last byte is set iff x > (-x mod q)
     scalar        32 bytes   LE, below l
 
-Points are affine (x, y) outside of this module; inside, extended coordinates (X, Y, Z, T) with x = X/Z,
-y = Y/Z, x*y = T/Z, of Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008), sections 3.1
-and 3.3. Since 1 is a square in Fq and d is none, their addition has no exceptions, and needs no case for
-equal points or for the identity. Nothing here is secret, so nothing runs in constant time.
-Source: docs/spec/tss.md section 2.4.
+Callers see affine points (x, y). Inside, points have the extended coordinates (X, Y, Z, T) with x = X/Z, y =
+Y/Z, x*y = T/Z, of Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008), sections 3.1 and
+3.3. Since 1 is a square in Fq and d is not, their addition needs no case for equal points or for the
+identity. Nothing here is secret, so nothing runs in constant time. Source: docs/spec/tss.md section 2.4.
 """
 
 from collections.abc import Iterable
@@ -69,18 +68,13 @@ POINT_SIZE: Final = 64
 _Extended = tuple[int, int, int, int]
 _IDENTITY: Final[_Extended] = (0, 1, 1, 0)
 _WINDOW_BITS: Final = 4
-"""Bits of a scalar that one addition takes: a table of 15 multiples for each point."""
+"""Bits of a scalar per addition: each point has a table of 15 multiples."""
 
 
 def read_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the subgroup; the identity is one.
+    """2.4: decode a point of the subgroup, or the identity, from 64 bytes; `what` names it in errors.
 
-    Args:
-        encoded: 64 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the subgroup.
+    Raises ProofDataError if it is none.
     """
     point = read_curve_point(encoded, what)
     if multiply(SUBGROUP_ORDER, point) != IDENTITY:
@@ -89,14 +83,9 @@ def read_point(encoded: bytes, what: str) -> Point:
 
 
 def read_curve_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the curve; whether it is in the subgroup is for the caller to find out.
+    """2.4: decode a point of the curve from 64 bytes; the caller must check that it is in the subgroup.
 
-    Args:
-        encoded: 64 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the curve.
+    Raises ProofDataError if it is none; `what` names it.
     """
     if len(encoded) != POINT_SIZE:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{POINT_SIZE}")
@@ -115,13 +104,13 @@ def point_bytes(point: Point) -> bytes:
 
 
 def compressed(point: Point) -> bytes:
-    """2.4: encode a point in 32 bytes: y, and in the top bit which of the two x it has."""
+    """2.4: encode a point in 32 bytes: y, and the choice of x in the top bit."""
     x, y = point
     return scalar_bytes(y | (1 << 255 if x > -x % q else 0))
 
 
 def is_on_curve(point: Point) -> bool:
-    """2.4: tell whether x^2 + y^2 = 1 + d x^2 y^2."""
+    """2.4: return whether x^2 + y^2 = 1 + d x^2 y^2."""
     xx, yy = point[0] * point[0] % q, point[1] * point[1] % q
     return (xx + yy - 1 - D * xx * yy) % q == 0
 
@@ -142,7 +131,7 @@ def multiply(scalar: int, point: Point) -> Point:
 def weighted_sum(terms: Iterable[tuple[int, Point]]) -> Point:
     """Return the sum of scalar * point over all terms; scalars are 0 or more.
 
-    Straus' method: the doublings are shared, and each four bits of a scalar cost one addition.
+    Straus' method: the doublings are shared, and four bits of a scalar cost one addition.
     """
     digits_of, tables = [], []
     for scalar, point in terms:

@@ -1,15 +1,15 @@
-"""BLS12-381 as the hinTS part of a TSS signature writes it: strict decoding of points, and hashing to G2.
+"""BLS12-381 in the hinTS part of a TSS signature: strict decoding of points, and hashing to G2.
 
-Pure. The arithmetic is that of `py_arkworks_bls12381`; this module is what stands between its points and the
-bytes of a peer. Coordinates are 48 bytes, big-endian:
+Pure. `py_arkworks_bls12381` does the arithmetic; this module decodes the bytes of a peer. Coordinates are 48
+bytes, big-endian:
 
     G1    96 bytes    x || y
     G2   192 bytes    x.c1 || x.c0 || y.c1 || y.c0           the library takes c0 before c1
     top bits of byte 0    0x80 compressed, must be 0    0x40 infinity    0x20 sign, must be 0
-    infinity          0x40 and zeros                         the library says it as zeros alone
+    infinity          0x40 and zeros                         zeros alone in the library
 
-Accepted is only the one encoding of a point: coordinates below p, on the curve, in the subgroup of order r;
-zeros alone are no point. The reference tests the subgroup and not the curve; no honest signer can tell.
+A point has one encoding: coordinates below p, on the curve, in the subgroup of order r; zeros alone are no
+point. The reference tests the subgroup and not the curve; no honest signer can tell.
 Source: docs/spec/tss.md sections 2.1 and 2.3; RFC 9380 section 8.8.2 (the suite of `hash_to_g2`).
 """
 
@@ -59,15 +59,7 @@ _INFINITY_G2: Final = bytes((_INFINITY,)) + bytes(G2_SIZE - 1)
 
 
 def read_g1(encoded: bytes, what: str) -> G1Point:
-    """2.1: decode a point of G1.
-
-    Args:
-        encoded: 96 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the group.
-    """
+    """2.1: decode a point of G1 from 96 bytes. Raises ProofDataError, of `what`, if it is none."""
     if encoded == _INFINITY_G1:
         return G1Point.identity()
     _check_form(encoded, G1_SIZE, what)
@@ -78,15 +70,7 @@ def read_g1(encoded: bytes, what: str) -> G1Point:
 
 
 def read_g2(encoded: bytes, what: str) -> G2Point:
-    """2.1: decode a point of G2.
-
-    Args:
-        encoded: 192 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not the encoding of a point of the group.
-    """
+    """2.1: decode a point of G2 from 192 bytes. Raises ProofDataError, of `what`, if it is none."""
     if encoded == _INFINITY_G2:
         return G2Point.identity()
     _check_form(encoded, G2_SIZE, what)
@@ -97,7 +81,7 @@ def read_g2(encoded: bytes, what: str) -> G2Point:
 
 
 def hash_to_g2(message: bytes) -> G2Point:
-    """2.3: H(m), the point that stands for a message in signatures.
+    """2.3: H(m), the point of a message in signatures.
 
     Suite BLS12381G2_XMD:SHA-256_SSWU_RO_ of RFC 9380, with no departure.
     """
@@ -106,7 +90,7 @@ def hash_to_g2(message: bytes) -> G2Point:
 
 def weighted_sum(points: Sequence[G1Point], scalars: Sequence[int]) -> G1Point:
     """Return the sum of each point times its scalar; scalars are taken modulo r, and may be negative."""
-    if len(points) == 1:  # the general way costs 0.1 ms more
+    if len(points) == 1:  # saves 0.1 ms
         [point], [scalar] = points, scalars
         return point if scalar == 1 else -point if scalar == -1 else point * Scalar(scalar % GROUP_ORDER)
     return G1Point.multiexp_unchecked(list(points), [Scalar(scalar % GROUP_ORDER) for scalar in scalars])
@@ -118,12 +102,12 @@ def weighted_sum_g2(points: Sequence[G2Point], scalars: Sequence[int]) -> G2Poin
 
 
 def pairing_product_is_one(g1_points: Sequence[G1Point], g2_points: Sequence[G2Point]) -> bool:
-    """Tell whether the product of e(g1_points[i], g2_points[i]) is 1."""
+    """Return whether the product of e(g1_points[i], g2_points[i]) is 1."""
     return GT.pairing_check(list(g1_points), list(g2_points))
 
 
 def _check_form(encoded: bytes, size: int, what: str) -> None:
-    """Refuse what is not an encoding in shape, before any arithmetic."""
+    """Refuse bytes of the wrong form before any arithmetic."""
     if len(encoded) != size:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{size}")
     flags = encoded[0] & (_COMPRESSED | _INFINITY | _SIGN)
@@ -144,5 +128,5 @@ def _not_in_group(encoded: bytes, what: str, group: str) -> ProofDataError:
 
 
 def _swapped(encoded: bytes) -> bytes:
-    """Return the four coordinates with each pair the other way round."""
+    """Return the four coordinates with each pair swapped."""
     return encoded[48:96] + encoded[:48] + encoded[144:192] + encoded[96:144]

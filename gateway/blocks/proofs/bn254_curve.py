@@ -8,10 +8,10 @@ Pure. Points are affine, `(x, y)`, with None for the point at infinity:
     compressed G1   32 bytes: x LE                       flags in the two top bits of the last byte:
     compressed G2   64 bytes: x.c0 LE32, x.c1 LE32       0x80 y is the larger of y and -y, 0x40 infinity
 
-Inside, multiples are in Jacobian coordinates: (X, Y, Z) stands for (X/Z^2, Y/Z^3), and Z = 0 for infinity.
+Inside, multiples have Jacobian coordinates: (X, Y, Z) is (X/Z^2, Y/Z^3), and Z = 0 is infinity.
 
 Invariants
-  - A point has one encoding: coordinates below p, no flag but those, nothing beside the flag of infinity.
+  - A point has one encoding: coordinates below p, no other flag, nothing beside the flag of infinity.
 Source: docs/spec/tss.md section 6; Hankerson, Menezes and Vanstone, "Guide to Elliptic Curve Cryptography",
 3.2.2 (Jacobian coordinates) and 3.3.3 (joint multiples).
 """
@@ -65,20 +65,12 @@ _FLAG_LARGER, _FLAG_INFINITY = 0x80, 0x40
 _HALF: Final = (PRIME - 1) // 2
 
 _WINDOW_BITS: Final = 4
-"""Bits of a scalar that one addition takes: a table of 15 multiples for each point."""
+"""Bits of a scalar per addition: each point has a table of 15 multiples."""
 _INFINITY: Final[_Jacobian] = (1, 1, 0)
 
 
 def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
-    """6: decode a compressed point of G1.
-
-    Args:
-        encoded: 32 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: no point of the curve, or not its one encoding.
-    """
+    """6: decode a compressed point of G1, 32 bytes. Raises ProofDataError, of `what`, if it is none."""
     flags, plain = _without_flags(encoded, G1_SIZE, what)
     x = integer_below(PRIME, plain, f"{what} x")
     if flags == _FLAG_INFINITY:
@@ -91,14 +83,9 @@ def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
 
 
 def g2_from_bytes(encoded: bytes, what: str) -> G2Point:
-    """6: decode a compressed point of the curve of G2; whether it is in the group is not checked here.
+    """6: decode a compressed point of the curve of G2, 64 bytes; `prepare` checks that it is in the group.
 
-    Args:
-        encoded: 64 bytes.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: no point of the curve, or not its one encoding.
+    Raises ProofDataError, of `what`, if it is none.
     """
     flags, plain = _without_flags(encoded, G2_SIZE, what)
     x = (integer_below(PRIME, plain[:32], f"{what} x.c0"), integer_below(PRIME, plain[32:], f"{what} x.c1"))
@@ -124,23 +111,19 @@ def g2_negative(point: G2Point) -> G2Point:
 
 
 class G1Table:
-    """The multiples 1 to 15 of points, so that sums of their multiples cost few additions."""
+    """The multiples 1 to 15 of points, for cheap sums of their multiples."""
 
     __slots__ = ("_rows",)
 
     def __init__(self, points: Sequence[G1Point]) -> None:
-        """Compute the tables; for points that are used again and again this is done once."""
+        """Compute the tables, once for points that are used repeatedly."""
         rows = [_multiples(point) for point in points]
         flat = _to_affine([multiple for row in rows for multiple in row])
         count = (1 << _WINDOW_BITS) - 1
         self._rows = [flat[at : at + count] for at in range(0, len(flat), count)]
 
     def sum_of_multiples(self, scalars: Sequence[int]) -> G1Point:
-        """Return the sum of scalar k times point k, for as many points as the table has.
-
-        Args:
-            scalars: non-negative integers, small ones cost less.
-        """
+        """Return the sum of scalar k times point k; scalars are 0 or more, and small ones cost less."""
         width = max((scalar.bit_length() for scalar in scalars), default=0)
         total = _INFINITY
         for shift in range((width + _WINDOW_BITS - 1) // _WINDOW_BITS * _WINDOW_BITS, 0, -_WINDOW_BITS):
@@ -156,7 +139,7 @@ class G1Table:
 
 
 def g1_sum_of_multiples(terms: Iterable[tuple[int, G1Point]]) -> G1Point:
-    """Return the sum of k P over the pairs (k, P); any integers k, negative ones and above the order too."""
+    """Return the sum of k P over the pairs (k, P), for any integers k."""
     pairs = [(scalar % ORDER, point) for scalar, point in terms]
     return G1Table([point for _, point in pairs]).sum_of_multiples([scalar for scalar, _ in pairs])
 
@@ -205,7 +188,7 @@ def _add_affine(point: _Jacobian, other: tuple[int, int]) -> _Jacobian:
 def _to_affine(points: Sequence[_Jacobian]) -> list[G1Point]:
     """Return the points in affine form, with one inversion for all (Montgomery's trick)."""
     product = 1
-    before: list[int] = []  # of each point: the product of the Z of those before it, infinity left out
+    before: list[int] = []  # for each point, the product of the Z before it, without infinity
     for _, _, z in points:
         before.append(product)
         if z:
@@ -233,6 +216,6 @@ def _without_flags(encoded: bytes, size: int, what: str) -> tuple[int, bytes]:
 
 
 def _require_zero(x: int, what: str) -> None:
-    """Refuse an infinity with anything beside its flag; the reference ignores those bits."""
+    """Refuse an infinity with anything beside its flag, which the reference ignores."""
     if x:
         raise ProofDataError(what, "infinity with an x that is not 0", "nothing beside the flag")

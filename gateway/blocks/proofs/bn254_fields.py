@@ -1,4 +1,4 @@
-"""The fields of the curve BN254 (alt_bn128): Fp, Fp2, and Fp12 where pairings take their values.
+"""The fields of the curve BN254 (alt_bn128): Fp, Fp2, and Fp12, which has the values of pairings.
 
 Pure. Elements are tuples of plain integers in [0, p), lowest coefficient first:
 
@@ -7,8 +7,9 @@ Pure. Elements are tuples of plain integers in [0, p), lowest coefficient first:
     Fp12 = Fp6[w] / (w^2 - v)          12 integers       the first 6 are the part without w; so w^6 = xi
 
 Invariants
-  - Products are gathered as integers of any size and sign, and reduced once per coefficient: in CPython a
-    reduction costs as much as two products of 254 bits.
+  - Products add up as integers of any size and sign and are reduced once per coefficient: in CPython a
+  reduction
+    costs as much as two products of 254 bits.
   - Everything follows from the curve's parameter x by the formulas of Barreto-Naehrig curves and from xi.
 Source: docs/spec/tss.md section 6; Barreto and Naehrig 2005, "Pairing-friendly elliptic curves of prime
 order"; Granger and Scott 2009, "Faster squaring in the cyclotomic subgroup of sixth degree extensions"
@@ -95,11 +96,7 @@ def fp2_square(a: Fp2) -> Fp2:
 
 
 def fp2_inverse(a: Fp2) -> Fp2:
-    """Return 1/a = conjugate(a) / norm(a).
-
-    Raises:
-        ZeroDivisionError: a is 0.
-    """
+    """Return 1/a = conjugate(a) / norm(a). Raises ZeroDivisionError if a is 0."""
     a0, a1 = a
     norm = (a0 * a0 + a1 * a1) % _P
     if norm == 0:
@@ -145,7 +142,7 @@ def fp2_square_root(a: Fp2) -> Fp2 | None:
 
 
 XI_POWERS: Final[tuple[Fp2, ...]] = tuple(fp2_power(XI, k * (PRIME - 1) // 6) for k in range(6))
-"""xi^(k (p-1)/6): w^k goes to this times w^k when raised to the power p, since w^6 = xi."""
+"""xi^(k (p-1)/6): (w^k)^p is this times w^k, since w^6 = xi."""
 
 
 # --- Fp6: only what Fp12 needs, unreduced -------------------------------------------------------------------
@@ -284,14 +281,7 @@ def fp12_conjugate(a: Fp12) -> Fp12:
 def fp12_frobenius(a: Fp12) -> Fp12:
     """Return a^p: each coefficient in Fp2 conjugated, and that of w^k times xi^(k (p-1)/6)."""
     coefficients: list[int] = []
-    for power in (
-        0,
-        2,
-        4,
-        1,
-        3,
-        5,
-    ):  # w-powers of the Fp2 coefficients in their order: 1, v, v^2, w, vw, v^2 w
+    for power in (0, 2, 4, 1, 3, 5):  # of w, for the Fp2 coefficients in order: 1, v, v^2, w, vw, v^2 w
         at = len(coefficients)
         coefficients.extend(fp2_multiply((a[at], -a[at + 1]), XI_POWERS[power]))
     return tuple(coefficients)  # type: ignore[return-value]  # 6 pairs
@@ -300,10 +290,8 @@ def fp12_frobenius(a: Fp12) -> Fp12:
 def fp12_inverse(a: Fp12) -> Fp12:
     """Return 1/a = a' / (a a'), a' the product of the other conjugates over Fp2.
 
-    a^(p^2), a^(p^4) and so on are cheap, and the product of all six is the norm of a in Fp2.
-
-    Raises:
-        ZeroDivisionError: a is 0.
+    a^(p^2), a^(p^4) and so on are cheap, and the product of all six is the norm of a in Fp2. Raises
+    ZeroDivisionError if a is 0.
     """
     conjugate = a
     others = FP12_ONE
@@ -338,9 +326,8 @@ def cyclotomic_square(a: Fp12) -> Fp12:
     Over Fp4 = Fp2[s] / (s^2 - xi), s = w^3, such an a = A + B w + C w^2 satisfies
     a^2 = 3 A^2 - 2 A' + (3 s C^2 + 2 B') w + (3 B^2 - 2 C') w^2, where ' conjugates over Fp2 (s goes to -s).
     """
-    a0, a1, c0, c1, b2, b3, b0, b1, a2, a3, c2, c3 = (
-        a  # A = a0.. + a2.. s, B = b0.. + b2.. s, C = c0.. + c2.. s
-    )
+    # A = a0.. + a2.. s, B = b0.. + b2.. s, C = c0.. + c2.. s
+    a0, a1, c0, c1, b2, b3, b0, b1, a2, a3, c2, c3 = a
     p0, p1, p2, p3 = _fp4_square(a0, a1, a2, a3)
     q0, q1, q2, q3 = _fp4_square(b0, b1, b2, b3)
     r0, r1, r2, r3 = _fp4_square(c0, c1, c2, c3)

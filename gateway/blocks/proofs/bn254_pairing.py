@@ -76,14 +76,9 @@ assert gcd(_LOOP_NORM, ORDER * (PRIME - 1 + TRACE)) == ORDER
 
 
 def prepare(point: G2Point, what: str) -> PreparedG2:
-    """6: compute the lines of a point, and check that it is in the group.
+    """6: compute the lines of a point of the curve of G2, and check that it is in the group.
 
-    Args:
-        point: a point of the curve of G2.
-        what: its name for errors.
-
-    Raises:
-        ProofDataError: it is not in the subgroup of order q.
+    Raises ProofDataError, of `what`, if it is not in the subgroup of order q.
     """
     if point is None:
         return None

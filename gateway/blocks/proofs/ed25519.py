@@ -1,9 +1,8 @@
 """Block proofs of networks that run with Sluice's own keys: an Ed25519 signature over the block root hash.
 
-Pure. `BlockProof.signed_block_proof.block_signature` is 64 bytes, the signature of the 48 bytes of the root
-hash as they are, by one of the ledger's keys. It proves that a holder of such a key signed this root, and so
-every item, the time and both links; it does not prove that more than one did.
-Source: docs/verification.md, "What is checked"; RFC 8032 section 5.1.
+Pure. `BlockProof.signed_block_proof.block_signature` is 64 bytes: one of the ledger's keys signs the 48 bytes
+of the root hash. It proves that one holder of such a key signed this root, and so every item, the time and
+both links. Source: docs/verification.md, "What is checked"; RFC 8032 section 5.1.
 """
 
 from collections.abc import Iterable
@@ -17,26 +16,17 @@ from gateway.blocks.refusal import Refusal, RefusalKind
 __all__ = ["SIGNATURE_SIZE", "Ed25519Check"]
 
 SIGNATURE_SIZE: Final = 64
-"""Bytes of an Ed25519 signature; what tells this proof from the TSS ones."""
+"""Bytes of an Ed25519 signature; by its size this proof differs from TSS ones."""
 
 
 class Ed25519Check:
-    """Checks signatures with a set of keys.
-
-    Args:
-        public_keys: 32 bytes each.
-    """
+    """Checks signatures with a set of public keys of 32 bytes each."""
 
     def __init__(self, public_keys: Iterable[bytes]) -> None:
         self._keys = list(public_keys)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """Return why the signature is no proof of a block with this root, or None if it is one.
-
-        Args:
-            signature: 64 bytes.
-            root_hash: 48 bytes.
-        """
+        """Return why a signature does not prove a block with this root, or None if it does."""
         if not self._keys:
             return Refusal(
                 RefusalKind.MISSING_VERIFICATION_DATA,
@@ -45,7 +35,7 @@ class Ed25519Check:
                 "at least one --ledger-key ed25519:HEX",
             )
         signed = signature + root_hash
-        # Of another size, its rest would be taken for the beginning of what was signed.
+        # The rest of a longer signature would count as the beginning of the signed message.
         for key in self._keys if len(signature) == SIGNATURE_SIZE else ():
             try:
                 crypto_sign_open(signed, key)

@@ -1,7 +1,7 @@
-"""How numbers stand in the bytes of proofs and keys: fixed layouts, read strictly.
+"""Strict reading of the fixed layouts of proofs and keys.
 
-Pure. Every layout is a sequence of fields of known size, so it is read in order, each field by its name, and
-nothing may be left. Integers are little-endian unless a name says `be`:
+Pure. Every layout is a sequence of fields of known size. `LayoutReader` reads them in order, and no byte may
+be left. Integers are little-endian unless a name says `be`:
 
     scalar of a prime field    32 bytes LE (48 BE for coordinates of BLS12-381), below the modulus
     count of a vector          u64 LE, then so many elements
@@ -15,20 +15,13 @@ from gateway.blocks.errors import ProofDataError
 __all__ = ["SCALAR_SIZE", "LayoutReader", "integer_below", "scalar_bytes"]
 
 SCALAR_SIZE: Final = 32
-"""Bytes of an encoded scalar, of every field that is smaller than 2^256."""
+"""Bytes of an encoded scalar of a field smaller than 2^256."""
 
 
 def integer_below(modulus: int, encoded: bytes, what: str, *, big_endian: bool = False) -> int:
-    """Decode an integer of a field, which has one encoding: the integer itself, below the modulus.
+    """Decode an integer, whose only encoding is below the modulus.
 
-    Args:
-        modulus: one above the largest value.
-        encoded: all its bytes.
-        what: its name for errors.
-        big_endian: whether the first byte is the highest.
-
-    Raises:
-        ProofDataError: it is not below the modulus.
+    Raises ProofDataError, of `what`, if it is not.
     """
     value = int.from_bytes(encoded, "big" if big_endian else "little")
     if value >= modulus:
@@ -42,12 +35,7 @@ def scalar_bytes(value: int) -> bytes:
 
 
 class LayoutReader:
-    """Reads the fields of one fixed layout in order.
-
-    Args:
-        data: all bytes of the layout.
-        what: its name for errors, `hinTS verification key`.
-    """
+    """Reads the fields of one fixed layout in order; `what` names the layout in errors."""
 
     __slots__ = ("_data", "_offset", "_what")
 
@@ -62,11 +50,7 @@ class LayoutReader:
         return self._offset
 
     def take(self, size: int, name: str) -> bytes:
-        """Return the next `size` bytes, the field called `name`.
-
-        Raises:
-            ProofDataError: fewer are left.
-        """
+        """Return the next `size` bytes, the field `name`. Raises ProofDataError if fewer are left."""
         end = self._offset + size
         if end > len(self._data):
             left = len(self._data) - self._offset
@@ -76,11 +60,7 @@ class LayoutReader:
         return taken
 
     def scalar(self, modulus: int, name: str) -> int:
-        """Return the next 32 bytes as an integer below the modulus.
-
-        Raises:
-            ProofDataError: they are not there, or the integer is not below it.
-        """
+        """Return the next 32 bytes as an integer. Raises ProofDataError if it is not below the modulus."""
         return integer_below(modulus, self.take(SCALAR_SIZE, name), self.named(name))
 
     def u64(self, name: str) -> int:
@@ -88,17 +68,16 @@ class LayoutReader:
         return int.from_bytes(self.take(8, name), "little")
 
     def expect_count(self, count: int, name: str) -> None:
-        """Read the count of a vector, which must be this one: the size of a layout never hangs on its bytes.
+        """Read the count of a vector. Raises ProofDataError if it is another.
 
-        Raises:
-            ProofDataError: it is another.
+        The size of a layout must not depend on its bytes.
         """
         got = self.u64(name)
         if got != count:
             raise ProofDataError(self.named(name), f"{got} elements", f"{count}")
 
     def finish(self) -> None:
-        """Check that all was read. Raises ProofDataError if bytes are left."""
+        """Check that no byte is left. Raises ProofDataError if one is."""
         left = len(self._data) - self._offset
         if left:
             raise ProofDataError(self._what, f"{left} bytes after offset {self._offset}", "none")

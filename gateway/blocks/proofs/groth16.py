@@ -1,16 +1,15 @@
-"""Groth16 over BN254: does a proof (A, B, C) show that public inputs satisfy the circuit of a key.
+"""Groth16 over BN254: checks a proof (A, B, C) that public inputs satisfy the circuit of a key.
 
 Pure. With the key's alpha, beta, gamma, delta and IC, and the inputs in_1 to in_n:
 
     public input point    I = IC[0] + sum of in_k IC[k]
     equation              e(A, B) = e(alpha, beta) e(I, gamma) e(C, delta)
 
-What stays is computed once: e(alpha, beta), the lines of gamma and delta, and the multiples of IC. So a
-check is three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. The loops are handed
-out as pairs (`groth16_pairs`), so that a caller can add further equations to the same product.
-A proof is not unique: (s A, B/s, C) holds where (A, B, C) does. It is knowledge that is proven, no author.
-Source: docs/spec/tss.md sections 6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based
-non-interactive arguments", section 3.2.
+The constants are computed once: e(alpha, beta), the lines of gamma and delta, and the multiples of IC. A
+check is three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. `groth16_pairs`
+returns them as pairs, so that a caller can add further equations to the same product. A proof is not unique:
+(s A, B/s, C) holds if (A, B, C) does. It proves knowledge, not an author. Source: docs/spec/tss.md sections
+6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based non-interactive arguments", section 3.2.
 """
 
 from collections.abc import Sequence
@@ -36,16 +35,12 @@ __all__ = ["Groth16Key", "Groth16Proof", "groth16_pairs", "read_g1", "read_g2", 
 
 @dataclass(frozen=True, slots=True)
 class Groth16Key:
-    """A verification key, with all that does not depend on a proof."""
+    """A verification key with the constants prepared."""
 
     alpha_beta: Fp12
-    """e(alpha, beta)."""
     gamma: PreparedG2
-    """Lines of gamma."""
     delta: PreparedG2
-    """Lines of delta."""
-    ic: G1Table
-    """Multiples of IC[0] to IC[n]."""
+    ic: G1Table  # multiples of IC[0] to IC[n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +48,16 @@ class Groth16Proof:
     """A proof; B is in the group."""
 
     a: G1Point
-    """A."""
-    b: PreparedG2
-    """Lines of B."""
+    b: PreparedG2  # lines of B
     c: G1Point
-    """C."""
 
 
 def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
-    """Read alpha, beta, gamma, delta and IC, compressed, and prepare them.
-
-    Args:
-        reader: stands at alpha.
-        input_count: n, the number of public inputs; IC has one point more.
+    """Read alpha, beta, gamma, delta and IC, compressed, and prepare them; IC has `input_count` + 1 points.
 
     Raises:
-        ProofDataError: a point is malformed or outside its group, one but those of IC is infinity, or IC has
-            another count.
+        ProofDataError: a point is malformed or outside its group, one beside those of IC is infinity, or
+            IC has another count.
     """
     alpha = read_g1(reader, "alpha", may_be_infinity=False)
     beta, gamma, delta = (
@@ -86,10 +74,7 @@ def groth16_pairs(
 ) -> list[tuple[G1Point, PreparedG2]]:
     """6.3, 5: the pairs whose product of pairings is `key.alpha_beta` if and only if the proof holds.
 
-    Args:
-        key: with as many inputs as `inputs`.
-        proof: the proof.
-        inputs: the public inputs, each in [0, q).
+    There are as many public inputs as the key has, each in [0, q).
     """
     public_input_point = key.ic.sum_of_multiples([1, *inputs])
     return [
@@ -100,11 +85,7 @@ def groth16_pairs(
 
 
 def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G1Point:
-    """Read a compressed point of G1.
-
-    Raises:
-        ProofDataError: it is malformed, or infinity where that may not be.
-    """
+    """Read a compressed point of G1. Raises ProofDataError if it is none, or a forbidden infinity."""
     point = g1_from_bytes(reader.take(G1_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:
         raise ProofDataError(reader.named(name), "infinity", "another point of G1")
@@ -112,10 +93,9 @@ def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) ->
 
 
 def read_g2(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G2Point:
-    """Read a compressed point of the curve of G2; `prepare` says whether it is in the group.
+    """Read a compressed point of the curve of G2; `prepare` checks that it is in the group.
 
-    Raises:
-        ProofDataError: it is malformed, or infinity where that may not be.
+    Raises ProofDataError if it is none, or a forbidden infinity.
     """
     point = g2_from_bytes(reader.take(G2_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:

@@ -1,7 +1,7 @@
-"""Hashing of messages to elements of a prime field, as arkworks' DefaultFieldHasher does it with SHA-256.
+"""Hashing of messages to elements of a prime field, as in arkworks' DefaultFieldHasher with SHA-256.
 
-Pure. RFC 9380 section 5.2 with expand_message_xmd of section 5.3.1, and one departure: Z_pad, the first bytes
-that are hashed, is as long as one element's share of the output, not as a block of SHA-256 (64 bytes).
+Pure. RFC 9380 section 5.2 with expand_message_xmd of section 5.3.1, and one departure: Z_pad, which is hashed
+first, is as long as one element's share of the output, not as a block of SHA-256 (64 bytes).
 
     L          bytes for one element                ceil((bits of the modulus + 128) / 8)
     DST'       DST || byte(size of DST)             an empty DST is allowed: DST' = 00
@@ -29,14 +29,14 @@ RFC_Z_PAD_SIZE: Final = 64
 """Bytes of Z_pad in RFC 9380: the block size of SHA-256."""
 
 SECURITY_BITS: Final = 128
-"""What an element's share of the output has beyond the modulus, so that the remainder is unbiased."""
+"""Bits that an element's share of the output has beyond the modulus, so that the remainder is unbiased."""
 
 _DIGEST_SIZE: Final = 32
 _BLOCKS_MAX: Final = 255  # i is one byte
 
 
 def element_size(modulus: int) -> int:
-    """Return L: how many bytes of output make one element of the field."""
+    """Return L, the bytes of output that make one element of the field."""
     return (modulus.bit_length() + SECURITY_BITS + 7) // 8
 
 
@@ -65,13 +65,9 @@ def expand(message: bytes, dst: bytes, size: int, z_pad_size: int) -> bytes:
 
 
 def hash_to_field(message: bytes, dst: bytes, modulus: int, count: int = 1) -> tuple[int, ...]:
-    """2.2: `count` elements of the prime field, each below the modulus.
+    """2.2: `count` elements of the prime field, drawn from one output, each below the modulus.
 
-    Args:
-        message: any bytes.
-        dst: domain separation tag, at most 255 bytes, may be empty.
-        modulus: the prime.
-        count: how many elements; they are drawn from one output.
+    The domain separation tag, `dst`, has 255 bytes at most and may be empty.
     """
     size = element_size(modulus)
     output = expand(message, dst, count * size, size)

@@ -1,8 +1,8 @@
 """hinTS: one short signature of a message by enough weight of a committee, under one verification key.
 
-Pure. The key `VK` commits to the members' public keys and weights; the signature `PI` carries the aggregate
-of the keys that signed, its weight, and a proof that the two belong together. What is signed is 48 bytes, a
-block's root hash. A signature of less than or exactly half of the weight is none.
+Pure. The key `VK` commits to the members' public keys and weights. The signature `PI` carries the aggregate
+of the keys that signed, its weight, and a proof that the two belong together. The message is a block's root
+hash, 48 bytes. More than half of the weight must have signed.
 
     VK, 1,096 bytes                            PI, 1,632 bytes
     0    n             u64, power of two       0     apk       G1   aggregate of the keys that signed
@@ -19,11 +19,10 @@ Checks, each a function of its own below: `threshold` (4.1), `challenge` (4.2), 
 `scalar_identities` (4.4), and the five relations of 4.5, `_message_relation` and `pairing_relations`, which
 are verified as one product of six pairings (4.6).
 
-Only asig depends on the message. All else of PI is a statement about who signed, and the same whenever the
-same members sign: `split` and `check_message` are for who remembers statements that hold. Signatures that
-wait together are cheaper together: `hold_together` takes one product for all of them, in which pairings with
-the points of a common key are shared.
-Source: docs/spec/tss.md sections 3 and 4.
+Only asig depends on the message. The rest of PI is a statement about who signed, the same whenever the same
+members sign: `split` and `check_message` are for a caller that caches statements. `hold_together` checks
+several signatures with one product, in which pairings with the points of a common key are shared. Source:
+docs/spec/tss.md sections 3 and 4.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -84,20 +83,20 @@ CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
 """Domain separation tag of the challenge (4.2)."""
 
 DOMAIN_SIZE_MAX: Final = 1 << 32
-"""The largest power of two that divides r - 1, so the most points an evaluation domain can have."""
+"""The largest power of two that divides r - 1: the most points of an evaluation domain."""
 assert (r - 1) % DOMAIN_SIZE_MAX == 0 != (r - 1) % (2 * DOMAIN_SIZE_MAX)
 
 MULTIPLICATIVE_GENERATOR: Final = 7
 """Generates the multiplicative group of Fr, as in every implementation of this field (tss.md 4.3); its power
-(r - 1) / n is the root of unity that the domain of size n is made of. That it is no square, which is what
-powers of two need, is asserted here."""
+(r - 1) / n is the root of unity of the domain of size n. For powers of two it must be no square, as asserted
+here."""
 assert pow(MULTIPLICATIVE_GENERATOR, (r - 1) // 2, r) == r - 1
 
 _OF_ONE_SIGNATURE: Final = ("H(m)", "asig")
 """Points of G2 that no two signatures have in common."""
 
 _SUMMED_IN_G2_MIN: Final = 3
-"""Multiples of points of G2 from which on their sum costs less than a pairing and a multiple in G1 each."""
+"""From this count on, the sum of multiples in G2 costs less than a pairing and a multiple in G1 for each."""
 
 BATCH_BITS: Final = 128
 """Bits of each random factor that merges the pairing relations (4.6): a false one passes with 2^-128."""
@@ -107,12 +106,11 @@ _WHAT: Final = "hinTS signature"
 
 @dataclass(frozen=True, slots=True)
 class HintsKey:
-    """A verification key `VK`. Points are checked to be in their groups."""
+    """A verification key `VK`; its points are in their groups."""
 
     n: int
     """Points of the evaluation domain, a power of two from 2 to 2^32."""
-    total_weight: int
-    """Weight of all members, below r."""
+    total_weight: int  # weight of all members, below r
     g0: G1Point
     h0: G2Point
     h1: G2Point
@@ -120,13 +118,12 @@ class HintsKey:
     Wc: G1Point
     SKc: G2Point
     Zc: G2Point
-    w: int
-    """The domain's root of unity (4.3), below r."""
+    w: int  # the domain's root of unity (4.3), below r
 
 
 @dataclass(frozen=True, slots=True)
 class HintsSignature:
-    """An aggregate signature `PI`. Points are checked to be in their groups, scalars are below r."""
+    """An aggregate signature `PI`; its points are in their groups, its scalars below r."""
 
     apk: G1Point
     weight: int
@@ -153,14 +150,10 @@ class HintsSignature:
 
 
 def read_key(vk: bytes) -> HintsKey:
-    """3: decode a verification key VK, 1,096 bytes.
-
-    Raises:
-        ProofDataError: a point or scalar is none, or n is no size of a domain.
-    """
+    """3: decode a verification key VK. Raises ProofDataError if a part of it is malformed."""
     reader = LayoutReader(vk, "hinTS verification key")
     n = reader.u64("n")
-    # Strict: the reference has no such check here, but for no other n is there a root of unity (4.3).
+    # The reference has no such check here, but no other n has a root of unity (4.3).
     if not 2 <= n <= DOMAIN_SIZE_MAX or n & (n - 1):
         raise ProofDataError(reader.named("n"), str(n), "a power of two from 2 to 2^32")
     key = HintsKey(
@@ -180,11 +173,7 @@ def read_key(vk: bytes) -> HintsKey:
 
 
 def read_signature(pi: bytes) -> HintsSignature:
-    """3: decode an aggregate signature PI, 1,632 bytes.
-
-    Raises:
-        ProofDataError: a point or scalar is none.
-    """
+    """3: decode an aggregate signature PI. Raises ProofDataError if a part of it is malformed."""
     reader = LayoutReader(pi, "hinTS signature")
     signature = HintsSignature(
         apk=_g1(reader, "apk"),
@@ -215,7 +204,7 @@ def read_signature(pi: bytes) -> HintsSignature:
 
 
 def split(pi: bytes) -> tuple[bytes, bytes]:
-    """Return the statement of a PI, all of it but asig, and asig: 1,440 and 192 bytes."""
+    """Return the statement of a PI, which is all but asig, and asig: 1,440 and 192 bytes."""
     assert len(pi) == PI_SIZE
     end = ASIG_OFFSET + G2_SIZE
     return pi[:ASIG_OFFSET] + pi[end:], pi[ASIG_OFFSET:end]
@@ -232,11 +221,10 @@ def check(
     """Return why this is no signature of the message under the key by more than half of its weight, or None.
 
     Args:
-        key: that somebody vouches for.
-        signature: of the sender.
+        key: one that somebody vouches for.
+        signature: the sender's.
         message: 48 bytes, a block's root hash.
-        random_bits: returns as many random bits as asked for, as an integer, which the sender cannot foresee:
-            `secrets.randbits`.
+        random_bits: returns that many random bits, which the sender cannot foresee: `secrets.randbits`.
     """
     relations = _relations(key, signature)
     if isinstance(relations, Refusal):
@@ -247,15 +235,15 @@ def check(
     for relation in relations:
         if not _holds(relation, g2_points):
             return _refusal(f"pairings {relation.name} (tss.md 4.5)", "a product other than 1", "1")
-    # Each holds, so their batch does too, whatever the random factors.
+    # If each holds, their batch does too, whatever the random factors.
     raise AssertionError("pairing relations hold one by one and not together")
 
 
 def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) -> Refusal | None:
     """Return why `asig` is no signature of the message by the aggregate key `apk`, or None if it is one.
 
-    This is all of `check` that depends on the message. It is enough where all else of the same signature,
-    every part of PI but asig, has been found to hold under the same key.
+    This is all of `check` that depends on the message: enough if the rest of the signature, every part of
+    PI but asig, is known to hold under the key.
     """
     relation = _message_relation(key, apk)
     if _holds(relation, {"H(m)": hash_to_g2(message), "asig": asig}):
@@ -264,26 +252,20 @@ def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) ->
 
 
 class Claim(NamedTuple):
-    """That a message was signed: what `check` or `check_message` is asked."""
+    """The claim that a message was signed, for `hold_together`."""
 
-    key: HintsKey
-    """That somebody vouches for."""
-    message: bytes
-    """48 bytes."""
+    key: HintsKey  # that somebody vouches for
+    message: bytes  # 48 bytes
     apk: G1Point
-    """Aggregate key of the signature."""
-    asig: G2Point
-    """Its only part that depends on the message."""
+    asig: G2Point  # its only part that depends on the message
     statement: HintsSignature | None
-    """The signature; None if all of it but asig has been found to hold under the key."""
+    """The signature; None: all of it but asig is known to hold under the key."""
 
 
 def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) -> bool:
-    """4.6: tell whether all claims hold; which one does not is for `check` and `check_message` to say.
+    """4.6: return whether all claims hold; `check` and `check_message` tell which does not.
 
-    Args:
-        claims: those of one key are cheapest together.
-        random_bits: as for `check`.
+    Claims of one key are cheapest together. `random_bits` is as for `check`.
     """
     batch = []
     for key, message, apk, asig, statement in claims:
@@ -295,7 +277,7 @@ def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) ->
 
 
 def _relations(key: HintsKey, signature: HintsSignature) -> tuple["_Relation", ...] | Refusal:
-    """Return the relations of 4.5, which are left to be checked, or the refusal if 4.1 to 4.4 do not hold."""
+    """Return the relations of 4.5, still to be checked, or the refusal if 4.1 to 4.4 do not hold."""
     if not threshold(key, signature):
         got = f"weight {signature.weight} of {key.total_weight}"
         return _refusal("weight that signed (tss.md 4.1)", got, "more than half of the total weight")
@@ -329,7 +311,7 @@ def threshold(key: HintsKey, signature: HintsSignature) -> bool:
 
 
 def challenge(key: HintsKey, signature: HintsSignature) -> int:
-    """4.2: rho, the point that the committed polynomials are evaluated at, from the hash of all of them.
+    """4.2: rho, the point at which the committed polynomials are evaluated, from the hash of all of them.
 
     The order here is Qx, Qz, Qxt and Q1c, Q2c, Q3c, Q4c, unlike that of PI.
     """
@@ -358,20 +340,16 @@ def root_of_unity(n: int) -> int:
 class Challenge(NamedTuple):
     """4.3: the challenge and what follows from it, all below r."""
 
-    rho: int
-    """Where the polynomials are evaluated."""
-    z: int
-    """rho^n - 1: the vanishing polynomial of the domain there."""
-    L: int
-    """The Lagrange polynomial of the domain's last point there."""
-    s: int
-    """rho / w: one point of the domain before."""
+    rho: int  # where the polynomials are evaluated
+    z: int  # rho^n - 1: the vanishing polynomial of the domain there
+    L: int  # the Lagrange polynomial of the domain's last point there
+    s: int  # rho / w: one point of the domain before
 
 
 def evaluation_points(key: HintsKey, rho: int) -> Challenge | None:
     """4.3: z = rho^n - 1; w' = w^(n-1); L = (w'/n) * z/(rho - w'); s = rho/w.
 
-    None if rho is w', where L cannot be computed so.
+    None if rho is w', for which this L is not defined.
     """
     w_inverse = pow(key.w, -1, r)  # = w^(n-1) = w', since w^n = 1
     if rho == w_inverse:
@@ -382,7 +360,7 @@ def evaluation_points(key: HintsKey, rho: int) -> Challenge | None:
 
 
 def scalar_identities(signature: HintsSignature, points: Challenge) -> Iterator[tuple[str, bool]]:
-    """4.4: yield each identity of the claimed evaluations and whether it holds."""
+    """4.4: yield each identity of the claimed evaluations, and whether it holds."""
     pi, z, L = signature, points.z, points.L
     yield "p_r - p_rw - w_r*b_r = q1_r*z", (pi.p_r - pi.p_rw - pi.w_r * pi.b_r - pi.q1_r * z) % r == 0
     yield "L*p_r = z*q3_r", (L * pi.p_r - z * pi.q3_r) % r == 0
@@ -391,25 +369,25 @@ def scalar_identities(signature: HintsSignature, points: Challenge) -> Iterator[
 
 
 class _Relation(NamedTuple):
-    """A product of pairings that has to be 1, by the point of G2: the sum of scalar * point of G1 there."""
+    """A product of pairings that must be 1: for each point of G2, the sum of scalar * point of G1."""
 
     name: str
     factors: dict[str, list[tuple[int, G1Point]]]
 
 
 def _message_relation(key: HintsKey, apk: G1Point) -> _Relation:
-    """4.5, identity 1: the one that the message is in."""
+    """4.5, identity 1: the one with the message."""
     return _Relation("1: e(apk, H(m)) = e(g0, asig)", {"H(m)": [(1, apk)], "asig": [(-1, key.g0)]})
 
 
 def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challenge) -> tuple[_Relation, ...]:
     """4.5: the identities 2 to 5, each as a product that has to be 1.
 
-    A right side e(O, h1 - c*h0) is moved to the left as e(-O, h1) e(c*O, h0), so that every pairing is with
-    one of the six points H(m), asig, h0, h1, SKc, Zc.
+    A right side e(O, h1 - c*h0) moves to the left as e(-O, h1) e(c*O, h0), so that every pairing is with one
+    of the six points H(m), asig, h0, h1, SKc, Zc.
     """
     pi, g0, rho = signature, key.g0, points.rho
-    opened = [  # commitment, what it is claimed to be at rho; 3 before 2, as in tss.md
+    opened = [  # commitment, its claimed value at rho; 3 before 2, as in tss.md
         (pi.Pc, pi.p_r),
         (key.Wc, pi.w_r),
         (pi.Bc, pi.b_r),
@@ -447,10 +425,10 @@ def _batched_hold(
 ) -> bool:
     """4.6: raise the relations to 1 and fresh random powers, and check the product of all at once.
 
-    Sound because every point is in its group of prime order: were one relation false, one power at most of
-    2^128 would make the product 1. Pairings with one and the same point are one. Of G2, these are the points
-    of a key; and where the point of G2 is a signature's own, those of G1: g0 of a key, and an apk whose nodes
-    have signed several messages. So several signatures under a key cost little more than one pairing each.
+    This is sound because every point is in its group of prime order: if a relation is false, at most one
+    power of 2^128 makes the product 1. Pairings with the same point are merged: with the points of a key in
+    G2, and, if the point of G2 is a signature's own, with g0 of a key or a repeated apk in G1. So several
+    signatures under a key cost little more than one pairing each.
     """
     terms: dict[int, dict[int, tuple[int, G1Point]]] = {}  # by the points' identity: of G2, then of G1
     points: dict[int, G2Point] = {}
@@ -476,10 +454,10 @@ def _batched_hold(
 
 
 def _own_pairs(point: G1Point, multiples: Sequence[tuple[int, G2Point]]) -> list[tuple[G1Point, G2Point]]:
-    """Return pairs whose pairings are the product of e(point, other)^scalar over all (scalar, other)."""
+    """Return pairs whose pairings have the product of e(point, other)^scalar over all (scalar, other)."""
     if len(multiples) < _SUMMED_IN_G2_MIN:
         return [(_sum([(scalar, point)]), other) for scalar, other in multiples]
-    sign = -1 if multiples[0][0] < 0 else 1  # short scalars are cheaper, and -1 would be long
+    sign = -1 if multiples[0][0] < 0 else 1  # short scalars are cheaper, and -1 modulo r is long
     others = weighted_sum_g2([other for _, other in multiples], [sign * scalar for scalar, _ in multiples])
     return [(_sum([(sign, point)]), others)]
 

@@ -1,4 +1,4 @@
-"""KZG over BN254: does a commitment C open to the value v at the point c, as a witness w says.
+"""KZG over BN254: checks that a commitment C opens to the value v at the point c, with a witness w.
 
 Pure. With the key's g of G1, and h and bh = tau h of G2:
 
@@ -9,7 +9,7 @@ Several openings share h and bh, so with a weight r for each they are one equati
     e( sum of r (C - v g + c w), h ) e( -sum of r w, bh ) = 1
 
 which holds for wrong openings with a chance of 2^-128 if the weights are 128 random bits that nobody knew
-when the openings were made.
+before.
 Source: docs/spec/tss.md section 6.3 (step 6); Kate, Zaverucha and Goldberg 2010, "Constant-size commitments
 to polynomials and their applications", section 3.3.
 """
@@ -28,11 +28,8 @@ class KzgKey:
     """A verification key; the lines of its points of G2 are prepared."""
 
     g: G1Point
-    """g."""
-    h: PreparedG2
-    """Lines of h."""
-    bh: PreparedG2
-    """Lines of bh = tau h."""
+    h: PreparedG2  # lines of h
+    bh: PreparedG2  # lines of bh = tau h
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +37,9 @@ class Opening:
     """The claim that a committed polynomial has a value at a point."""
 
     commitment: G1Point
-    """C."""
-    point: int
-    """c, in [0, q)."""
-    value: int
-    """v, in [0, q)."""
-    witness: G1Point
-    """w."""
+    point: int  # c, in [0, q)
+    value: int  # v, in [0, q)
+    witness: G1Point  # w
 
 
 def kzg_pairs(
@@ -54,10 +47,7 @@ def kzg_pairs(
 ) -> list[tuple[G1Point, PreparedG2]]:
     """6.3, 6: the pairs whose product of pairings is 1 if the openings hold.
 
-    Args:
-        key: what all openings are checked with.
-        openings: the claims.
-        weights: r for each of them, 128 random bits.
+    Each opening has a weight r, 128 random bits.
     """
     at_h: list[tuple[int, G1Point]] = []
     at_bh: list[tuple[int, G1Point]] = []

@@ -1,4 +1,4 @@
-"""Ledger data: what a network publishes once, and what every TSS signature is checked against.
+"""Ledger data: a network publishes them once, and they check every TSS signature.
 
 Pure. Block 0 of a TSS network holds a transaction with the publication of its ledger id:
 
@@ -7,15 +7,15 @@ Pure. Block 0 of a TSS network holds a transaction with the publication of its l
         2 WRAPS verification key  bytes, 1,768; absent where there are no WRAPS proofs
         3 contribution, repeated  { 1 node_id varint | 2 weight varint | 3 Schnorr attested key, 192 bytes }
 
-The order of the contributions is the order of the address book: an index in it is a bit of the Schnorr proof.
-A publication is believed only after two checks, in `refusal_of`:
+The contributions are in the order of the address book: an index in it is a bit of the Schnorr proof.
+`refusal_of` makes the two checks that a publication must pass:
 
-    ledger id (7.2)             it is the Poseidon hash of the address book; so the id names the nodes, their
-                                weights and their keys, and who knows the id can tell a false publication
+    ledger id (7.2)             it is the Poseidon hash of the address book: the id fixes the nodes, their
+                                weights and their keys
     proofs of knowledge (5.1)   each node knows the secret of its key; one bad entry rejects everything
 
-The hash does not cover the WRAPS key: a node that must not believe that of anybody takes the publication from
-a file. Keys of nodes that have none are the sentinel key, whose secret nobody knows.
+The hash does not cover the WRAPS key: a node that must not believe a stranger's takes the publication from a
+file. A node without a key has the sentinel key, whose secret nobody knows.
 Source: docs/spec/tss.md sections 1.1, 5.1 and 7.
 """
 
@@ -61,30 +61,30 @@ PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
 FIELDS_MAX: Final = 50_000
-"""Fields that are walked through in search of publications, in all of block 0, some 0.04 s. A transaction has
-some fifteen, and no other is walked through than one that holds the two bytes of the tag of field 77: of
-random bytes, as signatures are, one transaction in 65 kB. So it is enough for 100 MB of them."""
+"""Fields that are read in search of publications, in all of block 0, some 0.04 s. A transaction has some
+fifteen, and only those are read that hold the two bytes of the tag of field 77: of random bytes, such as
+signatures, one transaction in 65 kB. So this is enough for 100 MB of transactions."""
 FIELDS_TO_BEGIN: Final = 6
-"""What it costs to begin a message, in fields: a block may have two million short ones."""
+"""The cost of beginning a message, in fields: a block may have two million short ones."""
 
 PUBLISHING_BYTES_MAX: Final = 2 << 20
-"""Bytes of the transactions of a block 0 that are walked through; the node sends them to another process. It
-is enough for all that the fields are enough for, and for 20 MB of the longest transactions, of 6 kB."""
+"""Bytes of the transactions of block 0 that are read; the node sends them to a worker process. This is enough
+for as many as the fields allow, and for 20 MB of the longest transactions, of 6 kB."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,
     15864855719970161306208030973550124391814615182611152827202991785986622293039,
 )
-"""Stands for a node without a key of its own; its proof of knowledge is not checked. It is the hash to the
-curve of `HieroTSS` (tss.md 7.1; the test of this module derives it)."""
+"""The key of a node without one; its proof of knowledge is not checked. It is the hash to the curve of
+`HieroTSS` (tss.md 7.1; a test derives it)."""
 
 PADDING_KEY: Final[Point] = (
     12242143994000228932794072931472805933014698661472621875120544547182037447307,
     18632581597336484007639911068407412014942769995951822776505801470647807372989,
 )
-"""P0, with which the address book is filled up to 128 entries for its hash: the public key of the secret that
-the reference draws from a generator with a fixed seed (tss.md 7.2; the test of this module derives it). It
-signs nothing: it has no bit in a signature."""
+"""P0, which fills the address book up to 128 entries for its hash: the public key of the secret that the
+reference draws from a generator with a fixed seed (tss.md 7.2; a test derives it). It has no bit in a
+signature."""
 PADDING_WEIGHT: Final = 0
 """Weight of a padding entry (7.2)."""
 PADDING_NODE_ID: Final = FIELD_PRIME - 1
@@ -99,26 +99,19 @@ _PUBLICATION_TAG: Final = varint(PUBLICATION_FIELD << 3 | WireType.LEN)
 class LedgerNode:
     """One node of the first address book."""
 
-    node_id: int
-    """Its number, below 2^64."""
-    weight: int
-    """Its weight, 0 to 2^63 - 1."""
-    key: AttestedKey
-    """Its Schnorr key and the proof that it knows the secret."""
+    node_id: int  # its number, below 2^64
+    weight: int  # its weight, 0 to 2^63 - 1
+    key: AttestedKey  # its Schnorr key and the proof that it knows the secret
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerData:
-    """A publication, decoded. Whether to believe it is for `refusal_of` to say."""
+    """A decoded publication; `refusal_of` decides whether to believe it."""
 
-    ledger_id: bytes
-    """32 bytes."""
-    wraps_vk: bytes
-    """The WRAPS verification key, 1,768 bytes, or none."""
-    nodes: tuple[LedgerNode, ...]
-    """The address book in its order, 1 to 128 nodes."""
-    publication: bytes = field(compare=False, repr=False)
-    """The message as it was published."""
+    ledger_id: bytes  # 32 bytes
+    wraps_vk: bytes  # the WRAPS verification key, 1,768 bytes, or none
+    nodes: tuple[LedgerNode, ...]  # the address book in its order, 1 to 128 nodes
+    publication: bytes = field(compare=False, repr=False)  # the message as it was published
 
     @property
     def total_weight(self) -> int:
@@ -127,9 +120,9 @@ class LedgerData:
 
 
 def may_publish(item: bytes) -> bool:
-    """Tell whether an item can hold a publication; nearly none does, and the others need no second look.
+    """Return whether an item can hold a publication; bytes that are no item cannot.
 
-    One that is no item, in a file that nobody has looked at, holds none.
+    Nearly none does, and the others need no further check.
     """
     try:
         return _PUBLICATION_TAG in item and kind_of(item) == ItemKind.SIGNED_TRANSACTION
@@ -138,10 +131,9 @@ def may_publish(item: bytes) -> bool:
 
 
 def publishing_items(items: Iterable[bytes]) -> list[bytes]:
-    """Return the items that `may_publish`; of too many, so many that they are refused for that.
+    """Return the items of block 0 that `may_publish`; of too many, enough to be refused for it.
 
-    Args:
-        items: serialized items, of block 0; there may be two million.
+    There may be two million items.
     """
     found: list[bytes] = []
     size_bytes = 0
@@ -154,21 +146,15 @@ def publishing_items(items: Iterable[bytes]) -> list[bytes]:
 
 
 def publications_in(items: Iterable[bytes]) -> list[bytes]:
-    """Return the publications in the transactions of a block, each once, in order, unchecked.
+    """Return the publications in the transactions of block 0, each once, in order, unchecked.
 
-    A transaction that cannot be read is passed over: it is none of these.
-
-    Args:
-        items: serialized items, of block 0.
-
-    Raises:
-        BlockRefused: to read them all would take too long.
+    It skips unreadable transactions. Raises BlockRefused if reading them all would take too long.
     """
     return _publications(items, _Walk())
 
 
 class _Walk:
-    """Counts what is walked through in a block 0."""
+    """Counts the bytes and fields that are read in block 0."""
 
     def __init__(self) -> None:
         self._left_count = FIELDS_MAX
@@ -211,18 +197,18 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
 
     Args:
         items: serialized items of block 0, or those that `may_publish`.
-        ledger_id: the id that it has to have, 32 bytes; None: any. Of several publications those of another
-            id are passed over: they are of no concern to who knows the id.
+        ledger_id: the expected id, 32 bytes; None: any. Of several publications, those of another id are
+            skipped.
 
     Raises:
-        BlockRefused: what is published is malformed, not to be believed, or of another id; or there are two.
+        BlockRefused: the publication is malformed, not credible, or of another id; or there are two.
     """
     walk = _Walk()
     found = _publications(items, walk)
     if not found:
         return None
     if len(found) > 1 and ledger_id is not None:
-        # Those of other ids are not decoded: each would cost up to half a second.
+        # Do not decode those of other ids: each takes up to half a second.
         claiming = [publication for publication in found if _claimed_id(publication, walk) == ledger_id]
         found = claiming or found[:1]
     if len(found) > 1:
@@ -245,11 +231,11 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
 def read_publication(publication: bytes) -> LedgerData:
     """1.1: decode a publication, the message of field 77 of a transaction's body.
 
-    Fields of later versions are passed over.
+    It skips fields of later versions.
 
     Raises:
-        ProofDataError: it does not parse, a value is there twice or missing, a point or scalar is none, or
-            two nodes have one number.
+        ProofDataError: it does not parse, a value is missing, malformed or there twice, or two nodes have
+            one number.
     """
     if len(publication) > PUBLICATION_SIZE_MAX:
         raise ProofDataError(_WHAT, f"{len(publication)} bytes", f"at most {PUBLICATION_SIZE_MAX}")
@@ -286,7 +272,7 @@ def read_publication(publication: bytes) -> LedgerData:
 
 
 def refusal_of(ledger: LedgerData) -> Refusal | None:
-    """7.2, 5.1: why the ledger data are not to be believed, or None: its id and proofs of knowledge hold."""
+    """7.2, 5.1: why the ledger data are not credible, or None: its id and proofs of knowledge hold."""
     book_hash = address_book_hash(ledger.nodes)
     if book_hash != ledger.ledger_id:
         return Refusal(
@@ -317,10 +303,9 @@ def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
 
 
 def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
-    """Return the ledger id that a publication names; None if that cannot be read.
+    """Return the ledger id that a publication names; None if it is unreadable.
 
-    Raises:
-        BlockRefused: the fields of all publications are too many.
+    Raises BlockRefused if the fields of all publications are too many.
     """
     if len(publication) > PUBLICATION_SIZE_MAX:
         return None
@@ -334,9 +319,7 @@ def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
 def _messages(message: bytes, number: int, walk: _Walk) -> list[bytes]:
     """Return the length-delimited fields of that number.
 
-    Raises:
-        ItemError: the message does not parse.
-        BlockRefused: it is too long a walk.
+    Raises ItemError if the message does not parse, BlockRefused if too much was read.
     """
     walk.take(FIELDS_TO_BEGIN)
     found = []
@@ -379,6 +362,6 @@ def _read_node(encoded: bytes, index: int) -> LedgerNode:
     if len(key) != ATTESTED_KEY_SIZE:
         raise ProofDataError(f"{what} key", f"{len(key)} bytes", f"{ATTESTED_KEY_SIZE}")
     attested = read_attested_key(key, f"{what} key")
-    if attested.Y == SENTINEL_KEY:  # its proof, which would show it for R, is not checked
+    if attested.Y == SENTINEL_KEY:  # its proof, which would cover R, is not checked
         read_point(key[POINT_SIZE : 2 * POINT_SIZE], f"{what} key: R")
     return LedgerNode(node_id, weight, attested)

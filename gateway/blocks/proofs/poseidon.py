@@ -1,4 +1,4 @@
-"""Poseidon: a hash of field elements, over the scalar field of BN254, as TSS signatures use it.
+"""Poseidon, the hash of field elements of TSS signatures, over the scalar field of BN254.
 
 Pure. A permutation of 5 lanes, lane 0 the capacity, lanes 1 to 4 the rate; the same as circom's Poseidon(4):
 
@@ -6,13 +6,12 @@ Pure. A permutation of 5 lanes, lane 0 the capacity, lanes 1 to 4 the rate; the 
     round i             add ARK[i] to the lanes; x^5 of all lanes (full) or of lane 0 (partial);
                         multiply by MDS: new[a] = sum over b of MDS[a][b] * old[b]
 
-The constants ARK and MDS are not in this file: they are drawn from a shift register, Grain, that is started
-with the parameters above, as the authors of Poseidon define it, once, when they are first needed (0.1 s).
+The constants ARK and MDS are drawn from the shift register Grain, started with the parameters above, as the
+authors of Poseidon define it. This happens once, at the first use, and takes 0.1 s.
 
-The sponge takes up to 4 elements at a time and gives lane 1. It has no padding: what is hashed has a fixed
-length, or a prefix that says it.
-Source: docs/spec/tss.md section 2.5; Grassi et al.: "Poseidon: A New Hash Function for Zero-Knowledge Proof
-Systems" (2021), section 2.3 and appendices E and F.
+The sponge absorbs up to 4 elements at a time and returns lane 1. It has no padding: its input has a fixed
+length, or a prefix with the length. Source: docs/spec/tss.md section 2.5; Grassi et al.: "Poseidon: A New
+Hash Function for Zero-Knowledge Proof Systems" (2021), section 2.3 and appendices E and F.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ q: Final = FIELD_PRIME
 LANES: Final = 5
 """t, the elements of the state (2.5)."""
 RATE: Final = LANES - 1
-"""Elements that one permutation takes in."""
+"""Elements that one permutation absorbs."""
 FULL_ROUNDS: Final = 8
 """R_F: half before the partial rounds, half after them (2.5)."""
 PARTIAL_ROUNDS: Final = 60
@@ -39,17 +38,16 @@ ROUNDS: Final = FULL_ROUNDS + PARTIAL_ROUNDS
 """All rounds, each with its row of ARK."""
 
 DISCARDED_BITS: Final = 160
-"""What the register gives before its output counts (2.5; appendix E of the paper)."""
+"""Bits that the register discards first (2.5; appendix E of the paper)."""
 
 _FIELD_BITS: Final = 254
 assert q.bit_length() == _FIELD_BITS
 
 
 class Constants(NamedTuple):
-    """What the permutation is made of besides its shape."""
+    """The constants of the permutation."""
 
-    ark: tuple[tuple[int, ...], ...]
-    """ARK: 68 rows of 5, what each round adds."""
+    ark: tuple[tuple[int, ...], ...]  # ARK: 68 rows of 5, one for each round to add
     mds: tuple[tuple[int, ...], ...]
     """MDS: 5 rows of 5, a matrix whose square submatrices are all invertible (Cauchy)."""
 
@@ -57,8 +55,8 @@ class Constants(NamedTuple):
 def poseidon(elements: Sequence[int]) -> int:
     """2.5: the hash of field elements, each below q; of none, 0.
 
-    No length, padding or domain tag goes in: a last short block is simply shorter, and after a full last
-    block there is no further permutation. So [1] and [1, 0] have one hash.
+    There is no length, padding or domain tag: a last short block is simply shorter, and no permutation
+    follows a full last block. So [1] and [1, 0] have the same hash.
     """
     state = [0] * LANES
     for start in range(0, len(elements), RATE):
@@ -71,7 +69,7 @@ def poseidon(elements: Sequence[int]) -> int:
 def hash_array_number(data: bytes) -> int:
     """2.5, hashArray, as a field element: 32-byte pieces, the last may be short, each LE and reduced mod q.
 
-    Two pieces that differ by q have one hash, so equal hashes do not mean equal bytes.
+    Two pieces that differ by q have the same hash, so equal hashes do not mean equal bytes.
     """
     pieces = range(0, len(data), SCALAR_SIZE)
     return poseidon([int.from_bytes(data[start : start + SCALAR_SIZE], "little") % q for start in pieces])
@@ -101,7 +99,7 @@ def permute(state: Sequence[int]) -> list[int]:
 
 @cache
 def round_constants() -> Constants:
-    """2.5: draw ARK and MDS from the Grain register: the same in every process, computed once in each."""
+    """2.5: draw ARK and MDS from the Grain register, once in each process."""
     bits = _grain_bits()
     ark = []
     for _ in range(ROUNDS):
@@ -137,7 +135,7 @@ def _grain_bits() -> Iterator[int]:
 
 
 def _grain_register() -> Iterator[int]:
-    """Yield every new bit of the 80-bit register, started with what the permutation is."""
+    """Yield every new bit of the 80-bit register, started with the parameters of the permutation."""
     started = (
         f"{1:02b}"  # a prime field
         f"{0:04b}"  # the S-box is x^alpha

@@ -1,23 +1,23 @@
 """RSA record-file proofs: nodes have signed the record file that a block wraps.
 
-Pure. Networks that wrote record files before they had block streams wrap each file as a block: header, record
-file, footer, proof. The proof carries signatures of single nodes, made for the file itself:
+Pure. Networks that wrote record files before block streams wrap each file as a block: header, record file,
+footer, proof. The proof carries signatures of the file itself by single nodes:
 
     contents   field 2 of the RecordFileItem, its bytes as they are on the wire
     payload    SHA-384( 00 00 00 06 ‖ contents ), 48 bytes
     signature  RSASSA-PKCS1-v1_5 with SHA-384, the message is `payload` (so payload is hashed once more)
 
-    for each signature in order    empty, or zeros                                  passed over
-                                   no key of this node                              passed over, and noted
-                                   the node has counted                             passed over
+    for each signature in order    empty, or zeros                                  skipped
+                                   no key of this node                              skipped, and noted
+                                   the node has counted                             skipped
                                    verifies                                         the node counts
                                    does not verify                                  the proof is refused
 
-It holds if more nodes count than `threshold` of the address book: by default strictly more than 1/3. Where it
-would hold with the nodes whose keys are not here, it is the address book that lacks them.
-It signs the contents, not the block root: header, footer, creation time, sidecars and amendments are fixed
-only by the next block's link. So what both the file and the block say must agree (`_check_agreement`).
-Source: docs/spec/proofs.md section 4; RFC 8017 section 8.2.
+It holds if more nodes count than `threshold` of the address book: by default strictly more than 1/3. If it
+would hold with the nodes whose keys are missing, the refusal blames the address book. It signs the contents,
+not the block root: only the next block's link fixes header, footer, creation time, sidecars and amendments.
+So file and block must agree on what both say (`_check_agreement`). Source: docs/spec/proofs.md section 4; RFC
+8017 section 8.2.
 """
 
 import hashlib
@@ -36,7 +36,6 @@ from gateway.blocks.proofs.address_book import AddressBook, rsa_key
 from gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
 from gateway.blocks.refusal import Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
-from gateway.limits import RECORD_FILE_FIELDS_MAX, RECORD_FILE_SIGNATURES_MAX
 
 __all__ = [
     "DEFAULT_THRESHOLD",
@@ -45,6 +44,13 @@ __all__ = [
     "read_record_file",
     "read_record_file_proof",
 ]
+
+RECORD_FILE_FIELDS_MAX: Final = 100_000
+"""Fields of a record file and its item together, most of them records: a file of two seconds has 20,000 in a
+network with 10,000 transactions a second. Skipping as many as this takes some 0.1 s."""
+RECORD_FILE_SIGNATURES_MAX: Final = 500
+"""Signatures in one record-file proof, one for each node. Verifying one takes 0.07 ms at most, and happens
+once for all proofs of a block."""
 
 DEFAULT_THRESHOLD: Final = Fraction(1, 3)
 """Share of the address book's nodes that is not enough (docs/spec/proofs.md section 4.3)."""
@@ -69,52 +75,42 @@ _SHOWN_SIZE_MAX: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """What a record file item says that matters to its block."""
+    """The parts of a record file item that matter to its block."""
 
-    contents: bytes
-    """The serialized RecordStreamFile, as it is in the item."""
-    creation_time: bytes
-    """The serialized Timestamp of the item."""
-    hapi_proto_version: bytes
-    """The serialized SemanticVersion in the contents."""
+    contents: bytes  # the serialized RecordStreamFile, as it is in the item
+    creation_time: bytes  # the serialized Timestamp of the item
+    hapi_proto_version: bytes  # the serialized SemanticVersion in the contents
     block_number: int
-    """Block number in the contents."""
     start_running_hash: bytes
-    """48 bytes: the running hash of the records before; block 0 begins with zeros."""
+    """48 bytes: the running hash of the records before; zeros in block 0."""
     end_running_hash: bytes
-    """48 bytes: the running hash after this file; the next block's begins with it."""
+    """48 bytes: the running hash after this file, with which the next block begins."""
 
 
 class _Read(NamedTuple):
-    """A record file that was read, which takes 0.1 s for the longest."""
+    """A parsed record file; parsing the longest takes 0.1 s."""
 
     item: bytes
     record_file: RecordFile
-    payload: bytes
-    """What nodes sign for it."""
+    payload: bytes  # what nodes sign for it
     held: set[tuple[int, bytes]]
-    """Signatures of it that were verified: (node id, signature). There is one that holds for each node."""
+    """Its verified signatures: (node id, signature). Each node has one that holds."""
 
 
 class RecordFileCheck:
     """Checks record-file proofs against one address book. Several threads may call it at once."""
 
     def __init__(self, book: AddressBook, threshold: Fraction = DEFAULT_THRESHOLD) -> None:
-        """Take the keys, and which share of the nodes is not enough: at least 0, below 1."""
+        """Take the keys, and the share of nodes that is not enough: at least 0, below 1."""
         assert 0 <= threshold < 1
         decoded = {node_id: rsa_key(der) for node_id, der in book.keys}
         self._keys = {node_id: key for node_id, key in decoded.items() if key is not None}
         self.needed_count = int(threshold * book.node_count) + 1
         """Nodes that must have signed."""
-        self._read: _Read | None = None  # the last one: a block may have several proofs of one file
+        self._read: _Read | None = None  # the last file: a block may have several proofs of it
 
     def check(self, record_file_proof: bytes, summary: BlockSummary) -> Refusal | None:
-        """Return why a proof does not prove the block's record file, or None if it does.
-
-        Args:
-            record_file_proof: the serialized SignedRecordFileProof message.
-            summary: of the block that carries it.
-        """
+        """Return why a SignedRecordFileProof does not prove the block's record file, or None if it does."""
         if not self._keys:
             expected = "--ledger-key rsa:ADDRESS_BOOK.json"
             return Refusal(RefusalKind.MISSING_VERIFICATION_DATA, _WHAT, "no RSA keys", expected)
@@ -138,7 +134,7 @@ class RecordFileCheck:
         return None
 
     def _check_signatures(self, signatures: list[tuple[int, bytes]], read: _Read) -> None:
-        """Count the nodes that have signed. Raises BlockRefused if one has not, or too few have."""
+        """Count the nodes that have signed. Raises BlockRefused for a bad signature, or for too few nodes."""
         counted: set[int] = set()
         keyless: set[int] = set()
         for node_id, signature in signatures:
@@ -148,7 +144,7 @@ class RecordFileCheck:
             if key is None:
                 keyless.add(node_id)
                 continue
-            if (node_id, signature) in read.held:  # in another proof of the block, or for its other root
+            if (node_id, signature) in read.held:  # by another proof of the block, or for its other root
                 counted.add(node_id)
                 continue
             try:
@@ -170,7 +166,7 @@ class RecordFileCheck:
 
 
 def signed_payload(contents: bytes) -> bytes:
-    """4.2: what nodes sign for a record file, 48 bytes."""
+    """4.2: the message that nodes sign for a record file, 48 bytes."""
     digest = hashlib.sha384(VERSION.to_bytes(4, "big"))
     digest.update(contents)
     return digest.digest()
@@ -179,12 +175,9 @@ def signed_payload(contents: bytes) -> bytes:
 def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, bytes]]]:
     """Read a SignedRecordFileProof: `1` version, `2` repeated { `1` signatures_bytes, `2` node_id }.
 
-    Returns:
-        The version, 0 if it is left out, and (node id, signature) of each signature, in order. A negative
-        node id, which no node has, is 2^64 more.
-
-    Raises:
-        ProofDataError: it is malformed, or longer than a proof may be.
+    Returns the version, 0 if it is left out, and (node id, signature) of each signature, in order. A
+    negative node id, which no node has, is 2^64 more. Raises ProofDataError if the message is malformed
+    or too long.
     """
     version = 0
     signatures: list[tuple[int, bytes]] = []
@@ -208,10 +201,9 @@ def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, byte
 
 
 def read_record_file(item: bytes) -> RecordFile:
-    """Read a record file item as far as its block needs it.
+    """Read the parts of a record file item that its block needs.
 
-    Raises:
-        ProofDataError: it does not parse, or a needed field is missing or there twice.
+    Raises ProofDataError if it does not parse, or lacks one of them or has it twice.
     """
     wire_types = {1: WireType.LEN, 2: WireType.LEN}
     outer, left_count = _single_fields(item, "record file", wire_types, RECORD_FILE_FIELDS_MAX, is_item=True)
@@ -232,7 +224,7 @@ def read_record_file(item: bytes) -> RecordFile:
 
 
 def _check_agreement(record_file: RecordFile, summary: BlockSummary) -> None:
-    """Refuse a block whose header says something else than the signed contents (docs/spec/proofs.md)."""
+    """Refuse a block whose header differs from the signed contents (docs/spec/proofs.md)."""
     version = next(
         bytes_of(field.value) for field in fields_of(payload_of(summary.header)) if field.number == 1
     )
@@ -251,7 +243,7 @@ def _check_agreement(record_file: RecordFile, summary: BlockSummary) -> None:
 
 
 def _shown(value: bytes) -> str:
-    """Return a field for an error; one of a peer may have megabytes."""
+    """Return a field for an error, cut: a peer's may have megabytes."""
     return value.hex() if len(value) <= _SHOWN_SIZE_MAX else f"{value[:_SHOWN_SIZE_MAX].hex()}…"
 
 
@@ -262,13 +254,10 @@ def _refused(what: str, got: str, expected: str) -> BlockRefused:
 def _single_fields(
     message: bytes, what: str, wire_types: dict[int, WireType], left_count: int, *, is_item: bool = False
 ) -> tuple[dict[int, int | bytes], int]:
-    """Read the fields that may be there once; others, which a hash covers, are passed over.
+    """Return the fields that may occur once, and how many fields may still be read of `left_count`.
 
-    Returns:
-        Their values, and how many fields may still be read of `left_count`.
-
-    Raises:
-        ProofDataError: the message does not parse, has too many fields, or one of these twice.
+    It skips other fields, which a hash covers. Raises ProofDataError if the message does not parse, has
+    too many fields, or one of these twice.
     """
     values: dict[int, int | bytes] = {}
     try:

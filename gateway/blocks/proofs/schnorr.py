@@ -1,7 +1,7 @@
 """The Schnorr address-book proof: members of a ledger's first address book vouch for a hinTS key.
 
-Pure. The members that signed are a bitmap over the address book, in its order; their keys are added to one
-key A, under which there is one signature. At least half of the book's weight has to be among them.
+Pure. A bitmap over the address book, in its order, shows the members that signed. Their keys add up to one
+key A, which has made the signature. They must have at least half of the book's weight.
 
     attested key, 192 bytes     Y point (64) | R point (64) | c LE32 | z LE32
     signature, 192 bytes        bitmap 128 bytes, each 00 or 01 | z LE32, the response | c LE32, the challenge
@@ -14,9 +14,9 @@ key A, under which there is one signature. At least half of the book's weight ha
     signature (5.4)             K = z*G + c*A; valid iff c = the first 31 bytes of
                                 BLAKE2s-256( A || K || msg' ), LE
 
-The proofs of knowledge, checked once for an address book, keep a member from choosing a key that cancels the
-keys of others. Stricter than the reference: a bit for no member, and a book without weight, are refused.
-Source: docs/spec/tss.md section 5.
+The proofs of knowledge, checked once for an address book, keep a member from choosing a key that cancels
+others'. Stricter than the reference: a bit without a member, and a book without weight, are refused. Source:
+docs/spec/tss.md section 5.
 """
 
 from collections.abc import Sequence
@@ -71,46 +71,35 @@ _WHAT: Final = "Schnorr address-book proof"
 
 
 class AttestedKey(NamedTuple):
-    """A public key and the proof that its owner knows the secret."""
+    """A public key Y and the proof that its owner knows the secret."""
 
     Y: Point
-    """The public key."""
-    R: Point
-    """The proof's commitment."""
-    c: int
-    """The proof's challenge, below l."""
-    z: int
-    """The proof's response, below l."""
+    R: Point  # the proof's commitment
+    c: int  # the proof's challenge, below l
+    z: int  # the proof's response, below l
 
 
 class RosterMember(NamedTuple):
     """One entry of the address book."""
 
     Y: Point
-    """Its public key."""
-    weight: int
-    """Its weight, 0 or more."""
+    weight: int  # its weight, 0 or more
 
 
 class Signature(NamedTuple):
     """A signature, decoded."""
 
-    bitmap: bytes
-    """128 bytes, 1 for a member that signed."""
-    z: int
-    """The response, below l."""
-    c: int
-    """The challenge, below l."""
+    bitmap: bytes  # 128 bytes, 1 for a member that signed
+    z: int  # the response, below l
+    c: int  # the challenge, below l
 
 
 def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
-    """5.1: decode an attested key, 192 bytes; its proof is for `knows_secret` to check.
+    """5.1: decode an attested key, 192 bytes; `knows_secret` checks its proof.
 
-    Where the proof holds, R = z*G - c*Y is a sum of points of the subgroup. So R is only seen to be on the
-    curve here: to compute its order, too, would make a third of what a publication costs.
-
-    Raises:
-        ProofDataError: a point or scalar is none.
+    If the proof holds, R = z*G - c*Y is a sum of points of the subgroup. So only that R is on the curve
+    is checked here: checking its order would add a third to the cost of a publication. Raises
+    ProofDataError if a part is malformed.
     """
     reader = LayoutReader(encoded, what)
     key = AttestedKey(
@@ -134,7 +123,7 @@ def knowledge_challenge(Y: Point, R: Point) -> int:
 
 
 def knows_secret(key: AttestedKey) -> bool:
-    """5.1: tell whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y."""
+    """5.1: return whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y."""
     if key.c != knowledge_challenge(key.Y, key.R):
         return False
     # z*G - c*Y, since Y is of order l, and each point has one affine form.
@@ -142,11 +131,7 @@ def knows_secret(key: AttestedKey) -> bool:
 
 
 def read_signature(encoded: bytes) -> Signature:
-    """5: decode a signature, 192 bytes.
-
-    Raises:
-        ProofDataError: a byte of the bitmap is neither 0 nor 1, or a scalar is none.
-    """
+    """5: decode a signature, 192 bytes. Raises ProofDataError if a part of it is malformed."""
     reader = LayoutReader(encoded, _WHAT)
     bitmap = reader.take(MEMBERS_MAX, "bitmap")
     if max(bitmap) > 1:
@@ -171,13 +156,12 @@ def challenge(A: Point, K: Point, message: bytes) -> int:
 def check(members: Sequence[RosterMember], encoded: bytes, message: bytes) -> Refusal | None:
     """5.3 and 5.4: why this is no signature of the message by at least half of the members' weight, or None.
 
+    Raises ProofDataError if it is malformed.
+
     Args:
-        members: the address book, 1 to 128 entries, their proofs of knowledge checked before.
+        members: the address book, 1 to 128 entries; their proofs of knowledge were checked.
         encoded: the signature, 192 bytes.
         message: msg', from `signed_message`.
-
-    Raises:
-        ProofDataError: the signature cannot be decoded.
     """
     signature = read_signature(encoded)
     beyond = signature.bitmap[len(members) :]

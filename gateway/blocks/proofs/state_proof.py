@@ -1,7 +1,7 @@
 """State proofs: hash paths from an unsigned block to the root hash of a later, signed one.
 
-Pure. The network signs not every block. Block k without a signature of its own carries paths that lead from
-its root hash to the root hash of block s > k, and the signature of that:
+Pure. The network does not sign every block. Block k without a signature carries paths from its root hash to
+the root hash of block s > k, and the signature of that one:
 
     paths[0]  timestamp_leaf (of s)    ──────────────────────────┐
     paths[1]  hash ── sibling ── sibling ── … ── M(s) ───────────┴─ paths[2] ── root(s), signed
@@ -13,15 +13,13 @@ node with a single child (a sibling without a hash):
     form B  hash = root(k)       R             R                 R                  u            L
     form A  hash = root(k-1)     R             R                 R                               L
 
-(the last L is left out: the time of s is paths[0]). C is layout 16, B and A layout 8. In form A the hops
-begin with block k itself and the u is implied. `_general_walk` takes C, B, changes of layout on the way,
-paths by way of the tree of all block hashes, and any number of paths with joins anywhere; `_form_a_walk`
-takes A.
+(without the last L: the time of s is paths[0]). C is layout 16, B and A layout 8. In form A the hops begin
+with block k itself and the u is implied. `_form_a_walk` takes A. `_general_walk` takes C, B, changes of
+layout on the way, paths through the tree of all block hashes, and any number of paths with joins anywhere.
 
-Strict, where the reference is not (docs/spec/proofs.md section 5.3): one encoding for each message, without
-fields that are unknown or there twice; hashes of 48 bytes; the end of a path is -1; a time that is a
-canonical Timestamp; and a proof of three paths has one of each kind.
-Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
+Stricter than the reference (docs/spec/proofs.md section 5.3): each message has one encoding, without unknown
+or repeated fields; hashes have 48 bytes; the end of a path is -1; the time is a canonical Timestamp; a proof
+of three paths has one of each kind. Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,12 +33,18 @@ from gateway.blocks.merkle import HASH_SIZE, inner_hash, leaf_hash, unary_hash
 from gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
 from gateway.blocks.refusal import Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
-from gateway.limits import STATE_PROOF_PATHS_MAX, STATE_PROOF_SIBLINGS_MAX
 
 __all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
 
+STATE_PROOF_PATHS_MAX: Final = 64
+"""Paths of one state proof. A block's has three; a proof of several leaves has two more for each."""
+STATE_PROOF_SIBLINGS_MAX: Final = 20_000
+"""Siblings of all state proofs of a block, in all their paths. A proof has five for each block up to the
+signed one, so this is enough for a network that signs one block of 4,000. Reading and hashing them takes some
+0.06 s, twice that if the root of the other layout is tried too."""
+
 PATHS_MIN: Final = 3
-"""Paths that a proof has at least (docs/spec/proofs.md section 5.2)."""
+"""The least number of paths of a proof (docs/spec/proofs.md section 5.2)."""
 END_OF_PATHS: Final = 0xFFFF_FFFF
 """`next_path_index` of the path that ends with the signed root: -1 in 32 bits (docs/spec/proofs.md)."""
 HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF = 3, 4, 5, 6
@@ -60,10 +64,8 @@ _PATH_NAMES: Final = {
 class Sibling:
     """The other child at one step up the tree."""
 
-    is_left: bool
-    """Whether it is the left child."""
-    hash: bytes
-    """48 bytes, or none: the node has a single child."""
+    is_left: bool  # it is the left child
+    hash: bytes  # 48 bytes, or none: the node has a single child
 
 
 _SINGLE_CHILD: Final = Sibling(False, b"")
@@ -74,10 +76,10 @@ class SiblingCount:
 
     def __init__(self) -> None:
         self.left_count = STATE_PROOF_SIBLINGS_MAX
-        """How many there may still be."""
+        """The number that is left."""
 
     def take(self, what: str) -> None:
-        """Count one more. Raises ProofDataError, of `what`, if there are too many."""
+        """Count one more. Raises ProofDataError, of `what`, if it is one too many."""
         self.left_count -= 1
         if self.left_count < 0:
             raise ProofDataError(what, "more siblings", f"at most {STATE_PROOF_SIBLINGS_MAX} in all")
@@ -87,47 +89,39 @@ class SiblingCount:
 class MerklePath:
     """One path: from its content, or from where two other paths join, up to another path or the end."""
 
-    content_kind: int
-    """HASH (3) or a leaf's field number (4, 5, 6); 0 for a join."""
-    content: bytes
-    """The hash, or the bytes of the leaf."""
-    siblings: tuple[Sibling, ...]
-    """From the bottom up."""
-    next_index: int
-    """The path that this one leads to, or END_OF_PATHS."""
+    content_kind: int  # HASH (3) or a leaf's field number (4, 5, 6); 0 for a join
+    content: bytes  # the hash, or the bytes of the leaf
+    siblings: tuple[Sibling, ...]  # from the bottom up
+    next_index: int  # the path that this one leads to, or END_OF_PATHS
 
     @property
     def start(self) -> bytes:
-        """Hash that a path with content begins with: 48 bytes."""
+        """The hash at the bottom of a path with content: 48 bytes."""
         return self.content if self.content_kind == HASH else leaf_hash(self.content)
 
 
 @dataclass(frozen=True, slots=True)
 class StateProof:
-    """A state proof, read."""
+    """A parsed state proof."""
 
-    paths: tuple[MerklePath, ...]
-    """At least three."""
+    paths: tuple[MerklePath, ...]  # at least three
     signature: bytes
-    """Signature of the root hash that the paths lead to; empty if there is none."""
+    """Signature of the root hash at the end of the paths, or none."""
 
 
 class StateProofCheck:
-    """Checks state proofs; what their signatures are worth is for somebody else to say."""
+    """Checks the paths of state proofs; `tss_check` checks their signatures."""
 
     def __init__(self, tss_check: Callable[[bytes, bytes], Refusal | None]) -> None:
-        """Take the check of a signature: called with (signature, 48-byte root hash)."""
+        """Take the check of a signature, to be called with (signature, 48-byte root hash)."""
         self._tss_check = tss_check
 
     def check(
         self, state_proof: bytes, summary: BlockSummary, siblings: SiblingCount | None = None
     ) -> Refusal | None:
-        """Return why a state proof does not prove the block, or None if it does.
+        """Return why a serialized StateProof does not prove the block, or None if it does.
 
-        Args:
-            state_proof: the serialized StateProof message.
-            summary: of the block that carries it, with its root hash in one layout.
-            siblings: counts those of all state proofs of the block; None: it has this one.
+        `siblings` counts those of all state proofs of the block; None: it has this one.
         """
         try:
             proof = read_state_proof(state_proof, siblings)
@@ -147,7 +141,7 @@ class StateProofCheck:
 
 
 def _unproven(what: str, got: str, expected: str) -> BlockRefused:
-    """Return the error for paths that do not lead from the block to one root, to be raised."""
+    """Return the error for paths that do not lead from the block to one root, for the caller to raise."""
     return BlockRefused(Refusal(RefusalKind.BAD_PROOF, f"state proof: {what}", got, expected))
 
 
@@ -155,10 +149,9 @@ def _unproven(what: str, got: str, expected: str) -> BlockRefused:
 
 
 def _signed_root(proof: StateProof, summary: BlockSummary) -> bytes:
-    """Return the root hash that the paths lead to, having passed the block's own root hash.
+    """Return the root hash that the paths lead to, past the block's own root hash.
 
-    Raises:
-        BlockRefused: they do not.
+    Raises BlockRefused if they do not.
     """
     paths = proof.paths
     if not any(path.content_kind == TIMESTAMP_LEAF for path in paths):
@@ -174,7 +167,7 @@ def _signed_root(proof: StateProof, summary: BlockSummary) -> bytes:
 
 
 def _is_form_a(paths: Sequence[MerklePath], summary: BlockSummary) -> bool:
-    """Whether the paths begin one block early, with footer field 1, and the fourth sibling is on the left."""
+    """Return whether the paths begin a block early, with footer field 1, and the fourth sibling is left."""
     if len(paths) != PATHS_MIN or paths[1].content_kind != HASH:
         return False
     siblings = paths[1].siblings
@@ -182,9 +175,9 @@ def _is_form_a(paths: Sequence[MerklePath], summary: BlockSummary) -> bool:
 
 
 def _form_a_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
-    """Return the root of form A: a left sibling is a time, below which there is a node with a single child.
+    """Return the root of form A, where a left sibling is a time, above a node with a single child.
 
-    The value after the first left sibling is the block's own root hash.
+    The value after the first left sibling must be the block's own root hash.
     """
     time, hops, end = paths
     shape = (time.content_kind, time.next_index, len(time.siblings), hops.next_index)
@@ -223,11 +216,10 @@ def _climb(path: MerklePath, value: bytes) -> bytes:
 def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
     """Return the root that all paths lead to; one of them must begin with the block's root hash.
 
-    Where two paths join, the one that contains the path of lowest index is the left child. Each step of the
-    inner loop takes one waiting value away and each path adds at most one, so there are at most as many steps
-    as paths.
+    At a join, the side with the path of lowest index is the left child. Each step of the inner loop takes one
+    waiting value away, and each path adds at most one, so there are no more steps than paths.
     """
-    waiting: dict[int, tuple[int, bytes]] = {}  # join -> (lowest path index, hash) of the one that came first
+    waiting: dict[int, tuple[int, bytes]] = {}  # join -> (lowest path index, hash) of its first side
     visited: set[int] = set()
     final: bytes | None = None
     matched = False
@@ -247,7 +239,7 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
                 waiting[at] = (low, value)
                 break
             other_low, other = waiting.pop(at)
-            assert other_low != low  # values on their way have no path in common
+            assert other_low != low  # two sides have no path in common
             value = inner_hash(other, value) if other_low < low else inner_hash(value, other)
             low = min(low, other_low)
             value, at = _climb(paths[at], value), paths[at].next_index
@@ -268,12 +260,8 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
 def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) -> StateProof:
     """Read a StateProof message: `1` repeated paths, `2` signed_block_proof { `1` block_signature }.
 
-    Args:
-        serialized: the message.
-        siblings: counts those of all state proofs of the block; None: it has this one.
-
-    Raises:
-        ProofDataError: it is malformed, holds anything else, or is longer than a proof may be.
+    `siblings` counts those of all state proofs of the block; None: it has this one. Raises ProofDataError
+    if the message is malformed, holds anything else, or is too long.
     """
     siblings = siblings or SiblingCount()
     paths: list[MerklePath] = []
@@ -294,7 +282,7 @@ def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) ->
 
 
 def _read_path(serialized: bytes, index: int, sibling_count: SiblingCount) -> MerklePath:
-    """Read a MerklePath, and count its siblings."""
+    """Read a MerklePath and count its siblings."""
     what = f"state proof path {index}"
     wire_types = {1: WireType.LEN, 2: WireType.VARINT}
     wire_types |= dict.fromkeys((HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF), WireType.LEN)
@@ -340,8 +328,8 @@ _TIMESTAMP_SIZE_MAX: Final = 2 * (1 + 10)
 
 
 def _read_sibling(serialized: bytes, what: str) -> Sibling:
-    """Read a SiblingNode: `1` is_left, `2` hash; without anything it marks a node with a single child."""
-    # The three that are valid; the long way is for the others, and says what is wrong.
+    """Read a SiblingNode: `1` is_left, `2` hash; an empty one marks a node with a single child."""
+    # The three valid forms come first; the rest finds what is wrong with others.
     if serialized[:2] == b"\x12\x30" and len(serialized) == 2 + HASH_SIZE:
         return Sibling(False, serialized[2:])
     if serialized[:4] == b"\x08\x01\x12\x30" and len(serialized) == 4 + HASH_SIZE:

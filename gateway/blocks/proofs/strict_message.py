@@ -1,9 +1,8 @@
-"""Messages of proofs, read strictly: one encoding each, nothing that a parser would merge or pass over.
+"""Strict reading of the messages in proofs: each has one encoding.
 
-Pure. No hash covers the bytes of a proof, so whatever a tolerant parser takes for the same message would be
-another block with the same root. Accepted are the fields that are known, in rising numbers, each once unless
-it is repeated, with varints in their shortest form.
-Source: docs/spec/proofs.md sections 1 and 5.3.
+Pure. No hash covers the bytes of a proof, so a second encoding of the same message would make another block
+with the same root. Only known fields are accepted, in rising numbers, each once unless it is repeated, with
+varints in their shortest form. Source: docs/spec/proofs.md sections 1 and 5.3.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -19,14 +18,9 @@ def strict_fields(
 ) -> Iterator[tuple[int, int | bytes]]:
     """Yield (number, value) of a message's fields in their order.
 
-    Args:
-        message: serialized.
-        what: its name for errors.
-        wire_types: the known fields.
-        repeated: those of them that may be there more than once.
-
-    Raises:
-        ProofDataError: the iteration comes to another field, one that is not in order, or what is no field.
+    `wire_types` has the known fields, `repeated` those that may occur more than once. Raises
+    ProofDataError, of `what`, when it comes to an unknown or misplaced field, or to bytes that are no
+    field.
     """
     number_before = 0
     try:

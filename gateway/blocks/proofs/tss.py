@@ -1,21 +1,20 @@
 """TSS block signatures: a network's ledger id vouches for a hinTS key, and the key has signed the block.
 
-Pure. A signature is three parts after one another, without framing; its size alone says which proof is last:
+Pure. A signature has three parts without framing; its size alone tells which proof is last:
 
     0      1,096 bytes   VK      hinTS verification key
     1096   1,632 bytes   PI      hinTS aggregate signature of the block's root hash under VK
     2728   192 bytes     address-book proof, Schnorr    2,920 in all
            704 bytes     address-book proof, WRAPS      3,432 in all
 
-It holds if both do:
+It holds if
   1. the address-book proof shows that the ledger vouches for VK (`gateway.blocks.proofs.schnorr`, `.wraps`);
   2. PI is a signature of the root hash under VK by more than half of its weight (`blocks.proofs.hints`).
 
-The first does not depend on the block, so a key that was vouched for is remembered, and a steady chain pays
-for the second alone. Of the second, all but asig depends on who signed and not on what, so it is remembered
-too: a network of four has five sets of nodes with enough weight. What is remembered is compared byte by byte,
-or by SHA-384, never by hashArray, which two keys may share.
-Source: docs/spec/tss.md section 1.
+The first does not depend on the block, so vouched keys are cached, and a steady chain pays for the second
+alone. In the second, all but asig depends on who signed and not on what, so it is cached too: a network of
+four has five sets of nodes with enough weight. The caches compare bytes, or SHA-384, never hashArray, which
+two keys may share. Source: docs/spec/tss.md section 1.
 """
 
 import secrets
@@ -40,14 +39,13 @@ TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFF
 assert TSS_SIGNATURE_SIZES == (2920, 3432)
 
 VOUCHED_KEYS_MAX: Final = 64
-"""Keys that are remembered, each some 10 kB. A network has one at a time, and changes it with its address
-book; only what the ledger vouches for gets here."""
+"""Cached keys, each some 10 kB. A network has one at a time and changes it with its address book; only keys
+that the ledger vouches for are cached."""
 STATEMENTS_MAX: Final = 4096
-"""Statements of signatures that are remembered, each some 500 bytes: all sets of more than half of 13 equal
-nodes. Larger networks have more; those that were forgotten are checked again, in some 5 ms more."""
+"""Cached statements of signatures, each some 500 bytes: all sets of more than half of 13 equal nodes. Larger
+networks have more; checking one again takes some 5 ms."""
 ALONE_AFTER_BAD: Final = 64
-"""Signatures that are not checked together with others after one that did not hold: it has cost all of its
-batch a second check."""
+"""Signatures that are checked alone after a bad one, which cost its whole batch a second check."""
 
 _WHAT: Final = "TSS block proof"
 
@@ -55,17 +53,14 @@ _WHAT: Final = "TSS block proof"
 class TssCheck:
     """Checks signatures against one ledger. Several threads may call it at once.
 
-    Args:
-        ledger: believed; who made this has checked it with `ledger_data.refusal_of`.
-        random_bits: see `hints.check`; another one only in tests.
+    The caller has checked the ledger with `ledger_data.refusal_of`; only tests pass other `random_bits`.
     """
 
     def __init__(self, ledger: LedgerData, random_bits: Callable[[int], int] = secrets.randbits) -> None:
         self.ledger = ledger
-        """What signatures are checked against."""
         self._members = [schnorr.RosterMember(node.key.Y, node.weight) for node in ledger.nodes]
         self._random_bits = random_bits
-        # Errors are not remembered: nobody fills these with what does not hold.
+        # Errors are not cached: nobody can fill the caches with bad signatures.
         self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)
         self._held: dict[bytes, G1Point] = {}  # by `_digest`
         self._ahead: set[tuple[bytes, bytes]] = set()
@@ -73,12 +68,7 @@ class TssCheck:
         self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """1, 1.2: why the signature is no proof of a block with this root, or None if it is one.
-
-        Args:
-            signature: `SignedBlockProof.block_signature`.
-            root_hash: 48 bytes.
-        """
+        """1, 1.2: why a block signature does not prove a block with this root, or None if it does."""
         assert len(root_hash) == HASH_SIZE
         if len(signature) not in TSS_SIGNATURE_SIZES:
             expected = " or ".join(map(str, TSS_SIGNATURE_SIZES))
@@ -95,10 +85,9 @@ class TssCheck:
             return error.refusal
 
     def check_ahead(self, claims: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check signatures that wait together, which is cheaper; `check` knows those that hold then.
+        """Check signatures together, which is cheaper; then `check` knows those that hold.
 
-        It says nothing of the others: each is for `check`. After one that does not hold, signatures are
-        checked alone for a while, so that bad ones make good ones little dearer.
+        After a bad one, signatures are checked alone for a while: bad ones must not make good ones costly.
 
         Args:
             claims: (signature, root hash), as for `check`; they replace those of the call before.
@@ -127,9 +116,7 @@ class TssCheck:
     def _open(self, signature: bytes, root_hash: bytes) -> hints.Claim:
         """Decode a signature whose key the ledger vouches for.
 
-        Raises:
-            ProofDataError: it cannot be decoded.
-            BlockRefused: the ledger does not vouch for the key.
+        Raises ProofDataError if it is malformed, BlockRefused if the ledger does not vouch for the key.
         """
         vk, pi, proof = _parts(signature)
         key = self._vouched_key(vk, proof)
@@ -143,8 +130,7 @@ class TssCheck:
     def _check_pi(self, key: hints.HintsKey, vk: bytes, pi: bytes, root_hash: bytes) -> Refusal | None:
         """Check the aggregate signature; of a known statement, only that it is of this root.
 
-        Raises:
-            ProofDataError: it cannot be decoded.
+        Raises ProofDataError if it is malformed.
         """
         statement, asig = hints.split(pi)
         apk = self._held.get(_digest(vk, statement))
@@ -157,8 +143,8 @@ class TssCheck:
         return refusal
 
     def _remember(self, statement: bytes, apk: G1Point) -> None:
-        """Remember that the statement with this digest holds; the oldest go first."""
-        # Each step is whole by itself, so that threads need no lock.
+        """Cache that the statement with this digest holds; the oldest go first."""
+        # Each step is atomic, so threads need no lock.
         self._held[statement] = apk
         if len(self._held) > STATEMENTS_MAX:
             for oldest in list(self._held)[: len(self._held) - STATEMENTS_MAX]:
@@ -167,9 +153,7 @@ class TssCheck:
     def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:
         """Return the hinTS key that the proof vouches for.
 
-        Raises:
-            ProofDataError: key or proof cannot be decoded.
-            BlockRefused: the proof does not hold.
+        Raises ProofDataError if key or proof is malformed, BlockRefused if the proof does not hold.
         """
         if len(proof) == wraps.WRAPS_PROOF_SIZE:
             refusal = self._check_wraps(vk, proof)
@@ -199,5 +183,5 @@ def _parts(signature: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _digest(vk: bytes, statement: bytes) -> bytes:
-    """Return what a statement under a key is remembered by: SHA-384 of both, which have fixed sizes."""
+    """Return the cache key of a statement under a key: SHA-384 of both, which have fixed sizes."""
     return sha384(vk + statement).digest()

@@ -1,7 +1,7 @@
 """WRAPS: the succinct form of the address book proof, a folded Groth16 proof with two KZG openings.
 
 Pure. It shows that the network with this ledger id vouches, through any number of address books, for a hinTS
-verification key. No key of a node, no weight and no bitmap is needed, only the network's WRAPS key:
+verification key. The check needs the network's WRAPS key alone, and no key or weight of a node:
 
     WRAPS key (1768)   pp_hash Fr | alpha G1 | beta G2 | gamma G2 | delta G2 | IC Vec<G1> (41)
                        | g G1 | gamma_g G1 (not used) | h G2 | bh G2
@@ -14,12 +14,12 @@ verification key. No key of a node, no weight and no bitmap is needed, only the 
                        Groth16 with pp_hash, i, z0, zi, limbs(CW), limbs(CE), c0, c1, v0, v1, limbs(cmT)
                        KZG: CW opens to v0 at c0 (w0);  CE opens to v1 at c1 (w1)
 
-The three equations are one product of six pairings. The one that never changes, e(alpha, beta), is computed
-with the key; the Groth16 equation has weight 1, the openings random weights.
+The three equations are one product of six pairings, and a constant, e(alpha, beta), of the key. The Groth16
+equation has weight 1, the openings have random weights.
 
-Strict, where the reference is not: counts of vectors are 2; infinity has one encoding; no point of the key
-that takes part, but IC, is infinity. No honest signer is refused by that.
-Source: docs/spec/tss.md sections 6.1, 6.2 and 6.3.
+Stricter than the reference: counts of vectors are 2; infinity has one encoding; no point of the key that
+takes part, except IC, is infinity. No honest signer is refused. Source: docs/spec/tss.md sections 6.1, 6.2
+and 6.3.
 """
 
 import secrets
@@ -69,14 +69,11 @@ WEIGHT_BITS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class PreparedWrapsKey:
-    """A network's WRAPS key with all that does not depend on a proof; threads may share it."""
+    """A network's WRAPS key with the constants prepared; threads may share it."""
 
-    pp_hash: int
-    """Hash of the folding scheme's public parameters, in [0, q)."""
+    pp_hash: int  # hash of the folding scheme's public parameters, in [0, q)
     groth16: Groth16Key
-    """Key of the Groth16 proof."""
     kzg: KzgKey
-    """Key of the two openings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +99,9 @@ class _WrapsProof:
 
 
 def prepare(wraps_vk: bytes) -> PreparedWrapsKey:
-    """6.1: read a network's WRAPS key and compute what stays, some 25 ms of work.
+    """6.1: read a network's WRAPS key, 1768 bytes, and prepare the constants, some 25 ms of work.
 
-    Args:
-        wraps_vk: 1768 bytes, from the ledger id publication.
-
-    Raises:
-        ProofDataError: it is malformed.
+    Raises ProofDataError if it is malformed.
     """
     reader = LayoutReader(wraps_vk, "WRAPS verification key")
     pp_hash = reader.scalar(ORDER, "pp_hash")
@@ -137,7 +130,7 @@ def check(
         proof: 704 bytes.
         ledger_id: the network's, 32 bytes.
         vk_hash: hashArray of the hinTS verification key (tss.md section 2.5), in [0, q).
-        random_bits: gives so many bits that the sender of the proof cannot know.
+        random_bits: returns that many random bits, which the sender of the proof cannot know.
     """
     try:
         read = _read_proof(proof)
@@ -161,7 +154,7 @@ def check(
 
 
 def folded_commitments(proof: _WrapsProof) -> tuple[G1Point, G1Point]:
-    """6.3, 3: CW = U_W + rho*u_W; CE = U_E + rho*cmT: what the folded instance commits to."""
+    """6.3, 3: CW = U_W + rho*u_W; CE = U_E + rho*cmT, the commitments of the folded instance."""
     CW = g1_sum_of_multiples([(1, proof.U_W), (proof.rho, proof.u_W)])
     CE = g1_sum_of_multiples([(1, proof.U_E), (proof.rho, proof.cmT)])
     return CW, CE

@@ -1,4 +1,4 @@
-"""Tests of `gateway.blocks.block`."""
+"""The small parts of a block: its message, its number on the wire, and why it is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import pytest
 
 from gateway.api import block_pb2
 from gateway.blocks.block import Block
+from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire, to_wire
 from gateway.blocks.errors import BlockRefused
+from gateway.blocks.refusal import FAULTS, Fault, Refusal, RefusalKind
 from tests.gateway.block_makers import block_items, body_items, header_item
 
 
@@ -58,3 +60,30 @@ def test_every_part_of_a_block_is_refused_or_shorter() -> None:
         except BlockRefused:
             continue
         assert part.to_bytes() == serialized[:size]
+
+
+@pytest.mark.parametrize("number", [0, 1, BLOCK_NUMBER_MAX])
+def test_a_block_is_its_number(number: int) -> None:
+    assert from_wire(to_wire(number)) == number
+
+
+@pytest.mark.parametrize("number", [1 << 63, (1 << 63) + 5, U64_MAX - 1, U64_MAX])
+def test_what_no_block_can_have_is_none(number: int) -> None:
+    assert from_wire(number) is None
+    assert to_wire(None) == U64_MAX == 2**64 - 1
+
+
+def test_a_refusal_says_kind_object_got_and_expected() -> None:
+    refusal = Refusal(RefusalKind.BAD_ROOT_HASH, "block footer field 1", "aa", "bb")
+    assert str(refusal) == "bad root hash: block footer field 1: got aa, expected bb"
+
+
+def test_nobody_is_blamed_for_what_was_not_checked() -> None:
+    assert set(FAULTS) == set(RefusalKind)
+    unblamed = {kind for kind in RefusalKind if kind.fault is not Fault.SENDER}
+    assert unblamed == {
+        RefusalKind.MISSING_VERIFICATION_DATA,
+        RefusalKind.UNSUPPORTED,
+        RefusalKind.NOT_CHECKED,
+    }
+    assert RefusalKind.MISSING_VERIFICATION_DATA.fault is Fault.NODE

@@ -13,8 +13,15 @@ from gateway.api import block_pb2
 from gateway.blocks.errors import BlockRefused
 from gateway.blocks.items import ItemKind, field_item, kinds_of, payload_of
 from gateway.blocks.merkle import EMPTY_HASH
-from gateway.blocks.root_hash import NOT_HASHED, BlockHasher, BlockSummary, RootLayout, subtree_of
-from gateway.limits import PROOFS_BYTES_MAX, PROOFS_PER_BLOCK_MAX
+from gateway.blocks.root_hash import (
+    NOT_HASHED,
+    PROOFS_BYTES_MAX,
+    PROOFS_PER_BLOCK_MAX,
+    BlockHasher,
+    BlockSummary,
+    RootLayout,
+    subtree_of,
+)
 from tests.gateway.block_makers import (
     STATE_HASH,
     body_items,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.limits import LEDGER_KEYS_MAX
+from gateway.blocks.trusted_keys import LEDGER_KEYS_MAX, TrustedKeys
 
 ONE, TWO = bytes(range(32)), bytes(range(1, 33))
 

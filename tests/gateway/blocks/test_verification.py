@@ -16,11 +16,11 @@ from gateway.blocks.merkle import inner_hash, leaf_hash
 from gateway.blocks.proofs import ProofVerifier, RsaBook
 from gateway.blocks.proofs.ledger_data import FIELDS_MAX, LedgerData
 from gateway.blocks.proofs.poseidon import hash_array_number, round_constants
+from gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX
 from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary, RootLayout
+from gateway.blocks.root_hash import PROOFS_PER_BLOCK_MAX, BlockSummary, RootLayout
 from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.limits import PROOFS_PER_BLOCK_MAX, STATE_PROOF_SIBLINGS_MAX
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
 from tests.gateway.blocks.proofs import record_files, state_proofs
 from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup

@@ -15,8 +15,7 @@ from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 
 def test_the_next_block_is_accepted_and_acknowledged() -> None:
-    race = Race(None)
-    race.connect("Alice")
+    race = Race(None, "Alice")
     race.block("Alice", 0, 1)
     race.expect("Alice", "ack 0", "ack 1")
     assert race.committed == [0, 1]
@@ -24,8 +23,7 @@ def test_the_next_block_is_accepted_and_acknowledged() -> None:
 
 @pytest.mark.parametrize("number", [0, 7, 8])
 def test_a_committed_block_is_answered_with_duplicate_and_the_stream_ends(number: int) -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", number)
     race.expect("Alice", "end DUPLICATE_BLOCK last 8 about 0")
     assert race.closed == ["Alice"]
@@ -34,20 +32,9 @@ def test_a_committed_block_is_answered_with_duplicate_and_the_stream_ends(number
     assert race.committed == []
 
 
-def test_inside_the_skip_window_a_duplicate_is_skipped() -> None:
-    race = Race(8, rules=RaceRules(duplicate_skip_window=2))
-    race.connect("Alice")
-    race.header("Alice", 8)
-    race.header("Alice", 7)
-    race.expect("Alice", "skip 8", "skip 7")
-    race.header("Alice", 6)
-    race.expect("Alice", "end DUPLICATE_BLOCK last 8 about 0")
-
-
 def test_a_skipped_block_from_before_the_stream_is_acknowledged_late() -> None:
     """Nobody else would ever tell this publisher that the block is safe: the chain may have ended."""
-    race = Race(8, rules=RaceRules(duplicate_skip_window=5))
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", rules=RaceRules(duplicate_skip_window=5))
     race.block("Alice", 9)
     race.connect("Carol")
     for name, number in (("Bob", 9), ("Carol", 8), ("Carol", 9)):
@@ -65,8 +52,7 @@ def test_a_skipped_block_from_before_the_stream_is_acknowledged_late() -> None:
 
 
 def test_a_later_acknowledgement_pays_what_is_owed() -> None:
-    race = Race(8, rules=RaceRules(duplicate_skip_window=5))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(duplicate_skip_window=5))
     race.header("Alice", 8)
     race.block("Alice", 9)
     race.wait(5)
@@ -74,8 +60,7 @@ def test_a_later_acknowledgement_pays_what_is_owed() -> None:
 
 
 def test_a_block_ahead_is_answered_with_behind_and_the_stream_goes_on() -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", 10)
     race.items("Alice", ITEM, PROOF)
     race.end("Alice", 10)
@@ -86,16 +71,8 @@ def test_a_block_ahead_is_answered_with_behind_and_the_stream_goes_on() -> None:
     race.expect("Alice", "ack 9")
 
 
-def test_an_empty_node_says_behind_without_a_block() -> None:
-    race = Race(None)
-    race.connect("Alice")
-    race.header("Alice", 1)
-    race.expect("Alice", "behind None")
-
-
 def test_an_empty_node_may_begin_later() -> None:
-    race = Race(None, first=5)
-    race.connect("Alice")
+    race = Race(None, "Alice", first=5)
     race.header("Alice", 6)
     race.expect("Alice", "behind None")
     race.block("Alice", 5)
@@ -103,8 +80,7 @@ def test_an_empty_node_may_begin_later() -> None:
 
 
 def test_an_empty_node_may_begin_anywhere() -> None:
-    race = Race(None, first=None)
-    race.connect("Alice", "Bob")
+    race = Race(None, "Alice", "Bob", first=None)
     race.header("Alice", 7)
     race.header("Bob", 9)
     race.expect("Bob", "behind None")  # block 7 may still fail: nothing is safe yet
@@ -120,8 +96,7 @@ def test_nobody_hears_that_a_block_below_the_first_one_is_stored(
     last: int | None, first: int, number: int
 ) -> None:
     """No number, no skip, no later acknowledgement: a publisher would take it for the block's."""
-    race = Race(last, first=first, rules=RaceRules(duplicate_skip_window=5))
-    race.connect("Alice", "Bob")
+    race = Race(last, "Alice", "Bob", first=first, rules=RaceRules(duplicate_skip_window=5))
     race.header("Bob", number)
     race.items("Bob", ITEM)
     race.block("Alice", first if last is None else last + 1)
@@ -130,8 +105,7 @@ def test_nobody_hears_that_a_block_below_the_first_one_is_stored(
 
 
 def test_a_block_below_the_first_that_was_offered_is_not_taken_while_that_may_still_be_stored() -> None:
-    race = Race(None, first=None, hold="committed")
-    race.connect("Alice", "Bob")
+    race = Race(None, "Alice", "Bob", first=None, hold="committed")
     race.block("Alice", 7)
     race.header("Bob", 5)
     race.items("Bob", ITEM)
@@ -141,8 +115,7 @@ def test_a_block_below_the_first_that_was_offered_is_not_taken_while_that_may_st
 
 
 def test_an_empty_node_may_begin_below_what_failed_first() -> None:
-    race = Race(None, first=None)
-    race.connect("Alice", "Bob")
+    race = Race(None, "Alice", "Bob", first=None)
     race.header("Alice", 7)
     race.leave("Alice")
     race.block("Bob", 3, 4)
@@ -152,16 +125,14 @@ def test_an_empty_node_may_begin_below_what_failed_first() -> None:
 
 
 def test_a_block_is_complete_at_the_next_header_after_its_proof() -> None:
-    race = Race(None)
-    race.connect("Alice")
+    race = Race(None, "Alice")
     race.header("Alice", 0, proven=True)
     race.header("Alice", 1)
     race.expect("Alice", "ack 0")
 
 
 def test_a_block_is_complete_when_nothing_follows_its_proof() -> None:
-    race = Race(None)
-    race.connect("Alice")
+    race = Race(None, "Alice")
     race.header("Alice", 0)
     race.items("Alice", ITEM, PROOF)
     race.wait(1.9)
@@ -191,8 +162,7 @@ STRAYS: tuple[Callable[[Race], None], ...] = (
 def test_messages_that_belong_to_no_block_are_dropped_up_to_so_many_in_a_row(
     stray: Callable[[Race], None], most: int
 ) -> None:
-    race = Race(8, rules=RaceRules(stray_messages_max=most))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(stray_messages_max=most))
     for _ in range(most):
         stray(race)
     if most:
@@ -204,23 +174,6 @@ def test_messages_that_belong_to_no_block_are_dropped_up_to_so_many_in_a_row(
     race.expect("Alice")
     race.items("Alice")
     race.expect("Alice", f"end INVALID_REQUEST last {9 if most else 8} about 0")
-
-
-def test_items_after_the_proof_are_refused() -> None:
-    race = Race(8)
-    race.connect("Alice")
-    race.header("Alice", 9, proven=True)
-    race.items("Alice")
-    race.expect("Alice", "end INVALID_REQUEST last 8 about 9")
-    assert race.dropped == [(9, "BAD_REQUEST")]
-
-
-def test_another_blocks_end_is_refused() -> None:
-    race = Race(8)
-    race.connect("Alice")
-    race.header("Alice", 9)
-    race.end("Alice", 10)
-    race.expect("Alice", "end INVALID_REQUEST last 8 about 9")
 
 
 def test_a_malformed_message_opens_the_block_for_others() -> None:
@@ -235,8 +188,7 @@ def test_a_malformed_message_opens_the_block_for_others() -> None:
 
 
 def test_a_block_above_the_limit_is_refused() -> None:
-    race = Race(8, rules=RaceRules(block_bytes_max=10))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(block_bytes_max=10))
     race.header("Alice", 9)
     race.items("Alice", ITEM)
     race.expect("Alice")
@@ -248,8 +200,7 @@ def test_a_block_above_the_limit_is_refused() -> None:
 
 def test_a_block_with_too_many_items_is_refused() -> None:
     assert RaceRules().block_items_max == BLOCK_ITEMS_MAX  # two million, too many for a test
-    race = Race(8, rules=RaceRules(block_items_max=3))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(block_items_max=3))
     race.header("Alice", 9)
     race.items("Alice", ITEM, ITEM)
     race.expect("Alice")
@@ -389,8 +340,7 @@ def test_the_example_of_the_protocol() -> None:
         race.header("Carol", number)
     race.expect("Carol", "skip 9", "skip 10")
     assert race.winner_of[11] == "Carol"
-    race.items("Bob", PROOF)
-    race.end("Bob", 9)
+    race.finish("Bob", 9)
     race.header("Bob", 10)
     race.header("Bob", 11)
     race.expect("Bob", "skip 10", "skip 11")
@@ -407,8 +357,7 @@ def test_the_example_of_the_protocol() -> None:
     race.header("Alice", 12)
     race.expect("Alice", "skip 11")
     assert race.winner_of[12] == "Alice"
-    race.items("Carol", PROOF)
-    race.end("Carol", 11)
+    race.finish("Carol", 11)
     race.commit(11)
     for name in ("Alice", "Bob", "Carol"):
         race.expect(name, *(["ack 9", "ack 10"] if name == "Carol" else []), "ack 11")
@@ -449,10 +398,3 @@ def test_a_publisher_without_a_header_is_closed() -> None:
     race.wait(301)
     race.expect("Carol", "end TIMEOUT last 8 about 0")
     assert "Carol" in race.closed
-
-
-def test_time_limits_of_zero_mean_never() -> None:
-    race = Race(8, rules=RaceRules(block_timeout_ns=0, idle_timeout_ns=0))
-    race.connect("Alice", "Bob")
-    race.header("Alice", 9)
-    assert race.arbiter.next_deadline_ns() is None

@@ -13,19 +13,8 @@ from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 # --- the end of a stream ------------------------------------------------------------------------------------
 
 
-def test_end_stream_in_mid_block_discards_it() -> None:
-    race = race_of_three()
-    race.header("Alice", 9)
-    race.header("Bob", 9)
-    race.end_stream("Alice")
-    race.expect("Alice")
-    assert race.closed == ["Alice"]
-    race.expect("Bob", "skip 9", "resend 9")
-
-
 def test_end_stream_right_after_the_proof_completes_the_block() -> None:
-    race = Race(8, hold="committed")
-    race.connect("Alice")
+    race = Race(8, "Alice", hold="committed")
     race.header("Alice", 9, proven=True)
     race.end_stream("Alice")
     assert race.closed == []
@@ -35,8 +24,7 @@ def test_end_stream_right_after_the_proof_completes_the_block() -> None:
 
 
 def test_too_far_behind_sets_the_target_of_catch_up() -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", 20)
     race.end_stream("Alice", target=33)
     race.expect("Alice", "behind 8")
@@ -45,8 +33,7 @@ def test_too_far_behind_sets_the_target_of_catch_up() -> None:
 
 
 def test_only_a_higher_target_of_catch_up_is_told() -> None:
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     for number in (20, 15, 20, 21):
         race.header("Alice", number)
     race.end_stream("Bob", target=15)
@@ -59,8 +46,7 @@ def test_only_a_higher_target_of_catch_up_is_told() -> None:
 def test_what_too_far_behind_names_is_a_target_where_the_node_lacks_it(
     target: int, targets: list[int]
 ) -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.end_stream("Alice", target=target)
     assert race.targets == targets
 
@@ -93,8 +79,7 @@ def test_after_half_close_a_publisher_hears_of_its_blocks() -> None:
 
 
 def test_a_stream_that_said_goodbye_is_closed_in_time() -> None:
-    race = Race(8, hold="committed")
-    race.connect("Alice")
+    race = Race(8, "Alice", hold="committed")
     race.block("Alice", 9)
     race.end_stream("Alice")
     race.wait(1.1)
@@ -115,8 +100,7 @@ def test_a_stream_that_said_goodbye_is_closed_in_time() -> None:
     ],
 )
 def test_what_comes_after_goodbye_gives_no_more_time(say: Callable[[Race], None]) -> None:
-    race = Race(8, hold="committed")
-    race.connect("Alice")
+    race = Race(8, "Alice", hold="committed")
     race.block("Alice", 9)
     race.end_stream("Alice")
     say(race)

@@ -282,8 +282,7 @@ def test_a_newcomers_header_gives_way_once_newcomers_have_failed() -> None:
     race.expect("Bob")
     assert race.dropped[-1] == (43, "GAVE_WAY")
     race.items("Mallory", ITEM, PROOF)  # dropped
-    race.items("Bob", PROOF)
-    race.end("Bob", 43)
+    race.finish("Bob", 43)
     race.expect("Bob", "ack 43")
     race.header("Mallory", 44)  # it has not failed
     assert race.winner_of[44] == "Mallory"

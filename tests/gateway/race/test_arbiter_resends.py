@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.race import steps as race_steps
+from gateway.race import arbiter as race_arbiter
 from gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
@@ -28,8 +28,7 @@ def test_alone_the_loser_of_a_block_may_send_it_again() -> None:
 
 
 def test_where_all_have_failed_a_block_anyone_may_try_again() -> None:
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     for name in ("Alice", "Bob"):
         race.header(name, 9)
         race.leave(name)
@@ -39,8 +38,7 @@ def test_where_all_have_failed_a_block_anyone_may_try_again() -> None:
 
 
 def test_alone_a_publisher_that_breaks_off_goes_back() -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", 9)
     race.header("Alice", 10)
     race.expect("Alice", "behind 8")
@@ -50,12 +48,10 @@ def test_alone_a_publisher_that_breaks_off_goes_back() -> None:
 
 def test_a_publisher_that_lost_a_block_goes_on_behind_it() -> None:
     """Behind would send it back to a block that it may not send, round and round."""
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race.header("Alice", 10)  # breaks off
-    race.items("Alice", PROOF)
-    race.end("Alice", 10)
+    race.finish("Alice", 10)
     race.header("Alice", 12)
     race.header("Alice", 9)
     race.expect("Alice", "behind 8", "skip 9")
@@ -66,8 +62,7 @@ def test_a_publisher_that_lost_a_block_goes_on_behind_it() -> None:
 
 
 def test_a_publisher_that_lost_a_block_is_pardoned_when_nobody_else_brings_it() -> None:
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race.leave("Alice")
     race.connect("Alice")
@@ -85,8 +80,7 @@ def test_a_publisher_that_lost_a_block_is_pardoned_when_nobody_else_brings_it() 
 
 def test_a_pardon_is_for_the_next_block_alone() -> None:
     """Nobody has waited for block 10 yet: Bob is the one to send that, and not Alice, who failed it, too."""
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     for number in (10, 11):
         race.leave("Alice")
@@ -103,9 +97,8 @@ def test_a_pardon_is_for_the_next_block_alone() -> None:
 
 def test_of_those_that_are_gone_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each could come with another name, as long as nobody brings the block."""
-    monkeypatch.setattr(race_steps, "BLAMED_PUBLISHERS_KEPT", 3)
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    monkeypatch.setattr(race_arbiter, "BLAMED_PUBLISHERS_KEPT", 3)
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race.header("Alice", 10)  # breaks off
     for number in range(20):
@@ -130,14 +123,12 @@ def test_a_header_that_crossed_with_a_resend_changes_nothing() -> None:
     race.header("Carol", 11)
     race.leave("Alice")
     race.expect("Carol", "resend 9")
-    race.items("Carol", PROOF)
-    race.end("Carol", 11)
+    race.finish("Carol", 11)
     race.header("Carol", 12)
     race.expect("Carol")
     race.header("Carol", 9)
     assert race.dropped == [(9, "LEFT"), (12, "SENT_BACK")]
-    race.items("Carol", PROOF)
-    race.end("Carol", 9)
+    race.finish("Carol", 9)
     race.header("Carol", 12)
     race.expect("Carol", "ack 9", "ack 10", "ack 11")
     assert race.winner_of[12] == "Carol"
@@ -156,8 +147,7 @@ def test_a_header_that_crossed_with_behind_is_nobodys_fault() -> None:
 
 def test_a_publisher_that_asked_again_further_on_is_still_asked_to_resend() -> None:
     """It was never going to come back to 9 by itself."""
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Bob", 11)
     race.header("Alice", 9)
     race.items("Alice", PROOF)
@@ -177,8 +167,7 @@ def test_resend_waits_until_the_block_is_next() -> None:
     race.header("Carol", 10)
     race.leave("Bob")
     race.expect("Carol", "skip 9", "skip 10")
-    race.items("Alice", PROOF)
-    race.end("Alice", 9)
+    race.finish("Alice", 9)
     race.expect("Carol", "ack 9", "resend 10")
     race.expect("Alice", "ack 9")
 
@@ -203,15 +192,13 @@ def test_a_block_that_was_begun_before_does_not_stall_the_one_that_is_sent_again
     race.block("Bob", 10, 11)
     race.header("Bob", 12)
     race.header("Carol", 13)
-    race.items("Bob", PROOF)
-    race.end("Bob", 12)
+    race.finish("Bob", 12)
     race.expect("Alice", "end TIMEOUT last 8 about 9")
     race.header("Bob", 9)
     race.items("Carol", PROOF)
     race.end("Carol", 13)  # crossed with the request to resend 9
     race.expect("Bob", "resend 9")
-    race.items("Bob", PROOF)
-    race.end("Bob", 9)
+    race.finish("Bob", 9)
     race.expect("Bob", *(f"ack {number}" for number in range(9, 14)))
 
 
@@ -269,49 +256,22 @@ def test_the_time_of_a_winner_does_not_begin_anew_when_others_fail() -> None:
 # --- who is blamed ------------------------------------------------------------------------------------------
 
 
-def _too_many_items(race: Race) -> None:
-    race.items("Alice", *[ITEM] * 3)
-
-
-def _timed_out(race: Race) -> None:
-    race.wait(6)
-
-
-def _stalled(race: Race) -> None:
-    race.header("Bob", 9)
-    race.block("Bob", 10)
-
-
-def _leave(race: Race) -> None:
-    race.leave("Alice")
-
-
-def _begin_another(race: Race) -> None:
-    race.header("Alice", 10)
-
-
-def _bad_block(race: Race) -> None:
-    race.end("Alice", 9)
-    race.refused(9)
-
-
-BLAMED: list[tuple[Callable[[Race], None], str]] = [
-    (lambda race: race.bad_request("Alice"), "BAD_REQUEST"),
-    (_too_many_items, "TOO_LARGE"),
-    (_timed_out, "TIMED_OUT"),
-    (_stalled, "STALLED"),
-    (_leave, "LEFT"),
-    (_begin_another, "ABANDONED"),
-    (_bad_block, "REFUSED"),
-]
-
-
-@pytest.mark.parametrize(("fail", "failure"), BLAMED, ids=[failure for _, failure in BLAMED])
+@pytest.mark.parametrize(
+    ("fail", "failure"),
+    [
+        (lambda race: race.bad_request("Alice"), "BAD_REQUEST"),
+        (lambda race: race.items("Alice", *[ITEM] * 3), "TOO_LARGE"),
+        (lambda race: race.wait(6), "TIMED_OUT"),
+        (lambda race: (race.header("Bob", 9), race.block("Bob", 10)), "STALLED"),
+        (lambda race: race.leave("Alice"), "LEFT"),
+        (lambda race: race.header("Alice", 10), "ABANDONED"),
+        (lambda race: (race.end("Alice", 9), race.refused(9)), "REFUSED"),
+    ],
+)
 def test_who_failed_a_block_does_not_win_it_again_while_others_may(
-    fail: Callable[[Race], None], failure: str
+    fail: Callable[[Race], object], failure: str
 ) -> None:
-    race = Race(8, rules=RaceRules(block_items_max=3, stall_blocks=1), hold="verified")
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", rules=RaceRules(block_items_max=3, stall_blocks=1), hold="verified")
     race.header("Alice", 9)
     fail(race)
     assert race.dropped == [(9, failure)]
@@ -321,8 +281,7 @@ def test_who_failed_a_block_does_not_win_it_again_while_others_may(
 
 
 def test_who_was_not_at_fault_may_win_the_block_again() -> None:
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race._do(race.arbiter.publisher_failed(race.ids["Alice"], "a bug of ours", race.now_ns))
     race.connect("Alice")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gateway.race.actions import Idle
-from tests.gateway.racing import PROOF, Race
+from tests.gateway.racing import Race
 
 END = "end SUCCESS last {} about 0"
 
 
 def test_retiring_finishes_what_is_complete_and_gives_up_the_rest() -> None:
-    race = Race(8, hold="committed")
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", hold="committed")
     race.block("Alice", 9)
     race.header("Bob", 10)
     race.retire()
@@ -27,8 +26,7 @@ def test_retiring_finishes_what_is_complete_and_gives_up_the_rest() -> None:
 
 
 def test_while_it_retires_nothing_is_accepted_and_nobody_is_asked_to_resend() -> None:
-    race = Race(8, hold="committed")
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", hold="committed")
     race.block("Alice", 9)
     race.header("Bob", 10)
     race.retire()
@@ -66,8 +64,7 @@ def test_a_block_of_a_peer_that_fails_is_asked_of_the_other_peer() -> None:
 
 
 def test_a_reinstated_node_takes_publishers_again() -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", 9)
     race.retire()
     race.expect("Alice", END.format(8))
@@ -80,8 +77,7 @@ def test_a_reinstated_node_takes_publishers_again() -> None:
 
 
 def test_one_that_is_reinstated_before_it_was_idle_goes_on_with_its_streams() -> None:
-    race = Race(8, hold="committed")
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", hold="committed")
     race.block("Alice", 9)
     race.header("Bob", 10)
     race.retire()
@@ -95,8 +91,7 @@ def test_one_that_is_reinstated_before_it_was_idle_goes_on_with_its_streams() ->
 
 
 def test_retiring_twice_is_once() -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.retire()
     race.retire()
     race.expect("Alice", END.format(8))
@@ -141,8 +136,7 @@ def test_a_peer_that_goes_on_sending_has_its_time() -> None:
     for _ in range(10):
         race.wait(5)
         race.items("Peer")
-    race.items("Peer", PROOF)
-    race.end("Peer", 9)
+    race.finish("Peer", 9)
     race.expect("Peer", "ack 9")
     race.header("Peer", 10)
     race.wait(6)

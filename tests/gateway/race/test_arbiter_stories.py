@@ -14,8 +14,7 @@ def test_who_has_heard_of_a_later_block_is_not_told_of_an_earlier_one() -> None:
 
     He was owed a word about those, and got acknowledgement 8 after acknowledgement 9.
     """
-    race = Race(8, rules=RACING_CLOSELY)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", rules=RACING_CLOSELY)
     race.block("Alice", 9)
     race.expect("Bob", "ack 9")
     race.block("Bob", 6, 7)
@@ -26,8 +25,7 @@ def test_who_has_heard_of_a_later_block_is_not_told_of_an_earlier_one() -> None:
 
 def test_who_is_owed_a_word_gets_it_once() -> None:
     """Bob comes late, and nothing happens any more: he hears that what he was skipped for is safe."""
-    race = Race(8, rules=RACING_CLOSELY)
-    race.connect("Bob")
+    race = Race(8, "Bob", rules=RACING_CLOSELY)
     race.block("Bob", 7)
     race.wait(2)
     race.expect("Bob", "skip 7", "ack 8")
@@ -42,8 +40,7 @@ def test_a_beginning_that_is_not_committed_makes_nothing_below_it_safe() -> None
     Bob heard DUPLICATE_BLOCK with last block 6 to his header of block 0, and forgot seven blocks that no
     node had.
     """
-    race = Race(None, first=None)
-    race.connect("Alice", "Bob")
+    race = Race(None, "Alice", "Bob", first=None)
     race.header("Alice", 7)
     race.header("Bob", 0)
     race.expect("Bob", "end ERROR last None about 0")
@@ -57,8 +54,7 @@ def test_a_beginning_that_is_not_committed_makes_nothing_below_it_safe() -> None
 
 
 def test_a_beginning_that_is_committed_makes_nothing_below_it_safe() -> None:
-    race = Race(None, first=None)
-    race.connect("Alice", "Bob")
+    race = Race(None, "Alice", "Bob", first=None)
     race.block("Alice", 7)
     race.expect("Bob", "ack 7")
     race.header("Bob", 0)
@@ -70,8 +66,7 @@ def test_when_a_beginning_fails_what_was_to_follow_it_fails_too() -> None:
 
     Block 3 was held for ever, and so the node wanted block 2, which nobody had any more.
     """
-    race = Race(None, first=None)
-    race.connect("Alice", "Bob", "Carol")
+    race = Race(None, "Alice", "Bob", "Carol", first=None)
     race.header("Alice", 2)
     race.block("Carol", 3)
     race.header("Bob", 0)
@@ -89,8 +84,7 @@ def test_a_later_block_makes_way_also_when_the_one_that_was_asked_for_is_safe_by
 
     Then nobody sends 10, Carol may, and is read; her 11 grew without bound, since 9 was not open any more.
     """
-    race = Race(8, rules=RaceRules(inflight_bytes_max=3 * ITEM_OVERHEAD_BYTES))
-    race.connect("Bob", "Dave", "Carol")
+    race = Race(8, "Bob", "Dave", "Carol", rules=RaceRules(inflight_bytes_max=3 * ITEM_OVERHEAD_BYTES))
     race.header("Bob", 9)
     race.header("Dave", 10)
     race.header("Carol", 11)
@@ -111,8 +105,7 @@ def test_whoever_is_timed_out_by_an_error_was_still_a_source() -> None:
 
     Bob was there when Alice said it, so subscribers are not told. The simulation expected that they are.
     """
-    race = Race(8, rules=RaceRules(stall_blocks=1))
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", rules=RaceRules(stall_blocks=1))
     race.header("Bob", 9)
     race.header("Alice", 10, proven=True)
     race.end_stream("Alice", is_error=True)
@@ -122,8 +115,7 @@ def test_whoever_is_timed_out_by_an_error_was_still_a_source() -> None:
 
 def test_a_peer_is_a_source_too() -> None:
     """Blocks come from it, though the last publisher has said ERROR: subscribers are not told."""
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.connect("Peer", is_peer=True)
     race.end_stream("Alice", is_error=True)
     assert race.source_errors == []
@@ -135,8 +127,7 @@ def test_two_who_are_read_again_at_once_do_not_stall_each_other() -> None:
     Whose time began last is not stalled by who began before. Both times were equal, and the number of the
     attempt decided: Alice was taken for stalled, which nobody looked at before her next block.
     """
-    race = Race(8, rules=RaceRules(stall_blocks=1))
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", rules=RaceRules(stall_blocks=1))
     race.header("Alice", 9)
     race.header("Bob", 10)
     for name in ("Alice", "Bob"):
@@ -147,8 +138,7 @@ def test_two_who_are_read_again_at_once_do_not_stall_each_other() -> None:
     race.arbiter.let_go(race.ids["Alice"], race.now_ns)
     race.wait(0)
     race.expect("Alice")
-    race.items("Alice", PROOF)
-    race.end("Alice", 9)
+    race.finish("Alice", 9)
     race.expect("Alice", "ack 9", "ack 10")
 
 
@@ -157,8 +147,7 @@ def test_who_closes_its_side_ahead_of_all_blocks_waits_for_those_that_it_was_ski
 
     He was kept until the chain had come to block 40, since he had offered that.
     """
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     for number in (9, 40):
         race.header("Bob", number)
@@ -188,8 +177,7 @@ def test_who_has_come_back_from_ahead_has_come_to_what_it_offers_now_and_no_furt
 
 def test_who_starts_its_block_over_and_over_is_timed_out_all_the_same() -> None:
     """Alice wins block 9 and begins it again each second: everybody was skipped for it, for ever."""
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race.header("Bob", 9)
     for _ in range(5):
@@ -204,8 +192,7 @@ def test_who_starts_its_block_over_and_over_is_timed_out_all_the_same() -> None:
 
 def test_who_starts_its_block_over_is_stalled_all_the_same() -> None:
     """Alice starts block 9 over after Bob has begun block 12, and before he completes it."""
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race.block("Bob", 10, 11)
     race.header("Bob", 12)
@@ -221,8 +208,7 @@ def test_who_starts_a_block_over_that_it_had_failed_stays_its_winner() -> None:
 
     She heard SkipBlock for the block that she was sending, and it waited for Bob, who had not come to it.
     """
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", 9)
     race.header("Alice", 10)  # breaks 9 off
     race.expect("Alice", "behind 8")
@@ -232,15 +218,13 @@ def test_who_starts_a_block_over_that_it_had_failed_stays_its_winner() -> None:
     race.expect("Alice")
     race.header("Bob", 9)
     race.expect("Bob", "skip 9")
-    race.items("Alice", PROOF)
-    race.end("Alice", 9)
+    race.finish("Alice", 9)
     race.expect("Alice", "ack 9")
     race.expect("Bob", "ack 9")
 
 
 def test_who_fails_a_block_after_it_started_it_over_is_blamed_as_before() -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", 9)
     race.header("Alice", 10)
     race.header("Alice", 9)
@@ -259,8 +243,7 @@ def test_who_starts_a_block_over_while_one_below_is_open_stays_its_winner() -> N
 
     He goes on with 10 as he would have without that header, and comes back to 9 then.
     """
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.connect("Bob")
     race.header("Alice", 9)
     race.header("Bob", 9)
@@ -270,16 +253,14 @@ def test_who_starts_a_block_over_while_one_below_is_open_stays_its_winner() -> N
     race.expect("Bob", "resend 9")
     race.header("Bob", 10)
     race.expect("Bob")
-    race.items("Bob", PROOF)
-    race.end("Bob", 10)
+    race.finish("Bob", 10)
     race.block("Bob", 9)
     race.expect("Bob", "ack 9", "ack 10")
 
 
 def test_who_has_started_a_block_over_is_not_blamed_for_it() -> None:
     """Alice leaves block 10, which she has started over, when she is asked for 9; then it is hers again."""
-    race = Race(8)
-    race.connect("Alice", "Bob", "Carol")
+    race = Race(8, "Alice", "Bob", "Carol")
     race.header("Bob", 9)
     race.header("Alice", 9)
     race.expect("Alice", "skip 9")
@@ -296,8 +277,7 @@ def test_who_has_started_a_block_over_is_not_blamed_for_it() -> None:
 
 def test_who_offers_a_block_again_that_it_has_sent_whole_does_not_start_it_over() -> None:
     """Its proof ended the block when the next header came, though that is its own once more."""
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.connect("Bob")
     race.header("Alice", 9)
     race.header("Bob", 9)
@@ -310,8 +290,7 @@ def test_who_offers_a_block_again_that_it_has_sent_whole_does_not_start_it_over(
 
 def test_who_is_owed_a_word_is_owed_it_from_its_first_old_block_on() -> None:
     """Or each block that he skips would put the word off by a second, through the whole window."""
-    race = Race(8, rules=RACING_CLOSELY)
-    race.connect("Bob")
+    race = Race(8, "Bob", rules=RACING_CLOSELY)
     for number in (3, 4):
         race.header("Bob", number)
         race.wait(0.6)
@@ -323,15 +302,13 @@ def test_who_was_asked_for_a_block_that_others_sent_is_asked_for_a_later_one_too
 
     Were it still noted that he is to come back to 9, nobody would ask him for 11.
     """
-    race = Race(8)
-    race.connect("Alice", "Bob", "Carol", "Dave")
+    race = Race(8, "Alice", "Bob", "Carol", "Dave")
     race.header("Alice", 9)
     race.header("Bob", 10)
     race.leave("Alice")
     race.expect("Bob", "resend 9")
     race.block("Carol", 9)
-    race.items("Bob", PROOF)
-    race.end("Bob", 10)
+    race.finish("Bob", 10)
     race.expect("Bob", "ack 9", "ack 10")
     race.header("Dave", 11)
     race.header("Bob", 11)
@@ -346,8 +323,7 @@ def test_who_was_behind_a_block_that_others_sent_counts_as_one_that_has_come_to_
 
     Were she still one that is to go back, a peer that dribbles block 10 could keep the chain waiting.
     """
-    race = Race(8)
-    race.connect("Alice", "Carol")
+    race = Race(8, "Alice", "Carol")
     race.header("Alice", 11)
     race.expect("Alice", "behind 8")
     race.block("Carol", 9)
@@ -370,15 +346,13 @@ def test_each_block_that_is_stored_does_not_let_in_one_more_that_is_in_the_way()
     had sent long ago: each block that others brought let in one more.
     """
     rules = RaceRules(publisher_bytes_max=ITEM_OVERHEAD_BYTES)
-    race = Race(8, rules=rules, hold="committed")
-    race.connect("Alice", "Bob", "Carol")
+    race = Race(8, "Alice", "Bob", "Carol", rules=rules, hold="committed")
     race.header("Alice", 9)
     race.header("Carol", 10)
     race.block("Bob", 11)
     race.leave("Alice")
     race.header("Carol", 9)  # breaks off 10, as she was asked to
-    race.items("Carol", PROOF)
-    race.end("Carol", 9)
+    race.finish("Carol", 9)
     race.commit(9)
     held_bytes = race.arbiter.inflight_bytes
     race.header("Bob", 12)

@@ -18,44 +18,18 @@ INVALID = "end INVALID_REQUEST last 8 about 0"
 INVALID_9 = "end INVALID_REQUEST last 8 about 9"
 
 
-def _sending(race: Race) -> None:
-    race.header("Alice", 9)
-
-
-def _proven(race: Race) -> None:
-    race.header("Alice", 9, proven=True)
-
-
-def _dropping(race: Race) -> None:
-    _between(race)
-    race.header("Alice", 12)
-
-
-def _between(race: Race) -> None:
-    race.header("Alice", 9)
-    race.end("Alice", 9)
-
-
-def _finished(race: Race) -> None:
-    _between(race)
-    race.half_close("Alice")
-
-
-def _ended(race: Race) -> None:
-    _between(race)
-    race.bad_request("Alice")
-
-
-REACH: dict[StreamState, Callable[[Race], None]] = {
-    _S.FRESH: lambda race: None,
-    _S.SENDING: _sending,
-    _S.PROVEN: _proven,
-    _S.DROPPING: _dropping,
-    _S.BETWEEN: _between,
-    _S.FINISHED: _finished,
-    _S.ENDED: _ended,
+Step = Callable[[Race], None]
+_BETWEEN: tuple[Step, ...] = (lambda race: race.header("Alice", 9), lambda race: race.end("Alice", 9))
+REACH: dict[StreamState, tuple[Step, ...]] = {
+    _S.FRESH: (),
+    _S.SENDING: (lambda race: race.header("Alice", 9),),
+    _S.PROVEN: (lambda race: race.header("Alice", 9, proven=True),),
+    _S.DROPPING: (*_BETWEEN, lambda race: race.header("Alice", 12)),
+    _S.BETWEEN: _BETWEEN,
+    _S.FINISHED: (*_BETWEEN, lambda race: race.half_close("Alice")),
+    _S.ENDED: (*_BETWEEN, lambda race: race.bad_request("Alice")),
 }
-SEND: dict[StreamEvent, Callable[[Race], None]] = {
+SEND: dict[StreamEvent, Step] = {
     _E.HEADER: lambda race: race.header("Alice", 10),
     _E.ITEMS: lambda race: race.items("Alice", ITEM),
     _E.PROOFS: lambda race: race.items("Alice", PROOF),
@@ -131,9 +105,9 @@ def _observe(race: Race, heard: list[str]) -> tuple[list[str], str, str]:
     ("state", "event"), [(state, event) for state in StreamState for event in StreamEvent]
 )
 def test_an_event_in_a_state(state: StreamState, event: StreamEvent) -> None:
-    race = Race(8, hold="verified")
-    race.connect("Alice")
-    REACH[state](race)
+    race = Race(8, "Alice", hold="verified")
+    for step in REACH[state]:
+        step(race)
     assert race.arbiter.streams[race.ids["Alice"]].state is state
     heard = race.heard["Alice"]
     heard.clear()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api import publish_pb2
 from gateway.race import tables as race_tables
 from gateway.race.tables import (
     BLOCK_TABLE,
@@ -17,7 +16,6 @@ from gateway.race.tables import (
     STREAM_TABLE,
     BlockEvent,
     BlockState,
-    EndStatus,
     Failure,
     Reaction,
     Standing,
@@ -66,11 +64,6 @@ def test_every_block_state_leads_to_the_end_or_back() -> None:
         state = BLOCK_TABLE[state][event]
     assert state is BlockState.COMMITTED
     assert BLOCK_TABLE[state] == {}
-
-
-@pytest.mark.parametrize("status", EndStatus)
-def test_statuses_are_the_wires(status: EndStatus) -> None:
-    assert publish_pb2.PublishStreamResponse.EndOfStream.Code.Value(status.name) == status.value
 
 
 def test_the_protocols_page_shows_the_tables() -> None:

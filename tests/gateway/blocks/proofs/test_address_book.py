@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway import limits
 from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.address_book import read_address_book, rsa_key
+from gateway.blocks.proofs.address_book import ADDRESS_BOOK_SIZE_MAX, read_address_book, rsa_key
+from gateway.limits import ADDRESS_BOOK_NODES_MAX
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.record_files import book_bytes, private_key, public_key_hex
 
@@ -104,11 +104,11 @@ def test_an_entry_without_a_usable_key_still_counts_as_a_node(entry: object) -> 
             "address book: node 1: got it twice, expected at most once",
         ),
         (
-            book_of(*[None] * (limits.ADDRESS_BOOK_NODES_MAX + 1)),
+            book_of(*[None] * (ADDRESS_BOOK_NODES_MAX + 1)),
             "address book: got 501 nodes, expected at most 500",
         ),
         (
-            bytes(limits.ADDRESS_BOOK_SIZE_MAX + 1),
+            bytes(ADDRESS_BOOK_SIZE_MAX + 1),
             "address book: got 8388609 bytes, expected at most 8388608",
         ),
     ],
@@ -121,9 +121,9 @@ def test_what_is_no_address_book(serialized: bytes, text: str) -> None:
 
 
 def test_the_longest_address_books() -> None:
-    book = read_address_book(book_bytes(1, *[None] * (limits.ADDRESS_BOOK_NODES_MAX - 1)))
-    assert book.node_count == limits.ADDRESS_BOOK_NODES_MAX
-    assert read_address_book(book_bytes(2).ljust(limits.ADDRESS_BOOK_SIZE_MAX)).node_count == 2
+    book = read_address_book(book_bytes(1, *[None] * (ADDRESS_BOOK_NODES_MAX - 1)))
+    assert book.node_count == ADDRESS_BOOK_NODES_MAX
+    assert read_address_book(book_bytes(2).ljust(ADDRESS_BOOK_SIZE_MAX)).node_count == 2
 
 
 @real.needs_real_blocks

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from gateway import limits
 from gateway.api import block_pb2
 from gateway.blocks.errors import ProofDataError
 from gateway.blocks.items import proof_of
@@ -18,6 +17,8 @@ from gateway.blocks.proofs import address_book, record_file
 from gateway.blocks.proofs.address_book import AddressBook, read_address_book
 from gateway.blocks.proofs.record_file import (
     DEFAULT_THRESHOLD,
+    RECORD_FILE_FIELDS_MAX,
+    RECORD_FILE_SIGNATURES_MAX,
     RecordFileCheck,
     read_record_file,
     read_record_file_proof,
@@ -326,7 +327,7 @@ def test_malformed_record_files(item: bytes, text: str) -> None:
 def test_the_fields_of_a_record_file_are_bounded() -> None:
     """Those of the item, two or more, and those of the file, three beside its records."""
     record, amendment = len_field(3, b""), len_field(4, b"")
-    most = limits.RECORD_FILE_FIELDS_MAX - 5
+    most = RECORD_FILE_FIELDS_MAX - 5
     assert read_record_file(record_file_item(contents(records=record * most))).block_number == 0
     half = record_file_item(contents(records=record * (most // 2)), more=amendment * (most - most // 2))
     assert read_record_file(half).block_number == 0
@@ -352,7 +353,7 @@ def test_the_fields_of_a_record_file_are_bounded() -> None:
         ),
         (len_field(2, varint_field(2, 1) + len_field(1, b"")), "record-file proof: signature 0: got field 1"),
         (
-            len_field(2, b"") * (limits.RECORD_FILE_SIGNATURES_MAX + 1),
+            len_field(2, b"") * (RECORD_FILE_SIGNATURES_MAX + 1),
             "record-file proof: got more signatures, expected at most 500",
         ),
         (

@@ -9,13 +9,17 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from gateway import limits
 from gateway.api import block_pb2
 from gateway.blocks.errors import ProofDataError
 from gateway.blocks.frame import read_header
 from gateway.blocks.items import ItemKind, proof_of
 from gateway.blocks.merkle import inner_hash, leaf_hash, tree_root, unary_hash
-from gateway.blocks.proofs.state_proof import StateProofCheck, read_state_proof
+from gateway.blocks.proofs.state_proof import (
+    STATE_PROOF_PATHS_MAX,
+    STATE_PROOF_SIBLINGS_MAX,
+    StateProofCheck,
+    read_state_proof,
+)
 from gateway.blocks.proofs.tss import TssCheck
 from gateway.blocks.refusal import Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
@@ -502,11 +506,11 @@ def test_beside_the_signature_there_is_nothing() -> None:
 
 
 def test_paths_and_siblings_are_counted_before_anything_is_hashed() -> None:
-    many = proof([path(None, [], 1)] * (limits.STATE_PROOF_PATHS_MAX + 1))
+    many = proof([path(None, [], 1)] * (STATE_PROOF_PATHS_MAX + 1))
     with pytest.raises(ProofDataError, match=r"^state proof: got more paths, expected at most 64$"):
         read_state_proof(many)
-    assert len(read_state_proof(proof([path(None, [], 1)] * limits.STATE_PROOF_PATHS_MAX)).paths) == 64
-    full = [path((6, TIME), [], 2), path((3, h("a")), [None] * limits.STATE_PROOF_SIBLINGS_MAX, 2)]
+    assert len(read_state_proof(proof([path(None, [], 1)] * STATE_PROOF_PATHS_MAX)).paths) == 64
+    full = [path((6, TIME), [], 2), path((3, h("a")), [None] * STATE_PROOF_SIBLINGS_MAX, 2)]
     end = path(None, [], END)
     assert len(read_state_proof(proof([*full, end])).paths) == 3
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""The steps of the publish race: what is read when all is full, and what is refused from a shell."""
+"""Limits of memory and time in the race, and misuse by the caller."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race.actions import Action, AttemptId, PublisherId, Resend, SendResponse
-from gateway.race.facts import RaceError
+from gateway.race.arbiter import RaceError
 from gateway.race.records import RaceRules
 from gateway.race.tables import BlockState, Failure
 from tests.gateway.racing import HEADER, ITEM, PROOF, SECOND_NS, Race, race_of_three
@@ -82,8 +82,7 @@ def test_who_is_over_its_own_limit_may_still_send_the_block_that_all_wait_for() 
 
 
 def test_what_a_publisher_holds_counts_over_all_its_streams_and_stays_when_it_leaves() -> None:
-    race = Race(8, rules=RaceRules(publisher_bytes_max=3 * ITEM_OVERHEAD_BYTES))
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", rules=RaceRules(publisher_bytes_max=3 * ITEM_OVERHEAD_BYTES))
     race.header("Alice", 9)
     race.block("Bob", 10)
     race.leave("Bob")
@@ -92,8 +91,7 @@ def test_what_a_publisher_holds_counts_over_all_its_streams_and_stays_when_it_le
 
 
 def test_publishers_of_one_address_share_its_limit() -> None:
-    race = Race(8, rules=RaceRules(address_bytes_max=3 * ITEM_OVERHEAD_BYTES))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(address_bytes_max=3 * ITEM_OVERHEAD_BYTES))
     race.connect("Bob", "Carol", address="192.0.2.1")
     race.connect("Dave", address="192.0.2.2")
     race.header("Alice", 9)
@@ -108,8 +106,7 @@ def test_publishers_of_one_address_share_its_limit() -> None:
 
 
 def test_a_peer_that_is_followed_is_under_no_limit_of_its_own() -> None:
-    race = Race(8, rules=RaceRules(publisher_bytes_max=1, address_bytes_max=1))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(publisher_bytes_max=1, address_bytes_max=1))
     race.connect("peer", is_peer=True)
     race.header("Alice", 9)
     race.block("peer", 10)
@@ -284,8 +281,7 @@ def test_who_was_not_delayed_does_not_go_on() -> None:
 
 def test_the_time_that_the_node_stood_still_is_nobodys() -> None:
     """Nobody is timed out, taken to be silent, or passed over for what the node could not hear."""
-    race = Race(8)
-    race.connect("Alice", "Bob", "Carol", "Idle")
+    race = Race(8, "Alice", "Bob", "Carol", "Idle")
     race.header("Alice", 9)
     race.header("Bob", 10)
     race.items("Bob", PROOF)
@@ -293,12 +289,10 @@ def test_the_time_that_the_node_stood_still_is_nobodys() -> None:
     race.now_ns += 400 * SECOND_NS
     race.arbiter.stood_still(400 * SECOND_NS, race.now_ns)
     race.wait(0.04)
-    race.items("Bob", PROOF)
-    race.end("Bob", 10)
+    race.finish("Bob", 10)
     race.wait(5.8)
     race.expect("Alice")
-    race.items("Alice", PROOF)
-    race.end("Alice", 9)
+    race.finish("Alice", 9)
     race.expect("Bob", "ack 9", "ack 10")
     race.wait(294)
     race.expect("Idle", "ack 9", "ack 10")
@@ -326,8 +320,7 @@ def test_who_failed_a_block_is_pardoned_no_earlier_for_the_node_having_stood_sti
 @pytest.mark.parametrize("is_first", [True, False])
 def test_a_pardon_waits_for_the_pause_wherever_its_time_began(is_first: bool) -> None:
     """With the block that failed, or with the one before it on disk: what is later, and then the pause."""
-    race = Race(8 if is_first else 7)
-    race.connect("Alice", "Bob")
+    race = Race(8 if is_first else 7, "Alice", "Bob")
     if is_first:
         race.wait(5)
         race.header("Alice", 9)
@@ -338,8 +331,7 @@ def test_a_pardon_waits_for_the_pause_wherever_its_time_began(is_first: bool) ->
     race.connect("Alice")
     if not is_first:
         race.wait(5)
-        race.items("Bob", PROOF)
-        race.end("Bob", 8)
+        race.finish("Bob", 8)
     race.header("Alice", 9)
     race.heard["Alice"].clear()
     race.now_ns += 4 * SECOND_NS
@@ -440,8 +432,7 @@ def test_the_time_of_a_peer_ends_earlier_once_others_have_come_to_its_block() ->
 
 
 def test_so_it_does_where_they_have_skipped_other_blocks_before() -> None:
-    race = Race(8, rules=RaceRules(block_timeout_ns=6 * SECOND_NS), hold="verified")
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob", rules=RaceRules(block_timeout_ns=6 * SECOND_NS), hold="verified")
     race.block("Alice", 9)
     race.header("Bob", 9)
     race.connect("Peer", is_peer=True)
@@ -455,8 +446,7 @@ def test_so_it_does_where_they_have_skipped_other_blocks_before() -> None:
 
 
 def test_a_stream_that_skips_what_was_on_disk_before_it_came_has_a_time_limit() -> None:
-    race = Race(8, rules=RaceRules(duplicate_skip_window=5, late_acknowledgement_ns=SECOND_NS))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(duplicate_skip_window=5, late_acknowledgement_ns=SECOND_NS))
     race.header("Alice", 9)
     race.connect("Bob")
     race.arbiter.check()
@@ -529,8 +519,7 @@ def test_late_verdicts_of_dropped_attempts_are_ignored() -> None:
 
 
 def test_a_publisher_that_is_alone_may_take_its_time_as_long_as_it_goes_on_sending() -> None:
-    race = Race(8, rules=RaceRules(idle_timeout_ns=300 * SECOND_NS))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(idle_timeout_ns=300 * SECOND_NS))
     race.header("Alice", 9)
     for _ in range(3):
         race.wait(299)
@@ -541,8 +530,7 @@ def test_a_publisher_that_is_alone_may_take_its_time_as_long_as_it_goes_on_sendi
 
 
 def test_the_time_of_one_that_was_alone_begins_when_another_comes_that_could_bring_the_block() -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", 9)
     race.wait(100)
     race.connect("Bob")
@@ -554,21 +542,18 @@ def test_the_time_of_one_that_was_alone_begins_when_another_comes_that_could_bri
 
 
 def test_the_time_of_one_that_is_alone_again_does_not_run() -> None:
-    race = Race(8)
-    race.connect("Alice", "Bob")
+    race = Race(8, "Alice", "Bob")
     race.header("Alice", 9)
     race.wait(5)
     race.leave("Bob")
     race.wait(100)
     race.expect("Alice")
-    race.items("Alice", PROOF)
-    race.end("Alice", 9)
+    race.finish("Alice", 9)
     race.expect("Alice", "ack 9")
 
 
 def test_one_that_is_alone_never_has_less_time_than_one_that_is_not() -> None:
-    race = Race(8, rules=RaceRules(idle_timeout_ns=SECOND_NS))
-    race.connect("Alice")
+    race = Race(8, "Alice", rules=RaceRules(idle_timeout_ns=SECOND_NS))
     race.header("Alice", 9)
     race.wait(5.9)
     race.expect("Alice")
@@ -578,8 +563,7 @@ def test_one_that_is_alone_never_has_less_time_than_one_that_is_not() -> None:
 
 @pytest.mark.parametrize("number", [BLOCK_NUMBER_MAX + 1, (1 << 64) - 1])
 def test_what_no_block_can_have_is_behind_and_no_target(number: int) -> None:
-    race = Race(8)
-    race.connect("Alice")
+    race = Race(8, "Alice")
     race.header("Alice", number)
     race.expect("Alice", "behind 8")
     race.end_stream("Alice", target=number)
