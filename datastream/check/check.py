@@ -58,9 +58,12 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
-from datastream.limits import BOOKMARK_SIZE_MAX, CHECK_FINDINGS_MAX
+from datastream.limits import BOOKMARK_SIZE_MAX
 
 __all__ = ["CheckFinding", "CheckResult", "EntryVisitor", "Severity", "check_stream", "repair_stream"]
+
+CHECK_FINDINGS_MAX = 1_000
+"""Findings of each severity that a check keeps to be shown; those after them are only counted."""
 
 _BLOCK_SIZE = 4096
 _ONLY_IN_MEMORY = "only in memory"

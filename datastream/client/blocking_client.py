@@ -18,17 +18,20 @@ import time
 from collections.abc import Iterator
 
 from datastream.layout import Entry, StreamHeader
-from datastream.limits import (
-    CLIENT_KEEPALIVE_IDLE_SECONDS,
-    CLIENT_KEEPALIVE_INTERVAL_SECONDS,
-    CLIENT_KEEPALIVE_PROBES_COUNT,
-    CLIENT_READ_BYTES,
-)
 from datastream.protocol.commands import COMMANDS, Command, encode_command
 from datastream.protocol.inbox import Inbox, answered_entry, answered_header
 from datastream.protocol.packets import Packet
 
 __all__ = ["BlockingStreamClient", "iter_entries", "keep_alive"]
+
+CLIENT_KEEPALIVE_IDLE_SECONDS = 30
+"""After so much silence the client's kernel asks whether the server's machine is still there..."""
+CLIENT_KEEPALIVE_INTERVAL_SECONDS = 10
+"""...again and again at this interval..."""
+CLIENT_KEEPALIVE_PROBES_COUNT = 3
+"""...and after so many questions without an answer, about a minute in all, the connection is broken."""
+CLIENT_READ_BYTES = 1 << 18
+"""Bytes that a client reads from its socket at once."""
 
 
 def keep_alive(sock: socket.socket) -> None:

@@ -19,9 +19,8 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Generator
 
-from datastream.client.blocking_client import keep_alive
+from datastream.client.blocking_client import CLIENT_READ_BYTES, keep_alive
 from datastream.layout import Entry, StreamHeader
-from datastream.limits import CLIENT_READ_BYTES
 from datastream.protocol.commands import COMMANDS, Command, encode_command
 from datastream.protocol.inbox import Inbox, answered_entry, answered_header
 from datastream.protocol.packets import Packet

@@ -29,11 +29,17 @@ from collections.abc import Callable
 
 from datastream.file.file_system import EXT, TMPFS, file_system_of
 from datastream.layout import page_end, page_number_of
-from datastream.limits import APPEND_WINDOW_BYTES
 
 __all__ = ["AppendWindow"]
 
 _logger = logging.getLogger(__name__)
+
+APPEND_WINDOW_BYTES = 1 << 18
+"""Bytes of the file past its end that are mapped into memory for small commits without a flush.
+
+They are locked there, and 8 MiB is the usual limit on locked memory (RLIMIT_MEMLOCK). Making a window of this
+size takes about 0.3 ms; what a larger one would save an operation cannot be measured."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _KEEP_SIZE = 0x01
 """FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""

@@ -3,7 +3,7 @@
     key 1 to 16 bytes              value u64 big-endian: number of the newest entry with that bookmark
     key COVERED_KEY (22 B)         value u64 big-endian: how many entries of the stream this index covers
     key STREAM_KEY (25 B)          value: which stream they are of (`fingerprint.py`)
-    key TABLE_KEY, u64 (26 B)      value: what was learned of the data page of that number (`page_tables.py`)
+    key TABLE_KEY, u64 (26 B)      value: what was learned of the data page of that number (`page_index.py`)
     key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
     key SUMS_OF_KEY (23 B)         value: that of STREAM_KEY, from the last batch of who knows of checksums
     key ANOTHER_KEY (24 B)         value: empty; a Go program had the folder open since the last batch
@@ -30,7 +30,7 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,8 @@ import plyvel
 
 from datastream.errors import BookmarksUnavailable, DatastreamError
 from datastream.file.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
-from datastream.file.leveldb_log import open_leveldb
-from datastream.file.notes import Notes
-from datastream.file.page_tables import PageTable, decode_table, encode_table
-from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
+from datastream.file.page_index import PageTable, decode_table, encode_table
+from datastream.limits import BOOKMARK_SIZE_MAX
 
 __all__ = [
     "COVERED_KEY",
@@ -51,12 +49,22 @@ __all__ = [
     "TABLE_KEY",
     "UPDATE_KEY",
     "BookmarkIndex",
+    "Notes",
     "OpenDatabase",
     "Undo",
     "bookmarks_folder",
+    "has_hole",
+    "open_leveldb",
 ]
 
 _logger = logging.getLogger(__name__)
+
+REBUILD_BATCH_BOOKMARKS = 16_384
+"""Bookmarks per write batch while the index is rebuilt; each batch records how far it came."""
+REOPEN_ROOM_BYTES = 1 << 20
+"""Bytes that must be free on the disk before a bookmark DB that failed is closed and opened again: LevelDB
+writes new files then, and a table of what is in its log. Until then it can be read."""
+
 COVERED_KEY = b"sluice/entries-covered"
 STREAM_KEY = b"sluice/stream-fingerprint"
 TABLE_KEY = b"sluice/page-table/"
@@ -76,6 +84,117 @@ Undo = tuple[dict[bytes, int], dict[bytes, int], int | None]
 
 OpenDatabase = Callable[[str], Any]
 """Opens the LevelDB in a folder; a test gives one that fails."""
+
+_LOG_BLOCK_SIZE = 32_768
+_LOG_HEAD = struct.Struct("<IHB")
+
+
+def has_hole(log: bytes) -> bool:
+    """Tell whether there are zeros in the place of records, and something behind them."""
+    used = len(log.rstrip(b"\0"))
+    for start in range(0, used, _LOG_BLOCK_SIZE):
+        position, end = start, min(start + _LOG_BLOCK_SIZE, used)
+        while position + _LOG_HEAD.size <= end:
+            checksum, size, kind = _LOG_HEAD.unpack_from(log, position)
+            if not (checksum or size or kind):
+                return True
+            position += _LOG_HEAD.size + size
+    return False
+
+
+def open_leveldb(folder: str) -> Any:
+    """Open the LevelDB in a folder, or make one there.
+
+    Raises:
+        plyvel.CorruptionError: it is damaged, or a log has a hole.
+        plyvel.Error, OSError: it cannot be opened.
+    """
+    for pattern in ("*.log", "MANIFEST-*"):
+        for path in Path(folder).glob(pattern):
+            if has_hole(path.read_bytes()):
+                raise plyvel.CorruptionError(f"{path.name} has a hole")
+    # Its name as bytes: a file name need not be UTF-8, and plyvel refuses a text that is none.
+    return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
+
+
+class Notes:
+    """The notes of one folder.
+
+    Args:
+        read: reads a key of the DB; raises BookmarksUnavailable.
+    """
+
+    def __init__(self, read: Callable[[bytes], bytes | None]) -> None:
+        self._read = read
+        self._pending: dict[bytes, bytes | None] = {}
+        """None stands for a note that is to be deleted."""
+        self._writing: dict[bytes, bytes | None] = {}
+        self._guard = threading.Lock()
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether any note waits for a batch."""
+        return bool(self._pending)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a batch holds notes of which it is not known whether they were written."""
+        return bool(self._writing)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a note; None without one, also when the DB cannot be read."""
+        for notes in (self._pending, self._writing):  # in the order in which a note moves
+            try:
+                return notes[key]
+            except KeyError:
+                pass
+        try:
+            return self._read(key)
+        except BookmarksUnavailable:
+            return None
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set a note, or with None delete it."""
+        with self._guard:
+            self._pending[key] = value
+
+    def put_all(self, notes: Mapping[bytes, bytes]) -> None:
+        """Set several."""
+        with self._guard:
+            self._pending.update(notes)
+
+    def drop(self, prefix: bytes, first: bytes, stored: Iterable[bytes]) -> None:
+        """Delete the notes whose key has this prefix, from the key `first` on.
+
+        Args:
+            stored: the keys of those that are in the DB.
+        """
+        with self._guard:
+            gone = [
+                key for key in (*self._pending, *self._writing) if key.startswith(prefix) and key >= first
+            ]
+            self._pending.update(dict.fromkeys((*gone, *stored)))
+
+    def add_to(self, batch: Any) -> None:
+        """Add what is pending to a LevelDB batch; `written` or `take_back` is to follow."""
+        with self._guard:
+            self._writing = self._pending  # before the next line: a reader finds each all the time
+            self._pending = {}
+        for key, value in self._writing.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+
+    def written(self) -> None:
+        """Take note that the batch is in the DB."""
+        self._writing = {}
+
+    def take_back(self) -> None:
+        """Have what the batch held wait again."""
+        with self._guard:
+            self._pending = {**self._writing, **self._pending}
+        self._writing = {}
 
 
 class BookmarkIndex:

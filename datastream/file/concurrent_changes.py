@@ -27,9 +27,12 @@ from typing import NamedTuple
 from datastream.errors import StreamChanged
 from datastream.file.disk import Disk
 from datastream.layout import U64_MAX
-from datastream.limits import CHANGES_KEPT_MAX, RECEIVE_BYTES
+from datastream.limits import RECEIVE_BYTES
 
 __all__ = ["Changes", "Patch", "RangeSender"]
+
+CHANGES_KEPT_MAX = 1_024
+"""Updates and truncations that are remembered for readers under way; one that missed more begins anew."""
 
 
 class Patch(NamedTuple):

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
+import mmap
 import os
 from pathlib import Path
 from typing import Protocol
@@ -24,10 +26,19 @@ from datastream.file.file_system import (
     is_cached,
     takes_direct_writes,
 )
-from datastream.file.past_cache import open_directly, read_aligned, write_aligned
 from datastream.layout import page_end, page_number_of
 
-__all__ = ["Disk", "RealDisk", "create_file"]
+__all__ = [
+    "Disk",
+    "RealDisk",
+    "create_file",
+    "drop_cached",
+    "open_directly",
+    "read_aligned",
+    "read_past_cache",
+    "write_aligned",
+    "write_past_cache",
+]
 
 _pwrite = os.pwrite
 _BLOCK_SIZE = 4096
@@ -137,6 +148,95 @@ class Disk(Protocol):
     def close(self) -> None:
         """Close the file; a second time does nothing."""
         ...
+
+
+def drop_cached(fd: int, size: int, offset: int) -> None:
+    """Have the kernel forget what it holds of a range, as far as that is on the disk."""
+    os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+def open_directly(fd: int, flags: int) -> int:
+    """Open the file of a descriptor again, for direct transfers.
+
+    With O_DIRECT on the first descriptor, reads meanwhile would have to be aligned, too.
+
+    Raises:
+        OSError: the file system has none, or there are no descriptors left.
+    """
+    return os.open(f"/proc/self/fd/{fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
+
+
+def read_aligned(direct_fd: int, size: int, offset: int) -> bytes:
+    """Read from a descriptor of `open_directly`; fewer bytes only at the end of the file.
+
+    Raises:
+        OSError: the disk cannot be read.
+    """
+    with mmap.mmap(-1, size) as aligned:
+        count = os.preadv(direct_fd, [aligned], offset)
+        while 0 < count < size and count % _BLOCK_SIZE == 0:
+            with memoryview(aligned) as whole, whole[count:] as rest:
+                more = os.preadv(direct_fd, [rest], offset + count)
+            if not more:
+                break
+            count += more
+        return aligned[:count]
+
+
+def write_aligned(direct_fd: int, data: bytes, offset: int) -> int:
+    """Write to a descriptor of `open_directly`; return how many bytes the disk took.
+
+    Raises:
+        OSError: it takes none.
+    """
+    with mmap.mmap(-1, len(data)) as aligned:
+        aligned[:] = data
+        return os.pwrite(direct_fd, aligned, offset)
+
+
+def _open_if_direct(fd: int, flags: int) -> int | None:
+    """Open the file of a descriptor again; None where direct transfers do not go past the cache."""
+    if not takes_direct_writes(fd):
+        return None
+    try:
+        return open_directly(fd, flags)
+    except OSError:
+        return None
+
+
+def read_past_cache(fd: int, size: int, offset: int) -> bytes:
+    """Read `size` bytes from the disk; fewer only at the end of the file.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    direct_fd = _open_if_direct(fd, os.O_RDONLY)
+    if direct_fd is None:
+        drop_cached(fd, size, offset)
+        return os.pread(fd, size, offset)
+    try:
+        return read_aligned(direct_fd, size, offset)
+    finally:
+        os.close(direct_fd)
+
+
+def write_past_cache(fd: int, data: bytes, offset: int) -> None:
+    """Write all of `data` to the disk; it is there on return, and the cache has nothing else.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:  # opened again, it might be written
+        raise OSError(errno.EBADF, "the file is open for reading only")
+    direct_fd = _open_if_direct(fd, os.O_WRONLY)
+    try:
+        written = os.pwrite(fd, data, offset) if direct_fd is None else write_aligned(direct_fd, data, offset)
+        if written != len(data):
+            raise OSError(errno.EIO, f"{written} of {len(data)} bytes written")
+        os.fdatasync(fd)
+    finally:
+        if direct_fd is not None:
+            os.close(direct_fd)
 
 
 class RealDisk:

@@ -39,9 +39,13 @@ from datastream.layout import (
     page_number_of,
     page_start,
 )
-from datastream.limits import BOOKMARKS_COMPARED_AT_OPEN_MAX, TAIL_LOOKED_AT_BYTES_MAX
+from datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 
 __all__ = ["Evidence", "Tail", "entries_behind", "evidence_of"]
+
+BOOKMARKS_COMPARED_AT_OPEN_MAX = 16
+"""Bookmarks of an index that is ahead of its stream which opening compares with the stream's entries: one
+that differs shows it to be of another stream. Each may need the walk of a page."""
 
 
 class Tail(NamedTuple):

@@ -43,7 +43,6 @@ from datastream.file.evidence import Evidence, evidence_of
 from datastream.file.file_lock import lock_stream_file, refuse_other_writers
 from datastream.file.file_system import flush_folder
 from datastream.file.fingerprint import is_of_stream
-from datastream.file.header_check import inspect_header
 from datastream.file.page_sums import ScrubResult, fits, kept_sums, stored_sums, sum_in
 from datastream.file.recovery import (
     Access,
@@ -55,7 +54,7 @@ from datastream.file.recovery import (
     decide,
     index_state_of,
 )
-from datastream.file.streamfile import StreamFile
+from datastream.file.streamfile import StreamFile, inspect_header
 from datastream.file.updating import is_kept_for_another, record_for, write_recorded
 from datastream.layout import (
     HEADER_OFFSET,
@@ -64,17 +63,19 @@ from datastream.layout import (
     StreamHeader,
     encode_header_page,
     file_size_of,
-    page_number_of,
-)
-from datastream.limits import (
-    BOOKMARKS_CHECKED_AT_OPEN_MAX,
-    BOOKMARKS_KEPT_AT_OPEN_MAX,
-    DAMAGED_PAGES_PASSED_MAX,
 )
 
 __all__ = ["Judge", "OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
+
+BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
+"""Bookmarks of the DB, the first in order of their bytes, that opening compares with the number of entries
+(about 15 ms). Every lookup checks that the entry it found is that bookmark, which finds the others out."""
+BOOKMARKS_KEPT_AT_OPEN_MAX = 262_144
+"""Bookmarks that opening keeps from the walk which comes before anything is changed (about 40 MB), so that
+their pages are not walked again when the index is made."""
+
 _FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
 """The bookmarks of a page, and how many entries are covered with them."""
@@ -230,8 +231,6 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     bookmarks.fingerprint_at = file.fingerprint_at
     if not bookmarks.sums_hold:
         bookmarks.forget_sums()
-    if options.past_damage:
-        _load_past_damage(file, bookmarks, options)
     _put_back_identity(file, bookmarks, options.new_header)
     evidence = evidence_of(file, bookmarks)
     taken = None if options.judge is None else options.judge(evidence)
@@ -240,13 +239,17 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     record = _update_record(bookmarks)
     patch = record_for(record, file.header(file.committed), file.disk)
     update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
+    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
+    is_odd = file.refusal is not None or (options.past_damage and index_state is IndexState.FOREIGN)
+    if is_odd and patch is None and taken is None:
+        _load_around_damage(file, bookmarks, index_state, options)
+        evidence = evidence_of(file, bookmarks)
+        if options.judge is not None:  # before, nothing of the file could be read
+            options.judge(evidence)
+        if options.past_damage and file.damaged:
+            index_state = _index_state(bookmarks, file, evidence)
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
-    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
-    if file.refusal is not None and patch is None and taken is None:
-        _load_around_damage(evidence, bookmarks, index_state, options)
-        file_state = FileState.CONSISTENT
-        tail_state = file.tail_state()
     appender = Appender(file, options.growth_pages)
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
@@ -307,7 +310,7 @@ def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) 
         if file.sums.scrub(page_number) is ScrubResult.UNSUMMED:  # its sum was of another stream
             what = f"the page cache and the disk hold different bytes of data page {page_number}"
             raise OSError(errno.EIO, what)
-    for page_number in sorted({*file.damaged, *file.passed_over}):
+    for page_number in sorted(file.damaged):
         with contextlib.suppress(EntriesDisagree):  # which is logged, and what its readers are told
             file.sums.check(page_number)
 
@@ -341,30 +344,6 @@ def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: Strea
         file.version, file.system_id = before.version, before.system_id
 
 
-def _load_past_damage(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> None:
-    """Load a file past damaged full pages, of which the index tells what they held; else it stays refused."""
-    refusal = file.refusal
-    for _ in range(DAMAGED_PAGES_PASSED_MAX + 1):
-        try:
-            file.load(go_on=options.go_on)
-            if 0 not in file.passed_over and file.index.page_count > 1:
-                file.walk(0)  # or the index, which knows the stream by its beginning, seems another's
-        except EntriesDisagree as damage:
-            page_number = page_number_of(damage.offset)
-            table = bookmarks.get_table(page_number)
-            if table is None or page_number in file.passed_over:
-                break
-            _logger.error("%s: data page %d is damaged and not served: %s", file.path, page_number, damage)
-            file.passed_over[page_number] = table
-            continue
-        firsts = file.index.first_numbers
-        if all(table.fits(*firsts[number : number + 2]) for number, table in file.passed_over.items()):
-            return
-        break
-    file.passed_over = {}
-    file.refusal = refusal
-
-
 def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
     """Have the header say what somebody has chosen, where the entries lead to it.
 
@@ -391,26 +370,19 @@ def _refusal(
 
 
 def _load_around_damage(
-    evidence: Evidence, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
+    file: StreamFile, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
 ) -> None:
-    """Learn the pages of a file whose entries disagree because full pages are damaged, if that is all.
-
-    The evidence is judged again: before, nothing of the file could be read.
+    """Load a file whose entries disagree, or whose first page may have changed, around damaged full pages.
 
     Raises:
-        EntriesDisagree: it is not, or no sum tells.
+        EntriesDisagree: something else is wrong, or nothing tells what a damaged page held.
     """
-    file = evidence.file
-    assert file.refusal is not None
-    refusal = file.refusal
     is_ours = index_state in (IndexState.LEVEL, IndexState.BEHIND)
     sums = stored_sums(bookmarks) if is_ours else kept_sums(bookmarks, file.disk, file.full_count)
-    if not sums:
-        raise refusal
+    if file.refusal is not None and not sums and not options.past_damage:
+        raise file.refusal
     file.tables = bookmarks
-    file.load(go_on=options.go_on, sums=sums)
-    if options.judge is not None:
-        options.judge(evidence)
+    file.load(go_on=options.go_on, sums=sums, past_damage=options.past_damage)
 
 
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
@@ -431,7 +403,7 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence)
     # The bytes of damaged pages may be among those that the fingerprint is of; their tables have fitted.
     is_foreign = (
         fingerprint is not None
-        and not file.passed_over
+        and not file.damaged
         and not is_of_stream(fingerprint, header, file.disk.pread)
     )
     if is_foreign:  # unless it is the first page, by which a stream is known, that is damaged

@@ -41,13 +41,14 @@ from datastream.layout import (
     page_end,
     page_number_of,
 )
-from datastream.limits import (
-    BOOKMARK_SIZE_MAX,
-    CHECKPOINT_INTERVAL,
-    OPERATION_GROUP_BYTES_MAX,
-)
+from datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
 
 __all__ = ["OperationGroup", "WrittenGroup"]
+
+OPERATION_GROUP_BYTES_MAX = 5 << 28
+"""Bytes that the open operation and the sealed ones may hold in memory before they are committed (1.25 GiB).
+Padding counts: where no two entries fit on one page, it is as much as the entries."""
+
 
 # What `begin`, `begin_commit` and `end_commit` do for a single operation without asking the table every time.
 # They are called for each; to find a member in its class takes longer than to find a name.

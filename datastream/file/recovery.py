@@ -2,7 +2,7 @@
 
 Facts are computed once into five enums, then `RECOVERY` answers; exactly one row matches any combination.
 
-    file    is the header sound, is the file whole, do the entries lead to the header's totals
+    file    do the entries lead to the totals of the header, which `inspect_header` has found sound
     tail    is everything past `total_length` zero (our padding and unused pages are)
     index   whose entries the bookmark DB covers, and how many, compared with `total_entries`
     update  did a crash interrupt an update in place
@@ -31,16 +31,10 @@ __all__ = [
 
 
 class FileState(Enum):
-    """The first thing that is wrong with the file, or that nothing is."""
+    """The state of a file whose header page is sound."""
 
-    SHORTER_THAN_HEADER_PAGE = auto()
-    NOT_WHOLE_PAGES = auto()
-    WRONG_MAGIC = auto()
-    WRONG_PACKET_TYPE = auto()
-    WRONG_HEADER_SIZE = auto()
-    WRONG_STREAM_TYPE = auto()
-    TOTAL_LENGTH_OUT_OF_FILE = auto()
     ENTRIES_DISAGREE = auto()
+    """The entries do not lead to the header's totals."""
     CONSISTENT = auto()
 
 
@@ -120,7 +114,7 @@ class Row:
 
 
 _SOUND = frozenset({FileState.CONSISTENT})
-_FINISHABLE = frozenset({FileState.CONSISTENT, FileState.ENTRIES_DISAGREE})
+_ANY_FILE = frozenset(FileState)
 _ANY_TAIL = frozenset(TailState)
 _ANY_INDEX = frozenset(IndexState)
 _ZERO = frozenset({TailState.ZERO})
@@ -142,7 +136,7 @@ _TRIM_AND_REBUILD = (Action.CHECK_PAGES, Action.TRIM_TAIL, Action.REBUILD_BOOKMA
 
 RECOVERY: tuple[Row, ...] = (
     # A partial page is refused too: our own growth is one ftruncate, which a crash cannot cut.
-    Row("refuse", frozenset(FileState) - _SOUND, _ANY_TAIL, _ANY_INDEX, _DONE, _ANY_ACCESS, (Action.REFUSE,)),
+    Row("refuse", _ANY_FILE - _SOUND, _ANY_TAIL, _ANY_INDEX, _DONE, _ANY_ACCESS, (Action.REFUSE,)),
     # Its tail may be what was committed, and acknowledged. The operator chooses (`sluice repair`).
     Row("index knows more", _SOUND, _ANY_TAIL, _MORE, _DONE, _WRITE, (Action.REFUSE,)),
     Row("clean", _SOUND, _ZERO, _LEVEL, _DONE, _WRITE, ()),
@@ -155,20 +149,15 @@ RECOVERY: tuple[Row, ...] = (
     # when it is finished is refused then.
     Row(
         "update unfinished",
-        *(_FINISHABLE, _ANY_TAIL, _NO_MORE, _UNDONE, _WRITE),
+        *(_ANY_FILE, _ANY_TAIL, _NO_MORE, _UNDONE, _WRITE),
         (Action.FINISH_UPDATE, *_TRIM_AND_REBUILD),
     ),
     Row(
         "update unfinished, index knows more",
-        *(_FINISHABLE, _ANY_TAIL, _MORE, _UNDONE, _WRITE),
+        *(_ANY_FILE, _ANY_TAIL, _MORE, _UNDONE, _WRITE),
         (Action.REFUSE,),
     ),
-    Row("update unfinished, read only", _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _READ, (Action.REFUSE,)),
-    Row(
-        "update unfinished, unfit header",
-        *(frozenset(FileState) - _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _ANY_ACCESS),
-        (Action.REFUSE,),
-    ),
+    Row("update unfinished, read only", _ANY_FILE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _READ, (Action.REFUSE,)),
     # What lies past the end is never read, so it may stay.
     Row("read only", _SOUND, _ANY_TAIL, _LEVEL, _DONE, _READ, ()),
     # The index is a copy, so that nothing has to be checked first.

@@ -1,6 +1,6 @@
 """The stream file for readers: what is committed, where each entry lies, and whether entries fit the header.
 
-    inspect_header       every refusal that its header page decides (`header_check.py`)
+    inspect_header       every refusal that its header page decides
     StreamFile.load      page heads, the last page (a small file: every page); the last refusal
     StreamFile.*         reading: always of committed bytes, page-wise, from any thread
 
@@ -13,6 +13,7 @@ page's positions come from the `PageTables` beside the bookmarks; a page without
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,14 +23,20 @@ from datastream.errors import (
     BadEntryRange,
     EntriesDisagree,
     EntryNotFound,
+    NotWholePages,
+    ShorterThanHeaderPage,
     StreamChanged,
+    TotalLengthOutOfFile,
+    WrongHeaderSize,
+    WrongMagic,
+    WrongPacketType,
+    WrongStreamType,
 )
 from datastream.file.concurrent_changes import Changes
 from datastream.file.disk import Disk
 from datastream.file.fingerprint import fingerprint_of
-from datastream.file.page_index import PageIndex
+from datastream.file.page_index import NoPageTables, PageIndex, PageTable, PageTables
 from datastream.file.page_sums import PageSums, fits
-from datastream.file.page_tables import NoPageTables, PageTable, PageTables
 from datastream.file.pages import (
     PageFault,
     PageWalk,
@@ -43,24 +50,39 @@ from datastream.file.recovery import TailState
 from datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
+    HEADER_OFFSET,
     HEADER_PAGE_SIZE,
+    HEADER_SIZE,
+    MAGIC,
     PACKET_DATA,
+    PACKET_HEADER,
     PAGE_SIZE,
     Committed,
     Entry,
     StreamHeader,
     decode_entry,
+    decode_header,
     encode_header,
     page_end,
     page_number_of,
     page_start,
     pages_used,
 )
-from datastream.limits import FULL_CHECK_PAGES_MAX, READ_AHEAD_BYTES
 
-__all__ = ["StreamFile"]
+__all__ = ["StreamFile", "inspect_header"]
+
+_logger = logging.getLogger(__name__)
+
+FULL_CHECK_PAGES_MAX = 8
+"""Up to this many used data pages, opening walks every entry; above, page heads and the last page only.
+
+Walking a page takes about 3 ms with small entries, so 8 pages stay far below the 0.2 s opening may take."""
+READ_AHEAD_BYTES = 4_096
+"""First read of an iteration over entries; doubled with each further one, up to the rest of the page."""
 
 _Answer = TypeVar("_Answer")
+DAMAGED_PAGES_PASSED_MAX = 64
+"""Damaged pages that an opening passes over by their tables. A disk with more is not to be served from."""
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
 _COLUMNS_SLACK = 64 * 1024
 """Bytes read beyond the data that is wanted, for the heads and the last entry."""
@@ -71,6 +93,42 @@ def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> in
     if page_number + 1 >= pages_used(committed.total_length):
         return committed.total_entries
     return index.first_numbers[page_number + 1]
+
+
+def inspect_header(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
+    """Read the header page and check it against the file's size.
+
+    Args:
+        path: the file's name, for errors.
+        disk: the open file.
+        stream_type: what the header must say.
+
+    Raises:
+        StreamFileRefused: the class names the first thing that is wrong.
+
+    Source: docs/spec/stream-file.md section 1.5.
+    """
+    page, size = disk.pread(HEADER_OFFSET + HEADER_SIZE, 0), disk.size()
+    if size < HEADER_PAGE_SIZE:
+        raise ShorterThanHeaderPage(path, f"{size} bytes", f"at least {HEADER_PAGE_SIZE}, the header page")
+    if page[:HEADER_OFFSET] != MAGIC:
+        raise WrongMagic(path, repr(page[:HEADER_OFFSET]), repr(MAGIC))
+    fields = decode_header(page[HEADER_OFFSET:])
+    header = fields.header
+    rest = (size - HEADER_PAGE_SIZE) % PAGE_SIZE
+    if rest:
+        found = f"{size} bytes, {rest} after the last whole page"
+        raise NotWholePages(path, found, f"{HEADER_PAGE_SIZE} plus a multiple of {PAGE_SIZE}")
+    if fields.packet_type != PACKET_HEADER:
+        raise WrongPacketType(path, str(fields.packet_type), str(PACKET_HEADER))
+    if fields.header_size != HEADER_SIZE:
+        raise WrongHeaderSize(path, str(fields.header_size), str(HEADER_SIZE))
+    if header.stream_type != stream_type:
+        raise WrongStreamType(path, str(header.stream_type), str(stream_type))
+    if not HEADER_PAGE_SIZE <= header.total_length <= size:
+        expected = f"{HEADER_PAGE_SIZE} to {size}, the file's size"
+        raise TotalLengthOutOfFile(path, str(header.total_length), expected)
+    return header
 
 
 class StreamFile:
@@ -100,10 +158,8 @@ class StreamFile:
         """Whether pages are as they were written; looked at once the stream is open."""
         self.is_walked = False
         """Whether `load` walked every page."""
-        self.damaged: set[int] = set()
-        """Full pages that `load` could not follow and that do not fit their sums."""
-        self.passed_over: dict[int, PageTable] = {}
-        """What damaged full pages held, by their tables: `load` does not look at these pages."""
+        self.damaged: dict[int, PageTable | None] = {}
+        """Damaged full pages that `load` passed over, each with its table if that stands in for the page."""
 
     @property
     def committed(self) -> Committed:
@@ -118,13 +174,19 @@ class StreamFile:
         whole: bool = False,
         go_on: Callable[[], None] | None = None,
         sums: Mapping[bytes, bytes] | None = None,
+        past_damage: bool = False,
     ) -> None:
         """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
 
+        A full page that cannot be followed is `damaged` if it does not fit its checksum, or, with
+        `past_damage`, if its stored table fits the pages around it. Any other page refuses the file.
+
         Args:
-            whole: walk all pages of a large file, too.
+            whole: also walk all pages of a large file.
             go_on: called before each page that is walked; what it raises ends this.
-            sums: of full pages of this file, as are `tables`: a page that does not fit is `damaged`.
+            sums: checksums of full pages; those in `tables` belong to the same stream.
+            past_damage: trust the stored table of a damaged page; also walk page 0, by which an index knows
+                its stream.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
@@ -132,7 +194,6 @@ class StreamFile:
         self.index = PageIndex()
         self.refusal = None
         self.is_walked = False
-        self.damaged = set()
         total_length, total_entries = self.committed
         page_count = pages_used(total_length)
         if page_count == 0:
@@ -142,34 +203,46 @@ class StreamFile:
                     self.path, 0, total_length, found, f"0, as TotalLength is {total_length}"
                 )
             return
+        faults: dict[int, EntriesDisagree] = {}
         for page_number in range(page_count):
-            table = self.passed_over.get(page_number)
+            table = self.damaged.get(page_number)
             try:
                 number = self._check_page_head(page_number) if table is None else table.first_number
-            except EntriesDisagree:
+            except EntriesDisagree as fault:
                 table = self.tables.get_table(page_number)
-                if table is None or not self._is_damaged(page_number, sums):
+                if table is None:
                     raise
-                number = table.first_number
+                faults[page_number], number = fault, table.first_number
             self.index.add_page(page_number, number)
-        walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
-        for page_number in range(walk_from, page_count):
+        is_whole = whole or page_count <= FULL_CHECK_PAGES_MAX
+        to_walk = {*range(0 if is_whole else page_count - 1, page_count), *([0] if past_damage else [])}
+        for page_number in (*faults, *sorted(to_walk - faults.keys() - self.damaged.keys())):
             if go_on is not None:
                 go_on()
             try:
-                if page_number not in self.passed_over:
-                    walk = self.walk(page_number)
-            except EntriesDisagree:
-                if not self._is_damaged(page_number, sums):
+                if page_number in faults:
+                    raise faults[page_number]
+                walk = self.walk(page_number)
+            except EntriesDisagree as fault:
+                if not self._is_damaged(page_number, sums, past_damage=past_damage):
                     raise
+                _logger.error("%s: data page %d is damaged and not served: %s", self.path, page_number, fault)
         self.index.fill_page(page_count - 1, walk.checkpoints)
-        self.is_walked = walk_from == 0 and not (self.damaged or self.passed_over)
+        self.is_walked = is_whole and not self.damaged
 
-    def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None) -> bool:
-        """Note whether a page is full and does not fit its sum."""
-        if page_number < self.full_count and sums and fits(sums, page_number, self.disk) is False:
-            self.damaged.add(page_number)
-        return page_number in self.damaged
+    def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None, *, past_damage: bool) -> bool:
+        """Return whether a page that cannot be followed is a damaged full page; note it as `damaged`."""
+        if page_number >= self.full_count:
+            return False
+        table = self.tables.get_table(page_number)
+        is_damaged = bool(sums) and fits(sums or {}, page_number, self.disk) is False
+        if not is_damaged and past_damage and table is not None:
+            is_damaged = len(self.damaged) < DAMAGED_PAGES_PASSED_MAX and table.fits(
+                *self.index.first_numbers[page_number : page_number + 2]
+            )
+        if is_damaged:
+            self.damaged[page_number] = table
+        return is_damaged
 
     def load_index(self) -> None:
         """Learn the pages again, while readers go on with what was known of them.
@@ -178,7 +251,7 @@ class StreamFile:
             EntriesDisagree: as `load`.
         """
         fresh = StreamFile(self.path, self.disk, self.header(self.committed))
-        fresh.passed_over = self.passed_over
+        fresh.damaged = self.damaged
         fresh.load()
         self.index = fresh.index
         self.sums.cut(self.full_count)
@@ -301,7 +374,7 @@ class StreamFile:
         lead exactly to the end of the page's data. What lies between checkpoints is confirmed when used.
         """
         committed = self.committed
-        if page_number + 1 >= pages_used(committed.total_length) or page_number in self.passed_over:
+        if page_number + 1 >= pages_used(committed.total_length) or page_number in self.damaged:
             return None
         table = self.tables.get_table(page_number)
         first_number = index.first_numbers[page_number]

@@ -23,7 +23,7 @@ from typing import Literal, Protocol
 
 from datastream.errors import NotFoundError, PageDamaged
 from datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
-from datastream.limits import ANSWER_COPY_BYTES_MAX, BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
+from datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
 from datastream.protocol.packets import NOT_FOUND_ANSWER, encode_result
 
 __all__ = [
@@ -46,6 +46,9 @@ __all__ = [
     "StreamView",
     "encode_command",
 ]
+
+ANSWER_COPY_BYTES_MAX = 4_096
+"""A longer answer to Entry or Bookmark is sent from the file, so that not reading it holds no memory here."""
 
 OnCommandError = Literal["close", "keep"]
 _HEAD = struct.Struct(">QQ")

@@ -44,7 +44,7 @@ from datastream.errors import (
     StreamContradicts,
 )
 from datastream.layout import Entry, StreamHeader
-from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits
+from datastream.limits import FollowLimits
 
 __all__ = [
     "Address",
@@ -57,6 +57,9 @@ __all__ = [
     "StartAtBookmark",
     "Wait",
 ]
+
+COMPARED_ENTRIES_COUNT = 8
+"""Entries before the next one that are compared with the server's when one that follows connects."""
 
 Address = tuple[str, int]
 """Host and port of a server."""

@@ -31,9 +31,11 @@ from datastream.layout import (
     decode_header,
     encode_entry,
 )
-from datastream.limits import RESULT_TEXT_BYTES_MAX
 
 __all__ = ["NOT_FOUND_ANSWER", "Answer", "Packet", "PacketReader", "Result", "encode_result"]
+
+RESULT_TEXT_BYTES_MAX = 1_024
+"""Longest text of a Result that a client takes; the longest known has 18 bytes."""
 
 _RESULT_HEAD = struct.Struct(">BII")
 _PACKET_HEAD = struct.Struct(">BI")

@@ -26,26 +26,15 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
-from datastream.file.first_touch import FirstTouch
-from datastream.file.page_sums import this_thread
+from datastream.file.page_sums import PageState, PageSums, this_thread
 from datastream.file.streamer import DataStreamer
 from datastream.layout import page_end, page_number_of
-from datastream.limits import (
-    COMMANDS_PER_TURN,
-    LINGER_BYTES_MAX,
-    LINGER_FIRST_SECONDS,
-    LINGER_SECONDS,
-    LINGER_STALL_SECONDS,
-    RECEIVE_BYTES,
-    SEND_BYTES_PER_ROUND,
-    SEND_BYTES_PER_TURN,
-    SEND_BYTES_PER_TURN_MIN,
-    ServerLimits,
-)
+from datastream.limits import LINGER_SECONDS, RECEIVE_BYTES, ServerLimits
 from datastream.protocol.commands import (
     Close,
     CommandCore,
@@ -57,17 +46,147 @@ from datastream.protocol.commands import (
     StartStream,
     StopStream,
 )
-from datastream.server.live_tail import LiveTail
 
-__all__ = ["NO_CUT", "Connection", "ServerContext"]
+__all__ = [
+    "NO_CUT",
+    "Connection",
+    "FirstTouch",
+    "LiveTail",
+    "ServerContext",
+]
 
 _logger = logging.getLogger(__name__)
+
+CHECK_AHEAD_PAGES = 3
+"""Pages behind such a page that are checked with it: a client that takes history comes to them next."""
+CHECK_THREADS = 4
+"""Threads that check pages when a client first touches them: clients on so many pages that are only on a slow
+disk wait beside each other."""
+COMMANDS_PER_TURN = 32
+"""Commands of one client that are answered before the event loop turns to the others."""
+LINGER_BYTES_MAX = 1 << 16
+"""Bytes that a closing connection reads and drops in that time."""
+LINGER_FIRST_SECONDS = 0.02
+"""How soon a closing connection looks whether its client has everything; then twice as long, and so on."""
+LINGER_STALL_SECONDS = 60.0
+"""The write timeout of a closing connection when there is none otherwise."""
+SEND_BYTES_PER_ROUND = 24 << 20
+"""Bytes sent to all clients that take history, in turns; more clients get shorter turns. About 10 ms.
+
+With whole pages for each, a hundred clients that begin with history delayed live ones by 100 ms."""
+SEND_BYTES_PER_TURN = 1 << 20
+"""Bytes sent to one client at most before the event loop turns to the others: one data page."""
+SEND_BYTES_PER_TURN_MIN = 1 << 16
+"""The shortest turn; below it, taking turns would cost more than sending."""
+TAIL_BYTES_MAX = 1 << 16
+"""Live bytes up to this are read once for all clients that wait for them; more are sent from the file."""
+
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _INT = struct.Struct("i")
 _NONE = -1
 
 NO_CUT = 1 << 64
 """Greater than every offset."""
+
+WhenDone = Callable[[Exception | None], None]
+
+
+class LiveTail:
+    """What lies between the offsets of waiting clients and the committed length as of now."""
+
+    __slots__ = ("_ranges", "_streamer", "limit")
+
+    def __init__(self, streamer: DataStreamer) -> None:
+        self._streamer = streamer
+        self.limit = streamer.committed.total_length
+        """Offset where the committed bytes end."""
+        self._ranges: dict[int, tuple[int, bytes] | None] = {}
+
+    def after(self, position: int) -> tuple[int, bytes] | None:
+        """Return (offset, bytes) of all that a client at `position` lacks, or None: it should use `sendfile`.
+
+        The offset is `position`, or the start of the next page when what is between is padding.
+
+        Raises:
+            EntriesDisagree: the page is damaged.
+        """
+        try:
+            return self._ranges[position]
+        except KeyError:
+            found = self._ranges[position] = self._read(position)
+            return found
+
+    def _read(self, position: int) -> tuple[int, bytes] | None:
+        limit = self.limit
+        if position >= limit:
+            return None
+        page_number = page_number_of(position)
+        end = self._streamer.data_end(page_number, limit)
+        if position >= end:
+            position = page_end(page_number)
+            end = self._streamer.data_end(page_number + 1, limit) if position < limit else position
+        size = end - position
+        if end != limit or not 0 < size <= TAIL_BYTES_MAX:
+            return None
+        data = self._streamer.read_bytes(size, position)
+        return (position, data) if len(data) == size else None
+
+
+class FirstTouch:
+    """Has pages checked.
+
+    Args:
+        sums: of the stream.
+        loop: the event loop.
+    """
+
+    def __init__(self, sums: PageSums, loop: asyncio.AbstractEventLoop) -> None:
+        self._sums = sums
+        self._loop = loop
+        self._threads = ThreadPoolExecutor(CHECK_THREADS, "page-check")
+        self._waiting: dict[int, list[WhenDone]] = {}
+
+    def check(self, page_number: int, when_done: WhenDone) -> None:
+        """Check a page, and call back when that is done; the next pages follow.
+
+        Args:
+            page_number: of a page that is full.
+            when_done: is given why the page cannot be checked, None where it was.
+        """
+        self._begin(page_number).append(when_done)
+        for following in range(page_number + 1, page_number + 1 + CHECK_AHEAD_PAGES):
+            if self._sums.state(following) is PageState.UNKNOWN:
+                self._begin(following)
+
+    def _begin(self, page_number: int) -> list[WhenDone]:
+        waiting = self._waiting.get(page_number)
+        if waiting is None:
+            waiting = self._waiting[page_number] = []
+            self._threads.submit(self._check, page_number)
+        return waiting
+
+    def _check(self, page_number: int) -> None:
+        """Check a page, in a thread."""
+        failure: Exception | None = None
+        try:
+            self._sums.check(page_number)
+        except PageDamaged:
+            pass  # the sums know, and have logged it
+        except Exception as error:  # also a bug of ours: who waits is to hear of it
+            failure = error
+        try:
+            self._loop.call_soon_threadsafe(self._done, page_number, failure)
+        except RuntimeError:
+            _logger.debug("a check after the event loop has ended")
+
+    def _done(self, page_number: int, failure: Exception | None) -> None:
+        for when_done in self._waiting.pop(page_number, ()):
+            when_done(failure)
+
+    async def close(self) -> None:
+        """Forget who waits; return when no thread reads the stream any more."""
+        self._waiting.clear()
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
 
 @dataclass(slots=True)

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import resource
 
-from datastream.limits import SPARE_DESCRIPTORS
-
 __all__ = ["client_descriptors_end", "descriptors_max", "raise_descriptors_max"]
+
+SPARE_DESCRIPTORS = 64
+"""File descriptors that clients cannot have: for files, LevelDB, logs, and whoever else comes."""
 
 
 def descriptors_max() -> int | None:

@@ -40,9 +40,9 @@ from datastream.file.operation import OperationGroup
 from datastream.file.page_sums import PageSums
 from datastream.file.streamer import DataStreamer
 from datastream.layout import PAGE_SIZE, Committed, Entry, StreamHeader, page_start
-from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits, ServerLimits
+from datastream.limits import FollowLimits, ServerLimits
 from datastream.protocol.commands import OnCommandError
-from datastream.protocol.follow_core import Address
+from datastream.protocol.follow_core import COMPARED_ENTRIES_COUNT, Address
 from datastream.server.in_thread import finish, open_in_thread
 from datastream.server.server import StreamServer
 

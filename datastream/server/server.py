@@ -19,28 +19,34 @@ import threading
 from collections import deque
 
 from datastream.errors import AddressUnavailable
-from datastream.file.places import Places, party_of
 from datastream.file.streamer import DataStreamer
 from datastream.layout import Committed
-from datastream.limits import (
-    ACCEPT_BATCH_COUNT,
-    ACCEPT_PAUSE_SECONDS,
-    KEEPALIVE_PROBES,
-    KEEPALIVE_SECONDS,
-    LISTEN_BACKLOG_COUNT,
-    SPARE_DESCRIPTORS,
-    SWEPT_PER_TURN,
-    WAKES_PER_TURN,
-    ServerLimits,
-)
+from datastream.limits import ServerLimits
 from datastream.protocol.commands import OnCommandError
-from datastream.server.connection import NO_CUT, Connection, ServerContext
-from datastream.server.descriptors import client_descriptors_end, descriptors_max
-from datastream.server.live_tail import LiveTail
+from datastream.server.connection import NO_CUT, Connection, LiveTail, ServerContext
+from datastream.server.descriptors import SPARE_DESCRIPTORS, client_descriptors_end, descriptors_max
+from datastream.server.places import Places, party_of
 
 __all__ = ["StreamServer"]
 
 _logger = logging.getLogger(__name__)
+
+ACCEPT_BATCH_COUNT = 128
+"""Connections accepted before the event loop turns to the clients that are there."""
+ACCEPT_PAUSE_SECONDS = 0.5
+"""Pause when the process has no file descriptor left (EMFILE), instead of spinning."""
+KEEPALIVE_PROBES = 9
+"""Signs of life that may be missing before the connection counts as dead. go: 9."""
+KEEPALIVE_SECONDS = 15
+"""A silent client's host is asked for a sign of life after, and then every, 15 s. go: 15 s, by default."""
+LISTEN_BACKLOG_COUNT = 1_024
+"""Connections that the kernel holds until they are accepted."""
+SWEPT_PER_TURN = 2_048
+"""Clients whose timeouts are looked at before the event loop turns to other events; about 3 ms when all were
+sent something."""
+WAKES_PER_TURN = 512
+"""Clients woken by a commit before the event loop turns to commands and other sockets; about 5 ms."""
+
 _CLIENT_IS_GONE = frozenset(
     {
         *(errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT),

@@ -30,8 +30,7 @@ from datastream import DataStreamer
 from datastream.errors import StreamFileRefused
 from datastream.file.disk import RealDisk
 from datastream.file.file_system import flush_folder
-from datastream.file.header_check import inspect_header
-from datastream.file.streamfile import StreamFile
+from datastream.file.streamfile import StreamFile, inspect_header
 from datastream.layout import BOOKMARK_TYPE, HEADER_OFFSET, HEADER_SIZE, Entry, StreamHeader, decode_header
 from gateway.blocks.errors import ItemError
 from gateway.blocks.items import header_of

@@ -26,12 +26,12 @@ from typing import NamedTuple, Protocol
 
 from datastream import DataStreamer
 from datastream.errors import PageDamaged
+from datastream.file.disk import drop_cached
 from datastream.file.operation import OperationGroup
 from datastream.file.page_sums import PageState, this_thread
 from datastream.file.pages import PageFault
-from datastream.file.past_cache import drop_cached
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Committed, page_start
-from gateway.blocks.errors import BlockRefused, ItemError, LayoutError
+from gateway.blocks.errors import LayoutError
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from gateway.blocks.stream_layout import (
     BlockDecoder,
@@ -42,6 +42,7 @@ from gateway.blocks.stream_layout import (
     legacy_bookmark_of,
 )
 from gateway.logs import fields
+from gateway.store.stream_check import summary_of
 
 __all__ = ["BlocksOfPage", "PageBlocks", "PageBuilder", "root_of"]
 
@@ -244,41 +245,22 @@ class PageBlocks:
                 faults.append(_Fault(begun, entry.number + 1, str(error)))
                 break
             if stored is not None:
-                what = _what_is_wrong(stored, previous)
+                what = _fault_of(stored, previous)
                 if what is not None:
                     faults.append(_Fault(begun, entry.number + 1, what))
                 previous, begun = stored.root_hash, entry.number + 1
         return faults, begin, begun
 
 
-def _summary_of(number: int, items: tuple[bytes, ...]) -> BlockSummary:
-    """Hash a block.
-
-    Raises:
-        BlockRefused, ItemError: its items are not those of a block.
-        LayoutError: its header has another number.
-    """
-    hasher = BlockHasher()
-    hasher.add(items)
-    summary = hasher.finish()
-    if summary.number != number:
-        raise LayoutError(f"block {number}", f"the header of block {summary.number}", "its own")
-    return summary
-
-
-def _what_is_wrong(stored: StoredBlock, previous: bytes | None) -> str | None:
-    """Compare a block with the root hash in its end, and its link with the block before it."""
-    try:
-        summary = _summary_of(stored.number, stored.items)
-    except (BlockRefused, ItemError, LayoutError) as error:
-        return f"block {stored.number}: {error}"
-    if stored.root_hash not in (summary.root_hash, summary.root_hash_other_layout):
-        return (
-            f"block {stored.number}, whose items come to root hash {summary.root_hash.hex()[:16]}…, "
-            f"and whose end says {stored.root_hash.hex()[:16]}…"
-        )
+def _fault_of(stored: StoredBlock, previous: bytes | None) -> str | None:
+    """Return what is wrong with a block's number, root hash or link to the block before it."""
+    summary, problem = summary_of(stored)
+    if summary is None:
+        return problem
+    if summary.number != stored.number:
+        return f"block {stored.number}: the header of block {summary.number}"
     if previous is not None and summary.previous_root_hash != previous:
-        return f"block {stored.number}, which does not name the root hash of the block before it"
+        return f"block {stored.number}: it does not name the root hash of the block before it"
     return None
 
 
@@ -293,7 +275,11 @@ def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple
     Raises:
         BlockRefused, ItemError, LayoutError: the items are not those of that block.
     """
-    summary = _summary_of(number, items)
+    hasher = BlockHasher()
+    hasher.add(items)
+    summary = hasher.finish()
+    if summary.number != number:
+        raise LayoutError(f"block {number}", f"the header of block {summary.number}", "its own")
     if known is None:
         return summary.root_hash, summary
     if known not in (summary.root_hash, summary.root_hash_other_layout):

@@ -22,8 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from datastream.file.places import party_of
 from datastream.server.descriptors import client_descriptors_end
+from datastream.server.places import party_of
 from gateway.limits import STREAM_WINDOW_BYTES
 from gateway.logs import caused_by
 from gateway.transport.callers import Caller, enter, leave

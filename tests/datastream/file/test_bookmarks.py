@@ -16,10 +16,15 @@ import plyvel
 import pytest
 
 from datastream.errors import BookmarksUnavailable, CommitFailed, StreamInUse
-from datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, BookmarkIndex, bookmarks_folder
-from datastream.file.page_tables import PageTable
+from datastream.file.bookmarks import (
+    COVERED_KEY,
+    REBUILD_BATCH_BOOKMARKS,
+    STREAM_KEY,
+    BookmarkIndex,
+    bookmarks_folder,
+)
+from datastream.file.page_index import PageTable
 from datastream.file.streamer import DataStreamer
-from datastream.limits import REBUILD_BATCH_BOOKMARKS
 from tests.datastream.streams import commit
 
 OPEN_WITH_LEVELDB = """

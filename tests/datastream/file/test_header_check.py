@@ -6,7 +6,7 @@ import pytest
 
 from datastream import errors
 from datastream.errors import StreamFileRefused
-from datastream.file.header_check import inspect_header
+from datastream.file.streamfile import inspect_header
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, StreamHeader
 from tests.datastream.fake_disk import MemoryDisk
 from tests.datastream.file.test_streamfile import PATH, U64, Change, image, put

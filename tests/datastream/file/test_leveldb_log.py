@@ -7,7 +7,7 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from datastream.file.leveldb_log import has_hole, open_leveldb
+from datastream.file.bookmarks import has_hole, open_leveldb
 from datastream.file.streamer import DataStreamer
 from tests.datastream.streams import bookmark, commit
 

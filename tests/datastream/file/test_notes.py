@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datastream.errors import BookmarksUnavailable
-from datastream.file.notes import Notes
+from datastream.file.bookmarks import Notes
 
 
 class Database:

@@ -20,10 +20,10 @@ from datastream.file import bookmarks, opening
 from datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUMS_OF_KEY, TABLE_KEY, BookmarkIndex
 from datastream.file.disk import RealDisk
 from datastream.file.fingerprint import FINGERPRINT_SIZE
+from datastream.file.opening import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from datastream.file.streamer import DataStreamer
 from datastream.file.streamfile import StreamFile
 from datastream.layout import file_size_of, page_end, page_start
-from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import bookmark, change_database, commit, entries, names, operation, u64
 

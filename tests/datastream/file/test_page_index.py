@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from array import array
 
-from datastream.file.page_index import PageIndex
+from datastream.file.page_index import OFFSET_TABLES_MAX, PageIndex
 from datastream.layout import page_start
-from datastream.limits import OFFSET_TABLES_MAX
 
 
 def index_of(*first_numbers: int, tables_max: int = 10) -> PageIndex:

@@ -9,7 +9,7 @@ import plyvel
 import pytest
 
 from datastream.file.bookmarks import TABLE_KEY
-from datastream.file.page_tables import NoPageTables, PageTable, decode_table, encode_table
+from datastream.file.page_index import NoPageTables, PageTable, decode_table, encode_table
 from datastream.file.pages import PageWalk
 from datastream.file.streamer import DataStreamer
 from datastream.layout import PAGE_SIZE, Committed, page_start

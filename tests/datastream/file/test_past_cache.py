@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from datastream.file.disk import drop_cached, read_past_cache, write_past_cache
 from datastream.file.file_system import takes_direct_writes
-from datastream.file.past_cache import drop_cached, read_past_cache, write_past_cache
 
 SIZE = 8192
 

@@ -10,11 +10,10 @@ import pytest
 
 from datastream import errors
 from datastream.errors import StreamFileRefused
-from datastream.file.header_check import inspect_header
-from datastream.file.page_tables import NoPageTables
+from datastream.file.page_index import NoPageTables
 from datastream.file.recovery import TailState
 from datastream.file.streamer import DataStreamer
-from datastream.file.streamfile import StreamFile
+from datastream.file.streamfile import FULL_CHECK_PAGES_MAX, StreamFile, inspect_header
 from datastream.layout import (
     BOOKMARK_TYPE,
     HEADER_PAGE_SIZE,
@@ -27,7 +26,6 @@ from datastream.layout import (
     page_end,
     page_start,
 )
-from datastream.limits import FULL_CHECK_PAGES_MAX
 from tests.datastream.fake_disk import MemoryDisk
 from tests.datastream.streams import commit
 

@@ -12,16 +12,17 @@ import pytest
 
 from datastream.file.streamer import DataStreamer
 from datastream.layout import HEADER_PAGE_SIZE, PACKET_ANSWER, Entry, encode_entry, page_start
-from datastream.limits import (
+from datastream.limits import ServerLimits
+from datastream.protocol.commands import Command, OnCommandError, encode_command
+from datastream.protocol.packets import PacketReader, encode_result
+from datastream.server.connection import (
     SEND_BYTES_PER_ROUND,
     SEND_BYTES_PER_TURN,
     SEND_BYTES_PER_TURN_MIN,
-    ServerLimits,
+    Connection,
+    LiveTail,
+    ServerContext,
 )
-from datastream.protocol.commands import Command, OnCommandError, encode_command
-from datastream.protocol.packets import PacketReader, encode_result
-from datastream.server.connection import Connection, ServerContext
-from datastream.server.live_tail import LiveTail
 from tests.datastream.serving import Clock
 from tests.datastream.streams import commit
 

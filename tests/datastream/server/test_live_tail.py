@@ -6,8 +6,7 @@ from pathlib import Path
 
 from datastream.file.streamer import DataStreamer
 from datastream.layout import PAGE_SIZE, page_start
-from datastream.limits import TAIL_BYTES_MAX
-from datastream.server.live_tail import LiveTail
+from datastream.server.connection import TAIL_BYTES_MAX, LiveTail
 from tests.datastream.streams import commit
 
 

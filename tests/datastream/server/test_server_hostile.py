@@ -17,18 +17,18 @@ import pytest
 from datastream.errors import AddressUnavailable
 from datastream.file.streamer import DataStreamer
 from datastream.layout import Committed
-from datastream.limits import (
-    COMMANDS_PER_TURN,
-    KEEPALIVE_PROBES,
-    KEEPALIVE_SECONDS,
-    LINGER_BYTES_MAX,
-    LISTEN_BACKLOG_COUNT,
-    SPARE_DESCRIPTORS,
-    ServerLimits,
-)
+from datastream.limits import ServerLimits
 from datastream.server import connection as connection_module
 from datastream.server import server as server_module
-from datastream.server.server import StreamServer, format_address
+from datastream.server.connection import COMMANDS_PER_TURN, LINGER_BYTES_MAX
+from datastream.server.descriptors import SPARE_DESCRIPTORS
+from datastream.server.server import (
+    KEEPALIVE_PROBES,
+    KEEPALIVE_SECONDS,
+    LISTEN_BACKLOG_COUNT,
+    StreamServer,
+    format_address,
+)
 from tests.datastream.serving import Clock, ServerThread, has_ipv6, read_exactly, read_to_end
 from tests.datastream.streams import commit
 

@@ -1,4 +1,4 @@
-"""Tests of `datastream.file.places`: who gives way when all places are taken."""
+"""Tests of `datastream.server.places`: who gives way when all places are taken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datastream.file.places import Places, party_of
+from datastream.server.places import Places, party_of
 
 CROWD, LONER = "192.0.2.1", "192.0.2.2"
 
