@@ -110,7 +110,7 @@ def test_a_block_that_is_not_what_was_committed_makes_its_pages_bad(tmp_path: Pa
     drop_sums(folder)
     flip(folder, page, position)
     with opened(folder) as (ledger, _):
-        with pytest.raises(PageDamaged, match="block 14: root hash .* of its items"):
+        with pytest.raises(PageDamaged, match="block 14: root hash "):
             ledger.read_block(14)
         assert page in ledger.streamer.sums.bad
         assert ledger.read_block(30) is not None
