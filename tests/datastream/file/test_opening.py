@@ -247,22 +247,6 @@ def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(
     assert step_count >= 6
 
 
-def test_a_hole_in_the_log_of_the_database_costs_no_bookmark(path: Path) -> None:
-    """As a power failure may leave one: a page of it that was not written, and later ones that were."""
-    bookmark_count = 600
-    with DataStreamer.open(path) as streamer:
-        for number in range(bookmark_count):
-            commit(streamer, bookmark(number), flush=True)
-    (log,) = path.with_suffix(".db").glob("*.log")
-    with log.open("r+b") as file:
-        file.seek(2 * 4096)
-        file.write(bytes(4096))
-    assert log.stat().st_size > 4 * 4096
-    with DataStreamer.open(path) as streamer:
-        found = [streamer.get_bookmark(bookmark(number)[1]) for number in range(bookmark_count)]
-    assert found == list(range(bookmark_count))
-
-
 def test_a_new_stream_is_no_news_and_an_index_that_is_made_anew_is(
     path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
