@@ -21,7 +21,7 @@ DatastreamError
 │   ├── StreamFileUnavailable, StreamInUse, BookmarksUnavailable
 │   ├── CommitFailed, StreamChanged
 │   └── AddressUnavailable
-└── PeerError                 the other end of a connection
+└── RemoteError               the other end of a connection
     ├── ServerSpokeWrongly, ConnectionEnded
     ├── CommandRefused
     ├── ServerBehind, EntryOutOfOrder, StreamContradicts    said of a server that is followed

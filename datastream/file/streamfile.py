@@ -1,12 +1,12 @@
-"""The stream file for readers: what is committed, where each entry lies, and whether entries fit the header.
+"""The stream file for readers: its header, its committed entries and where each of them lies.
 
-    inspect_header       every refusal that its header page decides
+    inspect_header       every refusal that the header page decides
     StreamFile.load      page heads, the last page (a small file: every page); the last refusal
-    StreamFile.*         reading: always of committed bytes, page-wise, from any thread
+    StreamFile.*         reading committed bytes, from any thread
 
-Finding an entry: the page by its first number (binary search), the place on the page from the nearest of the
-remembered positions (one every 64 entries), from where the chain of lengths is followed to the next one. A
-page's positions come from the `PageTables` beside the bookmarks; a page without is walked once.
+To find an entry: a binary search by first numbers finds the page, the nearest checkpoint (one every 64
+entries) the place to start, and the chain of lengths leads from there to the next checkpoint. Checkpoints
+come from the `PageTables` beside the bookmarks; a page without them is walked once.
 
 `layout.py` shows the format; `appending.py` writes it.
 """
@@ -82,14 +82,14 @@ READ_AHEAD_BYTES = 4_096
 
 _Answer = TypeVar("_Answer")
 DAMAGED_PAGES_PASSED_MAX = 64
-"""Damaged pages that an opening passes over by their tables. A disk with more is not to be served from."""
+"""Most damaged pages that an opening passes over by their tables; do not serve from a disk with more."""
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
 _COLUMNS_SLACK = 64 * 1024
 """Bytes read beyond the data that is wanted, for the heads and the last entry."""
 
 
 def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> int:
-    """Return the number after that of a used page's last entry, as the next page or the header says it."""
+    """Return the number after a used page's last entry, by the next page or the header."""
     if page_number + 1 >= pages_used(committed.total_length):
         return committed.total_entries
     return index.first_numbers[page_number + 1]
@@ -132,7 +132,7 @@ def inspect_header(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
 
 
 class StreamFile:
-    """A stream file whose header is sound; `load` it before reading.
+    """A stream file with a sound header; `load` it before reading.
 
     Args:
         path: its name, for errors.
@@ -147,15 +147,15 @@ class StreamFile:
         self.system_id = header.system_id
         self.stream_type = header.stream_type
         self.totals: tuple[int, int] = (header.total_length, header.total_entries)
-        """What is committed, as `committed` tells it: swapped in one assignment."""
+        """The fields of `committed`, swapped in one assignment."""
         self.index = PageIndex()
         self.changes = Changes()
         self.refusal: EntriesDisagree | None = None
-        """Why opening would refuse the file, until it is known whether an unfinished update is the reason."""
+        """Why opening would refuse the file, unless an unfinished update or a damaged page is the reason."""
         self.tables: PageTables = NoPageTables()
-        """What earlier openings learned of pages; set once the folder beside the file is open."""
+        """Tables of pages from earlier openings; set once the folder beside the file is open."""
         self.sums = PageSums(self)
-        """Whether pages are as they were written; looked at once the stream is open."""
+        """Checksums of full pages, in use once the stream is open."""
         self.is_walked = False
         """Whether `load` walked every page."""
         self.damaged: dict[int, PageTable | None] = {}
@@ -163,7 +163,7 @@ class StreamFile:
 
     @property
     def committed(self) -> Committed:
-        """What is committed; made when asked for, which is less often than there are small commits."""
+        """The committed totals."""
         return Committed(*self.totals)
 
     # --- opening -----------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class StreamFile:
         return is_damaged
 
     def load_index(self) -> None:
-        """Learn the pages again, while readers go on with what was known of them.
+        """Load the pages anew, while readers continue with the old index.
 
         Raises:
             EntriesDisagree: as `load`.
@@ -262,7 +262,7 @@ class StreamFile:
         return max(pages_used(self.totals[0]) - 1, 0)
 
     def _check_page_head(self, page_number: int) -> int:
-        """Return the number of the page's first entry; it must follow from the page before."""
+        """Return the number of the page's first entry, which must fit the page before."""
         offset = page_start(page_number)
         head = self.disk.pread(ENTRY_HEAD_SIZE, offset)
         number: int
@@ -285,11 +285,11 @@ class StreamFile:
         return number
 
     def walk(self, page_number: int, *, is_checked: bool = True) -> PageWalk:
-        """Walk a used page, remember what was learned, and return it.
+        """Walk a used page, keep its table, and return the walk.
 
         Args:
             page_number: of the page.
-            is_checked: False takes one that is not as it was written, if its entries can be followed.
+            is_checked: False accepts a page with a wrong checksum if its entries can be followed.
 
         Raises:
             EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
@@ -321,26 +321,26 @@ class StreamFile:
         return walk
 
     def _note_fault(self, page_number: int, index: PageIndex, fault: PageFault) -> None:
-        """Have a full page not served whose entries cannot be followed, if the stream was not truncated."""
+        """Stop serving a full page whose entries cannot be followed, unless the stream was truncated."""
         with self.sums.lock, self.changes.lock:
             if self.index is index:
                 self.sums.found_fault(page_number, fault)
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read bytes of committed entries, each of them whole; of a page that was not checked, too."""
+        """Read bytes of committed entries, each of them whole; also of an unchecked page."""
         return self.changes.read(self.disk, size, offset)
 
     def read_checked(self, size: int, offset: int) -> bytes:
-        """Read the same of one page.
+        """Read the same from one page that passed its check.
 
         Raises:
-            PageDamaged: the page is not as it was written.
+            PageDamaged: the page does not fit its checksum.
         """
         self.sums.require(page_number_of(offset))
         return self.changes.read(self.disk, size, offset)
 
     def _read_whole(self, size: int, offset: int, number: int, *, is_checked: bool = True) -> bytes:
-        """Read as `read`, and refuse a file that ends before: somebody else has cut it.
+        """Read as `read`, and refuse a file that another program has cut.
 
         Args:
             number: of the entry at `offset`.
@@ -360,7 +360,7 @@ class StreamFile:
         raise EntriesDisagree(self.path, number, end, "the end of the file", expected)
 
     def _checkpoints(self, page_number: int, index: PageIndex) -> array[int]:
-        """Return the positions of a page's checkpoints: remembered, stored, or from a walk."""
+        """Return a page's checkpoints: from memory, stored, or from a walk."""
         table = index.table(page_number)
         if table is not None:
             return table
@@ -368,10 +368,10 @@ class StreamFile:
         return self.walk(page_number).checkpoints if stored is None else stored.checkpoints
 
     def _stored_table(self, page_number: int, index: PageIndex) -> PageTable | None:
-        """Take over the stored table of a full page; None without one that agrees with the page.
+        """Return the stored table of a full page; None without one that agrees with the page.
 
-        Believed is only what the page confirms: the numbers, and that the entries after the last checkpoint
-        lead exactly to the end of the page's data. What lies between checkpoints is confirmed when used.
+        The page must confirm the numbers, and its entries after the last checkpoint must lead exactly to the
+        end of its data. What lies between checkpoints is confirmed when used.
         """
         committed = self.committed
         if page_number + 1 >= pages_used(committed.total_length) or page_number in self.damaged:
@@ -396,7 +396,7 @@ class StreamFile:
         return table
 
     def tail_state(self) -> TailState:
-        """Look whether anything but zeros lies past `total_length`."""
+        """Return whether anything but zeros lies past `total_length`."""
         total_length = self.committed.total_length
         rest_end = page_end(page_number_of(total_length))
         rest = self.disk.pread(rest_end - total_length, total_length)
@@ -420,7 +420,7 @@ class StreamFile:
         return StreamHeader(self.version, self.system_id, self.stream_type, *committed)
 
     def length_without(self, number: int) -> int:
-        """Return `total_length` as it was when entry `number` was the next: the end of the one before."""
+        """Return the `total_length` of the stream before entry `number`: the end of the entry before it."""
         offset = self.offset_of(number)
         if offset == HEADER_PAGE_SIZE:
             return offset
@@ -430,7 +430,7 @@ class StreamFile:
         return self.data_end(page_number - 1, page_end(page_number - 1))
 
     def fingerprint_at(self, count: int) -> bytes:
-        """Return what ties an index of the first `count` entries to this stream.
+        """Return the fingerprint of the first `count` entries.
 
         Raises:
             EntryNotFound: there are fewer entries.
@@ -490,7 +490,7 @@ class StreamFile:
         return decode_entry(data, position)
 
     def read_with_event(self, number: int) -> tuple[Entry, Entry]:
-        """Return entry `number`, and the first after it that is no bookmark; without one, the last entry.
+        """Return entry `number`, and the first after it that is no bookmark, or else the last entry.
 
         Raises:
             EntryNotFound: there is no entry `number`.
@@ -515,10 +515,10 @@ class StreamFile:
         return first, entry
 
     def _settled(self, query: Callable[..., _Answer], *args: object) -> _Answer:
-        """Return the answer to a query, of a time in which the stream was not truncated.
+        """Return the answer to a query during which the stream was not truncated.
 
-        Else its bytes may be zeros, or of entries that took the place of others, and a sound file may look
-        damaged. A truncation replaces the index before it touches the bytes.
+        A truncation replaces the index before it touches the bytes. Behind it, bytes may be zeros or of other
+        entries, and a sound file may look damaged.
         """
         while True:
             index = self.index
@@ -542,7 +542,7 @@ class StreamFile:
         try:
             return self._find_on(page_number, number, committed, index)
         except EntriesDisagree:
-            # Perhaps only the positions that an earlier opening stored; a walk tells, and replaces them.
+            # Perhaps only the stored table is wrong; a walk tells, and replaces it.
             self.walk(page_number)
             return self._find_on(page_number, number, committed, index)
 
@@ -603,8 +603,8 @@ class StreamFile:
 
         Args:
             number: of the entry.
-            place: the index by which it was found, its offset, and the offset where its page's data ends. It
-                is looked for again when the stream was truncated since, or the page is at its end.
+            place: the index that found it, its offset, and where its page's data ends. It is looked up again
+                after a truncation, and at the end of a page.
             size_wanted: in bytes.
 
         Returns:
@@ -621,7 +621,7 @@ class StreamFile:
         """Return the types and the data of committed entries of one page, from entry `number` on.
 
         At least one entry; no further ones once their data has `size_wanted` bytes. For readers of many
-        entries, who would spend more on an object for each than on what is in it.
+        entries, to whom an object for each costs more than its data.
 
         Raises:
             EntryNotFound: there is no entry `number`.
@@ -649,7 +649,7 @@ class StreamFile:
         return types, column
 
     def boundary_from(self, offset: int) -> int:
-        """Return the first offset at or after `offset` where an entry begins, or where its page's data ends.
+        """Return the first offset from `offset` on where an entry begins or its page's data ends.
 
         Args:
             offset: of a committed byte, or where the data of a page or of the stream ends.

@@ -252,7 +252,7 @@ class FollowCore:
         """Take in that the attempt or the stream failed.
 
         Raises:
-            PeerError: the error itself, when every server of the list tells another stream.
+            RemoteError: the error itself, when every server of the list tells another stream.
         """
         if self._started_at is not None and now - self._started_at >= self._limits.steady_seconds:
             self._rounds = 0

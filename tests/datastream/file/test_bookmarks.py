@@ -572,7 +572,7 @@ def test_a_batch_that_was_refused_waits_again_behind_what_came_since() -> None:
     notes.put_all({b"a": b"1", b"b": b"1"})
     notes.add_to(Database())
     notes.put(b"b", b"2")
-    notes.take_back()
+    notes.roll_back()
     batch = Database()
     notes.add_to(batch)
     assert batch.values == {b"old": b"1", b"a": b"1", b"b": b"2"}

@@ -16,9 +16,9 @@ from datastream.limits import ServerLimits
 from datastream.protocol.commands import Command, OnCommandError, encode_command
 from datastream.protocol.packets import PacketReader, encode_result
 from datastream.server.connection import (
-    SEND_BYTES_PER_ROUND,
-    SEND_BYTES_PER_TURN,
-    SEND_BYTES_PER_TURN_MIN,
+    SEND_BYTES_PER_ITERATION,
+    SEND_BYTES_PER_SLOT,
+    SEND_BYTES_PER_SLOT_MIN,
     TAIL_BYTES_MAX,
     Connection,
     LiveTail,
@@ -373,14 +373,14 @@ def test_turns_get_shorter_with_more_clients_that_take_history(tmp_path: Path) -
             commit(streamer, *BIG)
             client = Client(streamer)
             context = client.context
-            assert context.turn_bytes() == SEND_BYTES_PER_TURN
+            assert context.slot_bytes() == SEND_BYTES_PER_SLOT
             await client.send(encode_command(Command.START, 1, 0))
             await client.until_blocked()
             assert context.writing_count == 1
             context.writing_count = 99
-            assert context.turn_bytes() == SEND_BYTES_PER_ROUND // 100
+            assert context.slot_bytes() == SEND_BYTES_PER_ITERATION // 100
             context.writing_count = 9_999
-            assert context.turn_bytes() == SEND_BYTES_PER_TURN_MIN
+            assert context.slot_bytes() == SEND_BYTES_PER_SLOT_MIN
             context.writing_count = 1
             client.connection.close()
             assert context.writing_count == 0
