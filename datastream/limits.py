@@ -1,4 +1,4 @@
-"""Every limit of the data streamer, with its unit, its reason and where it comes from.
+"""The limits that several modules share or an operator sets; other limits stand beside their use.
 
 `go:` marks the value of the Go reference server (docs/spec/stream-file.md section 4.5).
 """
@@ -48,7 +48,7 @@ ROOM_OPERATION_BYTES_MAX = 1 << 15
 """Larger commits write no zeros: their own bytes take longer than what that would save."""
 
 CHECKPOINT_INTERVAL = 64
-"""The offset of every 64th entry is remembered, so finding an entry walks at most 63 others. A power of 2."""
+"""Every 64th entry is a checkpoint, so finding an entry walks at most 63 others. A power of 2."""
 
 DATA_BETWEEN_BOOKMARKS_BYTES_MAX = 1 << 30
 """Bytes that `get_data_between_bookmarks` joins in memory (1 GiB)."""
@@ -62,13 +62,13 @@ BOOKMARK_SIZE_MAX = 16
 """Bytes. go: maxBookmarkLength = 16. Longer keys of the bookmark DB are ours (docs/spec/stream-file.md)."""
 
 TAIL_LOOKED_AT_BYTES_MAX = 256 << 20
-"""Bytes behind the header that opening walks to say what is there: some twenty pages a second of a cold disk.
-What one crash leaves is less (`gateway`: COMMIT_GROUP_BYTES_MAX)."""
+"""Bytes behind the header that opening walks, some twenty pages a second of a cold disk. One crash leaves
+less (`gateway`: COMMIT_GROUP_BYTES_MAX)."""
 
 PENDING_BOOKMARKS_MAX = 16_384
-"""Bookmarks of unflushed commits that wait in memory for one write batch to the DB.
+"""Bookmarks of unflushed commits that gather for one batch to the DB.
 
-The batch is written by a thread of its own while the next one gathers; at most twice as many in memory."""
+A thread writes the batch while the next one gathers, so memory holds at most twice as many."""
 
 # --- the TCP server --------------------------------------------------------------------------------------
 
@@ -86,17 +86,17 @@ class ServerLimits:
     """Limits of a `StreamServer` that its operator may set."""
 
     connections_max: int = 10_000
-    """Clients at once; one more is accepted and closed at once. go: maxConnections = 100."""
+    """Clients at once; one more is closed on arrival. go: maxConnections = 100."""
 
     write_timeout_seconds: float = 3.0
-    """A client that takes no byte for this long while some wait for it is closed; 0: never. go: 3 s, in which
-    the kernel takes no byte."""
+    """A client that takes none of its waiting bytes for this long is closed; 0: never. go: 3 s, in which the
+    kernel takes no byte."""
 
     inactivity_timeout_seconds: float = 120.0
-    """A client that neither sent nor took a byte for this long is closed; 0: never. go: 120 s."""
+    """A client that neither sends nor takes a byte for this long is closed; 0: never. go: 120 s."""
 
     sweep_interval_seconds: float = 5.0
-    """How often both timeouts are looked at; a quarter of the shorter timeout when that is less. go: 5 s."""
+    """How often timeouts are checked; at most a quarter of the shorter one. go: 5 s."""
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
@@ -119,16 +119,16 @@ class FollowLimits:
     """Limits of following a server: `StreamFollower`, `BlockingStreamFollower` and `Relay`."""
 
     backoff_first_seconds: float = 1.0
-    """Pause after every server of the list has failed once, and doubled each further time."""
+    """Pause after every server of the list has failed once; each further one doubles."""
 
     backoff_max_seconds: float = 30.0
-    """Longest pause. Each is shortened by up to a half, at random, so that not all clients come at once."""
+    """Longest pause. Each is shortened by up to a half at random, so that clients do not come at once."""
 
     answer_timeout_seconds: float = 10.0
-    """For connecting and for everything until the stream has started; then the server is left."""
+    """Time from connecting to the start of the stream; then the next server is tried."""
 
     steady_seconds: float = 30.0
-    """A stream that ran for this long begins the pauses anew when it ends, also when no entry came."""
+    """A stream that ran for this long resets the pauses, even without an entry."""
 
     def __post_init__(self) -> None:
         """Refuse values that mean nothing."""
