@@ -226,7 +226,9 @@ class StreamFile:
             except EntriesDisagree as fault:
                 if not self._is_damaged(page_number, sums, past_damage=past_damage):
                     raise
-                _logger.error("%s: data page %d is damaged and not served: %s", self.path, page_number, fault)
+                if past_damage:  # else its sum tells, and `PageSums.check` says so
+                    text = "%s: data page %d is damaged and not served: %s"
+                    _logger.error(text, self.path, page_number, fault)
         self.index.fill_page(page_count - 1, walk.checkpoints)
         self.is_walked = is_whole and not self.damaged
 
