@@ -1,4 +1,4 @@
-"""Errors of the data streamer. Their type says whose fault it is, their fields say what and where.
+"""The errors of the data streamer: the type says whose fault it is, the fields what and where.
 
 DatastreamError
 ├── MisuseError               the program called us wrongly
@@ -10,21 +10,21 @@ DatastreamError
 │   └── EventValueWrong
 ├── NotFoundError             EntryNotFound, BookmarkNotFound
 ├── EventMalformed            data that is not the event its type says
-├── StreamFileRefused         the file is not one that we may use
+├── StreamFileRefused         the file may not be used
 │   ├── ShorterThanHeaderPage, NotWholePages, WrongMagic, WrongPacketType, WrongHeaderSize
 │   ├── WrongStreamType, TotalLengthOutOfFile, UpdateUnfinished
 │   ├── HeaderBehind          something knows of more entries than the header
 │   └── EntriesDisagree       also raised when a damaged page is met later
-│       └── PageDamaged       of a page that is not as it was written
-├── PageUnchecked             of a thread that does not wait for a disk
+│       └── PageDamaged       a page does not fit its checksum
+├── PageUnchecked             for a thread that does not wait for a disk
 ├── EnvironmentFault          disk, locks, addresses
 │   ├── StreamFileUnavailable, StreamInUse, BookmarksUnavailable
 │   ├── CommitFailed, StreamChanged
 │   └── AddressUnavailable
-└── PeerError                 the other end of a connection
+└── RemoteError               the other end of a connection
     ├── ServerSpokeWrongly, ConnectionEnded
     ├── CommandRefused
-    ├── ServerBehind, EntryOutOfOrder, StreamContradicts    said of a server that is followed
+    ├── ServerBehind, EntryOutOfOrder, StreamContradicts    from a server that is followed
     └── EntryNotRelayed
 """
 
@@ -98,7 +98,7 @@ class DatastreamError(Exception):
 
 
 class MisuseError(DatastreamError):
-    """The program called the data streamer wrongly; nothing was changed."""
+    """A wrong call by the program; nothing was changed."""
 
 
 class _WrongState(MisuseError):
@@ -124,7 +124,7 @@ class NoOperationOpen(_WrongState):
 
 
 class OperationsNotCommitted(_WrongState):
-    """A call that changes what is committed, while sealed operations wait for their commit."""
+    """A change of committed entries while sealed operations wait for their commit."""
 
     state_text = "sealed operations wait for a commit; commit them or roll the group back first"
 
@@ -136,7 +136,7 @@ class CommitInProgress(_WrongState):
 
 
 class CommitBegun(_WrongState):
-    """A call that changes what is committed, while a commit that was begun is still to be finished."""
+    """A change of committed entries while a commit was begun and not finished."""
 
     state_text = "a commit was begun; finish it first"
 
@@ -148,7 +148,7 @@ class StreamClosed(_WrongState):
 
 
 class StreamReadOnly(_WrongState):
-    """A call that would change a stream that was opened for reading only."""
+    """A change of a stream that is open for reading only."""
 
     state_text = "the stream is open for reading only"
 
@@ -180,7 +180,7 @@ class BookmarkSizeWrong(MisuseError):
 
 
 class OperationTooLarge(MisuseError):
-    """The uncommitted operations would hold more memory than is allowed."""
+    """Uncommitted operations would exceed their memory."""
 
     def __init__(self, size: int, size_max: int) -> None:
         super().__init__(
@@ -254,7 +254,7 @@ class BookmarksReversed(MisuseError):
 
 
 class RangeTooLarge(MisuseError):
-    """A range whose joined data would need more memory than is allowed."""
+    """A range whose joined data would exceed its memory."""
 
     def __init__(self, from_number: int, to_number: int, size_max: int) -> None:
         super().__init__(f"data of entries {from_number} to {to_number}: more than {size_max} bytes")
@@ -278,7 +278,7 @@ class EventValueWrong(MisuseError):
 
 
 class NotFoundError(DatastreamError):
-    """What was asked for is not in the stream."""
+    """Something that is not in the stream."""
 
 
 class EntryNotFound(NotFoundError):
@@ -303,7 +303,7 @@ class BookmarkNotFound(NotFoundError):
 
 
 class StreamFileRefused(DatastreamError):
-    """The file is not a stream file that may be opened; it was not changed."""
+    """A file that may not be opened as a stream; it was not changed."""
 
     what: str = "file"
 
@@ -321,7 +321,7 @@ class ShorterThanHeaderPage(StreamFileRefused):
 
 
 class NotWholePages(StreamFileRefused):
-    """What follows the header page is not a whole number of data pages."""
+    """The file does not end with a whole data page."""
 
     what = "file size"
 
@@ -368,7 +368,7 @@ class EntriesDisagree(StreamFileRefused):
 
 
 class PageDamaged(EntriesDisagree):
-    """A full data page is not as it was written: none of it is served."""
+    """A damaged full page: none of it is served."""
 
     def __init__(
         self,
@@ -387,7 +387,7 @@ class PageDamaged(EntriesDisagree):
 
 
 class PageUnchecked(DatastreamError):
-    """A page was not checked since the stream was opened, and its reader does not wait for a disk."""
+    """An unchecked page whose reader does not wait for a disk."""
 
     def __init__(self, page_number: int) -> None:
         super().__init__(f"data page {page_number}: not checked yet")
@@ -395,13 +395,13 @@ class PageUnchecked(DatastreamError):
 
 
 class UpdateUnfinished(StreamFileRefused):
-    """A crash interrupted an update in place, and this opening may not write what is missing."""
+    """An interrupted update in place that a read-only opening cannot finish."""
 
     what = "update of an entry"
 
 
 class HeaderBehind(StreamFileRefused):
-    """The header counts fewer entries than something else knows of; what lies behind it may be committed."""
+    """A header that counts fewer entries than something else knows; those behind it may be committed."""
 
     what = "header"
 
@@ -410,7 +410,7 @@ class HeaderBehind(StreamFileRefused):
 
 
 class EventMalformed(DatastreamError):
-    """Data that is not the event that its entry's type says."""
+    """Data that is not the event of its entry's type."""
 
     def __init__(self, event: str, position: int, got: str, expected: str) -> None:
         super().__init__(f"event {event} at byte {position}: got {got}, expected {expected}")
@@ -424,7 +424,7 @@ class EventMalformed(DatastreamError):
 
 
 class EnvironmentFault(DatastreamError):
-    """Something around the program does not let it work."""
+    """A fault of disk, locks or addresses."""
 
 
 class StreamFileUnavailable(EnvironmentFault):
@@ -444,8 +444,8 @@ class StreamInUse(EnvironmentFault):
 
         Args:
             path: the stream file.
-            lock_path: the file whose lock it has; None: it has the stream file open for writing.
-            holder: which process that is, as far as is known.
+            lock_path: the file that it has locked; None: it has the stream file open for writing.
+            holder: the process, if known.
         """
         how = "which has it open for writing" if lock_path is None else f"lock {lock_path}"
         held = f", {holder}" if holder else ""
@@ -460,14 +460,14 @@ class BookmarksUnavailable(EnvironmentFault):
 
     def __init__(self, folder: Path | str, reason: str | Exception) -> None:
         words = reason.args[0] if isinstance(reason, Exception) and reason.args else reason
-        # LevelDB says what is wrong in bytes.
+        # LevelDB's messages are bytes.
         self.reason = words.decode("utf-8", "replace") if isinstance(words, bytes) else str(reason)
         super().__init__(f"{folder}: bookmark DB: {self.reason}")
         self.folder = folder
 
 
 class CommitFailed(EnvironmentFault):
-    """A commit failed before its commit point: the committed view is as it was, the group was dropped."""
+    """A commit that failed before its commit point: nothing was committed, the group was dropped."""
 
     def __init__(self, path: Path | str, step: str, os_error: OSError) -> None:
         super().__init__(f"{path}: commit failed at step {step}: {os_error.strerror or os_error}")
@@ -477,7 +477,7 @@ class CommitFailed(EnvironmentFault):
 
 
 class StreamChanged(EnvironmentFault):
-    """The place a reader had reached is gone, or its entry was updated under way: it must begin anew."""
+    """A truncation or update at a reader's place: it must begin anew."""
 
     def __init__(self, path: Path | str, offset: int) -> None:
         super().__init__(f"{path}: offset {offset}: the stream was truncated or updated there")
@@ -499,11 +499,11 @@ class AddressUnavailable(EnvironmentFault):
 
 
 class RemoteError(DatastreamError):
-    """The other end of a connection."""
+    """A fault of the other end of a connection."""
 
 
 class ServerSpokeWrongly(RemoteError):
-    """Bytes from a server that are not the protocol."""
+    """Bytes from a server that violate the protocol."""
 
     def __init__(self, what: str, got: str, expected: str) -> None:
         super().__init__(f"server: {what}: got {got}, expected {expected}")
@@ -531,7 +531,7 @@ class CommandRefused(RemoteError):
 
 
 class ServerBehind(RemoteError):
-    """A server that does not have yet what was handed over from another, or from it before."""
+    """A server that lacks entries which were handed over before."""
 
     def __init__(self, total_entries: int, number_next: int) -> None:
         super().__init__(f"server: has {total_entries} entries, but entry {number_next} is the next wanted")
@@ -540,7 +540,7 @@ class ServerBehind(RemoteError):
 
 
 class EntryOutOfOrder(RemoteError):
-    """A streamed entry that is not the next one: one was left out, or sent again."""
+    """A streamed entry that is not the next one."""
 
     def __init__(self, got: str, expected: str) -> None:
         super().__init__(f"server: streamed {got}, expected {expected}")
@@ -549,7 +549,7 @@ class EntryOutOfOrder(RemoteError):
 
 
 class EntryNotRelayed(RemoteError):
-    """An entry of the master that a relay cannot keep as it is."""
+    """An entry of the master that a relay cannot store."""
 
     def __init__(self, number: int, reason: str) -> None:
         super().__init__(f"server: entry {number} cannot be relayed: {reason}")
@@ -558,7 +558,7 @@ class EntryNotRelayed(RemoteError):
 
 
 class StreamContradicts(RemoteError):
-    """A server whose stream is another than the one that was followed until now."""
+    """A server with another stream than the one followed so far."""
 
     def __init__(self, what: str, got: str, expected: str) -> None:
         super().__init__(f"server: another stream: {what}: got {got}, expected {expected}")

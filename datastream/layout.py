@@ -65,7 +65,7 @@ ENTRY_HEAD_SIZE = 17
 DATA_SIZE_MAX = PAGE_SIZE - ENTRY_HEAD_SIZE
 BOOKMARK_TYPE = 0xB0
 NOT_FOUND_TYPE = 0xFFFF_FFFF
-"""Entry type of the answer to an Entry or Bookmark command that found nothing (docs/spec/stream-file.md)."""
+"""Entry type of the answer to a command that found nothing (docs/spec/stream-file.md)."""
 U64_MAX = (1 << 64) - 1
 
 PACKET_PADDING = 0
@@ -85,10 +85,10 @@ assert HEADER_OFFSET == 16
 
 
 class Committed(NamedTuple):
-    """What is in the stream. Both values change together, in one assignment."""
+    """The committed totals. Both values change together, in one assignment."""
 
     total_length: int
-    """Bytes of the file that are in use: header page, entries and padding."""
+    """Used bytes of the file: header page, entries and padding."""
     total_entries: int
     """Number of entries; also the number of the next one."""
 
@@ -121,13 +121,13 @@ class StreamHeader:
     stream_type: int
     """u64: 1 is the sequencer's stream."""
     total_length: int
-    """Bytes of the file that are in use, the header page included."""
+    """Used bytes of the file, the header page included."""
     total_entries: int
     """Number of committed entries."""
 
 
 class HeaderFields(NamedTuple):
-    """A header entry as it was read, with the two fields that must have one value."""
+    """A header entry as read, with its two constant fields."""
 
     packet_type: int
     header_size: int
@@ -181,7 +181,7 @@ def page_end(page_number: int) -> int:
 
 
 def page_number_of(offset: int) -> int:
-    """Return the number of the data page that the byte at `offset` is on; a page's end is on the next."""
+    """Return the data page of the byte at `offset`; a page's end is on the next page."""
     return (offset - HEADER_PAGE_SIZE) // PAGE_SIZE
 
 

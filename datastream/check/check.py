@@ -1,20 +1,18 @@
-"""Checking a whole stream: pages and their sums, entries, padding, the tail, and the bookmarks both ways.
+"""The check of a whole stream: pages and their sums, entries, padding, the tail, and the bookmarks both ways.
 
-Everything that is wrong is reported, not only the first: where the chain of entries breaks, it is taken up
-again at the next data page, which begins with an entry.
+It reports everything that is wrong: where the chain of entries breaks, it resumes at the next data page,
+which begins with an entry.
 
     severity   meaning
-    DAMAGE     committed bytes are not what they should be; nothing here can bring them back
-    FIXABLE    the index, or bytes that only the page cache still has: `repair` puts it right and loses
-               nothing committed
-    UNFINISHED what an interrupted program leaves, as a kill in a commit does: the next opening puts it right
+    DAMAGE     committed bytes are wrong, and nothing here can restore them
+    FIXABLE    the index is wrong, or only the page cache still has some bytes: `repair` loses nothing
+    committed UNFINISHED left by an interrupted program, as by a kill in a commit: the next opening recovers
     NOTE       allowed, and worth knowing
 
-Bookmarks are compared without holding them in memory: every bookmark entry of the stream must be in the
-index, with its own number or a higher one; every bookmark of the index must be an entry that was met with
-this number.
+Bookmarks are compared without holding them in memory: the index must have every bookmark entry of the stream,
+with its number or a higher one; every bookmark of the index must be an entry that was met with this number.
 
-Nothing is written: the file is opened so that it cannot be, the locks are shared, the index is a copy.
+Nothing is written: the file is opened for reading only, the locks are shared, the index is a copy.
 
 Source: docs/spec/stream-file.md sections 1 and 3.
 """
@@ -58,16 +56,19 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
-from datastream.limits import BOOKMARK_SIZE_MAX, CHECK_FINDINGS_MAX
+from datastream.limits import BOOKMARK_SIZE_MAX
 
 __all__ = ["CheckFinding", "CheckResult", "EntryVisitor", "Severity", "check_stream", "repair_stream"]
+
+CHECK_FINDINGS_MAX = 1_000
+"""Findings of each severity that a check keeps; further ones are counted."""
 
 _BLOCK_SIZE = 4096
 _ONLY_IN_MEMORY = "only in memory"
 
 
 class Severity(Enum):
-    """What a finding means."""
+    """The severity of a finding."""
 
     DAMAGE = "damage"
     FIXABLE = "fixable"
@@ -77,13 +78,13 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckFinding:
-    """One thing that is not as it should be."""
+    """One thing that is wrong or worth knowing."""
 
     severity: Severity
     what: str
-    """What was found and what was expected."""
+    """Found and expected."""
     offset: int | None = None
-    """Where in the file, in bytes."""
+    """In bytes from the beginning of the file."""
     number: int | None = None
     """The entry."""
 
@@ -98,25 +99,25 @@ class CheckFinding:
 
 
 class EntryVisitor(Protocol):
-    """Looks at the entries too, for what they mean."""
+    """Checks what entries mean, besides."""
 
     def entry(self, entry: Entry, offset: int) -> None:
         """Take the next entry."""
         ...
 
     def gap(self) -> None:
-        """Entries are missing here: what comes next does not follow what came before."""
+        """Note that entries are missing here."""
         ...
 
 
 @dataclass(slots=True)
 class CheckResult:
-    """What a check found."""
+    """The result of a check."""
 
     path: Path
     header: StreamHeader | None = None
     entry_count: int = 0
-    """Entries that were met."""
+    """Entries found."""
     bookmark_count: int = 0
     """Entries that are bookmarks."""
     page_count: int = 0
@@ -125,26 +126,26 @@ class CheckResult:
     unsummed_pages: list[int] = field(default_factory=list)
     """Full pages without a sum."""
     findings: list[CheckFinding] = field(default_factory=list)
-    """The first CHECK_FINDINGS_MAX of each severity: notes must not hide what is to be repaired."""
+    """The first CHECK_FINDINGS_MAX of each severity."""
     counts: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
-    """How many there are of each severity, those not kept too."""
+    """All findings by severity."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether nothing was found but notes, and what opening puts right."""
+        """Whether there are only notes, and what the next opening recovers."""
         return not (self.counts[Severity.DAMAGE] or self.counts[Severity.FIXABLE])
 
     def add(
         self, severity: Severity, what: str, *, offset: int | None = None, number: int | None = None
     ) -> None:
-        """Take in a finding."""
+        """Add a finding."""
         self.counts[severity] += 1
         if self.counts[severity] <= CHECK_FINDINGS_MAX:
             self.findings.append(CheckFinding(severity, what, offset, number))
 
 
 Progress = Callable[[int, int], None]
-"""Called with the pages that were checked and their total."""
+"""Called with the number of checked pages and of all pages."""
 
 
 def check_stream(
@@ -154,8 +155,8 @@ def check_stream(
 
     Args:
         path: the stream file.
-        visitor: is given every entry that can be read.
-        progress: is told how far it is.
+        visitor: gets every entry that can be read.
+        progress: called after each page.
 
     Raises:
         StreamFileUnavailable: the operating system refuses the file.
@@ -201,12 +202,12 @@ def _open_index(path: Path, result: CheckResult) -> BookmarkIndex | None:
 
 
 def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) -> bool:
-    """Report what the page cache holds and the disk does not: all else that is looked at comes from there.
+    """Report bytes that the page cache holds and the disk does not; all else is read from the cache.
 
-    A flush that failed leaves such bytes; they are lost with the next start of the machine.
+    A failed flush leaves such bytes; the next start of the machine loses them.
 
     Returns:
-        Whether the disk holds others, and not only zeros in their place.
+        Whether the disk holds other bytes, not only zeros.
     """
     cached = disk.pread(size, offset)
     on_disk = disk.read_past_cache(size + -size % _BLOCK_SIZE, offset)
@@ -237,7 +238,7 @@ def _compare_with_disk(disk: Disk, size: int, offset: int, result: CheckResult) 
 
 
 def _check_header(disk: Disk, result: CheckResult) -> StreamHeader | None:
-    """Report everything that is wrong with the header page; return a header that can be followed, or None."""
+    """Report everything wrong with the header page; return a usable header, or None."""
     size = disk.size()
     if size < HEADER_PAGE_SIZE:
         result.add(
@@ -276,7 +277,7 @@ def _check_header(disk: Disk, result: CheckResult) -> StreamHeader | None:
 
 
 class _Walk:
-    """Goes through all entries, and compares their bookmarks with the index on the way."""
+    """A walk over all entries that compares their bookmarks with the index."""
 
     def __init__(
         self,
@@ -294,17 +295,17 @@ class _Walk:
         self._result = result
         self._next_number = 0
         self._shift = 0
-        """How far the numbers of the last entries were off, so that one gap is reported once."""
+        """How far the last entry numbers were off, so that a gap is reported once."""
         covered = 0
         with contextlib.suppress(BookmarksUnavailable):
             covered = (index.covered or 0) if index is not None else 0
         self._covered = covered
         self._sums = {} if index is None else self._sums_of(index)
         self._met = bytearray(min(header.total_entries, self._end // ENTRY_HEAD_SIZE) // 8 + 1)
-        """A bit for each entry that the index points at and that is the bookmark."""
+        """A bit for each entry whose bookmark the index has with its number."""
 
     def run(self, progress: Progress) -> None:
-        """Walk every page, then look at the index from its side."""
+        """Walk every page, then check the index."""
         page_count = pages_used(self._end)
         self._result.page_count = page_count
         for page_number in range(page_count):
@@ -343,7 +344,7 @@ class _Walk:
             position += size
 
     def _sums_of(self, index: BookmarkIndex) -> dict[bytes, bytes]:
-        """Return the sums, as far as they are of this stream, as an opening finds that out."""
+        """Return the sums that belong to this stream, judged as an opening does."""
         with contextlib.suppress(BookmarksUnavailable):
             fingerprint = index.fingerprint
             if fingerprint is not None and not is_of_stream(fingerprint, self._header, self._disk.pread):
@@ -351,9 +352,9 @@ class _Walk:
         return stored_sums(index)
 
     def _check_sum(self, page_number: int, page: bytes, *, is_other: bool) -> None:
-        """Compare a full page with its sum; one without is noted at the end, for all together.
+        """Compare a full page with its sum; pages without one are noted together at the end.
 
-        What the disk holds counts (`is_other`: other bytes), but for what `repair` writes there.
+        The disk counts (`is_other`: it has other bytes), except for bytes that `repair` can write there.
         """
         fits = page_fits(self._sums, page_number, page)
         if fits is None:
@@ -364,7 +365,7 @@ class _Walk:
             self._result.add(Severity.DAMAGE, what, offset=page_start(page_number), number=self._next_number)
 
     def _judge(self, page: bytes, position: int, end: int) -> tuple[str | None, int, int]:
-        """Return (what is wrong with the head, size, entry type)."""
+        """Return (fault of the head or None, size, entry type)."""
         if end - position < ENTRY_HEAD_SIZE:
             return f"{end - position} bytes, too few for an entry", 0, 0
         packet_type, size, entry_type, _ = ENTRY_HEAD.unpack_from(page, position)
@@ -375,13 +376,13 @@ class _Walk:
         return None, size, entry_type
 
     def _take(self, page: bytes, position: int, size: int, entry_type: int, start: int) -> None:
-        """Take in an entry whose head is possible; its number may still be wrong."""
+        """Process an entry with a possible head; its number may be wrong."""
         number: int = ENTRY_HEAD.unpack_from(page, position)[3]
         shift = number - self._next_number
         if shift and shift != self._shift:
             self._report(f"entry number {number}, expected {self._next_number}", start + position)
         elif shift:
-            self._next_number = number  # a second one that is off as far: entries are missing before
+            self._next_number = number  # a second one equally off: entries are missing before
             shift = 0
         self._shift = shift
         number = self._next_number
@@ -400,7 +401,7 @@ class _Walk:
             self._visitor.gap()
 
     def _take_up_again(self, page_number: int) -> None:
-        """Go on with the number that the next page begins with, if it begins with a possible one."""
+        """Continue with the first number of the next page, if that is possible."""
         start = page_start(page_number + 1)
         if start + ENTRY_HEAD_SIZE > self._end:
             return
@@ -433,7 +434,7 @@ class _Walk:
             self._met[number >> 3] |= 1 << (number & 7)
 
     def _check_index(self, index: BookmarkIndex) -> None:
-        """Look at the index from its side: how far it goes, and whether all it holds is in the stream."""
+        """Check how far the index goes, and whether the stream has all its bookmarks."""
         result, total_entries = self._result, self._header.total_entries
         try:
             covered, fingerprint = index.covered, index.fingerprint
@@ -468,7 +469,7 @@ class _Walk:
             result.add(Severity.FIXABLE, str(error))
 
     def _knows_more(self, index: BookmarkIndex, fingerprint: bytes | None) -> bool:
-        """Return whether an index that is ahead of the header is of this stream (`evidence.py`)."""
+        """Return whether an index that is ahead of the header belongs to this stream (`evidence.py`)."""
         if index.was_opened_by_another:
             return False
         size = self._disk.size()
@@ -494,15 +495,15 @@ def _check_tail(disk: Disk, header: StreamHeader, result: CheckResult) -> None:
 
 
 def repair_stream(path: Path, result: CheckResult) -> list[str]:
-    """Put right what loses nothing committed; return what was done, one line each.
+    """Repair what loses nothing committed; return a line for each action.
 
     Args:
         path: the stream file.
-        result: of `check_stream`; nothing is done when it has damage, because an index made of damaged
-            entries would lack what they held.
+        result: of `check_stream`; with damage nothing is done, as an index of damaged entries would be
+            incomplete.
 
     Raises:
-        StreamInUse: somebody has the stream open.
+        StreamInUse: another opener has the stream.
         DatastreamError: it cannot be opened or written.
     """
     to_do = result.counts[Severity.FIXABLE] + result.counts[Severity.UNFINISHED] + len(result.unsummed_pages)
@@ -525,7 +526,7 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
     done = []
     with DataStreamer.open(path, stream_type=result.header.stream_type) as streamer:
         entry_count = streamer.committed.total_entries
-        # The check has found nothing wrong with any entry, so that each page is what its sum is to say.
+        # The check found every entry sound, so the pages are what their sums shall say.
         for page_number in result.unsummed_pages:
             streamer.sums.adopt(page_number, streamer.read_bytes(PAGE_SIZE, page_start(page_number)))
         for finding in result.findings:
@@ -546,7 +547,7 @@ def repair_stream(path: Path, result: CheckResult) -> list[str]:
 
 
 def _write_only_copy(path: Path, offset: int) -> str:
-    """Write a data page from memory where the disk has lost bytes of it; return what was done.
+    """Write a data page from memory to a disk that has lost bytes of it; return what was done.
 
     Raises:
         StreamFileUnavailable: the disk refuses, or holds other bytes.

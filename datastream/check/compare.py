@@ -1,11 +1,11 @@
-"""Comparing two streams: are the data pages the same bytes, up to the end of the shorter one?
+"""The comparison of two streams: their data pages, byte by byte, up to the end of the shorter one.
 
-Streams that hold the same entries in the same order have the same data pages, whoever wrote them, so that a
-client can carry its entry number from one server to another. The header page is compared only where clients
-look: version, system id and stream type.
+Streams with the same entries in the same order have the same data pages, whoever wrote them, so a client can
+take its entry number from one server to another. Of the header page only version, system id and stream type
+are compared, which clients look at.
 
-Only committed bytes are read, below the length that each header gave first; so both may be in use. A header
-that gives a length outside its file is refused: nothing can be said of bytes that are not there.
+Only bytes below the length that each header gave first are read, so both streams may be in use. A header
+with a length outside its file is refused.
 
 Source: docs/spec/stream-file.md section 1; docs/spec/block-layout.md.
 """
@@ -49,11 +49,11 @@ class Difference:
     """The first place where two streams differ."""
 
     offset: int
-    """Of the first byte that differs, in both files."""
+    """Of the first different byte, in both files."""
     entry_number: int | None
-    """Of the entry that it belongs to in the first stream; None where its page cannot be followed so far."""
+    """The entry of that byte in the first stream; None if its page cannot be followed."""
     what: str
-    """What is there in each."""
+    """The contents of each."""
 
     def __str__(self) -> str:
         entry = "" if self.entry_number is None else f", entry {self.entry_number}"
@@ -62,14 +62,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of comparing two streams."""
+    """The result of a comparison."""
 
     headers: tuple[StreamHeader, StreamHeader]
-    """As they were read first."""
+    """As read first."""
     compared_length: int
-    """Both were compared up to this offset: the shorter one's committed length."""
+    """The shorter committed length, up to which both were compared."""
     difference: Difference | None
-    """The first difference; None: there is none."""
+    """The first difference; None without one."""
 
     @property
     def is_equal(self) -> bool:
@@ -85,7 +85,7 @@ def compare_streams(
     Args:
         path: the one stream file.
         other_path: the other.
-        progress: is told how many of how many pages are done.
+        progress: called with the number of compared pages and of all pages.
 
     Raises:
         StreamFileUnavailable: the operating system refuses a file.
@@ -104,7 +104,7 @@ def compare_streams(
             pages = [
                 _read(disk, size, start, each) for disk, each in zip(disks, (path, other_path), strict=True)
             ]
-            # Files that were cut short meanwhile are not equal where both end.
+            # Files that were cut meanwhile are not equal where both end.
             if pages[0] != pages[1] or len(pages[0]) < size:
                 difference = _page_difference(pages[0], pages[1], start)
                 break
@@ -161,7 +161,7 @@ def _header_difference(header: StreamHeader, other: StreamHeader) -> Difference 
 
 def _page_difference(page: bytes, other: bytes, start: int) -> Difference:
     """Find the first byte that differs, and the entry that it belongs to."""
-    # Bytes past a file's end do not compare: one that ends before the other is a difference there.
+    # A file that ends before the other differs there.
     short = min(len(page), len(other))
     at = next((position for position in range(short) if page[position] != other[position]), short)
     shown = [f"{each[at]:#04x}" if at < len(each) else "the end of the file" for each in (page, other)]
@@ -169,7 +169,7 @@ def _page_difference(page: bytes, other: bytes, start: int) -> Difference:
 
 
 def _entry_at(page: bytes, at: int) -> int | None:
-    """Return the number of the entry that holds a position of a page; None if the way there is broken."""
+    """Return the number of the entry at a position of a page; None if the page cannot be followed."""
     position = 0
     while position + ENTRY_HEAD_SIZE <= len(page):
         packet_type, size, _, number = ENTRY_HEAD.unpack_from(page, position)

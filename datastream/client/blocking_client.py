@@ -18,21 +18,24 @@ import time
 from collections.abc import Iterator
 
 from datastream.layout import Entry, StreamHeader
-from datastream.limits import (
-    CLIENT_KEEPALIVE_IDLE_SECONDS,
-    CLIENT_KEEPALIVE_INTERVAL_SECONDS,
-    CLIENT_KEEPALIVE_PROBES_COUNT,
-    CLIENT_READ_BYTES,
-)
 from datastream.protocol.commands import COMMANDS, Command, encode_command
 from datastream.protocol.inbox import Inbox, answered_entry, answered_header
 from datastream.protocol.packets import Packet
 
 __all__ = ["BlockingStreamClient", "iter_entries", "keep_alive"]
 
+CLIENT_KEEPALIVE_IDLE_SECONDS = 30
+"""Silence before the first keepalive probe."""
+CLIENT_KEEPALIVE_INTERVAL_SECONDS = 10
+"""Time between keepalive probes."""
+CLIENT_KEEPALIVE_PROBES_COUNT = 3
+"""Unanswered probes that break the connection, about a minute in all."""
+CLIENT_READ_BYTES = 1 << 18
+"""Bytes that a client reads from its socket at once."""
+
 
 def keep_alive(sock: socket.socket) -> None:
-    """Have the kernel notice when the server's machine is gone: an idle stream would wait for ever."""
+    """Have the kernel notice a dead server: an idle stream would wait for ever."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, CLIENT_KEEPALIVE_IDLE_SECONDS)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, CLIENT_KEEPALIVE_INTERVAL_SECONDS)
@@ -40,12 +43,12 @@ def keep_alive(sock: socket.socket) -> None:
 
 
 class BlockingStreamClient:
-    """The same verbs without asyncio.
+    """A client without asyncio.
 
     Args:
         host: of the server.
         port: of the server.
-        stream_type: that every command names.
+        stream_type: named in every command.
         timeout_seconds: for connecting and for each wait for bytes; None waits for ever.
 
     Raises:
@@ -74,12 +77,12 @@ class BlockingStreamClient:
         self._socket.close()
 
     def set_timeout(self, timeout_seconds: float | None) -> None:
-        """Wait so long for bytes from now on; None waits for ever."""
+        """Set the timeout of each wait for bytes; None waits for ever."""
         self._deadline = None
         self._socket.settimeout(timeout_seconds)
 
     def set_deadline(self, deadline: float) -> None:
-        """Wait until then at most, however often bytes come, and until `set_timeout` is called.
+        """Set a time up to which all waits for bytes end, until `set_timeout` is called.
 
         Args:
             deadline: in seconds, as `time.monotonic` counts them.
@@ -87,7 +90,7 @@ class BlockingStreamClient:
         self._deadline = deadline
 
     def shut_down(self) -> None:
-        """End the connection from another thread: a call that waits for bytes raises ConnectionEnded."""
+        """End the connection from another thread: a waiting call raises ConnectionEnded."""
         with contextlib.suppress(OSError):  # it is closed already
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -96,11 +99,11 @@ class BlockingStreamClient:
         return answered_header(self._query(Command.HEADER, None))
 
     def entry(self, number: int) -> Entry:
-        """Return an entry; EntryNotFound when there is none of that number."""
+        """Return an entry; raise EntryNotFound without one."""
         return answered_entry(self._query(Command.ENTRY, number), number)
 
     def bookmark(self, bookmark: bytes) -> Entry:
-        """Return the first entry after a bookmark that is not one; BookmarkNotFound when it is unknown."""
+        """Return the first entry after a bookmark that is none itself; raise BookmarkNotFound without one."""
         return answered_entry(self._query(Command.BOOKMARK, bookmark), bookmark)
 
     def start(self, number: int) -> None:
@@ -114,13 +117,13 @@ class BlockingStreamClient:
         self._inbox.is_streaming = True
 
     def stop(self) -> list[Entry]:
-        """End streaming; return the entries that came before the server's Result and were not taken."""
+        """End streaming; return the entries that arrived and were not taken."""
         self._command(Command.STOP, None)
         self._inbox.is_streaming = False
         return self._inbox.take_entries()
 
     def receive(self) -> list[Entry]:
-        """Return the streamed entries that have come, waiting for at least one; empty after Stop.
+        """Return the streamed entries that have arrived, at least one; empty after Stop.
 
         Raises:
             ConnectionEnded: the server closed the connection.
@@ -159,7 +162,7 @@ class BlockingStreamClient:
 
 
 def iter_entries(host: str, port: int, from_entry: int = 0, stream_type: int = 1) -> Iterator[Entry]:
-    """Yield the entries of a server from `from_entry` on, then live ones as they come; waits for ever.
+    """Yield the entries of a server from `from_entry` on, live ones too; never ends by itself.
 
     Closing the iterator closes the connection.
 

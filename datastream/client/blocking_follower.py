@@ -1,4 +1,4 @@
-"""`BlockingStreamFollower`: as `follower.py`, without asyncio.
+"""`BlockingStreamFollower`: a follower without asyncio.
 
     with BlockingStreamFollower([("10.0.0.1", 6900), ("10.0.0.2", 6900)], from_entry=0) as follower:
         for entry in follower:
@@ -35,14 +35,14 @@ class BlockingStreamFollower(FollowerBase):
         servers: (host, port) of each server that has the stream, in the order of preference.
         from_entry: the first entry; None begins with the first live one.
         from_bookmark: begin with this bookmark's entry instead.
-        stream_type: that every command names.
-        limits: pauses and times.
+        stream_type: named in every command.
+        limits: backoff and timeouts.
         sleep: pauses for so many seconds; None waits for `stop` at the same time.
         now, rng: a clock in seconds, a number from 0 to 1 (tests).
 
     Raises:
-        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, when no server of the list has
-            the stream; see the table in `following.py`. Everything else is tried again.
+        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, if no server of the list has
+            the stream; see the table in `follow_core.py`. Everything else is retried.
     """
 
     def __init__(
@@ -71,11 +71,11 @@ class BlockingStreamFollower(FollowerBase):
         self.close()
 
     def __iter__(self) -> BlockingStreamFollower:
-        """Return self: a second loop goes on where the first was left."""
+        """Return self: a second loop continues the first."""
         return self
 
     def __next__(self) -> Entry:
-        """Return the next entry, as soon as there is one."""
+        """Return the next entry."""
         while not self._pending:
             if self._stopped.is_set():
                 raise StopIteration
@@ -85,13 +85,13 @@ class BlockingStreamFollower(FollowerBase):
     def run(self, on_entry: Callable[[Entry], object]) -> None:
         """Call `on_entry` with every entry, until `stop`.
 
-        What it raises ends the run; `number_next` is then the entry after the one it was called with.
+        An exception of `on_entry` ends the run; `number_next` is then the entry after its argument.
         """
         for entry in self:
             on_entry(entry)
 
     def stop(self) -> None:
-        """End the iteration, after what has been received; may be called from any thread."""
+        """End the iteration behind what was received; any thread."""
         self._stopped.set()
         client = self._client
         if client is not None:
@@ -104,7 +104,7 @@ class BlockingStreamFollower(FollowerBase):
         self._disconnect()
 
     def _receive(self) -> Sequence[Entry]:
-        """Return entries, or none after a step on the way to them."""
+        """Receive entries, or connect and return none."""
         try:
             if self._client is None:
                 self._reach()
@@ -129,7 +129,7 @@ class BlockingStreamFollower(FollowerBase):
             client.close()
 
     def _reach(self) -> None:
-        """Do the core's next step; after a Connect that succeeds, the server streams."""
+        """Do the core's next step; after a successful Connect the server streams."""
         step = self._core.next_step()
         if isinstance(step, Wait):
             _logger.info("next attempt in %.1f s", step.seconds)
@@ -146,7 +146,7 @@ class BlockingStreamFollower(FollowerBase):
             client.close()
             raise
         self._client = client
-        if self._stopped.is_set():  # `stop` came before it could see the client
+        if self._stopped.is_set():  # `stop` came before it saw the client
             client.shut_down()
 
     def _start(self, client: BlockingStreamClient) -> None:

@@ -6,8 +6,8 @@
         async for entry in client.entries():
             ...
 
-A thin shell around `inbox.py`. `follower.py` reconnects by itself; `blocking_client.py` has the same verbs
-without asyncio.
+A thin shell around `inbox.py`. `follower.py` reconnects; `blocking_client.py` has the same verbs without
+asyncio.
 
 Source: docs/spec/stream-file.md sections 2 and 4.
 """
@@ -19,9 +19,8 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Generator
 
-from datastream.client.blocking_client import keep_alive
+from datastream.client.blocking_client import CLIENT_READ_BYTES, keep_alive
 from datastream.layout import Entry, StreamHeader
-from datastream.limits import CLIENT_READ_BYTES
 from datastream.protocol.commands import COMMANDS, Command, encode_command
 from datastream.protocol.inbox import Inbox, answered_entry, answered_header
 from datastream.protocol.packets import Packet
@@ -30,7 +29,7 @@ __all__ = ["StreamClient"]
 
 
 class _Connecting:
-    """What `StreamClient.connect` returns: the client when awaited, or an asynchronous context with it."""
+    """The result of `StreamClient.connect`: await it, or use it as an asynchronous context."""
 
     def __init__(self, host: str, port: int, stream_type: int) -> None:
         self._host = host
@@ -49,9 +48,9 @@ class _Connecting:
 
     async def _connect(self) -> StreamClient:
         reader, writer = await asyncio.open_connection(self._host, self._port, limit=CLIENT_READ_BYTES)
-        # uvloop gives a stand-in with the same methods.
+        # uvloop returns a stand-in with the same methods.
         sock: socket.socket = writer.get_extra_info("socket")
-        with contextlib.suppress(OSError):  # the server has closed it already; the first command will tell
+        with contextlib.suppress(OSError):  # closed by the server already; the first command will tell
             keep_alive(sock)
         return StreamClient(reader, writer, self._stream_type)
 
@@ -70,7 +69,7 @@ class StreamClient:
 
     @classmethod
     def connect(cls, host: str, port: int, stream_type: int = 1) -> _Connecting:
-        """Connect to a server: `await` it, or use it with `async with`; OSError when it cannot be reached."""
+        """Connect to a server, with `await` or `async with`; raise OSError if it cannot be reached."""
         return _Connecting(host, port, stream_type)
 
     async def __aenter__(self) -> StreamClient:
@@ -94,11 +93,11 @@ class StreamClient:
         return answered_header(await self._query(Command.HEADER, None))
 
     async def entry(self, number: int) -> Entry:
-        """Return an entry; EntryNotFound when there is none of that number."""
+        """Return an entry; raise EntryNotFound without one."""
         return answered_entry(await self._query(Command.ENTRY, number), number)
 
     async def bookmark(self, bookmark: bytes) -> Entry:
-        """Return the first entry after a bookmark that is not one; BookmarkNotFound when it is unknown."""
+        """Return the first entry after a bookmark that is none itself; raise BookmarkNotFound without one."""
         return answered_entry(await self._query(Command.BOOKMARK, bookmark), bookmark)
 
     async def start(self, number: int) -> None:
@@ -112,13 +111,13 @@ class StreamClient:
         self._inbox.is_streaming = True
 
     async def stop(self) -> list[Entry]:
-        """End streaming; return the entries that came before the server's Result and were not taken."""
+        """End streaming; return the entries that arrived and were not taken."""
         await self._command(Command.STOP, None)
         self._inbox.is_streaming = False
         return self._inbox.take_entries()
 
     async def receive(self) -> list[Entry]:
-        """Return the streamed entries that have come, waiting for at least one; empty after Stop.
+        """Return the streamed entries that have arrived, at least one; empty after Stop.
 
         Cancelling it loses nothing.
 

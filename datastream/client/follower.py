@@ -1,11 +1,11 @@
-"""`StreamFollower`: the entries of a stream, one after the other, across connections and servers (asyncio).
+"""`StreamFollower`: the entries of a stream across connections and servers (asyncio).
 
     async with StreamFollower([("10.0.0.1", 6900), ("10.0.0.2", 6900)], from_entry=0) as follower:
         async for entry in follower:
             ...
 
-It reconnects by itself, with growing pauses, and goes on with the entry after the last one it handed over.
-A thin shell: `following.py` decides.
+It reconnects with backoff, and continues after the last entry that it handed over. A thin shell:
+`follow_core.py` decides.
 
 Source: docs/spec/stream-file.md section 2; datastream/README.md, "Following, and the relay".
 """
@@ -37,14 +37,14 @@ class StreamFollower(FollowerBase):
         servers: (host, port) of each server that has the stream, in the order of preference.
         from_entry: the first entry; None begins with the first live one.
         from_bookmark: begin with this bookmark's entry instead.
-        stream_type: that every command names.
-        limits: pauses and times.
+        stream_type: named in every command.
+        limits: backoff and timeouts.
         known, identity: what servers must agree with, as in `FollowCore`.
         sleep, now, rng: pauses in seconds, a clock in seconds, a number from 0 to 1 (tests).
 
     Raises:
-        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, when no server of the list has
-            the stream; see the table in `following.py`. Everything else is tried again.
+        StreamContradicts, CommandRefused, ServerSpokeWrongly: while iterating, if no server of the list has
+            the stream; see the table in `follow_core.py`. Everything else is retried.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class StreamFollower(FollowerBase):
         await self.close()
 
     def __aiter__(self) -> StreamFollower:
-        """Return self: a second loop goes on where the first was left."""
+        """Return self: a second loop continues the first."""
         return self
 
     async def __anext__(self) -> Entry:
-        """Return the next entry, as soon as there is one. Cancelling it loses nothing."""
+        """Return the next entry. Cancelling loses nothing."""
         while not self._pending:
             entries = await self.receive()
             if not entries:
@@ -91,13 +91,13 @@ class StreamFollower(FollowerBase):
 
     @property
     def is_connected(self) -> bool:
-        """Whether a server streams to us."""
+        """Whether a server streams to this follower."""
         return self._client is not None
 
     async def run(self, on_entry: Callable[[Entry], object]) -> None:
         """Call `on_entry` with every entry, until `close`; when it returns an awaitable, await it.
 
-        What it raises ends the run; `number_next` is then the entry after the one it was called with.
+        An exception of `on_entry` ends the run; `number_next` is then the entry after its argument.
         """
         async for entry in self:
             result = on_entry(entry)
@@ -105,10 +105,7 @@ class StreamFollower(FollowerBase):
                 await result
 
     async def reach(self) -> StreamHeader:
-        """Return the header of a server that streams to us, as of the time of connecting, once there is one.
-
-        Its entries wait for `receive`. Must not be called after `close`.
-        """
+        """Wait until a server streams, and return its header as of the connection. Not after `close`."""
         while self._client is None or self.header is None:
             try:
                 await self._reach()
@@ -117,9 +114,9 @@ class StreamFollower(FollowerBase):
         return self.header
 
     async def receive(self) -> Sequence[Entry]:
-        """Return the next entries that have come, at least one; empty after `close`.
+        """Return the next entries, at least one; empty after `close`.
 
-        They count as handed over. Cancelling it loses nothing.
+        They count as handed over. Cancelling loses nothing.
         """
         while not self._closed:
             if self._pending:
@@ -132,7 +129,7 @@ class StreamFollower(FollowerBase):
                     continue
                 entries, wrong = self._core.accept(await self._client.receive())
                 if wrong is not None:
-                    self._pending.extend(entries)  # which are kept when the next line is cancelled
+                    self._pending.extend(entries)  # kept if the next line is cancelled
                     await self._failed(wrong)
                 elif entries:
                     return entries
@@ -141,17 +138,17 @@ class StreamFollower(FollowerBase):
         return []
 
     async def give_back(self, number: int, error: Exception) -> None:
-        """Take back what was handed over from entry `number` on, and get it again after a pause.
+        """Continue from entry `number` after a pause: the caller could not keep the entries from there on.
 
         Args:
-            error: why the caller could not keep it.
+            error: why not.
         """
         self._pending.clear()
         self._core.resume_at(number)
         await self._failed(error)
 
     async def close(self) -> None:
-        """Close the connection and end the iteration; what was received and not handed over is dropped."""
+        """Close the connection, end the iteration, and drop what was not handed over."""
         self._closed = True
         self._pending.clear()
         if self._pause is not None:
@@ -170,7 +167,7 @@ class StreamFollower(FollowerBase):
             await client.close()
 
     async def _reach(self) -> None:
-        """Do the core's next step; after a Connect that succeeds, the server streams."""
+        """Do the core's next step; after a successful Connect the server streams."""
         step = self._core.next_step()
         if isinstance(step, Wait):
             _logger.info("next attempt in %.1f s", step.seconds)
@@ -184,7 +181,7 @@ class StreamFollower(FollowerBase):
                 await client.close()
                 raise
         self._client = client
-        if self._closed:  # meanwhile, and nobody would close this connection
+        if self._closed:  # meanwhile
             await self._disconnect()
 
     async def _wait(self, seconds: float) -> None:

@@ -1,13 +1,13 @@
-"""Typed events: what the entries of a zkEVM stream mean, in both generations, to bytes and back. Pure.
+"""The typed events of zkEVM streams, of both generations, to bytes and back. Pure.
 
     event = decode_event(entry.type, entry.data)          # L2Block(number=7, ...), or RawEvent(type, data)
     streamer.add_stream_entry(entry_type_of(event), encode_event(event))
 
-Nothing is lost: `encode_event(decode_event(t, data)) == data` for every data. What is of an unknown type, or
-has fields that we do not know, or is not in the canonical encoding, becomes a `RawEvent` with its bytes.
+Nothing is lost: `encode_event(decode_event(t, data)) == data` for every data. An unknown type, unknown
+fields or a non-canonical encoding become a `RawEvent` with the bytes.
 
-The generations are told apart by their bytes, when the caller does not say which it is: the original's
-layouts have exact sizes, and what has such a size is hardly ever a message as well.
+If the caller does not name the generation, the bytes tell it: the original's layouts have exact sizes, and
+data of such a size are hardly ever a message as well.
 
 Source: docs/spec/stream-file.md section 5.
 """
@@ -58,7 +58,7 @@ class Generation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RawEvent:
-    """An entry whose meaning is not known."""
+    """An entry of unknown meaning."""
 
     type: int
     """Entry type."""
@@ -69,15 +69,15 @@ Event = NetworkEvent | OriginalEvent | RawEvent
 
 
 def decode_event(entry_type: int, data: bytes, generation: Generation | None = None) -> Event:
-    """Return what an entry says.
+    """Return the event of an entry.
 
     Args:
         entry_type: of the entry; 0xb0 is a bookmark.
         data: of the entry.
-        generation: None takes the one whose encoding the bytes have, and never raises.
+        generation: None takes the one that the bytes fit, and never raises.
 
     Raises:
-        EventMalformed: of a known type of that generation, but not such an event.
+        EventMalformed: a known type of that generation with other data.
     """
     match generation:
         case Generation.NETWORK:
@@ -89,7 +89,7 @@ def decode_event(entry_type: int, data: bytes, generation: Generation | None = N
             event = decode(entry_type, data)
         except EventMalformed:
             continue
-        # A bookmark of the demo app may have any first byte. Only those that are known are told by it.
+        # A bookmark of the demo app may have any first byte; only known ones identify it.
         is_guess = isinstance(event, OriginalBookmark) and event.type not in set(OriginalBookmarkType)
         if not isinstance(event, RawEvent) and not is_guess:
             return event
@@ -97,7 +97,7 @@ def decode_event(entry_type: int, data: bytes, generation: Generation | None = N
 
 
 def event_of(entry: Entry, generation: Generation | None = None) -> Event:
-    """Return what an entry says; as `decode_event`."""
+    """Return the event of an entry; as `decode_event`."""
     return decode_event(entry.type, entry.data, generation)
 
 

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class BatchType(IntEnum):
-    """How a batch came to be; other values may come and stay numbers."""
+    """The origin of a batch; unknown values stay numbers."""
 
     UNSPECIFIED = 0
     REGULAR = 1
@@ -44,7 +44,7 @@ class BatchType(IntEnum):
 
 
 class BookmarkType(IntEnum):
-    """What a bookmark marks; other values may come and stay numbers."""
+    """The kind of a bookmark; unknown values stay numbers."""
 
     UNSPECIFIED = 0
     BATCH = 1

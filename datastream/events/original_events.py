@@ -44,7 +44,7 @@ _U32 = struct.Struct(">I")
 
 
 class OriginalBookmarkType(IntEnum):
-    """What a bookmark marks."""
+    """The kind of a bookmark."""
 
     L2_BLOCK = 0
     BATCH = 1

@@ -1,4 +1,4 @@
-"""The sanity check of a stream: entries, blocks, batches and their bookmarks follow each other. Pure.
+"""The sanity check of a stream: the order of entries, blocks, batches and their bookmarks. Pure.
 
 | what | rule |
 |---|---|
@@ -8,7 +8,7 @@
 | batch | the same, where batches are marked by events (current network) |
 | bookmark | of a block or batch: the number of its last one plus 1, or the same again for a batch |
 
-The first of each kind is taken as it is. After a finding, the check goes on from what it found.
+The first of each kind is accepted. After a finding, the check continues from what it found.
 
 Source: zkevm-data-streamer README, "DATASTREAM CLI DEMO APP".
 """
@@ -35,18 +35,18 @@ _ORIGINAL_MARKS = {OriginalBookmarkType.BATCH: _BATCH, OriginalBookmarkType.L2_B
 
 
 class SanityCheck:
-    """Takes entries and says what is wrong with their order."""
+    """A check of the order of entries."""
 
     def __init__(self) -> None:
         self.entry_count = 0
         self.finding_count = 0
         self._last: dict[str, int] = {}
-        """What was seen last: "entry", "block", "batch", and bookmarks of blocks and batches."""
+        """The last number of each kind: "entry", "block", "batch", and bookmarks of blocks and batches."""
         self._open: dict[str, int | None] = {}
-        """The block and the batch that are open; no key before the first."""
+        """The open block and batch; no key before the first."""
 
     def feed(self, entry: Entry) -> list[str]:
-        """Take in the next entry; return a line for each thing that is wrong with it."""
+        """Check the next entry; return a line for each fault."""
         findings = [
             f"entry {entry.number}: {text}"
             for text in (
@@ -88,7 +88,7 @@ class SanityCheck:
         return [*findings, *self._follow(what, number)]
 
     def _end(self, what: str, number: int) -> list[str]:
-        # The stream may be read from the middle of a block: the first end is taken as it is.
+        # The stream may be read from mid-block, so the first end is accepted.
         is_first = what not in self._open
         expected = self._open.get(what)
         self._open[what] = None

@@ -1,20 +1,20 @@
-"""A stretch of a stream file past its end, mapped into memory: to write there is a copy, not a system call.
+"""A window of a stream file past its end, mapped into memory: a small commit is a copy, not a system call.
 
     file     ... | data page                                        | ...
                  | entries | total_length                           |
                         | window, at most APPEND_WINDOW_BYTES |          moves on when the end has passed it
 
-Nothing else that a small commit needs takes as long as a system call. A copy into a mapped page is in the
-page cache, as after `pwrite`: it survives the end of this process, `pread` and `sendfile` see it, and
-`fdatasync` writes it. What a copy cannot do is refuse: where `pwrite` would raise OSError, it ends the
-process (SIGBUS). So a page is mapped only when nothing is left that could go wrong:
+In a small commit the system call takes longest. A copy into a mapped page is in the page cache, as after
+`pwrite`: it survives the end of this process, `pread` and `sendfile` see it, and `fdatasync` writes it. But a
+copy cannot fail: where `pwrite` would raise OSError, it ends the process (SIGBUS). So a page is mapped only
+when nothing can go wrong:
 
-  - it has its room on the disk (`fallocate`), on a file system that overwrites a page where it is;
-  - it is in memory, has been made writable there (MADV_POPULATE_WRITE), and stays (`mlock`);
-  - whoever cuts the file, or makes a hole in it, forgets the window before.
+  - it has its blocks on the disk (`fallocate`), on a file system that overwrites in place;
+  - it is in memory, writable (MADV_POPULATE_WRITE), and stays there (`mlock`);
+  - whoever cuts the file or punches a hole in it forgets the window first.
 
-Where one of these is not to be had, there is no window, and `pwrite` does the work. A window ends with its
-data page, so that no page of the file beyond the one in use looks written.
+Otherwise there is no window, and `pwrite` does the work. A window ends with its data page, so no page beyond
+the one in use looks written.
 
 Source: mmap(2), madvise(2), mlock(2), fallocate(2).
 """
@@ -29,19 +29,24 @@ from collections.abc import Callable
 
 from datastream.file.file_system import EXT, TMPFS, file_system_of
 from datastream.layout import page_end, page_number_of
-from datastream.limits import APPEND_WINDOW_BYTES
 
 __all__ = ["AppendWindow"]
 
 _logger = logging.getLogger(__name__)
+
+APPEND_WINDOW_BYTES = 1 << 18
+"""Bytes of a window. They are locked in memory, and 8 MiB is the usual limit there (RLIMIT_MEMLOCK).
+
+Making a window takes about 0.3 ms; a larger one saves nothing measurable."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _KEEP_SIZE = 0x01
 """FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
 _MADV_POPULATE_WRITE = 23
 """Of <asm-generic/mman-common.h>, since Linux 5.14."""
 _OVERWRITING = (EXT, TMPFS)
-"""Others may need new room to write a page again, which a full disk does not have: btrfs and ZFS always, XFS
-for a file that was copied by reference."""
+"""Other file systems may allocate to overwrite a page, which a full disk refuses: btrfs and ZFS always, XFS
+after a copy by reference."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -50,8 +55,8 @@ class AppendWindow:
     """Writes past the end of one stream file.
 
     Args:
-        fd: of the file, open for reading and writing; it stays the caller's.
-        write_otherwise: takes (data, offset) of what cannot go through a window.
+        fd: of the file, open for reading and writing; the caller closes it.
+        write_otherwise: writes (data, offset) that cannot go through a window.
     """
 
     __slots__ = ("_fd", "_is_possible", "_map", "_size", "_start", "_write_otherwise")
@@ -60,21 +65,21 @@ class AppendWindow:
         self._fd = fd
         self._write_otherwise = write_otherwise
         self._is_possible: bool | None = None
-        """None until it was asked for the first time."""
+        """None until the first write."""
         self._map: mmap.mmap | None = None
         self._start = 0
         self._size = 0
 
     @property
     def range(self) -> tuple[int, int]:
-        """Where the window begins and ends, in bytes from the beginning of the file; empty without one."""
+        """Start and end offset of the window; empty without one."""
         return self._start, self._start + self._size
 
     def write(self, data: Bytes, offset: int) -> None:
-        """Write all of `data` at `offset`, past the end of the stream, through the window where that can be.
+        """Write all of `data` at `offset` past the end of the stream, through the window if possible.
 
         Raises:
-            OSError: it cannot, and `write_otherwise` failed.
+            OSError: `write_otherwise` failed.
         """
         position = offset - self._start
         end = position + len(data)
@@ -86,14 +91,14 @@ class AppendWindow:
             self._write_otherwise(data, offset)
 
     def forget(self) -> None:
-        """Give the window up; the next write makes another."""
+        """Drop the window; the next write makes another."""
         if self._map is not None:
             self._map.close()
             self._map = None
             self._size = 0
 
     def _move(self, offset: int, size: int) -> bool:
-        """Make a window that begins with the block of `offset`; return whether `size` bytes fit in it."""
+        """Make a window from the block of `offset` on; return whether `size` bytes fit in it."""
         if self._is_possible is None:
             self._is_possible = hasattr(_libc, "fallocate") and file_system_of(self._fd) in _OVERWRITING
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
@@ -104,7 +109,7 @@ class AppendWindow:
         try:
             self._map = _map_range(self._fd, start, end - start)
         except OSError as error:
-            # For good: the disk is full, no more memory may be locked, or the kernel is too old.
+            # For good: the disk is full, memory cannot be locked, or the kernel is too old.
             _logger.info("appending without a window from offset %d on: %s", offset, error)
             self._is_possible = False
             return False
@@ -113,16 +118,16 @@ class AppendWindow:
 
 
 def _map_range(fd: int, start: int, size: int) -> mmap.mmap:
-    """Map a range of a file so that writing to it cannot fail.
+    """Map a range of a file so that writes to it cannot fail.
 
     Raises:
-        OSError: no room on the disk, too much locked memory, or a kernel that does not know how.
+        OSError: no room on the disk, too much locked memory, or too old a kernel.
     """
     _check(_libc.fallocate(fd, _KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(size)))
     mapped = mmap.mmap(fd, size, mmap.MAP_SHARED, offset=start)
     try:
         mapped.madvise(_MADV_POPULATE_WRITE)
-        # Last: locking pages that are not there yet has them read first.
+        # Last: locking absent pages would read them first.
         _check(_libc.mlock(ctypes.c_void_p(_address_of(mapped)), ctypes.c_size_t(size)))
     except OSError:
         mapped.close()
@@ -131,12 +136,12 @@ def _map_range(fd: int, start: int, size: int) -> mmap.mmap:
 
 
 def _address_of(mapped: mmap.mmap) -> int:
-    """Return where in memory a range is mapped."""
+    """Return the address of a mapped range."""
     return ctypes.addressof(ctypes.c_char.from_buffer(mapped))
 
 
 def _check(status: int) -> None:
-    """Raise OSError for a call of the C library that failed."""
+    """Raise OSError for a failed call of the C library."""
     if status:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

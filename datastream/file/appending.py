@@ -35,8 +35,8 @@ from typing import NoReturn
 from datastream.errors import CommitFailed
 from datastream.file.disk import Disk
 from datastream.file.operation import OperationGroup, WrittenGroup
+from datastream.file.page_index import PageTable
 from datastream.file.page_sums import RunningSum
-from datastream.file.page_tables import PageTable
 from datastream.file.streamfile import StreamFile
 from datastream.layout import (
     HEADER_OFFSET,

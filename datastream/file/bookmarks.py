@@ -1,22 +1,20 @@
-"""The bookmark index: a LevelDB folder beside the stream file, with both locks (`folder_lock.py`).
+"""The bookmark index: a LevelDB folder beside the stream file, under both locks (`folder_lock.py`).
 
     key 1 to 16 bytes              value u64 big-endian: number of the newest entry with that bookmark
     key COVERED_KEY (22 B)         value u64 big-endian: how many entries of the stream this index covers
-    key STREAM_KEY (25 B)          value: which stream they are of (`fingerprint.py`)
-    key TABLE_KEY, u64 (26 B)      value: what was learned of the data page of that number (`page_tables.py`)
+    key STREAM_KEY (25 B)          value: fingerprint of these entries (`fingerprint.py`)
+    key TABLE_KEY, u64 (26 B)      value: the table of the data page of that number (`page_index.py`)
     key SUM_KEY, u64 (24 B)        value: the checksum of that data page (`page_sums.py`)
-    key SUMS_OF_KEY (23 B)         value: that of STREAM_KEY, from the last batch of who knows of checksums
+    key SUMS_OF_KEY (23 B)         value: that of STREAM_KEY, from the last program that knew checksums
     key ANOTHER_KEY (24 B)         value: empty; a Go program had the folder open since the last batch
     key UPDATE_KEY (24 B)          value: an update in place that is under way (`updating.py`)
 
 Invariants
-  - It is an index: what it lacks is added from the stream, and what it says is checked against the stream.
-  - A batch holds its bookmarks, the new count of covered entries, and whose they are: all or nothing
-    is there. The last may be missing, or be of fewer entries, where another program wrote. The index
-    may lag behind the stream; what it does not have yet is found in memory, at most twice
-    PENDING_BOOKMARKS_MAX bookmarks.
-  - A stream that is open for reading only has a copy of the folder, made under shared locks; nothing is
-    written to the folder itself.
+  - What the index lacks is added from the stream; what it says is checked against the stream.
+  - A batch is atomic: bookmarks, the count of covered entries, their fingerprint. Other programs may write
+    no fingerprint, or leave an older one. The index may lag behind the stream; memory holds the rest, at most
+    twice PENDING_BOOKMARKS_MAX bookmarks.
+  - A read-only opening works on a copy of the folder, made under shared locks.
 
 Source: docs/spec/stream-file.md section 3.
 """
@@ -30,7 +28,7 @@ import shutil
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +36,8 @@ import plyvel
 
 from datastream.errors import BookmarksUnavailable, DatastreamError
 from datastream.file.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
-from datastream.file.leveldb_log import open_leveldb
-from datastream.file.notes import Notes
-from datastream.file.page_tables import PageTable, decode_table, encode_table
-from datastream.limits import BOOKMARK_SIZE_MAX, REBUILD_BATCH_BOOKMARKS, REOPEN_ROOM_BYTES
+from datastream.file.page_index import PageTable, decode_table, encode_table
+from datastream.limits import BOOKMARK_SIZE_MAX
 
 __all__ = [
     "COVERED_KEY",
@@ -51,12 +47,22 @@ __all__ = [
     "TABLE_KEY",
     "UPDATE_KEY",
     "BookmarkIndex",
+    "Notes",
     "OpenDatabase",
     "Undo",
     "bookmarks_folder",
+    "has_hole",
+    "open_leveldb",
 ]
 
 _logger = logging.getLogger(__name__)
+
+REBUILD_BATCH_BOOKMARKS = 16_384
+"""Bookmarks per write batch while the index is rebuilt; each batch records how far it came."""
+REOPEN_ROOM_BYTES = 1 << 20
+"""Bytes that must be free on the disk before a bookmark DB that failed is closed and opened again: LevelDB
+writes new files then, and a table of what is in its log. Until then it can be read."""
+
 COVERED_KEY = b"sluice/entries-covered"
 STREAM_KEY = b"sluice/stream-fingerprint"
 TABLE_KEY = b"sluice/page-table/"
@@ -75,13 +81,142 @@ Undo = tuple[dict[bytes, int], dict[bytes, int], int | None]
 """Bookmarks about to be recorded; those of them that wait to be written; what all that wait cover."""
 
 OpenDatabase = Callable[[str], Any]
-"""Opens the LevelDB in a folder; a test gives one that fails."""
+"""Opens the LevelDB in a folder."""
+
+_LOG_BLOCK_SIZE = 32_768
+_LOG_HEAD = struct.Struct("<IHB")
+
+
+def has_hole(log: bytes) -> bool:
+    """Return whether a LevelDB log has zeros in the place of records, and something behind them.
+
+        file      block of 32,768 bytes | block | ...         the last one may be shorter
+        block     record | record | ... | up to 6 zeros, where no head fits
+        record    crc u32 | size u16 | type u8, 1 to 4 | data                   little-endian
+
+    LevelDB does not flush its log with each batch. So a power failure, or a disk that refused, may leave
+    zeros in the place of batches, with later batches behind them. LevelDB notices that where a record is
+    cut. Where a record ends just before the zeros, it skips them in silence: batches are gone, and later
+    ones say that the index covers everything. Zeros up to the end are no hole: then the count of covered
+    entries is missing with the last batches. MANIFEST files have the same form.
+
+    Source: LevelDB, doc/log_format.md; LevelDB, db/log_reader.cc: ReadPhysicalRecord of "kZeroType".
+    """
+    used = len(log.rstrip(b"\0"))
+    for start in range(0, used, _LOG_BLOCK_SIZE):
+        position, end = start, min(start + _LOG_BLOCK_SIZE, used)
+        while position + _LOG_HEAD.size <= end:
+            checksum, size, kind = _LOG_HEAD.unpack_from(log, position)
+            if not (checksum or size or kind):
+                return True
+            position += _LOG_HEAD.size + size
+    return False
+
+
+def open_leveldb(folder: str) -> Any:
+    """Open the LevelDB in a folder, or make one there.
+
+    Raises:
+        plyvel.CorruptionError: it is damaged, or a log has a hole.
+        plyvel.Error, OSError: it cannot be opened.
+    """
+    for pattern in ("*.log", "MANIFEST-*"):
+        for path in Path(folder).glob(pattern):
+            if has_hole(path.read_bytes()):
+                raise plyvel.CorruptionError(f"{path.name} has a hole")
+    # Its name as bytes: a file name need not be UTF-8, and plyvel refuses a text that is none.
+    return plyvel.DB(os.fsencode(folder), create_if_missing=True, paranoid_checks=True)
+
+
+class Notes:
+    """The values beside bookmarks (tables and checksums of pages) that wait for the next batch.
+
+        put ── pending ── add_to(batch) ── writing ── written          each is found all the time
+                             └─────── roll_back ◄──────┘               where the batch was refused
+
+    Any thread may put and get; one thread writes batches.
+
+    Args:
+        read: reads a key of the DB; raises BookmarksUnavailable.
+    """
+
+    def __init__(self, read: Callable[[bytes], bytes | None]) -> None:
+        self._read = read
+        self._pending: dict[bytes, bytes | None] = {}
+        """None stands for a note that is to be deleted."""
+        self._writing: dict[bytes, bytes | None] = {}
+        self._guard = threading.Lock()
+
+    @property
+    def has_pending(self) -> bool:
+        """Return whether any note waits for a batch."""
+        return bool(self._pending)
+
+    @property
+    def is_writing(self) -> bool:
+        """Return whether a batch with notes may or may not have been written."""
+        return bool(self._writing)
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return a note; None without one, or if the DB cannot be read."""
+        for notes in (self._pending, self._writing):  # in the order in which a note moves
+            try:
+                return notes[key]
+            except KeyError:
+                pass
+        try:
+            return self._read(key)
+        except BookmarksUnavailable:
+            return None
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Set a note; None deletes it."""
+        with self._guard:
+            self._pending[key] = value
+
+    def put_all(self, notes: Mapping[bytes, bytes]) -> None:
+        """Set several notes."""
+        with self._guard:
+            self._pending.update(notes)
+
+    def drop(self, prefix: bytes, first: bytes, stored: Iterable[bytes]) -> None:
+        """Delete the notes with this prefix, from the key `first` on.
+
+        Args:
+            stored: those of their keys that are in the DB.
+        """
+        with self._guard:
+            gone = [
+                key for key in (*self._pending, *self._writing) if key.startswith(prefix) and key >= first
+            ]
+            self._pending.update(dict.fromkeys((*gone, *stored)))
+
+    def add_to(self, batch: Any) -> None:
+        """Add pending notes to a LevelDB batch; `written` or `roll_back` must follow."""
+        with self._guard:
+            self._writing = self._pending  # before the next line: a reader finds each all the time
+            self._pending = {}
+        for key, value in self._writing.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+
+    def written(self) -> None:
+        """Forget the notes of the batch: the DB has them."""
+        self._writing = {}
+
+    def roll_back(self) -> None:
+        """Make the notes of the batch pending again."""
+        with self._guard:
+            self._pending = {**self._writing, **self._pending}
+        self._writing = {}
 
 
 class BookmarkIndex:
     """The bookmarks of one stream, locked for this opener.
 
-    One thread writes, any may read. Bookmarks that were recorded but not yet written to the DB are found too.
+    One thread writes, any thread reads. Recorded bookmarks are found before they are written to the DB.
 
     Args:
         stream_path: the stream file; the folder is found from its name.
@@ -100,30 +235,30 @@ class BookmarkIndex:
         self._open_database = open_database
         self._pending: dict[bytes, int] = {}
         self.notes = Notes(self._get_value)
-        """What the folder holds beside bookmarks."""
+        """Tables and checksums of pages."""
         self._pending_covered: int | None = None
         self._writing: dict[bytes, int] = {}
-        """What a batch under way holds; looked at after `_pending`, before the DB."""
+        """The bookmarks of a batch under way; looked up after `_pending`, before the DB."""
         self._writing_covered: int | None = None
         self._writer: threading.Thread | None = None
         self._writer_error: Exception | None = None
         self._guard = threading.Lock()
-        """Held while the DB is read or exchanged."""
+        """Held while the DB is read or replaced."""
         self._database: Any = None
         self._written_covered: int | None = None
-        """How many entries the DB covers, as far as is known; None when it does not say."""
+        """How many entries the DB covers; None if it does not say."""
         self._sync_next = False
-        """The next batch has to be on disk: older contents of the DB would contradict the stream."""
+        """The next batch must be flushed: older contents of the DB would contradict the stream."""
         self.failed = False
-        """A write failed, or may have: the DB has to be opened again before the next."""
+        """A write may have failed: the DB must be reopened before the next one."""
         self.fingerprint_at: Callable[[int], bytes] | None = None
-        """Returns the fingerprint of so many entries of the stream; once there is one."""
+        """Returns the fingerprint of the first entries of the stream; None until the stream is loaded."""
         self.was_opened_by_another = False
-        """Whether a Go program had the DB open since our last batch: its count need not be right any more."""
+        """Whether a Go program had the DB open since our last batch: then its count may be wrong."""
         self.sums_hold = False
-        """Whether no program wrote the stream since that knows no checksums: Go's, or an earlier version."""
+        """Whether checksums are valid: no program that does not know them has written the stream since."""
         self.damage: str | None = None
-        """What was wrong with a DB that was replaced by an empty one."""
+        """Why a damaged DB was replaced by an empty one."""
         self._shared_lock: SharedFolderLock | None = None
         self._other_locks: OtherFolderLocks | None = None
         self._copy: tempfile.TemporaryDirectory[str] | None = None
@@ -148,8 +283,8 @@ class BookmarkIndex:
     def _learn_who_wrote(self, *, read_only: bool) -> None:
         """Find out whether another program may have written the stream since our last batch.
 
-        LevelDB's log, which says so, is a new one from now on: an opening that comes to nothing must not have
-        the next one know less.
+        LevelDB's LOG says so, and opening it has just begun a new one. The DB remembers it, in case this
+        opening fails.
         """
         self.was_opened_by_another = self._lock.was_opened_by_go or self._get_value(ANOTHER_KEY) is not None
         self.sums_hold = not self.was_opened_by_another and self._get_value(SUMS_OF_KEY) == self.fingerprint
@@ -160,7 +295,7 @@ class BookmarkIndex:
                 raise BookmarksUnavailable(self.folder, error) from error
 
     def _copy_folder(self) -> None:
-        """Copy the folder's files to a temporary one, which takes its place; without any it is empty."""
+        """Copy the folder's files to a temporary folder and use that."""
         try:
             self._copy = tempfile.TemporaryDirectory(prefix="sluice-index-")
             copy = Path(self._copy.name) / "index.db"
@@ -174,7 +309,7 @@ class BookmarkIndex:
         self.folder = copy
 
     def _release_others(self) -> None:
-        """Let go of all but the lock on the folder that is written, and of the copy."""
+        """Release the shared locks and delete the copy."""
         if self._other_locks is not None:
             self._other_locks.release()
         if self._copy is not None:
@@ -184,7 +319,7 @@ class BookmarkIndex:
             self._shared_lock.release()
 
     def _open(self) -> None:
-        """Open the DB; a damaged one is replaced by an empty one, which opening the stream then fills."""
+        """Open the DB; replace a damaged one by an empty one, which opening the stream then fills."""
         try:
             self._database = self._open_database(str(self.folder))
         except plyvel.CorruptionError as error:
@@ -205,7 +340,7 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error) from error
 
     def _remove_files(self) -> None:
-        """Delete LevelDB's files, all but LOCK, which we hold."""
+        """Delete LevelDB's files but LOCK, which we hold."""
         try:
             for pattern in _DATABASE_FILES:
                 for path in self.folder.glob(pattern):
@@ -216,7 +351,7 @@ class BookmarkIndex:
     # --- reading -----------------------------------------------------------------------------------------
 
     def get(self, bookmark: bytes) -> int | None:
-        """Return the number of the newest entry with this bookmark, None without one; the caller checks it.
+        """Return the number of the newest entry with this bookmark; None without one. The caller checks it.
 
         Raises:
             BookmarksUnavailable: the DB cannot be read.
@@ -227,7 +362,7 @@ class BookmarkIndex:
         return None if number == _GONE else number
 
     def get_recorded(self, bookmark: bytes) -> int | None:
-        """Return the same, if it was recorded and is perhaps not in the DB yet; else None. Quick."""
+        """Return the same from memory alone: None if the bookmark is not recorded there."""
         number = self._recorded(bookmark)
         return None if number == _GONE else number
 
@@ -237,7 +372,7 @@ class BookmarkIndex:
 
     @property
     def covered(self) -> int | None:
-        """How many entries the DB covers; None when it does not say."""
+        """The number of entries that the DB covers; None if it does not say."""
         return self._get_number(COVERED_KEY)
 
     def _get_value(self, key: bytes) -> bytes | None:
@@ -254,22 +389,22 @@ class BookmarkIndex:
         return _U64.unpack(value)[0] if value is not None and len(value) == _U64.size else None
 
     def get_table(self, page_number: int) -> PageTable | None:
-        """Return what is known of a data page; None without anything, also when the DB cannot be read."""
+        """Return the table of a data page; None without one, or if the DB cannot be read."""
         value = self.notes.get(TABLE_KEY + _U64.pack(page_number))
         return None if value is None else decode_table(value)
 
     @property
     def fingerprint(self) -> bytes | None:
-        """Of the stream that the DB was last written for; None when it does not say."""
+        """The fingerprint of the covered entries; None if the DB does not say."""
         return self._get_value(STREAM_KEY)
 
     @property
     def update_record(self) -> bytes | None:
-        """The record of an update in place that was not finished."""
+        """The record of an unfinished update in place."""
         return self._get_value(UPDATE_KEY)
 
     def highest_number(self, count_max: int) -> int | None:
-        """Return the highest entry number of up to `count_max` bookmarks; None when there is none.
+        """Return the highest entry number of the first `count_max` bookmarks; None without any.
 
         Raises:
             BookmarksUnavailable: the DB cannot be read.
@@ -285,7 +420,7 @@ class BookmarkIndex:
         return highest
 
     def items(self) -> Iterator[tuple[bytes, int]]:
-        """Yield (bookmark, entry number) of every bookmark in the DB, in order of their bytes.
+        """Yield (bookmark, entry number) of every bookmark in the DB, sorted.
 
         Raises:
             BookmarksUnavailable: the DB cannot be read.
@@ -301,9 +436,7 @@ class BookmarkIndex:
     # --- writing: one thread -----------------------------------------------------------------------------
 
     def record(self, bookmarks: dict[bytes, int], covered: int) -> int:
-        """Take in bookmarks of entries that are committed; they are found from now on.
-
-        Returns the number of bookmarks that wait to be written.
+        """Record bookmarks of committed entries; return how many wait to be written.
 
         Args:
             bookmarks: each with the number of its newest entry; newer than what was recorded before.
@@ -315,7 +448,7 @@ class BookmarkIndex:
         return len(pending)
 
     def before(self, bookmarks: dict[bytes, int]) -> Undo:
-        """Return what to give to `take_back` after `record` of these; nothing changes yet."""
+        """Return the argument of `take_back` for a `record` of these; change nothing."""
         pending = self._pending
         if pending.keys().isdisjoint(bookmarks):  # as nearly always, and this is quick
             return bookmarks, {}, self._pending_covered
@@ -323,14 +456,14 @@ class BookmarkIndex:
         return bookmarks, numbers, self._pending_covered
 
     def take_back(self, undo: Undo) -> None:
-        """Forget what was recorded since `before` gave this, all of it or a part."""
+        """Undo what was recorded since `before` returned this."""
         bookmarks, numbers, self._pending_covered = undo
         for bookmark in bookmarks:
             self._pending.pop(bookmark, None)
         self._pending.update(numbers)
 
     def correct(self, bookmarks: dict[bytes, int | None], covered: int, page_count: int) -> None:
-        """Take in what a truncation or an update makes of bookmarks.
+        """Record how a truncation or an update changes bookmarks.
 
         Args:
             bookmarks: each with the number of its newest entry now; None when it has none.
@@ -349,7 +482,7 @@ class BookmarkIndex:
             self.notes.drop(prefix, first, stored)
 
     def stored_notes(self, prefix: bytes, first: bytes = b"") -> dict[bytes, bytes]:
-        """Return the notes in the DB with this prefix, from the key `first` on.
+        """Return the DB's notes with this prefix, from the key `first` on.
 
         Raises:
             BookmarksUnavailable: the DB cannot be read.
@@ -362,24 +495,24 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error) from error
 
     def forget_sums(self) -> None:
-        """Drop the checksums of pages; in the DB with the next batch."""
+        """Drop the checksums of all pages; the next batch deletes them."""
         with contextlib.suppress(BookmarksUnavailable):  # then they are not found, either
             self.notes.drop(SUM_KEY, SUM_KEY, self.stored_notes(SUM_KEY))
 
     def put_table(self, page_number: int, table: PageTable) -> None:
-        """Take in what was learned of a full data page; written with the next batch. Any thread."""
+        """Store the table of a full page with the next batch. Any thread."""
         self.notes.put(TABLE_KEY + _U64.pack(page_number), encode_table(table))
 
     @property
     def pending_count(self) -> int:
-        """Number of bookmarks that are not in the DB yet, nor in a batch under way."""
+        """The number of bookmarks that wait for a batch."""
         return len(self._pending)
 
     def write_pending(self) -> None:
-        """Write what was recorded in one batch, and the count of covered entries with it.
+        """Write what was recorded, in one batch with the count of covered entries.
 
         Raises:
-            BookmarksUnavailable: the DB refused; what was recorded is kept and found, `failed` is set.
+            BookmarksUnavailable: the DB refused; memory keeps what was recorded, `failed` is set.
         """
         self._await_writer()
         batch = self._take_pending()
@@ -388,9 +521,7 @@ class BookmarkIndex:
             self._settle()
 
     def write_pending_behind(self) -> None:
-        """Have what was recorded written by another thread; the batch before is waited for.
-
-        Where no thread is to be had, this one writes.
+        """Write what was recorded in another thread, after the batch before; without one, in this thread.
 
         Raises:
             BookmarksUnavailable: the batch before was refused, or this one, here; see `write_pending`.
@@ -410,7 +541,7 @@ class BookmarkIndex:
             self._settle()
 
     def _take_pending(self) -> Any:
-        """Return a batch of what is pending, which is `_writing` from now on; None when nothing is."""
+        """Move what is pending to `_writing`, and return a batch of it; None if nothing is pending."""
         if self._writing or self._writing_covered is not None or self.notes.is_writing:
             self._take_batch_back()
         if self._pending_covered is None and not self.notes.has_pending:
@@ -446,10 +577,9 @@ class BookmarkIndex:
         return batch
 
     def _fingerprint(self) -> bytes | None:
-        """Return the fingerprint of what is covered with the next batch, None where it stays as it is.
+        """Return the fingerprint for the next batch; None keeps the one before.
 
-        It is made here, once a batch, and not with each of the small commits that a batch gathers; what it
-        reads of the file was written just now.
+        Once a batch, not with each of the small commits that a batch gathers.
         """
         if self._pending_covered is None or self.fingerprint_at is None:
             return None
@@ -460,7 +590,7 @@ class BookmarkIndex:
             return None
 
     def _write(self, batch: Any) -> None:
-        """Write a batch; what goes wrong is kept for `_settle`."""
+        """Write a batch; keep its error for `_settle`."""
         try:
             batch.write()
         except (plyvel.Error, OSError, RuntimeError) as error:
@@ -471,9 +601,9 @@ class BookmarkIndex:
             self._settle()
 
     def _join_writer(self) -> bool:
-        """Wait for the thread that writes; return whether there was one.
+        """Wait for the writing thread; return whether there was one.
 
-        What one was to write that was never started is still `_writing`: the next batch takes it back.
+        The batch of a thread that never started stays `_writing`: the next batch takes it back.
         """
         writer = self._writer
         has_run = writer is not None and writer.ident is not None
@@ -483,7 +613,7 @@ class BookmarkIndex:
         return has_run
 
     def _settle(self) -> None:
-        """Forget what was written; what was refused is pending again."""
+        """Forget what was written; make pending again what was refused."""
         error, self._writer_error = self._writer_error, None
         if error is None:
             if self._writing_covered is not None:
@@ -496,17 +626,17 @@ class BookmarkIndex:
         raise BookmarksUnavailable(self.folder, error) from error
 
     def _take_batch_back(self) -> None:
-        """Have what a batch held wait again: it was refused, or interrupted and perhaps not written."""
+        """Make pending again what a batch held: it was refused or interrupted."""
         # Put together before it takes the place of the two: a reader finds each bookmark all the time.
         self._pending = {**self._writing, **self._pending}
         if self._pending_covered is None:
             self._pending_covered = self._writing_covered
-        self.notes.take_back()
+        self.notes.roll_back()
         self._writing, self._writing_covered = {}, None
         self._sync_next = True  # it may have been one that has to be on disk
 
     def put_update_record(self, record: bytes | None) -> None:
-        """Write the record of an update in place, or, with None, delete it; it is on disk on return.
+        """Write the record of an update in place, flushed; None deletes it.
 
         Raises:
             BookmarksUnavailable: the DB refused; `failed` is set.
@@ -523,11 +653,11 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error) from error
 
     def recover(self) -> None:
-        """Open the DB again after a failed write, and write what is pending.
+        """Reopen the DB after a failed write, and write what is pending.
 
         Raises:
-            BookmarksUnavailable: it still cannot be written; or it is gone, or lacks what it had, until an
-                opening of the stream makes it anew.
+            BookmarksUnavailable: it still cannot be written; or it is gone or lacks entries, until the stream
+                is reopened.
         """
         with contextlib.suppress(BookmarksUnavailable):  # it failed too: its bookmarks are pending again
             self._await_writer()
@@ -545,7 +675,7 @@ class BookmarkIndex:
         self.failed = False
 
     def _refuse_lost_entries(self) -> None:
-        """Close the DB again if it covers less than before: a batch would say that it covers everything."""
+        """Close a reopened DB that covers less than before: a batch would claim that it covers everything."""
         written, pending = self._written_covered, self._pending_covered
         if written is None:
             return
@@ -560,14 +690,14 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, what)
 
     def doubt(self) -> None:
-        """Take note that a flush failed on this disk: LevelDB does not hear that its log was not written.
+        """Have the DB reopened: a flush of this disk failed, and LevelDB may not know that its log is lost.
 
-        Opened again, it puts what its log says into new files, and flushes them.
+        A reopened LevelDB writes what its log says to new files, flushed.
         """
         self.failed = True
 
     def _look_for_room(self) -> None:
-        """Refuse to close the DB where opening it again would fail: one that refuses writes can be read."""
+        """Refuse to close the DB if reopening would fail for lack of room: as it is, it can be read."""
         try:
             with tempfile.TemporaryFile(dir=self.folder.parent) as file:
                 file.write(bytes(REOPEN_ROOM_BYTES))
@@ -577,7 +707,7 @@ class BookmarkIndex:
             raise BookmarksUnavailable(self.folder, error.strerror or str(error)) from error
 
     def wipe(self) -> None:
-        """Empty the index. What was learned of pages and waits to be written stays: it is of the file."""
+        """Empty the index. Pending notes stay: they describe the file."""
         with self._guard:
             self._close_database()
             self._remove_files()
@@ -586,7 +716,7 @@ class BookmarkIndex:
         self._pending_covered = self._written_covered = None
 
     def rebuild(self, pages: Iterable[tuple[list[tuple[bytes, int]], int]]) -> None:
-        """Add the bookmarks of many entries, batch by batch; a crash goes on after the last batch.
+        """Add the bookmarks of many entries in batches; after a crash it continues behind the last batch.
 
         Args:
             pages: (bookmarks, number of entries covered after them), in order.
@@ -602,7 +732,7 @@ class BookmarkIndex:
         database.close()
 
     def close(self) -> None:
-        """Close the DB, then let go of both locks; a second time does nothing."""
+        """Close the DB, then release all locks; a second call does nothing."""
         try:
             self._join_writer()
             with self._guard:
@@ -613,7 +743,7 @@ class BookmarkIndex:
 
 
 class _Closed:
-    """Stands where a DB was: whatever is asked of it, it says that it is closed."""
+    """A closed DB: every use of it raises."""
 
     def close(self) -> None:
         """Do nothing."""

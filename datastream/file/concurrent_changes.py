@@ -1,17 +1,16 @@
-"""Changes of what is committed, under the eyes of readers: updates in place and truncations.
+"""Updates in place and truncations beside readers of the stream.
 
 A reader never sees half of an update:
 
-    reads      `read` lays the new bytes over what it read while they are being written, and reads again when
-               a change began or ended meanwhile; so it gets the entry whole, as it was or as it is now
-    sendfile   `RangeSender.send` looks for changes and sends under one lock, which a change takes to announce
-               itself; while the bytes are being written it sends the new ones from memory. A client that has
-               one half of the entry, or entries that were truncated, has to begin anew (StreamChanged)
+    reads      while new bytes are being written, `read` lays them over what it read; it reads again if a
+               change began or ended meanwhile. So it gets the entry whole, old or new
+    sendfile   `RangeSender.send` checks for changes and sends under one lock, which a change takes to
+               announce itself; while new bytes are being written it sends them from memory. A client that
+               has half of the entry, or truncated entries, must begin anew (StreamChanged)
 
-What the kernel has taken for a client stays as it was, too: an update gives its blocks new pages
-(`Disk.replace`) instead of changing those that a socket may still hold. A truncation does not: what a client
-receives of the dropped entries before its connection ends may be zeros, or bytes of those that took their
-place.
+Bytes that the kernel took for a client stay unchanged, too: an update gives its blocks new pages
+(`Disk.replace`), and leaves those that a socket may hold. A truncation does not: until its connection ends, a
+client may receive zeros or later bytes in place of the dropped entries.
 
 Source: docs/spec/stream-file.md section 2; datastream/README.md, "Invariants".
 """
@@ -27,13 +26,16 @@ from typing import NamedTuple
 from datastream.errors import StreamChanged
 from datastream.file.disk import Disk
 from datastream.layout import U64_MAX
-from datastream.limits import CHANGES_KEPT_MAX, RECEIVE_BYTES
+from datastream.limits import RECEIVE_BYTES
 
 __all__ = ["Changes", "Patch", "RangeSender"]
 
+CHANGES_KEPT_MAX = 1_024
+"""Updates and truncations that are remembered for readers under way; one that missed more begins anew."""
+
 
 class Patch(NamedTuple):
-    """Bytes that are committed, but perhaps not in the file yet."""
+    """Committed bytes that are perhaps not in the file yet."""
 
     offset: int
     data: bytes
@@ -45,28 +47,28 @@ class Patch(NamedTuple):
 
 
 class Changes:
-    """What was changed, and the bytes of a change that is under way. One thread changes, any may read."""
+    """The changes so far, and the bytes of one under way. One thread changes, any thread reads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        """Held while a change announces itself, and while bytes are handed to a socket."""
+        """Held to announce a change, and to hand bytes to a socket."""
         self.count = 0
-        """How many changes there were."""
+        """The number of changes so far."""
         self._patch: Patch | None = None
         self._version = 0
         self._log: deque[tuple[int, int]] = deque(maxlen=CHANGES_KEPT_MAX)
-        """(start, end): a reader whose offset lies between, both excluded, has lost its place."""
+        """(start, end): a reader at an offset strictly between has lost its place."""
 
     @property
     def patch(self) -> Patch | None:
-        """The bytes of an update that is not finished."""
+        """The bytes of an unfinished update."""
         return self._patch
 
     def begin_update(self, patch: Patch, start: int, end: int) -> None:
-        """Show `patch` to readers from now on.
+        """Show `patch` to readers.
 
         Args:
-            patch: covers the entry; what it holds beside the entry is as it was.
+            patch: covers the entry; its other bytes are unchanged.
             start: offset of the entry.
             end: offset just past it.
         """
@@ -76,14 +78,14 @@ class Changes:
             self._note(start, end)
 
     def end_update(self) -> None:
-        """The bytes are in the file."""
-        # Twice: who read before the bytes were all there must not meet the same version without the patch.
+        """End the update: its bytes are in the file."""
+        # Twice: a reader from before must not meet the same version without the patch.
         self._version += 1
         self._patch = None
         self._version += 1
 
     def note_truncation(self, total_length: int) -> None:
-        """What lies past `total_length` is gone; `lock` is held, and no reader can reach it anew."""
+        """Note a truncation to `total_length`; `lock` is held, and no reader can reach what is past it."""
         self._note(total_length, U64_MAX)
 
     def _note(self, start: int, end: int) -> None:
@@ -91,14 +93,14 @@ class Changes:
         self.count += 1
 
     def is_disturbed(self, offset: int, seen: int) -> bool:
-        """Whether a reader that reached `offset` when there were `seen` changes has lost its place."""
+        """Return whether a reader at `offset`, which has seen `seen` changes, has lost its place."""
         missed = self.count - seen
         if missed > len(self._log):
             return True
         return any(start < offset < end for start, end in list(self._log)[len(self._log) - missed :])
 
     def read(self, disk: Disk, size: int, offset: int) -> bytes:
-        """Read committed bytes, with each entry whole, before or after any update."""
+        """Read committed bytes, each entry whole, as before or after any update."""
         while True:
             version = self._version
             data = disk.pread(size, offset)
@@ -113,7 +115,7 @@ class Changes:
 
 
 class RangeSender:
-    """Sends ranges of a stream file to the socket of one client, as long as they are what it began with."""
+    """Sends ranges of a stream file to the socket of one client while nothing changes under it."""
 
     __slots__ = ("_changes", "_disk", "_path", "_seen")
 
@@ -124,11 +126,11 @@ class RangeSender:
         self._seen = changes.count
 
     def begin(self) -> None:
-        """Forget the past: the client stands nowhere. Call this before its next offset is looked up."""
+        """Forget earlier changes: call this before the client's next offset is looked up."""
         self._seen = self._changes.count
 
     def check(self, offset: int) -> None:
-        """Take in that the client stands at `offset`; what changed before this does not concern it later.
+        """Check that no change concerns a client at `offset`; forget the changes so far.
 
         Raises:
             StreamChanged: the client has lost its place.
@@ -151,11 +153,11 @@ class RangeSender:
 
         Args:
             socket_fd: of a non-blocking socket.
-            offset: where the client stands: what lies before was sent to it.
+            offset: the client's place: everything before it was sent.
 
         Raises:
             StreamChanged: the client has lost its place.
-            BlockingIOError: the socket takes nothing now.
+            BlockingIOError: the socket is full.
             OSError: the client is gone, or the disk fails.
         """
         changes = self._changes

@@ -1,7 +1,15 @@
-"""The file layer: the few calls that a stream file makes of the operating system.
+"""The disk: the few calls that a stream file makes of the operating system.
 
-`Disk` is what a stream file needs; `RealDisk` is a file. Faults (a full disk, torn writes, failing flushes)
-are injected here, below everything that has to survive them.
+`Disk` is what a stream file needs; `RealDisk` is a file. Tests inject faults here (a full disk, torn writes,
+failing flushes), below everything that must survive them.
+
+`read_past_cache` and `write_past_cache` go past the page cache, which hides what became of a page on the
+disk. They transfer directly (O_DIRECT). Where direct transfers are refused (tmpfs) or go through the cache
+(btrfs with checksums), they drop the range from the cache first; the kernel does that for clean, unmapped
+pages (POSIX_FADV_DONTNEED). Unlike `Disk.read_past_cache` and `Disk.rewrite`, they touch nothing beside the
+range, so they may run beside commits. Offsets and sizes are multiples of 4,096.
+
+Source: open(2), posix_fadvise(2).
 """
 
 from __future__ import annotations
@@ -9,6 +17,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
+import mmap
 import os
 from pathlib import Path
 from typing import Protocol
@@ -24,24 +34,33 @@ from datastream.file.file_system import (
     is_cached,
     takes_direct_writes,
 )
-from datastream.file.past_cache import open_directly, read_aligned, write_aligned
 from datastream.layout import page_end, page_number_of
 
-__all__ = ["Disk", "RealDisk", "create_file"]
+__all__ = [
+    "Disk",
+    "RealDisk",
+    "create_file",
+    "drop_cached",
+    "open_directly",
+    "read_aligned",
+    "read_past_cache",
+    "write_aligned",
+    "write_past_cache",
+]
 
 _pwrite = os.pwrite
 _BLOCK_SIZE = 4096
 _FOLIO_SIZE_MAX = 1 << 21
-"""Pages are kept and dropped together, in folios of up to so many bytes, at multiples of their size."""
+"""The page cache keeps and drops pages in folios of up to so many bytes, aligned to their size."""
 _REFRESH_TRIES = 4
-"""Another program may write between two looks; two of its commits are some 0.2 ms apart at least."""
+"""Another program may write between two tries; its commits are at least 0.2 ms apart."""
 _NO_WAY_PAST_CACHE = (
     "a flush failed, and this file system lets nobody read past its page cache: stop, unmount, mount, check"
 )
 _PUNCH_HOLE = 0x02 | 0x01
 """FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE of <linux/falloc.h>."""
 _KEEPING_PLACES = (EXT, XFS)
-"""File systems where bytes that are written again stay where they are on the disk."""
+"""File systems that overwrite bytes in place."""
 _fallocate = getattr(ctypes.CDLL(None), "fallocate", None)
 
 
@@ -57,64 +76,58 @@ class Disk(Protocol):
         ...
 
     def append(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write as `pwrite`, past the end of the stream, where there are only zeros; perhaps faster."""
+        """Write as `pwrite` past the end of the stream, over zeros; perhaps faster."""
         ...
 
     def make_room(self, size: int, offset: int) -> None:
-        """Have what is written there after the next flush be flushed faster, or do nothing.
-
-        There are only zeros there, and stay.
-        """
+        """Make later flushes of this range of zeros faster, or do nothing; it stays zero."""
         ...
 
     def replace(self, data: bytes, offset: int) -> None:
-        """Write all of `data` over other bytes, or raise OSError; then they may be lost, the old and the new.
+        """Write all of `data` over other bytes, or raise OSError; then old and new bytes may be lost.
 
-        Where it can, this leaves alone what the kernel still holds of the old bytes for a socket. Offset and
-        size are multiples of 4,096.
+        If possible, sockets that still hold the old bytes keep them. Offset and size are multiples of 4,096.
         """
         ...
 
     def fdatasync(self) -> None:
-        """Return when all that was written is on the disk, with the file's size.
+        """Flush all that was written, and the file's size.
 
-        One that fails leaves in doubt whatever was written since the last that did not, for good: the kernel
-        takes it for written. Another flush says nothing of it, also behind the same bytes written again;
+        A failed flush leaves everything in doubt that was written since the last successful one: the kernel
+        now takes it for written, so another flush proves nothing, even after writing the same bytes again.
         `rewrite` does.
         """
         ...
 
     def rewrite(self, data: bytes, offset: int) -> None:
-        """Have these bytes on the disk, whatever the page cache says: written past it, read back, compared.
-
-        Offset and size are multiples of 4,096.
+        """Write bytes past the page cache, read them back, compare. Offset and size: multiples of 4,096.
 
         Raises:
-            OSError: they are not there, or there is no way to tell. Reads return them nonetheless.
+            OSError: they are not on the disk, or there is no way to tell. Reads return them nonetheless.
         """
         ...
 
     def discard(self, offset: int) -> None:
-        """Make all from `offset` on zeros, of which the page cache holds nothing; the size stays.
+        """Make everything from `offset` on zeros and drop it from the page cache; the size stays.
 
-        Flushed with what is flushed next. Offset is a multiple of 4,096.
+        The next flush includes it. Offset is a multiple of 4,096.
         """
         ...
 
     def read_past_cache(self, size: int, offset: int) -> bytes | None:
-        """Return what is on the disk, not in the page cache; None where there is no way to tell.
+        """Return the bytes on the disk, not in the page cache; None if there is no way to tell.
 
-        What is dirty is written first. Offset and size are multiples of 4,096.
+        Dirty pages are written first. Offset and size are multiples of 4,096.
         """
         ...
 
     def refresh(self, size: int, offset: int) -> None:
-        """Have reads of a range return what is on the disk, where there is a way to tell.
+        """Make reads of a range return what is on the disk, if there is a way to tell.
 
-        What is dirty is flushed first. Offset and size are multiples of 4,096.
+        Dirty pages are flushed first. Offset and size are multiples of 4,096.
 
         Raises:
-            OSError: they return something else.
+            OSError: reads return something else.
         """
         ...
 
@@ -127,7 +140,7 @@ class Disk(Protocol):
         ...
 
     def has_data(self, offset: int) -> bool:
-        """Whether there may be a byte other than 0 at or after `offset`; False is certain, True is not."""
+        """Return whether a byte from `offset` on may be other than 0; False is certain, True is not."""
         ...
 
     def fileno(self) -> int:
@@ -139,6 +152,95 @@ class Disk(Protocol):
         ...
 
 
+def drop_cached(fd: int, size: int, offset: int) -> None:
+    """Drop the clean pages of a range from the page cache."""
+    os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
+
+
+def open_directly(fd: int, flags: int) -> int:
+    """Open the file of a descriptor again, for direct transfers.
+
+    O_DIRECT on the first descriptor would have all its reads aligned, too.
+
+    Raises:
+        OSError: the file system has none, or there are no descriptors left.
+    """
+    return os.open(f"/proc/self/fd/{fd}", flags | os.O_DIRECT | os.O_CLOEXEC)
+
+
+def read_aligned(direct_fd: int, size: int, offset: int) -> bytes:
+    """Read from a descriptor of `open_directly`; fewer bytes only at the end of the file.
+
+    Raises:
+        OSError: the disk cannot be read.
+    """
+    with mmap.mmap(-1, size) as aligned:
+        count = os.preadv(direct_fd, [aligned], offset)
+        while 0 < count < size and count % _BLOCK_SIZE == 0:
+            with memoryview(aligned) as whole, whole[count:] as rest:
+                more = os.preadv(direct_fd, [rest], offset + count)
+            if not more:
+                break
+            count += more
+        return aligned[:count]
+
+
+def write_aligned(direct_fd: int, data: bytes, offset: int) -> int:
+    """Write to a descriptor of `open_directly`; return how many bytes the disk took.
+
+    Raises:
+        OSError: it takes none.
+    """
+    with mmap.mmap(-1, len(data)) as aligned:
+        aligned[:] = data
+        return os.pwrite(direct_fd, aligned, offset)
+
+
+def _open_if_direct(fd: int, flags: int) -> int | None:
+    """Open the file of a descriptor again; None if direct transfers do not go past the cache."""
+    if not takes_direct_writes(fd):
+        return None
+    try:
+        return open_directly(fd, flags)
+    except OSError:
+        return None
+
+
+def read_past_cache(fd: int, size: int, offset: int) -> bytes:
+    """Read `size` bytes from the disk; fewer only at the end of the file.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    direct_fd = _open_if_direct(fd, os.O_RDONLY)
+    if direct_fd is None:
+        drop_cached(fd, size, offset)
+        return os.pread(fd, size, offset)
+    try:
+        return read_aligned(direct_fd, size, offset)
+    finally:
+        os.close(direct_fd)
+
+
+def write_past_cache(fd: int, data: bytes, offset: int) -> None:
+    """Write all of `data` to the disk, flushed; the cache holds nothing else.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:  # reopened, it might be writable
+        raise OSError(errno.EBADF, "the file is open for reading only")
+    direct_fd = _open_if_direct(fd, os.O_WRONLY)
+    try:
+        written = os.pwrite(fd, data, offset) if direct_fd is None else write_aligned(direct_fd, data, offset)
+        if written != len(data):
+            raise OSError(errno.EIO, f"{written} of {len(data)} bytes written")
+        os.fdatasync(fd)
+    finally:
+        if direct_fd is not None:
+            os.close(direct_fd)
+
+
 class RealDisk:
     """A file of the operating system.
 
@@ -148,14 +250,14 @@ class RealDisk:
     """
 
     def __init__(self, path: Path, *, writable: bool = True) -> None:
-        # To open a pipe for reading would wait for somebody who writes to it.
+        # Opening a pipe for reading would wait for a writer.
         self._fd = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(self._fd, True)
         self._is_writable = writable
         self._window = AppendWindow(self._fd, self.pwrite)
         self._keeps_places: bool | None = None
-        """Whether bytes that are written again stay where they are on the disk; None: not looked yet."""
-        # Called for every small commit: without the step through the method below, which documents it.
+        """Whether the file system overwrites in place; None: not asked yet."""
+        # Every small commit calls this: it bypasses the method below.
         self.append = self._window.write  # type: ignore[method-assign]
         if writable:
             after_fork.add(self)
@@ -178,7 +280,7 @@ class RealDisk:
         written = _pwrite(self._fd, data, offset)
         if written == len(data):
             return
-        # A disk that gets full takes a part first and says ENOSPC at the next try.
+        # A disk that gets full takes a part first, and says ENOSPC at the next try.
         with memoryview(data) as rest:
             while written < len(rest):
                 count = os.pwrite(self._fd, rest[written:], offset + written)
@@ -193,10 +295,9 @@ class RealDisk:
     def make_room(self, size: int, offset: int) -> None:
         """See `Disk.make_room`; writes zeros.
 
-        The first flush of bytes in a hole finds a place for them, so that the file system's journal is
-        written and flushed, too, or the file's inode. Bytes that have their place are flushed without it.
-        Known of ext4 and its elders, and of XFS; btrfs and ZFS find a new place for bytes each time they are
-        written.
+        The first flush of bytes in a hole allocates blocks, so it also writes the journal or the inode. Later
+        flushes of allocated bytes do not. That holds for ext2 to ext4 and XFS; btrfs and ZFS allocate with
+        each write.
         """
         if self._keeps_places is None:
             self._keeps_places = file_system_of(self._fd) in _KEEPING_PLACES
@@ -206,10 +307,10 @@ class RealDisk:
     def replace(self, data: bytes, offset: int) -> None:
         """See `Disk.replace`; the new bytes get new pages in memory.
 
-        A socket that was given a range by `sendfile` holds the pages themselves, not a copy of them. A direct
-        write takes them out of the page cache as they are. A hole does so only where each page is by itself:
-        in a large folio (XFS, ext4 since Linux 6.16) it is zeros in the page that the socket holds. So a hole
-        is for where direct writes go through the cache. Where there are no holes, a direct write is tried.
+        `sendfile` gives a socket the pages themselves, not a copy. A direct write removes them from the page
+        cache unchanged. A hole does so only for pages on their own: in a large folio (XFS, ext4 since Linux
+        6.16) it zeros the page that the socket holds. So holes are for file systems whose direct writes go
+        through the cache. Without holes a direct write is tried.
         """
         self._window.forget()
         if takes_direct_writes(self._fd) and self._write_directly(data, offset):
@@ -218,14 +319,14 @@ class RealDisk:
             self.pwrite(data, offset)
 
     def _make_hole(self, size: int, offset: int) -> bool:
-        """Return whether the file system can, and has."""
+        """Punch a hole; return whether the file system did."""
         if _fallocate is None:
             return False
         done: int = _fallocate(self._fd, _PUNCH_HOLE, ctypes.c_int64(offset), ctypes.c_int64(size))
         return done == 0
 
     def _write_directly(self, data: bytes, offset: int) -> bool:
-        """Ask for a write past the page cache; return whether all was written."""
+        """Try a direct write; return whether all was written."""
         try:
             direct_fd = open_directly(self._fd, os.O_WRONLY)
         except OSError:
@@ -244,10 +345,9 @@ class RealDisk:
     def rewrite(self, data: bytes, offset: int) -> None:
         """See `Disk.rewrite`.
 
-        A direct write takes the pages out of the cache, and with them what the kernel believes of them: on
-        ext4 a page whose first write failed keeps the place that was found for it, and all that is written to
-        it later goes there, while the file's tree says to the end that nothing was ever written. Elsewhere
-        the pages are dropped first, so that new ones are looked up anew.
+        A direct write drops the cached pages, and with them what the kernel believes about them: on ext4 a
+        page whose first write failed keeps the block allocated to it. All later writes go there, while the
+        extent tree still says that nothing was ever written. Elsewhere the pages are dropped first.
         """
         self._window.forget()
         if has_no_disk(self._fd):
@@ -274,10 +374,9 @@ class RealDisk:
             raise OSError(errno.EIO, f"the disk holds other bytes than it took at offset {offset}")
 
     def _keep_cached(self, data: bytes | bytearray, offset: int) -> None:
-        """Have reads of a range return these bytes, which may have been in the page cache alone.
+        """Write back what the page cache held, so that reads return it.
 
-        With a page that was dropped went the whole folio, with pages around it that perhaps never reached the
-        disk. They are new ones then, and are flushed as such.
+        A dropped page took its folio along, with pages around it that perhaps never reached the disk.
         """
         found = self.pread(len(data), offset)
         for at in range(0, len(data), _BLOCK_SIZE) if found != data else ():
@@ -286,7 +385,7 @@ class RealDisk:
                     self.pwrite(data[at : at + _BLOCK_SIZE], offset + at)
 
     def discard(self, offset: int) -> None:
-        """See `Disk.discard`; where there are no holes it writes zeros, and cuts whole pages off."""
+        """See `Disk.discard`; without holes it writes zeros and cuts whole pages off."""
         self._window.forget()
         size = self.size()
         if offset >= size or self._make_hole(size - offset, offset):
@@ -298,13 +397,13 @@ class RealDisk:
         self.truncate(size)
 
     def read_past_cache(self, size: int, offset: int) -> bytes | None:
-        """See `Disk.read_past_cache`; reads directly, or drops what the cache holds and reads again."""
+        """See `Disk.read_past_cache`; reads directly, or drops the cached range and reads again."""
         if has_no_disk(self._fd):
             return None
         if takes_direct_writes(self._fd):
             return self._read_directly(size, offset)
         if not self._is_writable:
-            return None  # what is dropped, and was nowhere else, could not be put back
+            return None  # a dropped page that was nowhere else could not be restored
         folios_size, start = _folios(size, offset)
         around = self.pread(folios_size, start)
         if not self._drop_cached(len(around), start):
@@ -316,7 +415,7 @@ class RealDisk:
 
     def refresh(self, size: int, offset: int) -> None:
         """See `Disk.refresh`."""
-        with contextlib.suppress(OSError):  # of a process before: what that leaves in doubt is looked at now
+        with contextlib.suppress(OSError):  # of an earlier process: what it leaves in doubt is compared now
             os.fdatasync(self._fd)
         for _ in range(_REFRESH_TRIES):
             on_disk = self.read_past_cache(size, offset)
@@ -327,9 +426,9 @@ class RealDisk:
         raise OSError(errno.EIO, what)
 
     def _drop_cached(self, size: int, offset: int) -> bool:
-        """Flush, and have nothing of a range in the page cache; return whether that is so.
+        """Flush, and drop a range from the page cache; return whether nothing of it is left there.
 
-        Only folios that are within the range are dropped.
+        Only folios within the range are dropped.
 
         Raises:
             OSError: the disk refuses.

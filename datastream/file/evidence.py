@@ -1,14 +1,14 @@
-"""What header, index and file each say of how much is committed: the evidence that an opening weighs.
+"""The evidence that an opening weighs: what header, index and file each say is committed.
 
     header   total_length and total_entries: the commit point
-    index    how many entries it covers. Its batch follows the header of a commit, and goes before that of a
-             truncation: it is never ahead of a header, unless that went back, or the file is an older one
+    index    how many entries it covers. It is written behind the header of a commit, and before that of a
+             truncation. So it is never ahead, unless the header went back or the file is an older one
     file     the entries behind the header: of a commit that a crash interrupted, or of one that the header
              counted once
 
-The index does not count where another program had it open since we did: that may have truncated the stream,
-and knows nothing of our count. Files with one folder by their names are told apart by the fingerprint and by
-the bookmarks that the index holds of the entries that are there.
+The index is no evidence if another program had it open since we did: that may have truncated the stream and
+knows nothing of our count. The fingerprint, and bookmarks of entries that are there, tell whether an index
+belongs to the file.
 
 Source: docs/spec/stream-file.md 1 and 3.
 """
@@ -39,19 +39,23 @@ from datastream.layout import (
     page_number_of,
     page_start,
 )
-from datastream.limits import BOOKMARKS_COMPARED_AT_OPEN_MAX, TAIL_LOOKED_AT_BYTES_MAX
+from datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 
 __all__ = ["Evidence", "Tail", "entries_behind", "evidence_of"]
 
+BOOKMARKS_COMPARED_AT_OPEN_MAX = 16
+"""Bookmarks of an index that is ahead of its stream which opening compares with the stream's entries: one
+that differs shows it to be of another stream. Each may need the walk of a page."""
+
 
 class Tail(NamedTuple):
-    """The whole entries behind the header, whose numbers go on from it."""
+    """The whole entries behind the header, with consecutive numbers."""
 
     entry_count: int
     end: int
     """Offset just past the last of them."""
     is_all: bool
-    """Whether there are no more; else the look ended at TAIL_LOOKED_AT_BYTES_MAX."""
+    """Whether there are no more; else the walk ended at TAIL_LOOKED_AT_BYTES_MAX."""
 
     def __str__(self) -> str:
         """Return words for an error."""
@@ -62,27 +66,27 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What there is to know, before an opening changes anything."""
+    """The evidence before an opening changes anything."""
 
     file: StreamFile
-    """With what its header says; `refusal` is set where its entries do not lead to that."""
+    """With the header's totals; `refusal` is set if its entries do not lead to them."""
     index_count: int | None
-    """How many entries the index covers; None where it does not say, or its word does not count."""
+    """How many entries the index covers; None if it does not say, or is not believed."""
     index_totals: Committed | None
-    """The same with the length of these entries, where the file still holds them as the index knew them."""
+    """The same with the length of these entries, if the file still holds them as the index knew them."""
     index_is_of_file: bool
-    """Whether an index that is ahead is of this stream."""
+    """Whether an index that is ahead belongs to this stream."""
     has_index: bool = True
-    """Whether there was an index, be it one that says nothing, or is damaged."""
+    """Whether there was an index, even an empty or damaged one."""
 
     @property
     def header(self) -> StreamHeader:
-        """What the header says."""
+        """The header."""
         return self.file.header(self.file.committed)
 
     @property
     def index_is_ahead(self) -> bool:
-        """Whether the index covers more than the header counts, of whatever stream it is."""
+        """Whether the index covers more than the header counts, whichever stream it belongs to."""
         return self.index_count is not None and self.index_count > self.file.committed.total_entries
 
     def entries_behind(self) -> Iterator[tuple[Entry, int]]:
@@ -100,7 +104,7 @@ class Evidence:
         return Tail(count, end, is_all=True)
 
     def words(self) -> str:
-        """Return what each of them says, for an error."""
+        """Return the evidence in words, for an error."""
         length, count = self.file.committed
         index = "says nothing" if self.index_count is None else f"covers {self.index_count} entries"
         return (
@@ -110,7 +114,7 @@ class Evidence:
 
 
 def evidence_of(file: StreamFile, bookmarks: BookmarkIndex) -> Evidence:
-    """Ask header, index and file."""
+    """Collect the evidence."""
     try:
         covered, fingerprint = bookmarks.covered, bookmarks.fingerprint
         if covered is None or bookmarks.was_opened_by_another:
@@ -120,7 +124,7 @@ def evidence_of(file: StreamFile, bookmarks: BookmarkIndex) -> Evidence:
             return Evidence(file, covered, None, index_is_of_file=False)
         totals = None if fingerprint is None else totals_of(fingerprint)
         if fingerprint is not None and totals is not None and totals[1] == covered:
-            # As if all of the file were committed: are the entries still there that the index covers?
+            # Take all of the file for committed: are the entries still there that the index covers?
             whole = replace(file.header(file.committed), total_length=file.disk.size(), total_entries=U64_MAX)
             if is_of_stream(fingerprint, whole, file.disk.pread):
                 return Evidence(file, covered, Committed(*totals), index_is_of_file=True)
@@ -130,7 +134,7 @@ def evidence_of(file: StreamFile, bookmarks: BookmarkIndex) -> Evidence:
 
 
 def _holds_its_bookmarks(file: StreamFile, bookmarks: BookmarkIndex) -> bool:
-    """Return whether the index holds bookmarks of entries that are committed, and these are those."""
+    """Return whether bookmarks of the index name committed entries, and these have them."""
     total_entries = file.committed.total_entries
     found = 0
     for looked_at, (bookmark, number) in enumerate(bookmarks.items()):

@@ -1,14 +1,14 @@
-"""Locks on a file itself, so that no two programs write one stream, whatever name each of them knows it by.
+"""Locks on a stream file itself, so that no two programs write it, by whatever name each knows it.
 
     flock      what Go programs take, and programs of the shell
     OFD lock   `fcntl`, of the open file description: it meets the `fcntl` locks of other programs
-    lease      held for a moment: it tells whether any program has the file open for writing, locked or not
+    lease      held for a moment, to find out whether any program has the file open for writing
 
-The first two are exclusive to write and shared to read, and belong to the descriptor's open file description.
-So hard and symbolic links, bind mounts and /proc/self/fd lead to the same locks, closing another descriptor
-drops none of them, and a program that is executed does not get them (O_CLOEXEC). A forked process has the
-same description: whoever took the locks gives them back before closing it (`unlock_file`), and a forked
-process lets go of it as it begins (`after_fork`), or it would hold the locks of a parent that was killed.
+The first two are exclusive to write and shared to read, and belong to the open file description. So links,
+bind mounts and /proc/self/fd lead to the same locks, closing another descriptor drops none of them, and an
+executed program does not inherit them (O_CLOEXEC). A forked process shares the description: so the owner
+unlocks before closing (`unlock_file`), and a forked process closes it at once (`after_fork`), or it would
+hold the locks of a killed parent.
 
 Source: flock(2); fcntl(2), "Open file description locks (non-POSIX)" and "Leases"; proc_locks(5).
 """
@@ -37,11 +37,11 @@ _TAKEN = (errno.EAGAIN, errno.EACCES)
 
 class _Forked(Protocol):
     def after_fork(self) -> None:
-        """In a forked process: let go of what is the parent's."""
+        """In a forked process: close what belongs to the parent."""
 
 
 after_fork: weakref.WeakSet[_Forked] = weakref.WeakSet()
-"""What has locks, and lets go of them in a forked process."""
+"""Holders of locks, for forked processes to close."""
 
 
 def _begin_fork() -> None:
@@ -53,7 +53,7 @@ os.register_at_fork(after_in_child=_begin_fork)
 
 
 def lock_file(fd: int, *, shared: bool) -> None:
-    """Take both locks, or none of them; this does not wait.
+    """Take both locks or none, without waiting.
 
     Args:
         fd: of the file; open for writing, unless `shared`.
@@ -74,7 +74,7 @@ def lock_file(fd: int, *, shared: bool) -> None:
 
 
 def unlock_file(fd: int) -> None:
-    """Give both locks back, also where a forked process still has the descriptor; without any, do nothing."""
+    """Release both locks, even if a forked process still has the descriptor."""
     with contextlib.suppress(OSError):
         _set_ofd_lock(fd, fcntl.F_UNLCK)
     with contextlib.suppress(OSError):
@@ -86,11 +86,11 @@ def _set_ofd_lock(fd: int, kind: int) -> None:
 
 
 def lock_stream_file(path: Path, fd: int, *, shared: bool) -> None:
-    """Lock a stream file that was opened.
+    """Lock an open stream file.
 
     Raises:
         StreamInUse: another opener has locked it.
-        StreamFileUnavailable: to write, and the file system has no locks. A reader goes on: it harms nobody.
+        StreamFileUnavailable: to write, and the file system has no locks; a reader continues without.
     """
     try:
         lock_file(fd, shared=shared)
@@ -106,20 +106,20 @@ def lock_stream_file(path: Path, fd: int, *, shared: bool) -> None:
 def refuse_other_writers(path: Path) -> None:
     """Refuse a file that any program has open for writing; called before this one opens it.
 
-    Other writers of stream files lock a folder that has its name from how they spell the file's, which nobody
-    else can know for sure. Where the file is another user's, or its file system has no leases, or one that
-    depends on what its server grants, nothing is refused.
+    Go programs lock a folder whose name depends on how they spell the file's, which nobody can know for sure.
+    Nothing is refused if the file belongs to another user, or its file system has no leases or is a
+    network's.
 
     Raises:
-        StreamInUse: one has.
+        StreamInUse: a program has it open.
         OSError: the file cannot be read.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if file_system_of(fd) in NETWORK:
             return
-        # Who opens the file in this moment waits for the end of the lease, of which we are told by a signal:
-        # by itself one that ends the process, so another one, that nobody minds.
+        # Another opener now waits for the end of the lease, and the kernel sends us a signal. The default one
+        # would end the process, so this asks for a harmless one.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -132,7 +132,7 @@ def refuse_other_writers(path: Path) -> None:
 
 
 def holder_of(fd: int) -> str:
-    """Tell who else has locked a file, or has it open for writing: `process 12 (name)`; empty: unknown."""
+    """Return who else has locked a file or has it open for writing: `process 12 (name)`, or empty."""
     try:
         status = os.fstat(fd)
         pid = _pid_of_lock(status) or _pid_of_writer(status, f"/proc/{os.getpid()}/fd/{fd}")
@@ -144,7 +144,7 @@ def holder_of(fd: int) -> str:
 
 
 def _pid_of_lock(status: os.stat_result) -> int:
-    """Return which process has locked a file; 0 where nobody says so, as for OFD locks, which have none."""
+    """Return the process that has locked a file; 0 if unknown, as for OFD locks."""
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in Path("/proc/locks").read_text().splitlines():
         words = (
@@ -156,10 +156,7 @@ def _pid_of_lock(status: os.stat_result) -> int:
 
 
 def _pid_of_writer(status: os.stat_result, but: str) -> int:
-    """Return a process that has a file open for writing, of those that may be looked at; 0 without any.
-
-    `but` is a descriptor that does not count.
-    """
+    """Return a visible process that has a file open for writing, not by descriptor `but`; 0 without any."""
     for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
         with contextlib.suppress(OSError, ValueError):
             if str(descriptor) != but and os.path.samestat(descriptor.stat(), status):

@@ -1,4 +1,4 @@
-"""What the operating system says of the file system that an open file is on.
+"""Facts about the file system of an open file.
 
 Source: fstatfs(2); statx(2), STATX_DIOALIGN; mincore(2).
 """
@@ -28,34 +28,34 @@ EXT = 0xEF53
 TMPFS = 0x01021994
 XFS = 0x58465342
 NETWORK = (0x6969, 0xFE534D42, 0xFF534D42)
-"""NFS, SMB of version 2 and later, and CIFS: the server may know of openers that the kernel here does not."""
+"""NFS, SMB and CIFS: the server may know openers that the local kernel does not."""
 _RAMFS = 0x858458F6
 
 _libc = ctypes.CDLL(None)
 _statx = getattr(_libc, "statx", None)
 _STATFS_SIZE = 256
-"""More than a `struct statfs` has on any 64-bit machine; its first word is the kind of file system."""
+"""More than `struct statfs` has on any 64-bit machine; its first word is the magic number."""
 _STATX_SIZE = 256
 _STATX_DIOALIGN = 0x2000
-"""Since Linux 6.1. Of <linux/stat.h>, as are the places in the answer."""
+"""Since Linux 6.1. From <linux/stat.h>, as are the offsets in the answer."""
 _AT_EMPTY_PATH = 0x1000
 _MASK = struct.Struct("=I")
 _DIO_ALIGN = struct.Struct("=152x2I")
 _OFFSET_ALIGN_MAX = 4096
-"""Offsets and sizes of our direct writes are multiples of this."""
+"""Our direct writes are aligned to this."""
 
 
 def file_system_of(fd: int) -> int:
-    """Return the magic number of an open file's file system, 0 when it cannot be told."""
+    """Return the magic number of an open file's file system; 0 if unknown."""
     answer = ctypes.create_string_buffer(_STATFS_SIZE)
     return 0 if _libc.fstatfs(fd, answer) else ctypes.c_ulong.from_buffer(answer).value
 
 
 def takes_direct_writes(fd: int) -> bool:
-    """Tell whether direct writes to an open file go past the page cache; False also where nobody knows.
+    """Return whether direct writes to an open file go past the page cache; False if unknown.
 
-    Some file systems take them and write through the cache: btrfs where data have checksums, ext4 with
-    `data=journal`, tmpfs. An overlay says what its upper folder's file system does.
+    Some file systems accept them and write through the cache: btrfs with checksums, ext4 with `data=journal`,
+    tmpfs. An overlay answers for the file system of its upper folder.
     """
     answer = ctypes.create_string_buffer(_STATX_SIZE)
     if _statx is not None and not _statx(fd, b"", _AT_EMPTY_PATH, _STATX_DIOALIGN, answer):
@@ -66,15 +66,15 @@ def takes_direct_writes(fd: int) -> bool:
 
 
 def has_no_disk(fd: int) -> bool:
-    """Tell whether a file lives in memory alone: then no flush fails, and nothing is below the page cache."""
+    """Return whether a file lives in memory alone: no flush fails, nothing is below the page cache."""
     return file_system_of(fd) in (TMPFS, _RAMFS)
 
 
 def is_cached(fd: int, size: int, offset: int) -> bool:
-    """Tell whether the page cache holds any page of a range; True also where nobody knows.
+    """Return whether the page cache holds any page of a range; True if unknown.
 
     Args:
-        fd: of the file, whose owner this process is, or open for writing; others are not told.
+        fd: of a file that this process owns or has open for writing; the kernel tells nobody else.
         size: bytes, within the file.
         offset: a multiple of the page size.
 
@@ -90,7 +90,7 @@ def is_cached(fd: int, size: int, offset: int) -> bool:
 
 
 def flush_folder(folder: Path) -> None:
-    """Have the names in a folder on disk.
+    """Flush the names in a folder.
 
     Raises:
         OSError: the disk refuses.

@@ -1,12 +1,12 @@
-"""What ties a bookmark folder, or the record of an update, to one stream: totals and a digest. Pure.
+"""The fingerprint that ties a bookmark folder, or the record of an update, to one stream. Pure.
 
     u64 total_length | u64 total_entries | digest, 16 bytes
     digest of   the header entry with these totals | the first SAMPLE_SIZE bytes of data page 0 as far as
                 total_length | the last SAMPLE_SIZE bytes before total_length, as far as they are on its page
 
-So a file name is all that two streams need to share a folder, but not all that they need to be
-taken for one another. The totals are those of the entries that are covered: later ones do not change it.
-Not seen is a difference that lies between the two samples, in a stream with the same totals.
+Streams may share a folder by their names; the fingerprint keeps them apart. Its totals are those of the
+covered entries, so later entries do not change it. It misses a difference between the two samples in a stream
+with the same totals.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header, pag
 __all__ = ["FINGERPRINT_SIZE", "ReadBytes", "fingerprint_of", "is_of_stream", "totals_of"]
 
 SAMPLE_SIZE = 1024
-"""Bytes: several heads of entries and what follows them, and still read and digested in microseconds."""
+"""Bytes: several entries, still read and digested in microseconds."""
 _DIGEST_SIZE = 16
 _FINGERPRINT = struct.Struct(f">QQ{_DIGEST_SIZE}s")
 FINGERPRINT_SIZE = _FINGERPRINT.size
@@ -36,7 +36,7 @@ def fingerprint_of(header: StreamHeader, read: ReadBytes, hole: tuple[int, int] 
     Args:
         header: with the totals of these entries.
         read: reads the stream file.
-        hole: the offsets of bytes that do not count.
+        hole: offsets (start, end) of bytes that are left out.
     """
     digest = hashlib.blake2b(encode_header(header), digest_size=_DIGEST_SIZE)
     end = header.total_length
@@ -53,7 +53,7 @@ def fingerprint_of(header: StreamHeader, read: ReadBytes, hole: tuple[int, int] 
 
 
 def totals_of(fingerprint: bytes) -> tuple[int, int] | None:
-    """Return (total_length, total_entries) of the entries that a fingerprint is of; None: it is none."""
+    """Return (total_length, total_entries) of the fingerprinted entries; None if it is no fingerprint."""
     if len(fingerprint) != FINGERPRINT_SIZE:
         return None
     total_length, total_entries, _ = _FINGERPRINT.unpack(fingerprint)
@@ -61,10 +61,10 @@ def totals_of(fingerprint: bytes) -> tuple[int, int] | None:
 
 
 def is_of_stream(fingerprint: bytes, header: StreamHeader, read: ReadBytes) -> bool:
-    """Return whether a fingerprint is that of the first entries of a stream, however many it covers.
+    """Return whether a fingerprint is that of the first entries of a stream.
 
     Args:
-        fingerprint: of any length; one that no fingerprint has is of no stream.
+        fingerprint: bytes, possibly of a wrong length.
         header: of the stream.
         read: reads the stream file.
     """

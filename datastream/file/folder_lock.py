@@ -1,15 +1,15 @@
 """Locks on a bookmark folder's LOCK file, so that no two programs write one stream.
 
-    to write     `flock` and `fcntl`, both exclusive: the Go server takes the first, LevelDB's own library the
+    to write     `flock` and `fcntl`, both exclusive: the Go server takes the first, LevelDB's library the
                  second, and they do not see each other
-    to read      the same two, shared, on a descriptor that cannot write: nothing in the folder is touched
-    the folders  that Go programs have for the same file: shared, so that many of ours can hold one
+    to read      the same two, shared, on a descriptor that cannot write
+    the folders  that Go programs use for the same file: shared, so that many of ours can hold one
     of others
 
-A table in this process keeps out a second opener here: closing any descriptor of a file drops all of the
-process's `fcntl` locks on it, so a second opener that fails and closes its own would silently unlock the
-first. Shared locks are of the open file description (`file_lock.py`), and need no such care. One to write
-cannot be, as LevelDB's library would meet it in its own process.
+Closing any descriptor of a file drops all of the process's `fcntl` locks on it: a second opener in this
+process would unlock the first by failing. So a table keeps it out. Shared locks belong to the open file
+description (`file_lock.py`) and need no such care. A write lock cannot be one: LevelDB's library would
+conflict with it in its own process.
 
 Source: docs/spec/stream-file.md section 3.1.
 """
@@ -40,10 +40,10 @@ _OPENED_BY_GO = b" db@open "
 _LOG_LOOKED_AT_BYTES = 1 << 20
 _logger = logging.getLogger(__name__)
 _held: dict[tuple[int, int], FolderLock] = {}
-"""(device, inode) of the LOCK files that this process holds to write."""
+"""(device, inode) of the LOCK files that this process has locked to write."""
 _held_lock = threading.Lock()
 _ATTEMPTS = 8
-"""How often a LOCK file is opened anew that was taken away meanwhile."""
+"""How often a LOCK file is reopened that was deleted meanwhile."""
 
 
 def _key_of(lock_path: Path) -> tuple[int, int] | None:
@@ -83,16 +83,16 @@ class FolderLock:
             except OSError as error:
                 raise _refusal(error, self._fd, stream_path, lock_path) from error
             self._key = _key_of_fd(self._fd)
-            if _key_of(lock_path) != self._key:  # another opener has just taken it away (`OtherFolderLocks`)
+            if _key_of(lock_path) != self._key:  # another opener has just deleted it (`OtherFolderLocks`)
                 os.close(self._fd)
                 raise StreamInUse(stream_path, lock_path)
             _held[self._key] = self
             after_fork.add(self)
         self.was_opened_by_go = _was_opened_by_go(folder)
-        """Whether goleveldb was the last to open the folder, before this."""
+        """Whether goleveldb was the last to open the folder before."""
 
     def check(self) -> None:
-        """Refuse when others no longer meet this lock, because the folder was taken away or made anew.
+        """Check that the folder was not deleted or replaced, so that others still meet this lock.
 
         Raises:
             OSError: it was.
@@ -105,10 +105,10 @@ class FolderLock:
             )
 
     def renew(self) -> None:
-        """Take the `fcntl` lock again after LevelDB closed its own descriptor, which dropped it.
+        """Take the `fcntl` lock again after LevelDB closed its descriptor, which dropped it.
 
         Raises:
-            OSError: as `check`, or another program has the lock.
+            OSError: see `check`; or another program has the lock.
         """
         self.check()
         fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,7 +131,7 @@ class FolderLock:
 
 
 class SharedFolderLock:
-    """Both locks, shared with other readers; none when there is no LOCK file, which a reader does not make.
+    """Both locks, shared with other readers; none without a LOCK file, which a reader does not make.
 
     Raises:
         StreamInUse: a writer has one of them.
@@ -168,7 +168,7 @@ class SharedFolderLock:
 def _refusal(
     error: OSError, fd: int, stream_path: Path, lock_path: Path
 ) -> StreamInUse | BookmarksUnavailable:
-    """Return what to raise for a lock that was refused; closes `fd`."""
+    """Return the error for a refused lock; close `fd`."""
     is_taken = error.errno in (errno.EAGAIN, errno.EACCES)
     holder = holder_of(fd) if is_taken else ""
     os.close(fd)
@@ -186,10 +186,10 @@ def bookmarks_folder(stream_path: Path) -> Path:
 
 
 def other_folders(stream_path: Path) -> list[Path]:
-    """Return the folders in which Go programs keep, and lock, the bookmarks of this file, without ours.
+    """Return the other folders in which Go programs may keep, and lock, the bookmarks of this file.
 
-    The reference takes what it was given as the file's path up to the first `.` of it all, and adds `.db`;
-    its fork takes the path up to the last `.` of the name.
+    The reference takes the path as it was given, up to its first `.`, and adds `.db`; its fork takes the path
+    up to the last `.` of the name.
 
         file                     it was given               folder of the reference
         /srv/v1.2/s.a.bin        /srv/v1.2/s.a.bin          /srv/v1.db
@@ -198,7 +198,7 @@ def other_folders(stream_path: Path) -> list[Path]:
                                                             folder of the fork
                                  any of them                /srv/v1.2/s.a.db
     """
-    # Links are left as they are, and looked through: a Go program goes by the words that it was given.
+    # With and without links resolved: a Go program goes by the words that it was given.
     given = stream_path if stream_path.is_absolute() else Path.cwd() / stream_path
     ours = os.path.normpath(bookmarks_folder(given))
     found: dict[str, None] = {}
@@ -212,9 +212,9 @@ def other_folders(stream_path: Path) -> list[Path]:
 
 
 def relative_folders(stream_path: Path) -> list[Path]:
-    """Return the folders of Go programs that were given `./PATH` or `../PATH`, as far as one may guess them.
+    """Return the folders of Go programs that were given `./PATH` or `../PATH`, as far as can be guessed.
 
-    They have one for all files that they were so given in one working folder.
+    Such a folder serves all files that were given so in one working folder.
     """
     folders = list(Path(os.path.realpath(stream_path)).parents)
     with contextlib.suppress(FileNotFoundError):  # the working folder was taken away
@@ -225,14 +225,14 @@ def relative_folders(stream_path: Path) -> list[Path]:
 class OtherFolderLocks:
     """Shared locks on the folders that Go programs have for a file, held until `release`.
 
-    A Go program locks its folder for itself alone, so it is kept out, and not another of ours. To write, a
-    folder that is not there is made, with nothing but its LOCK, and taken away in the end if that is all that
-    it holds: LevelDB makes its database in such a folder as in none. Where it cannot be made, it is not
-    locked; nor is one of `relative_folders` that is not there, or that somebody has for another file.
+    They keep out a Go program, which locks exclusively, and no other of ours. To write, a missing folder is
+    made with nothing but its LOCK, and deleted in the end if it holds no more: LevelDB can make its database
+    there. A folder that cannot be made is not locked; nor is one of `relative_folders` that is missing, or in
+    use for another file.
 
     Args:
         stream_path: the stream file.
-        own: the lock on our own folder, which may be one of them by another name; None: to read.
+        own: the lock on our own folder, which may be one of them under another name; None: to read.
 
     Raises:
         StreamInUse: a Go program has one of them.
@@ -241,7 +241,7 @@ class OtherFolderLocks:
     def __init__(self, stream_path: Path, own: FolderLock | None) -> None:
         self._own = own
         self._locked: dict[Path, int] = {}
-        """The folders, each with the descriptor of its LOCK."""
+        """Folders, each with the descriptor of its LOCK."""
         after_fork.add(self)
         try:
             for folder in other_folders(stream_path):
@@ -255,14 +255,14 @@ class OtherFolderLocks:
 
     def _lock(self, stream_path: Path, folder: Path, *, make: bool) -> None:
         try:
-            for _ in range(_ATTEMPTS):  # as long as others take it away
+            for _ in range(_ATTEMPTS):  # while others delete it
                 if self._is_locked(stream_path, folder, make=make):
                     return
         except OSError as error:
             _logger.debug("%s: %s is not locked: %s", stream_path, folder, error)
 
     def _is_locked(self, stream_path: Path, folder: Path, *, make: bool) -> bool:
-        """Return whether a folder is locked, or needs no lock; False where it was taken away meanwhile."""
+        """Return whether a folder is locked, or needs no lock; False if it was deleted meanwhile."""
         lock_path = folder / "LOCK"
         with _held_lock:
             key = _key_of(lock_path)
@@ -291,7 +291,7 @@ class OtherFolderLocks:
             return False
 
     def release(self) -> None:
-        """Let go of the locks, and take away the folders that nobody has used; a second time does nothing."""
+        """Release the locks and delete unused folders; a second call does nothing."""
         while self._locked:
             folder, fd = self._locked.popitem()
             with _held_lock, contextlib.suppress(OSError):
@@ -309,7 +309,7 @@ class OtherFolderLocks:
 
 
 def _was_opened_by_go(folder: Path) -> bool:
-    """Look into LevelDB's log for people: our library begins a new one with each opening, Go's goes on."""
+    """Return whether goleveldb wrote LevelDB's LOG last: it appends, while our library begins a new one."""
     try:
         with (folder / "LOG").open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _LOG_LOOKED_AT_BYTES))

@@ -1,18 +1,18 @@
-"""Opening a stream: check, lock, check again, put right what `RECOVERY` says.
+"""Opening a stream: check it, lock it, check it again, and recover as `RECOVERY` says.
 
-    1  locks on the file itself                   no other program has it open for writing, by whatever name
-    2  header facts, page heads, last page        nothing is changed, nothing is made, before these are sound,
-                                                  and every page where there is no folder
-    3  locks on the bookmark folders              a Go program would lock one of them
-       the header again                           one may have been at work until now
-    4  does anything know of more than it says    `evidence.py`; then nothing is changed, either
-    5  update and tail, by the table              `recovery.py`; pages are walked before they are indexed
-    6  what was found, past the page cache        a process killed in a commit leaves the new stream
-                                                  unflushed; where a flush had failed, in doubt
-    7  index, by the table                        it never covers what the header on disk does not count
+    1  lock the file itself                       no other program has it open for writing, by whatever name
+    2  check header, page heads, last page        nothing is changed or made before these are sound; without a
+                                                  folder, every page
+    3  lock the bookmark folders                  a Go program locks one of them
+       check the header again                     a Go program may have written until now
+    4  does anything know more than the header    `evidence.py`; if so, nothing is changed
+    5  finish the update, trim the tail           `recovery.py`; pages are walked before they are indexed
+    6  flush, and compare with the disk           a killed process leaves its last commit unflushed, or in
+                                                  doubt after a failed flush
+    7  complete or rebuild the index              it never covers more than the header on disk counts
 
-A new stream: the locks first, then the file, which appears whole. For reading only: the file is opened so
-that it cannot be written, the locks are shared, and the index is a copy in a temporary folder.
+A new stream takes the locks first; then its file appears whole. A read-only opening cannot write the file,
+shares the locks, and works on a copy of the index.
 
 Source: docs/spec/stream-file.md sections 1 and 3.
 """
@@ -43,7 +43,6 @@ from datastream.file.evidence import Evidence, evidence_of
 from datastream.file.file_lock import lock_stream_file, refuse_other_writers
 from datastream.file.file_system import flush_folder
 from datastream.file.fingerprint import is_of_stream
-from datastream.file.header_check import inspect_header
 from datastream.file.page_sums import ScrubResult, fits, kept_sums, stored_sums, sum_in
 from datastream.file.recovery import (
     Access,
@@ -55,7 +54,7 @@ from datastream.file.recovery import (
     decide,
     index_state_of,
 )
-from datastream.file.streamfile import StreamFile
+from datastream.file.streamfile import StreamFile, inspect_header
 from datastream.file.updating import is_kept_for_another, record_for, write_recorded
 from datastream.layout import (
     HEADER_OFFSET,
@@ -64,31 +63,33 @@ from datastream.layout import (
     StreamHeader,
     encode_header_page,
     file_size_of,
-    page_number_of,
-)
-from datastream.limits import (
-    BOOKMARKS_CHECKED_AT_OPEN_MAX,
-    BOOKMARKS_KEPT_AT_OPEN_MAX,
-    DAMAGED_PAGES_PASSED_MAX,
 )
 
 __all__ = ["Judge", "OpeningOptions", "open_parts"]
 
 _logger = logging.getLogger(__name__)
+
+BOOKMARKS_CHECKED_AT_OPEN_MAX = 16_384
+"""Bookmarks of the DB, the first in order of their bytes, that opening compares with the number of entries
+(about 15 ms). Every lookup checks that the entry it found is that bookmark, which finds the others out."""
+BOOKMARKS_KEPT_AT_OPEN_MAX = 262_144
+"""Bookmarks that opening keeps from the walk which comes before anything is changed (about 40 MB), so that
+their pages are not walked again when the index is made."""
+
 _FOREIGN = "%s: the bookmark folder %s is of another stream, or of other entries; the index is made anew"
 _PageBookmarks = tuple[list[tuple[bytes, int]], int]
-"""The bookmarks of a page, and how many entries are covered with them."""
+"""A page's bookmarks, and how many entries the index covers with them."""
 Judge = Callable[[Evidence], Committed | None]
-"""Told what there is to know, before anything is changed. It raises to refuse the stream; or returns the
-totals that the header is to have, whatever the index says; or None, to have header and table decide."""
+"""Judges the evidence before anything is changed. It raises to refuse the stream, returns the totals that the
+header shall have, or None to leave the decision to header and table."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpeningOptions:
-    """How to open; see `DataStreamer.open`."""
+    """The options of an opening; see `DataStreamer.open`."""
 
     new_header: StreamHeader
-    """Of a new file; its stream type is what an existing one must have."""
+    """The header of a new file; an existing file must have its stream type."""
     initial_pages: int
     growth_pages: int
     access: Access = Access.WRITE
@@ -99,7 +100,7 @@ class OpeningOptions:
     past_damage: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse sizes that cannot be."""
+        """Refuse impossible sizes."""
         if self.growth_pages < 1 or self.initial_pages < 0:
             raise ValueError(
                 f"pages: got {self.initial_pages} initial, {self.growth_pages} growth, "
@@ -118,7 +119,7 @@ def open_parts(path: Path, options: OpeningOptions) -> tuple[StreamFile, Bookmar
                 undo.callback(disk.close)
             elif read_only or _is_there(path):
                 disk = _open_disk(path, options, undo)
-            # An empty file is no new stream: ours appear whole, so something has emptied it.
+            # An empty file is no new stream: new files appear whole, so something has emptied it.
             if disk is not None and (read_only or options.disk is None or disk.size()):
                 file = _load_or_doubt(path, disk, options)
             bookmarks = _open_bookmarks(path, options)
@@ -144,8 +145,8 @@ def _is_there(path: Path) -> bool:
     """Return whether there is a file.
 
     Raises:
-        StreamFileUnavailable: there is a link that leads nowhere or in a circle. The disk that it leads to
-            may be away: that is no leave to make a new stream.
+        StreamFileUnavailable: there is a broken link. The disk behind it may not be mounted, so no new stream
+            takes its place.
     """
     if path.exists():
         return True
@@ -156,7 +157,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) -> Disk:
-    """Open an existing file, and lock it.
+    """Open and lock an existing file.
 
     Raises:
         StreamInUse: another opener has it.
@@ -166,7 +167,7 @@ def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) 
         if is_writable:
             refuse_other_writers(path)
         disk = RealDisk(path, writable=is_writable)
-    except BlockingIOError as error:  # in this moment, another opener asks whether anybody has it open
+    except BlockingIOError as error:  # another opener is just asking whether anybody has it open
         raise StreamInUse(path, None) from error
     undo.callback(disk.close)
     lock_stream_file(path, disk.fileno(), shared=not is_writable)
@@ -174,17 +175,17 @@ def _open_disk(path: Path, options: OpeningOptions, undo: contextlib.ExitStack) 
 
 
 def _load_or_doubt(path: Path, disk: Disk, options: OpeningOptions) -> StreamFile:
-    """Check a file; a refusal raises, but not yet where an unfinished update may be the reason.
+    """Check a file. That its entries disagree raises only without a folder.
 
-    That the entries disagree is then found again by `_recover`.
+    With one, an unfinished update or a damaged page may be the reason: `_recover` decides.
     """
     if options.access is Access.WRITE:
-        # A header that the disk does not have is one whose flush failed: nobody was told of what it counts.
+        # A header that is not on disk is one whose flush failed: nothing that it counts was acknowledged.
         disk.refresh(HEADER_PAGE_SIZE, 0)
     file = StreamFile(path, disk, inspect_header(path, disk, options.new_header.stream_type))
     has_folder = bookmarks_folder(path).is_dir()
     try:
-        # Without a folder the index will be made from all pages, and a file that is refused gets none.
+        # Without a folder the index is made from all pages, and a refused file gets no folder.
         file.load(whole=not has_folder and options.access is Access.WRITE, go_on=options.go_on)
     except EntriesDisagree as refusal:
         if not has_folder and (options.judge is None or options.access is Access.WRITE):
@@ -205,7 +206,7 @@ def _open_bookmarks(path: Path, options: OpeningOptions) -> BookmarkIndex:
 
 
 def _create(path: Path, disk: Disk | None, options: OpeningOptions, undo: contextlib.ExitStack) -> StreamFile:
-    """Make a new stream; the locks are held, so nobody else does."""
+    """Make a new stream, under the locks."""
     page, size = encode_header_page(options.new_header), file_size_of(options.initial_pages)
     if disk is None:
         create_file(path, page, size)
@@ -220,7 +221,7 @@ def _create(path: Path, disk: Disk | None, options: OpeningOptions, undo: contex
 
 
 def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> Appender:
-    """Do what `RECOVERY` says about the facts.
+    """Collect the facts, and do what `RECOVERY` says.
 
     Raises:
         EntriesDisagree: they do, and no unfinished update is the reason.
@@ -230,8 +231,6 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     bookmarks.fingerprint_at = file.fingerprint_at
     if not bookmarks.sums_hold:
         bookmarks.forget_sums()
-    if options.past_damage:
-        _load_past_damage(file, bookmarks, options)
     _put_back_identity(file, bookmarks, options.new_header)
     evidence = evidence_of(file, bookmarks)
     taken = None if options.judge is None else options.judge(evidence)
@@ -240,20 +239,24 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
     record = _update_record(bookmarks)
     patch = record_for(record, file.header(file.committed), file.disk)
     update_state = UpdateState.NONE if patch is None else UpdateState.UNFINISHED
+    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
+    is_odd = file.refusal is not None or (options.past_damage and index_state is IndexState.FOREIGN)
+    if is_odd and patch is None and taken is None:
+        _load_around_damage(file, bookmarks, index_state, options)
+        evidence = evidence_of(file, bookmarks)
+        if options.judge is not None:  # before, nothing of the file could be read
+            options.judge(evidence)
+        if options.past_damage and file.damaged:
+            index_state = _index_state(bookmarks, file, evidence)
     file_state = FileState.CONSISTENT if file.refusal is None else FileState.ENTRIES_DISAGREE
     tail_state = TailState.NOT_ZERO if file.refusal is not None else file.tail_state()
-    index_state = IndexState.AHEAD if taken is not None else _index_state(bookmarks, file, evidence)
-    if file.refusal is not None and patch is None and taken is None:
-        _load_around_damage(evidence, bookmarks, index_state, options)
-        file_state = FileState.CONSISTENT
-        tail_state = file.tail_state()
     appender = Appender(file, options.growth_pages)
     actions = decide(file_state, tail_state, index_state, update_state, options.access)
     covered = bookmarks.covered or 0 if Action.INDEX_MISSING in actions else 0
     to_index = _bookmarks_from(file, covered, options.go_on)
     differing: set[int] = set()
     for action in actions:
-        # The index of a new stream is rebuilt from nothing, which is no news.
+        # That the index of a new stream is rebuilt is no news.
         is_news = action is not Action.CHECK_PAGES and (
             action is not Action.REBUILD_BOOKMARKS or file.committed.total_entries > 0
         )
@@ -272,7 +275,7 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
         elif action is Action.TRIM_TAIL:
             appender.trim_tail()
         else:
-            # Before the index says that it covers them: it must not be on disk ahead of the header.
+            # Before the index: it must not be on disk ahead of the header.
             differing |= _flush_found(appender, bookmarks, options)
             file.tables = bookmarks
             if action is Action.REBUILD_BOOKMARKS:
@@ -291,29 +294,29 @@ def _recover(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions
 
 
 def _open_sums(file: StreamFile, bookmarks: BookmarkIndex, differing: set[int]) -> None:
-    """Begin to check pages, with those of which it is known that something is wrong.
+    """Begin to check pages, first those known to be wrong.
 
     Args:
-        file: all else is put right.
+        file: the recovered file.
         bookmarks: its index.
-        differing: pages of which memory and the disk hold different bytes.
+        differing: pages whose bytes differ in memory and on the disk.
 
     Raises:
-        OSError: nobody can tell which of these bytes are right, or they cannot be written.
+        OSError: no sum tells which bytes are right, or they cannot be written.
     """
     file.tables = bookmarks
     file.sums.open(bookmarks.notes, file.full_count)
     for page_number in sorted(differing):
-        if file.sums.scrub(page_number) is ScrubResult.UNSUMMED:  # its sum was of another stream
+        if file.sums.scrub(page_number) is ScrubResult.UNSUMMED:  # its sum belonged to another stream
             what = f"the page cache and the disk hold different bytes of data page {page_number}"
             raise OSError(errno.EIO, what)
-    for page_number in sorted({*file.damaged, *file.passed_over}):
-        with contextlib.suppress(EntriesDisagree):  # which is logged, and what its readers are told
+    for page_number in sorted(file.damaged):
+        with contextlib.suppress(EntriesDisagree):  # logged, and raised again for its readers
             file.sums.check(page_number)
 
 
 def _flush_found(appender: Appender, bookmarks: BookmarkIndex, options: OpeningOptions) -> set[int]:
-    """Have on disk what was found; return the pages that differ there, of which their sums decide."""
+    """Flush what was found; return the pages that differ on the disk, for their sums to decide."""
     differing: list[int] = []
     if options.access is Access.WRITE:
         differing = appender.flush_found(lambda number: sum_in(bookmarks.notes, number) is not None)
@@ -321,9 +324,9 @@ def _flush_found(appender: Appender, bookmarks: BookmarkIndex, options: OpeningO
 
 
 def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: StreamHeader) -> None:
-    """Have the header tell version and system id as wanted, where the index knows its entries under these.
+    """Restore version and system id of the header if the index knows its entries under the wanted ones.
 
-    The header holds no sum of its own; nothing else would tell that a disk has changed these two.
+    The header has no checksum: nothing else would notice that a disk has changed these two.
     """
     try:
         fingerprint = bookmarks.fingerprint
@@ -341,32 +344,8 @@ def _put_back_identity(file: StreamFile, bookmarks: BookmarkIndex, wanted: Strea
         file.version, file.system_id = before.version, before.system_id
 
 
-def _load_past_damage(file: StreamFile, bookmarks: BookmarkIndex, options: OpeningOptions) -> None:
-    """Load a file past damaged full pages, of which the index tells what they held; else it stays refused."""
-    refusal = file.refusal
-    for _ in range(DAMAGED_PAGES_PASSED_MAX + 1):
-        try:
-            file.load(go_on=options.go_on)
-            if 0 not in file.passed_over and file.index.page_count > 1:
-                file.walk(0)  # or the index, which knows the stream by its beginning, seems another's
-        except EntriesDisagree as damage:
-            page_number = page_number_of(damage.offset)
-            table = bookmarks.get_table(page_number)
-            if table is None or page_number in file.passed_over:
-                break
-            _logger.error("%s: data page %d is damaged and not served: %s", file.path, page_number, damage)
-            file.passed_over[page_number] = table
-            continue
-        firsts = file.index.first_numbers
-        if all(table.fits(*firsts[number : number + 2]) for number, table in file.passed_over.items()):
-            return
-        break
-    file.passed_over = {}
-    file.refusal = refusal
-
-
 def _take(file: StreamFile, totals: Committed, options: OpeningOptions) -> None:
-    """Have the header say what somebody has chosen, where the entries lead to it.
+    """Write the totals that the judge chose to the header, if the entries lead to them.
 
     Raises:
         EntriesDisagree: they do not; nothing was changed.
@@ -391,26 +370,19 @@ def _refusal(
 
 
 def _load_around_damage(
-    evidence: Evidence, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
+    file: StreamFile, bookmarks: BookmarkIndex, index_state: IndexState, options: OpeningOptions
 ) -> None:
-    """Learn the pages of a file whose entries disagree because full pages are damaged, if that is all.
-
-    The evidence is judged again: before, nothing of the file could be read.
+    """Load a file whose entries disagree, or whose first page may have changed, around damaged full pages.
 
     Raises:
-        EntriesDisagree: it is not, or no sum tells.
+        EntriesDisagree: something else is wrong, or nothing tells what a damaged page held.
     """
-    file = evidence.file
-    assert file.refusal is not None
-    refusal = file.refusal
     is_ours = index_state in (IndexState.LEVEL, IndexState.BEHIND)
     sums = stored_sums(bookmarks) if is_ours else kept_sums(bookmarks, file.disk, file.full_count)
-    if not sums:
-        raise refusal
+    if file.refusal is not None and not sums and not options.past_damage:
+        raise file.refusal
     file.tables = bookmarks
-    file.load(go_on=options.go_on, sums=sums)
-    if options.judge is not None:
-        options.judge(evidence)
+    file.load(go_on=options.go_on, sums=sums, past_damage=options.past_damage)
 
 
 def _update_record(bookmarks: BookmarkIndex) -> bytes | None:
@@ -428,13 +400,13 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence)
     except BookmarksUnavailable as error:
         _logger.warning("%s; the index is made anew", error)
         return IndexState.MISSING
-    # The bytes of damaged pages may be among those that the fingerprint is of; their tables have fitted.
+    # A fingerprint may be of bytes on damaged pages; their tables have been found to fit.
     is_foreign = (
         fingerprint is not None
-        and not file.passed_over
+        and not file.damaged
         and not is_of_stream(fingerprint, header, file.disk.pread)
     )
-    if is_foreign:  # unless it is the first page, by which a stream is known, that is damaged
+    if is_foreign:  # unless the first page, by which a stream is known, is damaged
         is_foreign = fits(kept_sums(bookmarks, file.disk, file.full_count), 0, file.disk) is not False
     knows_more = evidence.index_is_ahead and evidence.index_is_of_file
     return index_state_of(
@@ -445,9 +417,9 @@ def _index_state(bookmarks: BookmarkIndex, file: StreamFile, evidence: Evidence)
 def _check_pages(
     file: StreamFile, covered: int, go_on: Callable[[], None] | None
 ) -> Iterator[_PageBookmarks]:
-    """Walk the pages from entry `covered` on; return what `_bookmarks_from` would yield.
+    """Walk the pages as `_bookmarks_from` does, before anything is changed; return what that yields.
 
-    Pages with more bookmarks than may be kept in memory are then walked once more.
+    Pages whose bookmarks exceed what memory may keep are walked again later.
 
     Raises:
         EntriesDisagree: a page is damaged.
@@ -464,7 +436,7 @@ def _check_pages(
 def _bookmarks_from(
     file: StreamFile, covered: int, go_on: Callable[[], None] | None
 ) -> Iterator[_PageBookmarks]:
-    """Walk the pages from entry `covered` on; yield each one's bookmarks and how many entries are covered."""
+    """Walk the pages from entry `covered` on; yield the bookmarks of each."""
     if covered == file.committed.total_entries:
         yield [], covered
         return

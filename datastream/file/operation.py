@@ -1,12 +1,12 @@
-"""The entries of the atomic operations that are not committed, in one buffer. Pure.
+"""The entries of uncommitted atomic operations, in one buffer. Pure.
 
-Sealed operations and the open one lie behind each other in one buffer, exactly as they will lie in the file,
-padding included, so that a commit is one write. Nothing of them is on disk before that.
+The buffer holds sealed operations and the open one exactly as they will lie in the file, padding included, so
+a commit is one write. Nothing of them is on disk before.
 
     committed │ sealed operations │ the open operation │ room on the page
               └ base              └ mark               └ end
 
-What may be called when is in `operation_table.py`.
+`operation_table.py` says which call is allowed when.
 
 Source: docs/spec/stream-file.md section 1.3.
 """
@@ -41,16 +41,17 @@ from datastream.layout import (
     page_end,
     page_number_of,
 )
-from datastream.limits import (
-    BOOKMARK_SIZE_MAX,
-    CHECKPOINT_INTERVAL,
-    OPERATION_GROUP_BYTES_MAX,
-)
+from datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
 
 __all__ = ["OperationGroup", "WrittenGroup"]
 
-# What `begin`, `begin_commit` and `end_commit` do for a single operation without asking the table every time.
-# They are called for each; to find a member in its class takes longer than to find a name.
+OPERATION_GROUP_BYTES_MAX = 5 << 28
+"""Bytes of memory for uncommitted operations (1.25 GiB). Padding counts: it is as much as the entries if no
+two of them fit on one page."""
+
+
+# `begin`, `begin_commit` and `end_commit` run for each operation: they skip the table in the usual case, and
+# use these names, which are quicker to find than members of a class.
 _IDLE, _OPEN, _COMMITTING = OperationState.IDLE, OperationState.OPEN, OperationState.COMMITTING
 assert TRANSITIONS[_IDLE][Call.START] is _OPEN
 assert TRANSITIONS[_OPEN][Call.COMMIT] is _COMMITTING
@@ -58,7 +59,7 @@ assert TRANSITIONS[_COMMITTING][Call.COMMIT_DONE] is _IDLE
 
 
 class _Mark(NamedTuple):
-    """How far the buffer and its lists reached at some moment."""
+    """The lengths of the buffer and its lists at some moment."""
 
     size: int
     number: int
@@ -72,23 +73,23 @@ _pack_head = ENTRY_HEAD.pack
 _CHECKPOINT_MASK = CHECKPOINT_INTERVAL - 1
 _BOOKMARK_ENTRY_SIZE_MAX = ENTRY_HEAD_SIZE + BOOKMARK_SIZE_MAX
 _RESERVED: dict[int, str] = {
-    # Its bookmark would be missing in the index until the index is rebuilt.
+    # The index would lack its bookmark until it is rebuilt.
     BOOKMARK_TYPE: "is a bookmark; use add_stream_bookmark",
-    # The answer to an Entry command that found nothing has this type.
+    # An Entry command that found nothing is answered with this type.
     NOT_FOUND_TYPE: "means 'not found' to clients",
 }
 
 
 def _not_bytes(size: int, bytes_count: int) -> TypeError:
-    """Say that the `len` of a buffer does not count its bytes, as with an `array` of larger numbers."""
+    """Return the error of a buffer whose `len` does not count bytes, such as an `array` of larger numbers."""
     return TypeError(f"data: got {bytes_count} bytes with heads, expected {size}: len does not count bytes")
 
 
 class WrittenGroup(NamedTuple):
-    """What the commit of a group still needs once its entries are on disk."""
+    """The rest of a group's commit once its entries are on disk."""
 
     end: tuple[int, int]
-    """(total_length, total_entries) once it is committed."""
+    """(total_length, total_entries) behind the group."""
     bookmarks: dict[bytes, int]
     """Each with the number of its newest entry."""
     page_starts: list[tuple[int, int]]
@@ -100,12 +101,12 @@ class WrittenGroup(NamedTuple):
 class OperationGroup:
     """The state of the atomic operation, and the entries of the sealed operations and of the open one.
 
-    `_room` is what is left of the page while entries may be added, and 0 while not: so one comparison in
-    `add_entry` and `add_bookmark`, which have to be fast, finds both a full page and a wrong state.
+    `_room` is the rest of the page while entries may be added, else 0. So one comparison in `add_entry` and
+    `add_bookmark`, which must be fast, finds both a full page and a wrong state.
 
     Args:
-        base: what is committed; the first entry gets its `total_entries` as number.
-        size_max: bytes that may wait here.
+        base: the committed totals; the first entry gets `total_entries` as its number.
+        size_max: most bytes of the buffer.
         state: READ_ONLY refuses everything.
     """
 
@@ -133,7 +134,7 @@ class OperationGroup:
     ) -> None:
         self.state = state
         self.base = base
-        """(total_length, total_entries) of what is committed before the group, or will be by then."""
+        """(total_length, total_entries) before the group."""
         self.buffer = bytearray()
         """The bytes from `base[0]` on, padding included, as they will lie in the file."""
         self.number_next = base[1]
@@ -144,7 +145,7 @@ class OperationGroup:
         self.bookmarks: dict[bytes, int] = {}
         """Each bookmark of the operation begun last, with the number of its newest entry in it."""
         self.sealed_bookmarks: dict[bytes, int] = {}
-        """The same of the operations sealed before it."""
+        """The same of the sealed operations before it."""
         self.checkpoints: list[int] = []
         """Offsets in the file of the entries whose number is a multiple of CHECKPOINT_INTERVAL."""
         self._size_max = size_max
@@ -153,10 +154,10 @@ class OperationGroup:
         self.restart(base)
 
     def restart(self, base: tuple[int, int]) -> None:
-        """Drop everything, and begin anew after what is committed now."""
+        """Drop everything, and begin behind these totals."""
         self.base = base
         self.number_next = base[1]
-        # 0 on a page border: the first entry then takes the slow way, which begins a page.
+        # 0 on a page border: then the first entry begins a page.
         self._room_kept = (HEADER_PAGE_SIZE - base[0]) % PAGE_SIZE
         self._room = self._room_kept if self.state in ADDING else 0
         self._mark = None
@@ -169,18 +170,18 @@ class OperationGroup:
 
     @property
     def end(self) -> Committed:
-        """What will be committed once this group is."""
+        """The totals behind this group."""
         return Committed(self.base[0] + len(self.buffer), self.number_next)
 
     @property
     def all_bookmarks(self) -> dict[bytes, int]:
-        """The bookmarks of all operations, each with the number of its newest entry; not to be changed."""
+        """The bookmarks of all operations, each with the number of its newest entry; do not change it."""
         return self.sealed_bookmarks | self.bookmarks if self.sealed_bookmarks else self.bookmarks
 
     # --- the state ---------------------------------------------------------------------------------------
 
     def move(self, call: Call) -> None:
-        """Go to the state after `call`.
+        """Change to the state after `call`.
 
         Raises:
             MisuseError: the table refuses the call; nothing was changed.
@@ -193,7 +194,7 @@ class OperationGroup:
             self._room = self._room_kept
 
     def begin(self) -> None:
-        """Begin an operation; `rollback` comes back to here.
+        """Begin an operation; `rollback` returns to here.
 
         Raises:
             OperationAlreadyOpen, CommitInProgress, StreamClosed, StreamReadOnly: nothing was changed.
@@ -220,9 +221,9 @@ class OperationGroup:
         self._room_kept, self._room = self._room, 0
 
     def end_commit(self, committed: tuple[int, int]) -> None:
-        """Begin anew after what was committed, or will be, which is this group."""
+        """Begin behind this group, which is committed or about to be."""
         assert self.state is _COMMITTING
-        # `_room_kept` is right already: the page goes on where the group ended.
+        # `_room_kept` is right already: the page continues where the group ended.
         self.base = committed
         self.buffer.clear()
         self.bookmarks.clear()
@@ -234,10 +235,10 @@ class OperationGroup:
         if self.page_starts:
             self.page_starts.clear()
             self.page_ends.clear()
-        self.state = _IDLE  # last: interrupted before, nothing is taken for the next group
+        self.state = _IDLE  # last, in case of an interruption
 
     def hand_over(self, end: tuple[int, int]) -> WrittenGroup:
-        """Begin anew after this group, whose entries are on disk; return what its commit still needs.
+        """Begin behind this group, whose entries are on disk; return the rest of its commit.
 
         Args:
             end: (total_length, total_entries) of the group.
@@ -249,7 +250,7 @@ class OperationGroup:
         return written
 
     def rollback(self) -> None:
-        """Drop the open operation's entries; sealed ones stay."""
+        """Drop the open operation; sealed ones stay."""
         self.move(Call.ROLLBACK)
         self._back_to_mark()
 
@@ -280,11 +281,11 @@ class OperationGroup:
             EntryTypeReserved: 0xb0 or 0xffffffff, or not a u32.
             EntryTooLong: more than DATA_SIZE_MAX bytes of data.
             OperationTooLarge: the group would be larger than allowed.
-            TypeError: no bytes, or a buffer of items that are larger.
+            TypeError: no bytes, or a buffer of larger items.
         """
         size = ENTRY_HEAD_SIZE + len(data)
         number = self.number_next
-        # Made before anything changes: what is not bytes, or no entry type, is refused here.
+        # Before anything changes: this refuses what is not bytes, or no entry type.
         try:
             entry = _pack_head(PACKET_DATA, size, entry_type, number) + data
         except struct.error:
@@ -299,10 +300,10 @@ class OperationGroup:
         return number
 
     def add_entries(self, entry_types: Sequence[int], data: Sequence[bytes]) -> None:
-        """Append entries in order: the same as `add_entry` on each type and its data, a page at a time.
+        """Append entries in order, as `add_entry` for each, a page at a time.
 
         Raises:
-            As `add_entry`, of the first entry that is refused; none of them was added then.
+            As `add_entry` for the first refused entry; then none was added.
         """
         next_state(self.state, Call.ADD_ENTRY)
         mark = self._mark_here()
@@ -314,13 +315,13 @@ class OperationGroup:
             while at < len(sizes):
                 stop = bisect_right(ends, ends[at] + self._room) - 1 if plain else at
                 if stop == at:
-                    self.add_entry(entry_types[at], data[at])  # turns the page, or says what is wrong
+                    self.add_entry(entry_types[at], data[at])  # begins a page, or refuses the entry
                     stop = at + 1
                 else:
                     run = slice(at, stop)
                     self._add_run(entry_types[run], data[run], sizes[run], ends[run])
                 at = stop
-        except struct.error:  # an entry type that is no u32: have the first such entry say so
+        except struct.error:  # an entry type that is no u32: report the first such entry
             self._back_to(mark)
             bad = next(index for index, entry_type in enumerate(entry_types) if not 0 <= entry_type < 1 << 32)
             raise self._refusal(Call.ADD_ENTRY, entry_types[bad], sizes[bad]) from None
@@ -331,9 +332,9 @@ class OperationGroup:
     def _add_run(
         self, entry_types: Sequence[int], data: Sequence[bytes], sizes: Sequence[int], starts: Sequence[int]
     ) -> None:
-        """Append entries that fit on the page; `starts`: where each would begin, counted from anywhere."""
+        """Append entries that fit on the page; `starts`: their relative positions."""
         first, count = self.number_next, len(sizes)
-        # Heads and data in turns. Everything here is a loop in C: this runs for every entry of a full node.
+        # Heads and data alternately. Every loop here is one in C: this runs for every entry of a busy node.
         parts = [b""] * (2 * count)
         parts[::2] = map(_pack_head, repeat(PACKET_DATA), sizes, entry_types, range(first, first + count))
         parts[1::2] = data
@@ -356,7 +357,7 @@ class OperationGroup:
             NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.
             BookmarkSizeWrong: not 1 to 16 bytes.
             OperationTooLarge: the group would be larger than allowed.
-            TypeError: no bytes, or a buffer of items that are larger.
+            TypeError: no bytes, or a buffer of larger items.
         """
         size = ENTRY_HEAD_SIZE + len(bookmark)
         number = self.number_next
@@ -372,20 +373,20 @@ class OperationGroup:
         return number
 
     def _refusal(self, call: Call, entry_type: int, size: int) -> Exception:
-        """Say why an entry is refused whose head cannot even be made."""
+        """Return the refusal of an entry whose head cannot be packed."""
         next_state(self.state, call)
         if size > PAGE_SIZE:
             return EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
         return EntryTypeReserved(entry_type, "is not an unsigned 32-bit number")
 
     def _admit(self, call: Call, entry_type: int, size: int, bytes_count: int) -> None:
-        """Refuse what may not be added, and begin a page for what does not fit on this one.
+        """Refuse an entry, or begin a page for it.
 
         Args:
             call: that would add it.
             entry_type: u32.
             size: of the entry, by the `len` of its data.
-            bytes_count: how many bytes the entry has.
+            bytes_count: the real size of the entry.
         """
         next_state(self.state, call)
         if bytes_count != size:
@@ -401,12 +402,12 @@ class OperationGroup:
         """Fill the page with zeros and begin the next, for an entry of `size` bytes."""
         if size > PAGE_SIZE:
             raise EntryTooLong(size - ENTRY_HEAD_SIZE, DATA_SIZE_MAX)
-        # Looked at once a page, not once an entry: the limit may be passed by less than one page.
+        # Checked once a page, so the limit may be exceeded by less than one page.
         if len(self.buffer) + self._room + size > self._size_max:
             raise OperationTooLarge(len(self.buffer) + self._room + size, self._size_max)
         offset = self.base[0] + len(self.buffer)
         page_next = page_number_of(offset + self._room)
-        # At a border that the group did not write itself, where the data ended is the file's to know.
+        # At a border that the group did not write, the file knows where the data ended.
         if self._room or self.buffer:
             self.page_ends.append((page_next - 1, offset))
         self.buffer += bytes(self._room)
@@ -426,7 +427,7 @@ class OperationGroup:
     # --- updating an entry of the open operation ---------------------------------------------------------
 
     def update(self, number: int, entry_type: int, data: bytes) -> None:
-        """Replace an entry of the open operation by any other entry or bookmark; those after it move.
+        """Replace an entry of the open operation by any entry or bookmark; those behind it move.
 
         Raises:
             NoOperationOpen, CommitInProgress, StreamClosed, StreamReadOnly: wrong state.

@@ -1,4 +1,4 @@
-"""One atomic operation at a time: its states as a table. Pure.
+"""The states of the atomic operation, as a table. Pure.
 
     state         start         add    update  seal      rollback  rollback group  commit      change
     IDLE          OPEN          -      -       -         -         IDLE            -           COMMITTING
@@ -31,7 +31,7 @@ __all__ = ["ADDING", "CALL_NAMES", "TRANSITIONS", "Call", "OperationState", "Wro
 
 
 class OperationState(IntEnum):
-    """Where the atomic operation stands."""
+    """The state of the atomic operation."""
 
     IDLE = auto()
     OPEN = auto()
@@ -76,7 +76,7 @@ CALL_NAMES: dict[Call, str] = {
 
 
 class Wrong(Enum):
-    """Why a call is refused; the value is the error's class."""
+    """The reason of a refused call; the value is the error's class."""
 
     ALREADY_OPEN = OperationAlreadyOpen
     NOT_OPEN = NoOperationOpen

@@ -1,25 +1,116 @@
-"""What is known of each data page: its first entry, where its data ends, where some of its entries begin.
+"""The index of data pages in memory, and the tables of full pages that are stored beside the bookmarks.
 
     first_numbers   every used page                         8 bytes a page
     data ends       once learned, 0 before                  8 bytes a page
     checkpoints     pages used lately, at most OFFSET_TABLES_MAX; the position of every 64th entry
 
-Written by the thread that commits, read by any: values are only added, and readers look only at pages below
-the committed length that they hold. Only the tables of full pages, which are forgotten, need a lock; the page
-that is being filled has its table apart, so that it is never forgotten half-way.
+The committing thread writes the index, any thread reads it: values are only added, and readers look only at
+pages below the committed length that they hold. Only the tables of full pages, which are evicted, need a
+lock. The page that is being filled has its table apart, so it is never evicted.
+
+A stored table spares later openings the walk of its page:
+
+    u64 first_number | u64 entries_end | u32 data_end | u32 position of every 64th entry      big-endian
+
+The file decides: `StreamFile` believes a table only as far as the chain of the entries' lengths confirms it.
 """
 
 from __future__ import annotations
 
+import struct
+import sys
 import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
+from itertools import pairwise
+from typing import NamedTuple, Protocol
 
-from datastream.layout import page_number_of, page_start
-from datastream.limits import CHECKPOINT_INTERVAL, OFFSET_TABLES_MAX
+from datastream.layout import PAGE_SIZE, page_number_of, page_start
+from datastream.limits import CHECKPOINT_INTERVAL
 
-__all__ = ["PageIndex"]
+__all__ = [
+    "NoPageTables",
+    "PageIndex",
+    "PageTable",
+    "PageTables",
+    "decode_table",
+    "encode_table",
+]
+
+OFFSET_TABLES_MAX = 16_384
+"""Pages whose table of checkpoints is kept in memory; about 1 kB each with 68-byte entries, 16 MB in all."""
+
+_HEAD = struct.Struct(">QQI")
+_POSITION_SIZE = 4
+assert array("I").itemsize == _POSITION_SIZE
+
+
+class PageTable(NamedTuple):
+    """The table of a full page."""
+
+    first_number: int
+    """Number of its first entry."""
+    entries_end: int
+    """The number after that of its last entry."""
+    data_end: int
+    """Position just past its last entry."""
+    checkpoints: array[int]
+    """Positions of the entries whose number is a multiple of CHECKPOINT_INTERVAL, in order."""
+
+    def fits(self, first_number: int, entries_end: int) -> bool:
+        """Return whether a page with these entries can have this table."""
+        count = -(-entries_end // CHECKPOINT_INTERVAL) - -(-first_number // CHECKPOINT_INTERVAL)
+        positions = self.checkpoints
+        return (
+            (self.first_number, self.entries_end, len(positions)) == (first_number, entries_end, count)
+            and 0 < self.data_end <= PAGE_SIZE
+            and all(before < after for before, after in pairwise(positions))
+            and (not positions or positions[-1] < self.data_end)
+        )
+
+
+class PageTables(Protocol):
+    """A store of page tables."""
+
+    def get_table(self, page_number: int) -> PageTable | None:
+        """Return the table of a page; None without a usable one."""
+        ...
+
+    def put_table(self, page_number: int, table: PageTable) -> None:
+        """Store the table of a page, now or soon."""
+        ...
+
+
+class NoPageTables:
+    """A store that keeps nothing."""
+
+    def get_table(self, page_number: int) -> PageTable | None:
+        """Return None."""
+        return None
+
+    def put_table(self, page_number: int, table: PageTable) -> None:
+        """Do nothing."""
+
+
+def encode_table(table: PageTable) -> bytes:
+    """Return the bytes that are stored."""
+    positions = table.checkpoints
+    if sys.byteorder == "little":
+        positions = positions[:]
+        positions.byteswap()
+    return _HEAD.pack(table.first_number, table.entries_end, table.data_end) + positions.tobytes()
+
+
+def decode_table(data: bytes) -> PageTable | None:
+    """Return the stored table; None if the bytes are none."""
+    if len(data) < _HEAD.size or (len(data) - _HEAD.size) % _POSITION_SIZE:
+        return None
+    positions = array("I", data[_HEAD.size :])
+    if sys.byteorder == "little":
+        positions.byteswap()
+    first_number, entries_end, data_end = _HEAD.unpack_from(data)
+    return PageTable(first_number, entries_end, data_end, positions)
 
 
 class PageIndex:
@@ -58,7 +149,7 @@ class PageIndex:
         return len(self.first_numbers)
 
     def add_page(self, page_number: int, first_number: int) -> None:
-        """Take in the next page, of which no entry is known yet but the number of its first.
+        """Add the next page.
 
         Args:
             page_number: must be the number of pages known so far.
@@ -69,7 +160,7 @@ class PageIndex:
         self.first_numbers.append(first_number)
 
     def fill_page(self, page_number: int, table: array[int] | None = None) -> None:
-        """Make `page_number` the page that checkpoints are added to; the one before it becomes a full page.
+        """Begin to fill a page; the one before it becomes a full page.
 
         Args:
             table: its checkpoints so far; None when it is empty.
@@ -92,7 +183,7 @@ class PageIndex:
         self._data_ends[page_number] = offset
 
     def table(self, page_number: int) -> array[int] | None:
-        """Return the positions of the page's entries with a multiple of 64 as number, None when forgotten."""
+        """Return the checkpoints of a page; None if they were evicted."""
         last_number, last_table = self._last
         if page_number == last_number:
             return last_table
@@ -103,7 +194,7 @@ class PageIndex:
             return table
 
     def set_table(self, page_number: int, table: array[int]) -> None:
-        """Remember a full page's table, and forget the one not used for longest when there are too many."""
+        """Keep a full page's table; evict the least recently used one when there are too many."""
         with self._lock:
             self._tables[page_number] = table
             self._tables.move_to_end(page_number)
@@ -111,7 +202,7 @@ class PageIndex:
                 self._tables.popitem(last=False)
 
     def add_checkpoint(self, offset: int) -> None:
-        """Take in the offset of an entry with a multiple of 64 as number, on the page being filled."""
+        """Add a checkpoint to the page that is being filled."""
         page_number, table = self._last
         assert page_number == page_number_of(offset)
         table.append(offset - page_start(page_number))

@@ -1,17 +1,17 @@
-"""Whether full data pages are as they were written: a CRC32C of each, and what became of comparing it.
+"""Checksums of full data pages: a CRC32C of each, the checks against it, and healing.
 
-    written   when a page is full, from the bytes as they were written (`RunningSum`); kept beside the page's
-              table in the bookmark folder, SUM_KEY and page number -> u32 big-endian
-    checked   when the page is first read since the stream was opened (`require`), and by a scrubber past the
-              page cache (`scrub`); not with each read after that
-    changed   with an update in place; forgotten with a truncation, and where the index is made anew
+    written   when a page is full, from the bytes as they were written (`RunningSum`); stored in the bookmark
+              folder, SUM_KEY and page number -> u32 big-endian
+    checked   at the first read since the opening (`require`), and by the scrubber past the page cache
+              (`scrub`); not with later reads
+    changed   with an update in place; dropped with a truncation, and when the index is made anew
 
     UNKNOWN ──check──► GOOD                  its sum fits; or it had none, was proven, and has one now
-                   ├─► UNSUMMED              it has none, and nobody proves it: it is read as it is
-                   └─► BAD ──heal──► GOOD    its sum does not fit: it is not read, nor sent
+                   ├─► UNSUMMED              it has no sum, and nobody proves it: it is served as it is
+                   └─► BAD ──heal──► GOOD    its sum does not fit: it is not served
 
-The page that is being filled has no sum. A page whose copy in memory does not fit is read from the disk once
-more, and one whose copy on the disk does not fit is written again from memory, where that is sound.
+The page that is being filled has no sum. If only the copy in memory is wrong, the page is read from the disk
+again; if only the copy on the disk is wrong, it is written again from memory.
 
 Source: RFC 3720, appendix B.4 (CRC32C).
 """
@@ -32,14 +32,12 @@ from typing import Protocol
 import google_crc32c
 
 from datastream.errors import BookmarksUnavailable, PageDamaged, PageUnchecked
-from datastream.file.bookmarks import SUM_KEY, BookmarkIndex
+from datastream.file.bookmarks import SUM_KEY, BookmarkIndex, Notes
 from datastream.file.concurrent_changes import Changes, Patch
-from datastream.file.disk import Disk
+from datastream.file.disk import Disk, drop_cached, read_past_cache, write_past_cache
 from datastream.file.file_system import takes_direct_writes
-from datastream.file.notes import Notes
 from datastream.file.page_index import PageIndex
 from datastream.file.pages import PageFault, walk_page
-from datastream.file.past_cache import drop_cached, read_past_cache, write_past_cache
 from datastream.layout import PAGE_SIZE, page_end, page_number_of, page_start
 
 __all__ = [
@@ -74,10 +72,10 @@ _ZERO_PAGE_SUM = sum_of(_ZERO_PAGE)
 
 
 class PageState(IntEnum):
-    """What is known of a full page."""
+    """The state of a full page since the opening."""
 
     UNKNOWN = 0
-    """It was not read since the stream was opened."""
+    """It was not read yet."""
     GOOD = 1
     UNSUMMED = 2
     """It has no sum."""
@@ -88,12 +86,12 @@ _GOOD = int(PageState.GOOD)
 
 
 class ScrubResult(IntEnum):
-    """What a scrubber found of a page."""
+    """The result of scrubbing a page."""
 
     GOOD = 0
     UNSUMMED = 1
     HEALED = 2
-    """The disk had it wrong and memory had it right: it was written again."""
+    """The disk was wrong, memory was right: the page was written again."""
     BAD = 3
 
 
@@ -110,26 +108,26 @@ class BadPage:
     expected: str
 
     def error(self, path: Path) -> PageDamaged:
-        """Return what a reader of it is told."""
+        """Return the error for a reader of it."""
         return PageDamaged(
             *(path, self.page_number, self.first_number, self.entries_end, self.found, self.expected)
         )
 
 
 class _ThisThread(threading.local):
-    """What the running thread may do."""
+    """Permissions of the running thread."""
 
     waits = True
-    """It may read a page from the disk to check it; else `require` raises PageUnchecked."""
+    """It may wait for the disk to check a page; else `require` raises PageUnchecked."""
     proves = False
-    """It proves a page, and reads others for that, whether they were checked or not."""
+    """It proves a page, and for that reads other pages unchecked."""
 
 
 this_thread = _ThisThread()
 
 
 def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
-    """Return the sums in a bookmark folder, key and value; none where they do not hold, or cannot be read."""
+    """Return the sums in a bookmark folder, key and value; none if they are invalid or cannot be read."""
     try:
         return bookmarks.stored_notes(SUM_KEY) if bookmarks.sums_hold else {}
     except BookmarksUnavailable:
@@ -137,36 +135,36 @@ def stored_sums(bookmarks: BookmarkIndex) -> dict[bytes, bytes]:
 
 
 def sum_in(notes: Notes, page_number: int) -> int | None:
-    """Return the sum of a page, None without one."""
+    """Return the sum of a page; None without one."""
     value = notes.get(SUM_KEY + _U64.pack(page_number))
     return _U32.unpack(value)[0] if value is not None and len(value) == _U32.size else None
 
 
 def page_fits(sums: Mapping[bytes, bytes], page_number: int, page: bytes) -> bool | None:
-    """Return whether the bytes of a full page fit its sum; None without one."""
+    """Return whether the bytes of a full page fit its sum; None without a sum."""
     crc = sums.get(SUM_KEY + _U64.pack(page_number))
     return None if crc is None else _U32.pack(sum_of(page)) == crc
 
 
 def fits(sums: Mapping[bytes, bytes], page_number: int, disk: Disk) -> bool | None:
-    """Return the same of what the file has of the page."""
+    """Return the same for the page in the file."""
     return page_fits(sums, page_number, disk.pread(PAGE_SIZE, page_start(page_number)))
 
 
 def kept_sums(
     bookmarks: BookmarkIndex, disk: Disk, full_count: int, patch: Patch | None = None
 ) -> dict[bytes, bytes]:
-    """Return the sums that stay when an index is made anew.
+    """Return the sums that are kept when an index is made anew.
 
-    It may be of another stream, or of entries that another program has replaced; or of this one, of which a
-    few bytes rotted away that it was known by. So the last full page that has a sum decides: where that fits,
-    all before it are those that were summed.
+    The index may belong to another stream, or to entries that another program has replaced; or to this
+    stream, after the bytes rotted by which it was known. The last full page with a sum decides: if it fits,
+    so do all sums before it.
 
     Args:
-        bookmarks: with the index as it was.
+        bookmarks: the old index.
         disk: the stream file.
         full_count: how many pages are full.
-        patch: an update that was finished now; its page's sum is of before.
+        patch: an update that was finished just now; its page's sum is outdated.
     """
     sums = stored_sums(bookmarks)
     if patch is not None:
@@ -177,26 +175,26 @@ def kept_sums(
 
 
 class RunningSum:
-    """The sum of the page that is being filled, from the bytes as they are written; one thread uses it."""
+    """The sum of the page that is being filled, made from the bytes as they are written. One thread."""
 
     def __init__(self) -> None:
         self._end = _NO_PLACE
-        """The offset up to which the sum goes; _NO_PLACE: it goes on where the next page begins."""
+        """The offset up to which the sum goes; _NO_PLACE: it begins with the next page."""
         self._sum: int | None = None
         self._full: dict[int, int | None] = {}
 
     def begin(self, data: bytes, end: int) -> None:
-        """Go on behind what the page holds already, which ends at the offset `end`."""
+        """Begin with what the page holds already, up to the offset `end`."""
         self._end, self._sum = end, sum_of(data)
 
     def stop(self) -> None:
-        """What is written next, or was changed, is not told."""
+        """Stop: later writes are not reported."""
         if self._end != _NO_PLACE:
             self._end = _NO_PLACE
             self._full.clear()
 
     def extend(self, buffer: bytearray, offset: int) -> None:
-        """Take in what was written at an offset, behind what was written before."""
+        """Add bytes that were written at an offset, behind those before."""
         if offset != self._end:
             self._sum = None
         position, size = 0, len(buffer)
@@ -214,12 +212,12 @@ class RunningSum:
         self._end = offset + size
 
     def take(self, page_number: int) -> int | None:
-        """Return the sum of a page that is full; None where not all of it was told."""
+        """Return the sum of a full page; None if not all of it was reported."""
         return self._full.pop(page_number, None)
 
 
 class SummedFile(Protocol):
-    """What is asked of the stream file; `StreamFile` is one."""
+    """The part of `StreamFile` that sums need."""
 
     path: Path
     disk: Disk
@@ -304,7 +302,7 @@ class PageSums:
         self.check(page_number)
 
     def check(self, page_number: int) -> None:
-        """Read a full page and compare it with its sum.
+        """Read a full page and compare its sum.
 
         Raises:
             PageDamaged: it does not fit.
@@ -327,7 +325,7 @@ class PageSums:
             raise bad.error(self._file.path)
 
     def _read_or_note(self, page_number: int) -> bytes | None:
-        """Read a page; None where the disk has lost a sector of it: then it is bad."""
+        """Read a page; None if the disk has lost a sector of it, which makes it bad."""
         try:
             return self._read(page_number)
         except OSError as error:
@@ -339,7 +337,7 @@ class PageSums:
             return None
 
     def _read_disk(self, page_number: int) -> bytes:
-        """Read what the disk has of a page; nothing where it cannot be read."""
+        """Read a page past the cache; empty if the disk cannot be read."""
         try:
             return read_past_cache(self._file.disk.fileno(), PAGE_SIZE, page_start(page_number))
         except OSError as error:
@@ -347,7 +345,7 @@ class PageSums:
             return b""
 
     def _read(self, page_number: int) -> bytes:
-        """Read a page as readers see it, also during an update."""
+        """Read a page as readers see it during an update."""
         return self._file.changes.read(self._file.disk, PAGE_SIZE, page_start(page_number))
 
     def _stored(self, page_number: int) -> int | None:
@@ -355,11 +353,11 @@ class PageSums:
         return None if self._notes is None else sum_in(self._notes, page_number)
 
     def has_sum(self, page_number: int) -> bool:
-        """Whether a page has a sum."""
+        """Return whether a page has a sum."""
         return self._stored(page_number) is not None
 
     def _look_again(self, page_number: int) -> None:
-        """Judge a page that did not fit: nothing changes it meanwhile, and the disk may have it right."""
+        """Check a page that did not fit once more, under the lock and against the disk."""
         with self.lock:
             expected = self._stored(page_number)
             if expected is None or page_number >= len(self._states):
@@ -376,11 +374,11 @@ class PageSums:
                 self._note_bad(page_number, f"CRC32C {found:08x}", f"{expected:08x}, as when it was written")
 
     def _meet_unsummed(self, page_number: int, data: bytes, seen: int) -> None:
-        """Look at a page without a sum: it gets one if it is proven, or, where nobody can, if it is sound.
+        """Check a page without a sum: it gets one if proven or, without a prover, if its entries are sound.
 
         Args:
             page_number: of the page.
-            data: what it held when there were `seen` changes of the file; after others it is looked at anew.
+            data: its bytes when the file had `seen` changes; it is left for later if there were more since.
             seen: see `data`.
         """
         if self.prover is not None:
@@ -403,7 +401,7 @@ class PageSums:
                 self._note_bad(page_number, fault.found, fault.expected)
 
     def structure_fault(self, page_number: int, data: bytes) -> PageFault | None:
-        """Return why bytes cannot be a full page, whose entries lead to the next one; None: they can."""
+        """Return why these bytes cannot be that full page; None if they can."""
         first_number, entries_end = self.entry_range(page_number)
         try:
             walk = walk_page(data, first_number)
@@ -419,18 +417,18 @@ class PageSums:
         return self._file.index.first_numbers[page_number]
 
     def entry_range(self, page_number: int) -> tuple[int, int]:
-        """Return the number of a full page's first entry, and that after its last."""
+        """Return the number of a full page's first entry and the number after its last."""
         first_numbers = self._file.index.first_numbers
         return first_numbers[page_number], first_numbers[page_number + 1]
 
     def found_fault(self, page_number: int, fault: PageFault) -> None:
-        """Take note that the entries of a page are not what they should be."""
+        """Mark a page as bad: its entries are not what they should be."""
         with self.lock:
             if self._notes is not None and page_number < len(self._states):
                 self._note_bad(page_number, fault.found, fault.expected)
 
     def _note_bad(self, page_number: int, found: str, expected: str) -> None:
-        """Have a page not served any more; the lock is held."""
+        """Stop serving a page; the lock is held."""
         if page_number in self.bad:
             return
         bad = self.bad[page_number] = BadPage(
@@ -450,7 +448,7 @@ class PageSums:
             self._notes.put(SUM_KEY + _U64.pack(page_number), None if crc is None else _U32.pack(crc))
 
     def adopt(self, page_number: int, data: bytes) -> None:
-        """Give a page without a sum that of these bytes, which somebody has proven."""
+        """Give a page without a sum the sum of these proven bytes."""
         with self.lock:
             if page_number < len(self._states) and not self.has_sum(page_number):
                 self._put(page_number, sum_of(data))
@@ -459,11 +457,11 @@ class PageSums:
     # --- for the writer -----------------------------------------------------------------------------------
 
     def note_full(self, page_number: int, crc: int | None) -> None:
-        """Take note that a page is full.
+        """Store the sum of a page that is full now.
 
         Args:
-            page_number: of the page; what it holds is committed, or is about to be.
-            crc: its sum; None: it is made from what the file holds.
+            page_number: of the page; its contents are committed, or about to be.
+            crc: its sum; None: it is made from the file.
 
         Raises:
             OSError: the file cannot be read.
@@ -478,7 +476,7 @@ class PageSums:
             self._states[page_number] = _GOOD
 
     def cut(self, full_count: int) -> None:
-        """Take note that only so many pages are full any more."""
+        """Forget all but the first full pages."""
         with self.lock:
             for page_number in range(full_count, len(self._states)):
                 self._put(page_number, None)
@@ -487,9 +485,9 @@ class PageSums:
         self.on_change()
 
     def sum_after(self, patch: Patch, before: bytes) -> int | None:
-        """Return the sum of a page once a patch is in it; None for a page without one.
+        """Return the sum of a page with a patch in it; None for a page without a sum.
 
-        It follows from the sum before: what else is on the page is not read, so no rot in it is taken over.
+        It is computed from the old sum. The rest of the page is not read, so rot there stays detectable.
 
         Args:
             patch: on one page.
@@ -507,16 +505,16 @@ class PageSums:
         return crc ^ sum_of(changed) ^ _ZERO_PAGE_SUM
 
     def put_sum(self, page_number: int, crc: int | None) -> None:
-        """Replace the sum of a page, None: forget it; `lock` is held until readers see what it is of."""
+        """Replace the sum of a page; None deletes it. `lock` is held until readers see the new bytes."""
         self._put(page_number, crc)
 
     # --- scrubbing and healing ----------------------------------------------------------------------------
 
     def scrub(self, page_number: int) -> ScrubResult:
-        """Compare what the disk holds of a full page with its sum, past the page cache.
+        """Check a full page on the disk, past the page cache.
 
         Raises:
-            OSError: the disk cannot be read, or refuses what would heal it.
+            OSError: the disk cannot be read, or refuses the write that would heal it.
         """
         expected = self._stored(page_number)
         if page_number in self.bad:
@@ -549,7 +547,7 @@ class PageSums:
             return ScrubResult.BAD
 
     def recheck(self, page_number: int) -> bool:
-        """Look at a bad page again, which may have been the disk's mood; return whether it is good now."""
+        """Check a bad page again; return whether it is good now."""
         with self.lock:
             expected = self._stored(page_number)
             if page_number not in self.bad or expected is None:
@@ -565,17 +563,17 @@ class PageSums:
         return True
 
     def _now_good(self, page_number: int) -> None:
-        """Have a bad page served again; the lock is held."""
+        """Serve a bad page again; the lock is held."""
         del self.bad[page_number]
         self._states[page_number] = _GOOD
 
     def heal(self, page_number: int, data: bytes) -> None:
-        """Write a bad page anew, past the page cache.
+        """Rewrite a bad page past the page cache.
 
         Args:
             page_number: of a page that is bad.
-            data: the whole page. It must fit the page's sum; where there is none, its entries must be as
-                many, and the caller has proven them.
+            data: the whole page. It must fit the page's sum; without a sum it must hold as many entries, and
+                the caller has proven them.
 
         Raises:
             PageDamaged: these bytes are not the page; nothing was written.

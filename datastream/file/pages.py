@@ -1,10 +1,10 @@
-"""Walking a data page: where its entries begin, where its data ends, which bookmarks it holds. Pure.
+"""Walks of a data page: where its entries begin, where its data ends, which bookmarks it holds. Pure.
 
     position 0                                            data_end               PAGE_SIZE
              | entry n | entry n+1 | ...     | entry n+k  | 0 (packet type) ...  |
 
-A page ends its data in one of three ways: at packet type 0, exactly at the page's end, or, on the last used
-page, at `total_length`. In files that others wrote, what follows packet type 0 may be anything.
+The data of a page ends at packet type 0, exactly at the page's end, or, on the last used page, at
+`total_length`. In files of other programs, anything may follow packet type 0.
 
 Source: docs/spec/stream-file.md section 1.
 """
@@ -41,7 +41,7 @@ assert CHECKPOINT_INTERVAL & _CHECKPOINT_MASK == 0
 
 
 class PageFault(Exception):
-    """What is wrong on a page; the caller, who knows file and page, makes a public error of it."""
+    """A fault on a page; the caller, who knows file and page, makes a public error of it."""
 
     def __init__(self, number: int, position: int, found: str, expected: str) -> None:
         super().__init__(f"entry {number} at position {position}: found {found}, expected {expected}")
@@ -53,7 +53,7 @@ class PageFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PageWalk:
-    """What a walk over a page found."""
+    """The result of a walk."""
 
     entries_end: int
     """The number after that of the page's last entry."""
@@ -66,7 +66,7 @@ class PageWalk:
 
 
 def _fault(page: bytes, position: int, number: int, end: int) -> PageFault:
-    """Say what is wrong with the entry head at `position`."""
+    """Return the fault of the entry head at `position`."""
     if end - position < ENTRY_HEAD_SIZE:
         return PageFault(
             number, position, f"{end - position} bytes, not padding", f"an entry of {ENTRY_HEAD_SIZE} or more"
@@ -120,8 +120,7 @@ def walk_page(page: bytes, first_number: int, end: int = PAGE_SIZE) -> PageWalk:
 def find_position(data: bytes, number_at_start: int, number: int, number_at_end: int | None = None) -> int:
     """Return the position in `data` of entry `number`; `data` begins with entry `number_at_start`.
 
-    The lengths of all entries are followed to the end of `data`, which has to be the end of an entry: bytes
-    that only look like an entry, inside the data of another, do not lead there.
+    The chain of lengths must lead to the end of `data`: bytes inside an entry that only look like one do not.
 
     Args:
         number_at_end: the number of the entry that would follow `data`; None when it is not known.
@@ -173,7 +172,7 @@ def find_entry(data: bytes, number_at_start: int, offset: int) -> tuple[int, int
 
 
 def columns_of(data: bytes, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
-    """Return the types and the data of the entries that `data` holds whole, from entry `number` on.
+    """Return types and data of the whole entries in `data`, from entry `number` on.
 
     No further ones once their data has `size_wanted` bytes.
 
@@ -198,7 +197,7 @@ def columns_of(data: bytes, number: int, size_wanted: int) -> tuple[list[int], l
 
 
 def entries_of(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
-    """Yield the entries from `number` up to `end_number` that `data` holds whole.
+    """Yield the whole entries in `data`, from `number` up to `end_number`.
 
     Raises:
         PageFault: a head that is wrong.
@@ -218,6 +217,6 @@ def entries_of(data: bytes, number: int, end_number: int) -> Iterator[Entry]:
 
 
 def _no_entry(number: int, position: int, packet_type: int, got: int, size: int) -> PageFault:
-    """Say that what lies there is not the head of entry `number`."""
+    """Return the fault of bytes that are no head of entry `number`."""
     found = f"packet type {packet_type}, number {got}, length {size}"
     return PageFault(number, position, found, f"entry {number}")

@@ -1,10 +1,10 @@
-"""What opening a stream does about what it finds: one decision table. Pure.
+"""The decision table of opening a stream. Pure.
 
-Facts are computed once into five enums, then `RECOVERY` answers; exactly one row matches any combination.
+Facts are computed once into five enums; exactly one row of `RECOVERY` matches any combination.
 
-    file    is the header sound, is the file whole, do the entries lead to the header's totals
-    tail    is everything past `total_length` zero (our padding and unused pages are)
-    index   whose entries the bookmark DB covers, and how many, compared with `total_entries`
+    file    do the entries lead to the totals of the header, which `inspect_header` has found sound
+    tail    is everything past `total_length` zero, as our padding and unused pages are
+    index   which entries the bookmark DB covers, compared with `total_entries`
     update  did a crash interrupt an update in place
     access  may the file be written
 
@@ -31,79 +31,73 @@ __all__ = [
 
 
 class FileState(Enum):
-    """The first thing that is wrong with the file, or that nothing is."""
+    """The state of a file whose header page is sound."""
 
-    SHORTER_THAN_HEADER_PAGE = auto()
-    NOT_WHOLE_PAGES = auto()
-    WRONG_MAGIC = auto()
-    WRONG_PACKET_TYPE = auto()
-    WRONG_HEADER_SIZE = auto()
-    WRONG_STREAM_TYPE = auto()
-    TOTAL_LENGTH_OUT_OF_FILE = auto()
     ENTRIES_DISAGREE = auto()
+    """The entries do not lead to the header's totals."""
     CONSISTENT = auto()
 
 
 class TailState(Enum):
-    """What lies past `total_length`."""
+    """The bytes past `total_length`."""
 
     ZERO = auto()
     NOT_ZERO = auto()
 
 
 class IndexState(Enum):
-    """How far the bookmark DB goes."""
+    """Which entries the bookmark DB covers."""
 
     LEVEL = auto()
     """It covers exactly the committed entries."""
     BEHIND = auto()
-    """It covers fewer: a crash after the commit point, or another program appended."""
+    """It covers fewer: after a crash behind the commit point, or another program's commit."""
     MISSING = auto()
-    """It does not say what it covers: a new one, or one that another program made."""
+    """It does not say: it is new, or another program made it."""
     FOREIGN = auto()
-    """It is of another stream: one that has the same folder by its name, or whose folder was copied here."""
+    """It is of another stream that shares the folder by its name, or whose folder was copied here."""
     AHEAD = auto()
-    """It points at entries that are not committed, as another program leaves it that wrote bookmarks before
-    it committed; or it covers such entries, and is not to be believed."""
+    """It points at uncommitted entries, as another program leaves it that writes bookmarks before it commits;
+    or it covers such entries and is not to be believed."""
     KNOWS_MORE = auto()
-    """It is of this stream, and covers entries that the header does not count: the header went back, the file
-    is older than its folder, or commits without a flush were lost."""
+    """It is of this stream and covers more than the header counts: the header went back, the file is older
+    than its folder, or unflushed commits were lost."""
 
 
 class UpdateState(Enum):
-    """Whether the bookmark DB holds the record of an update that was not finished (`updating.py`)."""
+    """Whether the bookmark DB holds the record of an unfinished update (`updating.py`)."""
 
     NONE = auto()
     UNFINISHED = auto()
 
 
 class Access(Enum):
-    """What the opener may do."""
+    """The opener's permission."""
 
     WRITE = auto()
     READ = auto()
-    """Neither the file nor its folder is changed; the index is a copy."""
+    """File and folder stay as they are; the index is a copy."""
 
 
 class Action(Enum):
-    """One thing to do when opening."""
+    """One step of recovery."""
 
     REFUSE = auto()
     FINISH_UPDATE = auto()
-    """Write the blocks that the record holds."""
+    """Write the blocks of the record."""
     CHECK_PAGES = auto()
-    """Walk the pages that are to be indexed: damage there refuses the file, of which nothing was changed."""
+    """Walk the pages that will be indexed: damage there refuses the file before anything is changed."""
     TRIM_TAIL = auto()
     """Write zeros over what lies past `total_length`."""
     INDEX_MISSING = auto()
-    """Add the bookmarks of the entries that the index does not cover."""
+    """Add the bookmarks that the index lacks."""
     REBUILD_BOOKMARKS = auto()
     """Empty the index, then add the bookmarks of all entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: the facts it stands for, and what is done, in order."""
+    """One row of the table: facts, and the actions they lead to."""
 
     label: str
     file: frozenset[FileState]
@@ -120,7 +114,7 @@ class Row:
 
 
 _SOUND = frozenset({FileState.CONSISTENT})
-_FINISHABLE = frozenset({FileState.CONSISTENT, FileState.ENTRIES_DISAGREE})
+_ANY_FILE = frozenset(FileState)
 _ANY_TAIL = frozenset(TailState)
 _ANY_INDEX = frozenset(IndexState)
 _ZERO = frozenset({TailState.ZERO})
@@ -141,9 +135,9 @@ _TRIM_AND_ADD = (Action.CHECK_PAGES, Action.TRIM_TAIL, Action.INDEX_MISSING)
 _TRIM_AND_REBUILD = (Action.CHECK_PAGES, Action.TRIM_TAIL, Action.REBUILD_BOOKMARKS)
 
 RECOVERY: tuple[Row, ...] = (
-    # A partial page is refused too: our own growth is one ftruncate, which a crash cannot cut.
-    Row("refuse", frozenset(FileState) - _SOUND, _ANY_TAIL, _ANY_INDEX, _DONE, _ANY_ACCESS, (Action.REFUSE,)),
-    # Its tail may be what was committed, and acknowledged. The operator chooses (`sluice repair`).
+    # A partial page was refused before: our growth is one ftruncate, which a crash cannot cut.
+    Row("refuse", _ANY_FILE - _SOUND, _ANY_TAIL, _ANY_INDEX, _DONE, _ANY_ACCESS, (Action.REFUSE,)),
+    # The tail may hold acknowledged commits. The operator chooses (`sluice repair`).
     Row("index knows more", _SOUND, _ANY_TAIL, _MORE, _DONE, _WRITE, (Action.REFUSE,)),
     Row("clean", _SOUND, _ZERO, _LEVEL, _DONE, _WRITE, ()),
     Row("index behind", _SOUND, _ZERO, _BEHIND, _DONE, _WRITE, _ADD),
@@ -151,27 +145,22 @@ RECOVERY: tuple[Row, ...] = (
     Row("tail", _SOUND, _DIRTY, _LEVEL, _DONE, _WRITE, (Action.TRIM_TAIL,)),
     Row("tail, index behind", _SOUND, _DIRTY, _BEHIND, _DONE, _WRITE, _TRIM_AND_ADD),
     Row("tail, index useless", _SOUND, _DIRTY, _USELESS, _DONE, _WRITE, _TRIM_AND_REBUILD),
-    # Also over entries that disagree: the update may have left zeros where heads were. What is still wrong
-    # when it is finished is refused then.
+    # Also if entries disagree: the update may have left zeros in place of heads. What is still wrong behind
+    # it is refused then.
     Row(
         "update unfinished",
-        *(_FINISHABLE, _ANY_TAIL, _NO_MORE, _UNDONE, _WRITE),
+        *(_ANY_FILE, _ANY_TAIL, _NO_MORE, _UNDONE, _WRITE),
         (Action.FINISH_UPDATE, *_TRIM_AND_REBUILD),
     ),
     Row(
         "update unfinished, index knows more",
-        *(_FINISHABLE, _ANY_TAIL, _MORE, _UNDONE, _WRITE),
+        *(_ANY_FILE, _ANY_TAIL, _MORE, _UNDONE, _WRITE),
         (Action.REFUSE,),
     ),
-    Row("update unfinished, read only", _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _READ, (Action.REFUSE,)),
-    Row(
-        "update unfinished, unfit header",
-        *(frozenset(FileState) - _FINISHABLE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _ANY_ACCESS),
-        (Action.REFUSE,),
-    ),
-    # What lies past the end is never read, so it may stay.
+    Row("update unfinished, read only", _ANY_FILE, _ANY_TAIL, _ANY_INDEX, _UNDONE, _READ, (Action.REFUSE,)),
+    # The tail is never read, so it may stay.
     Row("read only", _SOUND, _ANY_TAIL, _LEVEL, _DONE, _READ, ()),
-    # The index is a copy, so that nothing has to be checked first.
+    # The index is a copy, so nothing is checked first.
     Row("read only, index behind", _SOUND, _ANY_TAIL, _BEHIND, _DONE, _READ, (Action.INDEX_MISSING,)),
     Row(
         "read only, index useless",
@@ -192,11 +181,11 @@ def index_state_of(
     """Compare the index with the stream.
 
     Args:
-        covered: how many entries the index says it covers; None when it does not say.
-        highest_number: the highest entry number among the bookmarks that were looked at; None without any.
+        covered: how many entries the index covers; None if it does not say.
+        highest_number: the highest entry number among the bookmarks looked at; None without any.
         total_entries: number of committed entries.
-        is_foreign: whether it says that it is of another stream. Other programs do not say whose it is, and
-            that is believed.
+        is_foreign: whether it says that it is of another stream. An index of another program says nothing
+            and is believed.
         knows_more: whether it covers more than is committed of this stream (`evidence.py`).
     """
     if covered is None:
@@ -205,7 +194,7 @@ def index_state_of(
         return IndexState.KNOWS_MORE
     if is_foreign:
         return IndexState.FOREIGN
-    # A bookmark past the count is of another program, since ours are written together with it; that one also
+    # Our bookmarks are written together with the count, so one past it is of another program; that also
     # leaves those of entries that it rolled back or truncated.
     if covered > total_entries or (highest_number is not None and highest_number >= covered):
         return IndexState.AHEAD
@@ -219,7 +208,7 @@ def decide(
     update: UpdateState = UpdateState.NONE,
     access: Access = Access.WRITE,
 ) -> tuple[Action, ...]:
-    """Return what opening does, in order; empty when there is nothing to do."""
+    """Return the actions of the matching row, in order."""
     facts = (file, tail, index, update, access)
     (row,) = (
         row

@@ -35,11 +35,10 @@ from datastream.errors import (
     StreamReadOnly,
 )
 from datastream.file.appending import Appender, CommitStep
-from datastream.file.bookmarks import BookmarkIndex, OpenDatabase
+from datastream.file.bookmarks import BookmarkIndex, Notes, OpenDatabase
 from datastream.file.committing import Committer
 from datastream.file.concurrent_changes import RangeSender
 from datastream.file.disk import Disk
-from datastream.file.notes import Notes
 from datastream.file.opening import Judge, OpeningOptions, open_parts
 from datastream.file.operation import OperationGroup
 from datastream.file.operation_table import Call, OperationState

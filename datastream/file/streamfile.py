@@ -1,18 +1,19 @@
-"""The stream file for readers: what is committed, where each entry lies, and whether entries fit the header.
+"""The stream file for readers: its header, its committed entries and where each of them lies.
 
-    inspect_header       every refusal that its header page decides (`header_check.py`)
+    inspect_header       every refusal that the header page decides
     StreamFile.load      page heads, the last page (a small file: every page); the last refusal
-    StreamFile.*         reading: always of committed bytes, page-wise, from any thread
+    StreamFile.*         reading committed bytes, from any thread
 
-Finding an entry: the page by its first number (binary search), the place on the page from the nearest of the
-remembered positions (one every 64 entries), from where the chain of lengths is followed to the next one. A
-page's positions come from the `PageTables` beside the bookmarks; a page without is walked once.
+To find an entry: a binary search by first numbers finds the page, the nearest checkpoint (one every 64
+entries) the place to start, and the chain of lengths leads from there to the next checkpoint. Checkpoints
+come from the `PageTables` beside the bookmarks; a page without them is walked once.
 
 `layout.py` shows the format; `appending.py` writes it.
 """
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,14 +23,20 @@ from datastream.errors import (
     BadEntryRange,
     EntriesDisagree,
     EntryNotFound,
+    NotWholePages,
+    ShorterThanHeaderPage,
     StreamChanged,
+    TotalLengthOutOfFile,
+    WrongHeaderSize,
+    WrongMagic,
+    WrongPacketType,
+    WrongStreamType,
 )
 from datastream.file.concurrent_changes import Changes
 from datastream.file.disk import Disk
 from datastream.file.fingerprint import fingerprint_of
-from datastream.file.page_index import PageIndex
+from datastream.file.page_index import NoPageTables, PageIndex, PageTable, PageTables
 from datastream.file.page_sums import PageSums, fits
-from datastream.file.page_tables import NoPageTables, PageTable, PageTables
 from datastream.file.pages import (
     PageFault,
     PageWalk,
@@ -43,38 +50,89 @@ from datastream.file.recovery import TailState
 from datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
+    HEADER_OFFSET,
     HEADER_PAGE_SIZE,
+    HEADER_SIZE,
+    MAGIC,
     PACKET_DATA,
+    PACKET_HEADER,
     PAGE_SIZE,
     Committed,
     Entry,
     StreamHeader,
     decode_entry,
+    decode_header,
     encode_header,
     page_end,
     page_number_of,
     page_start,
     pages_used,
 )
-from datastream.limits import FULL_CHECK_PAGES_MAX, READ_AHEAD_BYTES
 
-__all__ = ["StreamFile"]
+__all__ = ["StreamFile", "inspect_header"]
+
+_logger = logging.getLogger(__name__)
+
+FULL_CHECK_PAGES_MAX = 8
+"""Up to this many used data pages, opening walks every entry; above, page heads and the last page only.
+
+Walking a page takes about 3 ms with small entries, so 8 pages stay far below the 0.2 s opening may take."""
+READ_AHEAD_BYTES = 4_096
+"""First read of an iteration over entries; doubled with each further one, up to the rest of the page."""
 
 _Answer = TypeVar("_Answer")
+DAMAGED_PAGES_PASSED_MAX = 64
+"""Most damaged pages that an opening passes over by their tables; do not serve from a disk with more."""
 _ENTRIES_PER_PAGE_MAX = PAGE_SIZE // ENTRY_HEAD_SIZE
 _COLUMNS_SLACK = 64 * 1024
 """Bytes read beyond the data that is wanted, for the heads and the last entry."""
 
 
 def _entries_end(index: PageIndex, page_number: int, committed: Committed) -> int:
-    """Return the number after that of a used page's last entry, as the next page or the header says it."""
+    """Return the number after a used page's last entry, by the next page or the header."""
     if page_number + 1 >= pages_used(committed.total_length):
         return committed.total_entries
     return index.first_numbers[page_number + 1]
 
 
+def inspect_header(path: Path, disk: Disk, stream_type: int) -> StreamHeader:
+    """Read the header page and check it against the file's size.
+
+    Args:
+        path: the file's name, for errors.
+        disk: the open file.
+        stream_type: what the header must say.
+
+    Raises:
+        StreamFileRefused: the class names the first thing that is wrong.
+
+    Source: docs/spec/stream-file.md section 1.5.
+    """
+    page, size = disk.pread(HEADER_OFFSET + HEADER_SIZE, 0), disk.size()
+    if size < HEADER_PAGE_SIZE:
+        raise ShorterThanHeaderPage(path, f"{size} bytes", f"at least {HEADER_PAGE_SIZE}, the header page")
+    if page[:HEADER_OFFSET] != MAGIC:
+        raise WrongMagic(path, repr(page[:HEADER_OFFSET]), repr(MAGIC))
+    fields = decode_header(page[HEADER_OFFSET:])
+    header = fields.header
+    rest = (size - HEADER_PAGE_SIZE) % PAGE_SIZE
+    if rest:
+        found = f"{size} bytes, {rest} after the last whole page"
+        raise NotWholePages(path, found, f"{HEADER_PAGE_SIZE} plus a multiple of {PAGE_SIZE}")
+    if fields.packet_type != PACKET_HEADER:
+        raise WrongPacketType(path, str(fields.packet_type), str(PACKET_HEADER))
+    if fields.header_size != HEADER_SIZE:
+        raise WrongHeaderSize(path, str(fields.header_size), str(HEADER_SIZE))
+    if header.stream_type != stream_type:
+        raise WrongStreamType(path, str(header.stream_type), str(stream_type))
+    if not HEADER_PAGE_SIZE <= header.total_length <= size:
+        expected = f"{HEADER_PAGE_SIZE} to {size}, the file's size"
+        raise TotalLengthOutOfFile(path, str(header.total_length), expected)
+    return header
+
+
 class StreamFile:
-    """A stream file whose header is sound; `load` it before reading.
+    """A stream file with a sound header; `load` it before reading.
 
     Args:
         path: its name, for errors.
@@ -89,25 +147,23 @@ class StreamFile:
         self.system_id = header.system_id
         self.stream_type = header.stream_type
         self.totals: tuple[int, int] = (header.total_length, header.total_entries)
-        """What is committed, as `committed` tells it: swapped in one assignment."""
+        """The fields of `committed`, swapped in one assignment."""
         self.index = PageIndex()
         self.changes = Changes()
         self.refusal: EntriesDisagree | None = None
-        """Why opening would refuse the file, until it is known whether an unfinished update is the reason."""
+        """Why opening would refuse the file, unless an unfinished update or a damaged page is the reason."""
         self.tables: PageTables = NoPageTables()
-        """What earlier openings learned of pages; set once the folder beside the file is open."""
+        """Tables of pages from earlier openings; set once the folder beside the file is open."""
         self.sums = PageSums(self)
-        """Whether pages are as they were written; looked at once the stream is open."""
+        """Checksums of full pages, in use once the stream is open."""
         self.is_walked = False
         """Whether `load` walked every page."""
-        self.damaged: set[int] = set()
-        """Full pages that `load` could not follow and that do not fit their sums."""
-        self.passed_over: dict[int, PageTable] = {}
-        """What damaged full pages held, by their tables: `load` does not look at these pages."""
+        self.damaged: dict[int, PageTable | None] = {}
+        """Damaged full pages that `load` passed over, each with its table if that stands in for the page."""
 
     @property
     def committed(self) -> Committed:
-        """What is committed; made when asked for, which is less often than there are small commits."""
+        """The committed totals."""
         return Committed(*self.totals)
 
     # --- opening -----------------------------------------------------------------------------------------
@@ -118,13 +174,19 @@ class StreamFile:
         whole: bool = False,
         go_on: Callable[[], None] | None = None,
         sums: Mapping[bytes, bytes] | None = None,
+        past_damage: bool = False,
     ) -> None:
         """Learn the pages: check each page's head, walk the last page, and all pages of a small file.
 
+        A full page that cannot be followed is `damaged` if it does not fit its checksum, or, with
+        `past_damage`, if its stored table fits the pages around it. Any other page refuses the file.
+
         Args:
-            whole: walk all pages of a large file, too.
+            whole: also walk all pages of a large file.
             go_on: called before each page that is walked; what it raises ends this.
-            sums: of full pages of this file, as are `tables`: a page that does not fit is `damaged`.
+            sums: checksums of full pages; those in `tables` belong to the same stream.
+            past_damage: trust the stored table of a damaged page; also walk page 0, by which an index knows
+                its stream.
 
         Raises:
             EntriesDisagree: the entries do not lead exactly to the header's totals.
@@ -132,7 +194,6 @@ class StreamFile:
         self.index = PageIndex()
         self.refusal = None
         self.is_walked = False
-        self.damaged = set()
         total_length, total_entries = self.committed
         page_count = pages_used(total_length)
         if page_count == 0:
@@ -142,43 +203,57 @@ class StreamFile:
                     self.path, 0, total_length, found, f"0, as TotalLength is {total_length}"
                 )
             return
+        faults: dict[int, EntriesDisagree] = {}
         for page_number in range(page_count):
-            table = self.passed_over.get(page_number)
+            table = self.damaged.get(page_number)
             try:
                 number = self._check_page_head(page_number) if table is None else table.first_number
-            except EntriesDisagree:
+            except EntriesDisagree as fault:
                 table = self.tables.get_table(page_number)
-                if table is None or not self._is_damaged(page_number, sums):
+                if table is None:
                     raise
-                number = table.first_number
+                faults[page_number], number = fault, table.first_number
             self.index.add_page(page_number, number)
-        walk_from = 0 if whole or page_count <= FULL_CHECK_PAGES_MAX else page_count - 1
-        for page_number in range(walk_from, page_count):
+        is_whole = whole or page_count <= FULL_CHECK_PAGES_MAX
+        to_walk = {*range(0 if is_whole else page_count - 1, page_count), *([0] if past_damage else [])}
+        for page_number in (*faults, *sorted(to_walk - faults.keys() - self.damaged.keys())):
             if go_on is not None:
                 go_on()
             try:
-                if page_number not in self.passed_over:
-                    walk = self.walk(page_number)
-            except EntriesDisagree:
-                if not self._is_damaged(page_number, sums):
+                if page_number in faults:
+                    raise faults[page_number]
+                walk = self.walk(page_number)
+            except EntriesDisagree as fault:
+                if not self._is_damaged(page_number, sums, past_damage=past_damage):
                     raise
+                if past_damage:  # else its sum tells, and `PageSums.check` says so
+                    text = "%s: data page %d is damaged and not served: %s"
+                    _logger.error(text, self.path, page_number, fault)
         self.index.fill_page(page_count - 1, walk.checkpoints)
-        self.is_walked = walk_from == 0 and not (self.damaged or self.passed_over)
+        self.is_walked = is_whole and not self.damaged
 
-    def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None) -> bool:
-        """Note whether a page is full and does not fit its sum."""
-        if page_number < self.full_count and sums and fits(sums, page_number, self.disk) is False:
-            self.damaged.add(page_number)
-        return page_number in self.damaged
+    def _is_damaged(self, page_number: int, sums: Mapping[bytes, bytes] | None, *, past_damage: bool) -> bool:
+        """Return whether a page that cannot be followed is a damaged full page; note it as `damaged`."""
+        if page_number >= self.full_count:
+            return False
+        table = self.tables.get_table(page_number)
+        is_damaged = bool(sums) and fits(sums or {}, page_number, self.disk) is False
+        if not is_damaged and past_damage and table is not None:
+            is_damaged = len(self.damaged) < DAMAGED_PAGES_PASSED_MAX and table.fits(
+                *self.index.first_numbers[page_number : page_number + 2]
+            )
+        if is_damaged:
+            self.damaged[page_number] = table
+        return is_damaged
 
     def load_index(self) -> None:
-        """Learn the pages again, while readers go on with what was known of them.
+        """Load the pages anew, while readers continue with the old index.
 
         Raises:
             EntriesDisagree: as `load`.
         """
         fresh = StreamFile(self.path, self.disk, self.header(self.committed))
-        fresh.passed_over = self.passed_over
+        fresh.damaged = self.damaged
         fresh.load()
         self.index = fresh.index
         self.sums.cut(self.full_count)
@@ -189,7 +264,7 @@ class StreamFile:
         return max(pages_used(self.totals[0]) - 1, 0)
 
     def _check_page_head(self, page_number: int) -> int:
-        """Return the number of the page's first entry; it must follow from the page before."""
+        """Return the number of the page's first entry, which must fit the page before."""
         offset = page_start(page_number)
         head = self.disk.pread(ENTRY_HEAD_SIZE, offset)
         number: int
@@ -212,11 +287,11 @@ class StreamFile:
         return number
 
     def walk(self, page_number: int, *, is_checked: bool = True) -> PageWalk:
-        """Walk a used page, remember what was learned, and return it.
+        """Walk a used page, keep its table, and return the walk.
 
         Args:
             page_number: of the page.
-            is_checked: False takes one that is not as it was written, if its entries can be followed.
+            is_checked: False accepts a page with a wrong checksum if its entries can be followed.
 
         Raises:
             EntriesDisagree: the page's entries do not lead to the next page, or to the end of the stream.
@@ -248,26 +323,26 @@ class StreamFile:
         return walk
 
     def _note_fault(self, page_number: int, index: PageIndex, fault: PageFault) -> None:
-        """Have a full page not served whose entries cannot be followed, if the stream was not truncated."""
+        """Stop serving a full page whose entries cannot be followed, unless the stream was truncated."""
         with self.sums.lock, self.changes.lock:
             if self.index is index:
                 self.sums.found_fault(page_number, fault)
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read bytes of committed entries, each of them whole; of a page that was not checked, too."""
+        """Read bytes of committed entries, each of them whole; also of an unchecked page."""
         return self.changes.read(self.disk, size, offset)
 
     def read_checked(self, size: int, offset: int) -> bytes:
-        """Read the same of one page.
+        """Read the same from one page that passed its check.
 
         Raises:
-            PageDamaged: the page is not as it was written.
+            PageDamaged: the page does not fit its checksum.
         """
         self.sums.require(page_number_of(offset))
         return self.changes.read(self.disk, size, offset)
 
     def _read_whole(self, size: int, offset: int, number: int, *, is_checked: bool = True) -> bytes:
-        """Read as `read`, and refuse a file that ends before: somebody else has cut it.
+        """Read as `read`, and refuse a file that another program has cut.
 
         Args:
             number: of the entry at `offset`.
@@ -287,7 +362,7 @@ class StreamFile:
         raise EntriesDisagree(self.path, number, end, "the end of the file", expected)
 
     def _checkpoints(self, page_number: int, index: PageIndex) -> array[int]:
-        """Return the positions of a page's checkpoints: remembered, stored, or from a walk."""
+        """Return a page's checkpoints: from memory, stored, or from a walk."""
         table = index.table(page_number)
         if table is not None:
             return table
@@ -295,13 +370,13 @@ class StreamFile:
         return self.walk(page_number).checkpoints if stored is None else stored.checkpoints
 
     def _stored_table(self, page_number: int, index: PageIndex) -> PageTable | None:
-        """Take over the stored table of a full page; None without one that agrees with the page.
+        """Return the stored table of a full page; None without one that agrees with the page.
 
-        Believed is only what the page confirms: the numbers, and that the entries after the last checkpoint
-        lead exactly to the end of the page's data. What lies between checkpoints is confirmed when used.
+        The page must confirm the numbers, and its entries after the last checkpoint must lead exactly to the
+        end of its data. What lies between checkpoints is confirmed when used.
         """
         committed = self.committed
-        if page_number + 1 >= pages_used(committed.total_length) or page_number in self.passed_over:
+        if page_number + 1 >= pages_used(committed.total_length) or page_number in self.damaged:
             return None
         table = self.tables.get_table(page_number)
         first_number = index.first_numbers[page_number]
@@ -323,7 +398,7 @@ class StreamFile:
         return table
 
     def tail_state(self) -> TailState:
-        """Look whether anything but zeros lies past `total_length`."""
+        """Return whether anything but zeros lies past `total_length`."""
         total_length = self.committed.total_length
         rest_end = page_end(page_number_of(total_length))
         rest = self.disk.pread(rest_end - total_length, total_length)
@@ -347,7 +422,7 @@ class StreamFile:
         return StreamHeader(self.version, self.system_id, self.stream_type, *committed)
 
     def length_without(self, number: int) -> int:
-        """Return `total_length` as it was when entry `number` was the next: the end of the one before."""
+        """Return the `total_length` of the stream before entry `number`: the end of the entry before it."""
         offset = self.offset_of(number)
         if offset == HEADER_PAGE_SIZE:
             return offset
@@ -357,7 +432,7 @@ class StreamFile:
         return self.data_end(page_number - 1, page_end(page_number - 1))
 
     def fingerprint_at(self, count: int) -> bytes:
-        """Return what ties an index of the first `count` entries to this stream.
+        """Return the fingerprint of the first `count` entries.
 
         Raises:
             EntryNotFound: there are fewer entries.
@@ -417,7 +492,7 @@ class StreamFile:
         return decode_entry(data, position)
 
     def read_with_event(self, number: int) -> tuple[Entry, Entry]:
-        """Return entry `number`, and the first after it that is no bookmark; without one, the last entry.
+        """Return entry `number`, and the first after it that is no bookmark, or else the last entry.
 
         Raises:
             EntryNotFound: there is no entry `number`.
@@ -442,10 +517,10 @@ class StreamFile:
         return first, entry
 
     def _settled(self, query: Callable[..., _Answer], *args: object) -> _Answer:
-        """Return the answer to a query, of a time in which the stream was not truncated.
+        """Return the answer to a query during which the stream was not truncated.
 
-        Else its bytes may be zeros, or of entries that took the place of others, and a sound file may look
-        damaged. A truncation replaces the index before it touches the bytes.
+        A truncation replaces the index before it touches the bytes. Behind it, bytes may be zeros or of other
+        entries, and a sound file may look damaged.
         """
         while True:
             index = self.index
@@ -469,7 +544,7 @@ class StreamFile:
         try:
             return self._find_on(page_number, number, committed, index)
         except EntriesDisagree:
-            # Perhaps only the positions that an earlier opening stored; a walk tells, and replaces them.
+            # Perhaps only the stored table is wrong; a walk tells, and replaces it.
             self.walk(page_number)
             return self._find_on(page_number, number, committed, index)
 
@@ -530,8 +605,8 @@ class StreamFile:
 
         Args:
             number: of the entry.
-            place: the index by which it was found, its offset, and the offset where its page's data ends. It
-                is looked for again when the stream was truncated since, or the page is at its end.
+            place: the index that found it, its offset, and where its page's data ends. It is looked up again
+                after a truncation, and at the end of a page.
             size_wanted: in bytes.
 
         Returns:
@@ -548,7 +623,7 @@ class StreamFile:
         """Return the types and the data of committed entries of one page, from entry `number` on.
 
         At least one entry; no further ones once their data has `size_wanted` bytes. For readers of many
-        entries, who would spend more on an object for each than on what is in it.
+        entries, to whom an object for each costs more than its data.
 
         Raises:
             EntryNotFound: there is no entry `number`.
@@ -576,7 +651,7 @@ class StreamFile:
         return types, column
 
     def boundary_from(self, offset: int) -> int:
-        """Return the first offset at or after `offset` where an entry begins, or where its page's data ends.
+        """Return the first offset from `offset` on where an entry begins or its page's data ends.
 
         Args:
             offset: of a committed byte, or where the data of a page or of the stream ends.

@@ -1,17 +1,16 @@
-"""Changing what is committed: an entry's data in place, and dropping the last entries. Numbered steps.
+"""Changing committed entries: updates of an entry's data in place, and truncation. Numbered steps.
 
-Both are done by the thread that commits, between two operations; `changes.py` says what readers see.
+The committing thread does both, between two operations; `concurrent_changes.py` says what readers see.
 
-An update writes the blocks of 4,096 bytes around the entry. Before it touches them, a record of what they
-will hold is flushed into the bookmark DB: what a crash leaves half-written, opening writes again from the
-record. A record counts only for the stream that it was made for, by its fingerprint, and where each sector
-of the blocks is as it was, or as it is to be, or zero as in the hole that is made for it: other streams may
-have the same folder. (If a crash in the middle of writing meets the loss of the folder, the blocks cannot be
-put right.)
+An update writes the blocks of 4,096 bytes around the entry. First it flushes a record of their new contents
+into the bookmark DB, from which opening finishes what a crash left half-written. Streams may share a folder,
+so a record counts only for its own stream, by its fingerprint, and if each sector of the blocks is old, new,
+or zero as in the hole made for it. (A crash during the write plus the loss of the folder cannot be
+recovered.)
 
-A truncation is a commit of fewer entries: the header is the commit point. Bookmarks that pointed at dropped
-entries point at their newest remaining entry again; that is looked up before, from the end of what remains.
-The index goes first: one that covers more than the header counts says that the header went back.
+A truncation is a commit of fewer entries: the header is the commit point. Bookmarks of dropped entries point
+at their newest remaining entry again, which is searched before, from the end. The index is written first:
+one that covers more than the header counts would say that the header went back.
 
 Source: docs/spec/stream-file.md section 2.
 """
@@ -62,10 +61,10 @@ _BLOCK_SIZE = 4096
 _SECTOR_SIZE = 512
 _MARK = b"\xff" * 8
 _RECORD = struct.Struct(f">{len(_MARK)}s{FINGERPRINT_SIZE}sQ")
-"""_MARK, fingerprint of all but the blocks, offset of the blocks; their new and their old bytes follow."""
+"""_MARK, fingerprint without the blocks, offset of the blocks; then their new and their old bytes."""
 _EARLIER_RECORD = struct.Struct(">QQQ")
-"""As it was once: total_length, total_entries, offset of the blocks; their new bytes follow. No total_length
-is _MARK."""
+"""The record of earlier versions: total_length (never _MARK), total_entries, offset of the blocks; then their
+new bytes."""
 
 
 class UpdateStep(Enum):
@@ -119,9 +118,9 @@ class _Unfinished:
     end: int
     """The offset just past it."""
     bookmarks: dict[bytes, int | None]
-    """What it makes of bookmarks; empty when the entry is none."""
+    """The bookmarks that it changes; empty if the entry is none."""
     page_sum: int | None
-    """The sum of its page with it; None where that has none."""
+    """The new sum of its page; None if the page has none."""
 
 
 class Changer:
@@ -141,15 +140,15 @@ class Changer:
         self._in_doubt = False
         """A flush of the unfinished update failed."""
         self._record_left = False
-        """A record may be in the DB that must not be followed."""
+        """The DB may hold a record that must not be followed."""
         self.overdue = False
-        """Whether `finish` has something to do. Set before there is, so that Ctrl-C cannot come between."""
+        """Whether `finish` has something to do. Set in advance, so that Ctrl-C cannot come between."""
 
     def finish(self) -> None:
-        """Do what an earlier update could not.
+        """Finish an interrupted update.
 
         Raises:
-            OSError, BookmarksUnavailable: it still cannot be done.
+            OSError, BookmarksUnavailable: it still fails.
         """
         if self._record_left:
             self._bookmarks.put_update_record(None)
@@ -161,11 +160,11 @@ class Changer:
     # --- updating ----------------------------------------------------------------------------------------
 
     def update(self, number: int, entry_type: int, data: bytes) -> None:
-        """Replace the data of a committed entry, in place; it is on disk on return.
+        """Replace the data of a committed entry in place, flushed.
 
         Raises:
             EntryNotFound: no such entry.
-            UpdateTypeDiffers, UpdateSizeDiffers: not the type and the length it is committed with.
+            UpdateTypeDiffers, UpdateSizeDiffers: not its committed type and length.
             CommitFailed: the disk or the DB refused before the update was safe; the entry is as it was.
         """
         entry = self._file.read_entry(number)
@@ -178,7 +177,7 @@ class Changer:
         offset = self._file.offset_of(number)
         end = offset + ENTRY_HEAD_SIZE + len(data)
         bookmarks = self._bookmarks_after_update(number, entry.data, data) if entry.is_bookmark else {}
-        # Before the blocks are read: what a failed commit left in the last of them would come back.
+        # Before the blocks are read: leftovers of a failed commit in the last block would come back.
         self._flush()
         start = offset - offset % _BLOCK_SIZE
         before = self._file.read(-(-end // _BLOCK_SIZE) * _BLOCK_SIZE - start, start)
@@ -193,7 +192,7 @@ class Changer:
         try:
             self._finish(unfinished)
         except (OSError, BookmarksUnavailable) as error:
-            # It is safe in its record, and readers get it from memory.
+            # The record keeps it, and readers get it from memory.
             _logger.error(
                 "%s: entry %d is updated, but not in the file yet: %s", self._file.path, number, error
             )
@@ -201,16 +200,16 @@ class Changer:
             self.overdue = False
 
     def _flush(self) -> None:
-        """Do step 1: a record counts for the header that it was made for, so that has to be on disk."""
+        """Do step 1: the record counts for this header, so the header must be on disk."""
         try:
             self._appender.flush()
         except OSError as error:
             raise CommitFailed(self._file.path, UpdateStep.FLUSH.value, error) from error
 
     def _record(self, patch: Patch, before: bytes) -> None:
-        """Do step 2: from then on the update is made, whatever happens.
+        """Do step 2: behind it the update happens, whatever comes.
 
-        Until the caller takes note of that, the record counts as one that must not be followed.
+        Until the caller notes that, the record counts as one that must not be followed.
         """
         file = self._file
         hole = (patch.offset, patch.end)
@@ -223,14 +222,14 @@ class Changer:
             raise CommitFailed(self._file.path, UpdateStep.RECORD.value, OSError(str(error))) from error
 
     def _finish(self, unfinished: _Unfinished) -> None:
-        """Do steps 3 to 6; again, where they were interrupted."""
+        """Do steps 3 to 6, again after an interruption."""
         patch, committed = unfinished.patch, self._file.committed
         with self._file.sums.lock:
             self._file.sums.put_sum(page_number_of(patch.offset), unfinished.page_sum)
             if self._file.changes.patch is not patch:
                 self._file.changes.begin_update(patch, unfinished.offset, unfinished.end)
-        # In memory: the update stands, also if the disk refuses the blocks. Without bookmarks, too: the entry
-        # may be one by which the index knows the stream.
+        # In memory, so the update stands even if the disk refuses the blocks. Also without bookmarks: the
+        # index may know the stream by this entry.
         pages = pages_used(committed.total_length)
         self._bookmarks.correct(unfinished.bookmarks, committed.total_entries, pages)
         self._write(patch)
@@ -240,10 +239,10 @@ class Changer:
         self._unfinished = None
 
     def _write(self, patch: Patch) -> None:
-        """Do step 4; past the page cache where a flush of the same blocks failed."""
+        """Do step 4; past the page cache if a flush of these blocks failed."""
         disk = self._file.disk
         if self._in_doubt:
-            with self._file.sums.lock:  # it puts back what the cache held of pages around, as they were
+            with self._file.sums.lock:  # `rewrite` restores the cached pages around
                 disk.rewrite(patch.data, patch.offset)
             self._in_doubt = False
             return
@@ -256,7 +255,7 @@ class Changer:
             raise
 
     def _bookmarks_after_update(self, number: int, old: bytes, new: bytes) -> dict[bytes, int | None]:
-        """Return where the old bookmark and the new one of entry `number` point once it is updated."""
+        """Return where the old and the new bookmark of entry `number` point after the update."""
         corrected: dict[bytes, int | None] = {}
         pointed = self._bookmarks.get(new)
         if pointed is None or pointed < number:
@@ -270,12 +269,12 @@ class Changer:
     def truncate(self, number: int) -> Committed:
         """Drop the entries from `number` on; return the new totals, which readers see already.
 
-        That is all but step 6, `Appender.clear_dropped`, for which clients need not wait: what they are being
-        sent of the dropped entries becomes zeros with it.
+        The caller does step 6, `Appender.clear_dropped`, behind it: dropped entries on their way to clients
+        then become zeros.
 
         Raises:
             EntryNotFound: `number` is above the number of entries.
-            EntriesDisagree: a page that has to be walked is damaged; nothing was changed.
+            EntriesDisagree: a page that must be walked is damaged; nothing was changed.
             CommitFailed: the index or the disk refused before the commit point; the stream is as it was.
         """
         file, old = self._file, self._file.committed
@@ -302,13 +301,13 @@ class Changer:
                     file.sums.cut(file.full_count)
                 self._appender.note_dropped(old.total_length)
             else:
-                # In memory, and in the DB with the next batch; until then its count says what it lacks.
+                # In memory, and in the DB with the next batch; until then its count tells what it lacks.
                 self._bookmarks.record(dropped, old.total_entries)
         return new
 
     def _correct_index(self, bookmarks: dict[bytes, int | None], number: int, pages_kept: int) -> None:
         """Do step 1."""
-        # The last page that is kept may be filled again, and otherwise than before.
+        # The last kept page may be filled again with other entries.
         self._bookmarks.correct(bookmarks, number, max(pages_kept - 1, 0))
         try:
             self._bookmarks.write_pending()
@@ -321,13 +320,13 @@ class Changer:
         return {
             bookmark: entry_number
             for page_number in range(index.page_of_entry(number), index.page_count)
-            # A damaged page may go, too: to cut it off is one way to be rid of it.
+            # A damaged page may be cut off, too.
             for bookmark, entry_number in self._file.walk(page_number, is_checked=False).bookmarks
             if entry_number >= number
         }
 
     def _newest_before(self, bookmarks: set[bytes], number: int) -> dict[bytes, int | None]:
-        """Return each bookmark's newest entry below `number`; walks back until all are found."""
+        """Return each bookmark's newest entry below `number`, walking backwards."""
         newest: dict[bytes, int | None] = dict.fromkeys(bookmarks)
         missing = set(bookmarks)
         page_number = self._file.index.page_of_entry(number - 1) if number else -1
@@ -343,13 +342,13 @@ class Changer:
         return newest
 
     def _checkpoints_below(self, new: Committed, page_number: int) -> array[int]:
-        """Return the checkpoints that the last page keeps."""
+        """Return the remaining checkpoints of the last page."""
         position_end = new.total_length - page_start(page_number)
         return array("I", [at for at in self._file.walk(page_number).checkpoints if at < position_end])
 
 
 def record_for(record: bytes | None, header: StreamHeader, disk: Disk) -> Patch | None:
-    """Return the bytes that an unfinished update has to write; None when the record does not count.
+    """Return the bytes that an unfinished update must write; None if the record does not count.
 
     Args:
         record: from the bookmark DB.
@@ -382,7 +381,7 @@ def record_for(record: bytes | None, header: StreamHeader, disk: Disk) -> Patch 
 
 
 def _earlier_record_for(record: bytes, header: StreamHeader, size: int) -> Patch | None:
-    """Return the same of a record of an earlier version, which has the totals only to say whose it is."""
+    """Return the same for a record of an earlier version, which names its stream by totals alone."""
     if len(record) < _EARLIER_RECORD.size:
         return None
     total_length, total_entries, offset = _EARLIER_RECORD.unpack_from(record)
@@ -394,15 +393,15 @@ def _earlier_record_for(record: bytes, header: StreamHeader, size: int) -> Patch
 
 
 def is_kept_for_another(record: bytes | None) -> bool:
-    """Return whether a record that does not count has to outlive the index: its own stream may yet be opened.
+    """Return whether a record that does not count must outlive the index, for its own stream.
 
-    One of an earlier version does not: with the right totals it would count for any stream.
+    A record of an earlier version must not: with the right totals it would count for any stream.
     """
     return record is not None and record.startswith(_MARK)
 
 
 def write_recorded(disk: Disk, patch: Patch) -> None:
-    """Finish an update that a crash interrupted; it is on disk on return.
+    """Finish an interrupted update, flushed.
 
     Raises:
         OSError: the disk refuses.

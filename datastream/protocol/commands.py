@@ -2,14 +2,13 @@
 
     request   u64 command | u64 stream_type | parameters      (u64 entry number, or u32 length and bookmark)
 
-    core.receive(data)              whatever came, in whatever pieces
-    core.next_effects()             the effects of the next complete command, None when there is none yet
+    core.receive(data)              bytes in any pieces
+    core.next_effects()             the effects of the next complete command, None without one
     core.receive_end()              the client will send nothing more
 
-The caller performs effects in order and asks for the next command only when the answer to the last one is on
-its way, so that one client can have at most one answer waiting. It never decides anything about the protocol.
-
-What the core needs to know of the stream comes from a `StreamView`.
+The caller performs effects in order and asks for the next command only when the last answer is on its way, so
+a client has at most one answer waiting. The caller decides nothing about the protocol. The core sees the
+stream as a `StreamView`.
 
 Source: docs/spec/stream-file.md section 4. Cells that the public text leaves open follow the Go server: [go].
 """
@@ -23,7 +22,7 @@ from typing import Literal, Protocol
 
 from datastream.errors import NotFoundError, PageDamaged
 from datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
-from datastream.limits import ANSWER_COPY_BYTES_MAX, BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
+from datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
 from datastream.protocol.packets import NOT_FOUND_ANSWER, encode_result
 
 __all__ = [
@@ -47,6 +46,9 @@ __all__ = [
     "encode_command",
 ]
 
+ANSWER_COPY_BYTES_MAX = 4_096
+"""Longest answer to Entry or Bookmark that is held in memory; longer ones are sent from the file."""
+
 OnCommandError = Literal["close", "keep"]
 _HEAD = struct.Struct(">QQ")
 _U64 = struct.Struct(">Q")
@@ -65,7 +67,7 @@ class Command(IntEnum):
 
 
 class Parameter(Enum):
-    """What follows the stream type in a request."""
+    """The parameter of a request, behind its stream type."""
 
     NONE = auto()
     ENTRY_NUMBER = auto()
@@ -84,14 +86,14 @@ class CommandError(IntEnum):
 
 
 class ClientState(Enum):
-    """Whether the client is being streamed to."""
+    """The state of a client."""
 
     STOPPED = auto()
     STREAMING = auto()
 
 
 class Reply(Enum):
-    """What a command is answered with."""
+    """The kind of reply to a command."""
 
     ANSWER = auto()
     ALREADY_STARTED = auto()
@@ -144,16 +146,16 @@ REPLIES: dict[ClientState, dict[Command, Reply]] = {
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these bytes; while streaming, after the entry that is under way."""
+    """Send these bytes; while streaming, behind the entry under way."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SendRange:
-    """Send these committed bytes of the file, after what was to be sent before: the rest of a long answer.
+    """Send these committed bytes of the file, the rest of a long answer.
 
-    A client that asks for long entries and does not read them thus costs no memory.
+    So a client that asks for long entries and does not read them costs no memory.
     """
 
     offset: int
@@ -163,24 +165,24 @@ class SendRange:
 
 @dataclass(frozen=True, slots=True)
 class StartStream:
-    """Stream committed entries from this offset on, and later ones as they are committed."""
+    """Stream entries from this offset on, live ones too."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopStream:
-    """Stream nothing more after the entry that is under way."""
+    """Stop streaming behind the entry under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndAfterCatchUp:
-    """Stream up to what is committed now, then close: the client's sending side is closed."""
+    """Stream what is committed now, then close: the client has closed its sending side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close when everything before is sent."""
+    """Close behind everything before."""
 
     reason: str
     """For the log."""
@@ -190,14 +192,14 @@ Effect = Send | SendRange | StartStream | StopStream | EndAfterCatchUp | Close
 
 
 class StreamView(Protocol):
-    """What the commands ask of the stream; `DataStreamer` is one. Only committed entries are seen."""
+    """The part of `DataStreamer` that commands need: committed entries."""
 
     def header_bytes(self) -> bytes:
         """Return the header entry (38 bytes)."""
         ...
 
     def offset_of(self, number: int) -> int:
-        """Return where an entry begins, or the stream's end for the number after the last."""
+        """Return where an entry begins; for the number after the last, where the stream ends."""
         ...
 
     def get_entry(self, number: int) -> Entry:
@@ -228,7 +230,7 @@ class CommandCore:
         view: the stream.
         stream_type: what every request must name.
         on_command_error: whether a command in the wrong state closes the connection ("close", documented) or
-            only hears its error ("keep", as the newest Go server does).
+            only returns an error ("keep", as the newest Go server does).
     """
 
     __slots__ = ("_buffer", "_closed", "_ended", "_on_command_error", "_stream_type", "_view", "state")
@@ -245,18 +247,18 @@ class CommandCore:
         self.state = ClientState.STOPPED
 
     def receive(self, data: bytes) -> None:
-        """Take in bytes from the client."""
+        """Add bytes from the client."""
         self._buffer += data
 
     def receive_end(self) -> None:
-        """Take in that the client closed its sending side: what it sent before is still answered."""
+        """Note that the client closed its sending side; its commands so far are still answered."""
         self._ended = True
 
     def next_effects(self) -> list[Effect] | None:
         """Return the effects of the next complete command, or of the end; None: wait for more bytes.
 
-        What the view raises, but for NotFoundError and PageDamaged, leaves the command where it is: the next
-        call asks again. After a `Close` or an `EndAfterCatchUp` there is nothing more to ask.
+        If the view raises anything but NotFoundError and PageDamaged, the next call repeats the command.
+        Behind a `Close` or an `EndAfterCatchUp` no more follows.
         """
         if self._closed:
             return None
@@ -302,7 +304,7 @@ class CommandCore:
                 parameter = buffer[end : end + size]
                 end += size
         effects = self._reply(command, parameter)
-        self._buffer = buffer[end:]  # behind it: what the stream cannot answer yet is asked again
+        self._buffer = buffer[end:]  # behind it: the next call repeats what the stream cannot answer yet
         return effects
 
     def _reply(self, command: Command, parameter: int | bytes | None) -> list[Effect]:
@@ -315,7 +317,7 @@ class CommandCore:
                 error = CommandError.ALREADY_STOPPED
         if self._on_command_error == "keep":
             return self._error(error)
-        # Nothing is streamed after this Result either: the connection ends with it.
+        # The connection ends with this Result, so nothing is streamed behind it.
         stop: list[Effect] = [StopStream()] if self.state is ClientState.STREAMING else []
         name, text = COMMANDS[command][0], ERRORS[error][0]
         return [*stop, *self._error(error), Close(f"{name} while {self.state.name.lower()}: {text}")]
@@ -359,7 +361,7 @@ class CommandCore:
             offset = view.offset_of(entry.number)
         except NotFoundError:
             return [Send(ok + NOT_FOUND_ANSWER)]
-        except PageDamaged:  # it is there: to say that it is not would be wrong
+        except PageDamaged:  # "not found" would be wrong
             is_bookmark = isinstance(what, bytes)
             return self._error(CommandError.BAD_FROM_BOOKMARK if is_bookmark else CommandError.BAD_FROM_ENTRY)
         # Only its first byte differs from what lies in the file.

@@ -1,29 +1,29 @@
-"""Following a stream: which server to try when, from where, and whether it tells the same stream. Pure.
+"""The core of a follower: which server to try when, from where, and whether it has the same stream. Pure.
 
-    next_step     -> Wait(seconds) | Connect(address)       the shell does it, and then calls
-    on_header     -> what to ask before Start: `compared`   entries that the server must have as we know them
+    next_step     -> Wait(seconds) | Connect(address)       the shell does it, then calls
+    on_header     -> entries to ask for before Start        the server must have them as we know them
     on_compared      for each of them
     start_step    -> StartAt(number) | StartAtBookmark(bookmark)
     on_started
-    accept        -> entries that are the next ones, in order, and what is wrong with the one after them
-    on_failure       whatever went wrong; raises it when no further attempt makes sense
+    accept        -> the next entries in order, and what is wrong with the one after them
+    on_failure       raises the failure if no further attempt makes sense
 
 Invariants
-  - An entry is accepted once, and only the next one: no gap, no repetition, whatever servers send.
-  - A server that is not known to tell the same stream is not streamed from: its version, system id, stream
-    type and the last entries that both have are compared first.
+  - Only the next entry is accepted, once: no gap, no repetition, whatever servers send.
+  - Before streaming, the server's version, system id, stream type, and the last entries that both have, are
+    compared.
 
 What comes after a failure:
 
 | failure | then |
 |---|---|
-| unreachable, closed, too slow, an entry out of order | the next server; after a round of all, a pause |
+| unreachable, closed, too slow, an entry out of order | the next server; after all of them, a pause |
 | has fewer entries than were handed over | the same |
-| another stream; a first bookmark that it does not have | the same, and an error when all servers do so |
-| does not speak the protocol | as another stream, unless a server of the list has spoken it before |
+| another stream; an unknown first bookmark | the same, and an error when all servers do so |
+| violates the protocol | as another stream, unless a server of the list has spoken it before |
 
-Pauses double from `backoff_first_seconds` to `backoff_max_seconds`, less up to a half at random. They begin
-anew when an entry was accepted, or when the stream ran for `steady_seconds`.
+Pauses double from `backoff_first_seconds` to `backoff_max_seconds`, less up to a half at random. They restart
+when an entry was accepted, or the stream ran for `steady_seconds`.
 
 Source: docs/spec/stream-file.md section 4.6; datastream/README.md, "Following, and the relay".
 """
@@ -44,7 +44,7 @@ from datastream.errors import (
     StreamContradicts,
 )
 from datastream.layout import Entry, StreamHeader
-from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits
+from datastream.limits import FollowLimits
 
 __all__ = [
     "Address",
@@ -57,6 +57,9 @@ __all__ = [
     "StartAtBookmark",
     "Wait",
 ]
+
+COMPARED_ENTRIES_COUNT = 8
+"""Entries before the next one that are compared on every connection."""
 
 Address = tuple[str, int]
 """Host and port of a server."""
@@ -91,13 +94,13 @@ class StartAtBookmark:
 
 
 class KnownEntries(Protocol):
-    """The entries that were accepted before: a server must have the same."""
+    """The entries accepted so far: a server must have the same."""
 
     def before(self, number: int) -> Sequence[Entry]:
         """Return up to COMPARED_ENTRIES_COUNT of the last known entries below `number`."""
 
     def remember(self, entries: Sequence[Entry]) -> None:
-        """Take in entries that were accepted."""
+        """Remember accepted entries."""
 
 
 class RecentEntries:
@@ -111,17 +114,17 @@ class RecentEntries:
         return [entry for entry in self._entries if entry.number < number]
 
     def remember(self, entries: Sequence[Entry]) -> None:
-        """Take in accepted entries; only the last are kept."""
+        """Remember accepted entries; keep only the last."""
         self._entries.extend(entries[-COMPARED_ENTRIES_COUNT:])
 
 
 class FollowCore:
-    """Decides for one that follows a stream.
+    """The state of one follower.
 
     Args:
         servers: addresses, in the order of preference; at least one.
         start: an entry number, a bookmark, or None for the server's end at the first connection.
-        limits: pauses and times.
+        limits: backoff and timeouts.
         random: returns a number from 0 to 1, for the pauses.
         known: entries accepted before; None keeps the last ones in memory.
         identity: the version, system id and stream type that servers must have; None takes the first one's.
@@ -143,16 +146,16 @@ class FollowCore:
         self._random = random
         self._known = RecentEntries() if known is None else known
         self.number_next: int | None = start if isinstance(start, int) else None
-        """The entry to be accepted next; None while it is not known."""
+        """The entry to be accepted next; None until it is known."""
         self._bookmark = start if isinstance(start, bytes) else None
         self.identity = identity
         self._position = 0
         self._tries = 0
-        """Servers that failed since the last pause or accepted entry."""
-        self._rounds = 0
-        """Pauses since then."""
+        """Failed servers since the last pause or accepted entry."""
+        self._pauses = 0
+        """Pauses since the last accepted entry."""
         self._wrong: dict[Address, RemoteError] = {}
-        """Servers whose last answer was another stream."""
+        """Servers whose last answer was of another stream."""
         self._has_spoken = False
         self._started_at: float | None = None
 
@@ -162,18 +165,18 @@ class FollowCore:
         return self._servers[self._position]
 
     def next_step(self) -> Wait | Connect:
-        """Return what to do when there is no connection."""
+        """Return the next step without a connection."""
         if self._tries < len(self._servers):
             return Connect(self.address)
         limits = self._limits
         # No overflow: 2 ** 16 s is far above any longest pause that anyone sets.
-        pause = min(limits.backoff_first_seconds * 2 ** min(self._rounds, 16), limits.backoff_max_seconds)
-        self._rounds += 1
+        pause = min(limits.backoff_first_seconds * 2 ** min(self._pauses, 16), limits.backoff_max_seconds)
+        self._pauses += 1
         self._tries = 0
         return Wait(pause * (1 - self._random() / 2))
 
     def on_header(self, header: StreamHeader) -> Sequence[Entry]:
-        """Judge the server by its header; return the entries to compare with what it answers to Entry.
+        """Judge the server by its header; return the entries to compare with its answers to Entry.
 
         Raises:
             StreamContradicts: its version, system id or stream type is another.
@@ -190,7 +193,7 @@ class FollowCore:
         return [] if self.number_next is None else self._known.before(header.total_entries)
 
     def on_compared(self, expected: Entry, got: Entry | None) -> None:
-        """Judge one entry that the server answered, None for "not found".
+        """Judge an entry that the server answered; None is "not found".
 
         Raises:
             StreamContradicts: it is not the entry that we know.
@@ -203,7 +206,7 @@ class FollowCore:
         """Return where to start.
 
         Raises:
-            ServerBehind: the server has not yet what was accepted from others.
+            ServerBehind: the server lacks entries that were accepted from others.
         """
         if self.number_next is None:
             assert self._bookmark is not None
@@ -213,12 +216,12 @@ class FollowCore:
         return StartAt(self.number_next)
 
     def on_started(self, now: float) -> None:
-        """Take in that the server accepted Start, at `now` seconds of a clock that never goes back."""
+        """Note that the server accepted Start, at `now` seconds of a monotonic clock."""
         self._started_at = now
         self._wrong.clear()
 
     def accept(self, entries: Sequence[Entry]) -> tuple[Sequence[Entry], EntryOutOfOrder | None]:
-        """Take in streamed entries; return those that are to be handed over, and what is wrong after them."""
+        """Return the streamed entries that are next in order, and what is wrong behind them."""
         if self.number_next is None and entries:
             first = entries[0]
             if not first.is_bookmark or first.data != self._bookmark:
@@ -233,26 +236,26 @@ class FollowCore:
         good = entries[: expected - number]
         if good:
             self.number_next = expected
-            self._tries = self._rounds = 0
+            self._tries = self._pauses = 0
             self._known.remember(good)
         if len(good) == len(entries):
             return good, None
         return good, EntryOutOfOrder(f"entry {entries[len(good)].number}", f"entry {expected}")
 
     def resume_at(self, number: int) -> None:
-        """Go back to an entry: what was accepted from there on could not be kept."""
+        """Go back to an entry: those from there on could not be kept."""
         assert self.number_next is not None
         assert number <= self.number_next
         self.number_next = number
 
     def on_failure(self, error: Exception, now: float) -> None:
-        """Take in that the attempt or the stream failed.
+        """Note that the attempt or the stream failed.
 
         Raises:
-            PeerError: the error itself, when every server of the list tells another stream.
+            RemoteError: the error itself, if every server of the list has another stream.
         """
         if self._started_at is not None and now - self._started_at >= self._limits.steady_seconds:
-            self._rounds = 0
+            self._pauses = 0
         self._started_at = None
         address = self.address
         if isinstance(error, RemoteError) and self._is_another_stream(error):
@@ -276,19 +279,19 @@ class FollowCore:
 
 
 def _text_of(entry: Entry) -> str:
-    """Describe an entry in an error: all of a short one, the beginning of a long one."""
+    """Describe an entry for an error, long ones by their beginning."""
     shown = entry.data[:16].hex() + ("…" if len(entry.data) > 16 else "")
     return f"number {entry.number}, type {entry.type:#x}, {len(entry.data)} bytes {shown}".rstrip()
 
 
 class FollowerBase:
-    """What the followers of `follower.py` and `blocking_follower.py` have in common: all but the waiting.
+    """The common part of both followers: all but the waiting.
 
     Args:
         servers, known, identity, rng: as in `FollowCore`.
         from_entry, from_bookmark: where to begin; a bookmark goes before an entry.
-        stream_type: that every command names.
-        limits: pauses and times; None: the defaults.
+        stream_type: named in every command.
+        limits: backoff and timeouts; None: the defaults.
         now: a clock in seconds.
     """
 
@@ -310,18 +313,18 @@ class FollowerBase:
         self._stream_type = stream_type
         self._now = now
         self._pending: deque[Entry] = deque()
-        """Entries that were received and not handed over yet."""
+        """Entries that were received but not handed over."""
         self.header: StreamHeader | None = None
-        """The header of the server that is followed, as of the time of connecting."""
+        """The header of the followed server, as of the connection."""
 
     @property
     def number_next(self) -> int | None:
-        """Number of the entry to be handed over next, None while it is not known."""
+        """The entry to be handed over next; None until it is known."""
         return self._pending[0].number if self._pending else self._core.number_next
 
     @property
     def address(self) -> Address:
-        """The server that is followed or tried."""
+        """The server being followed or tried."""
         return self._core.address
 
     def _failure_text(self, error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""What a client has received and not taken: results, answers, streamed entries. Pure.
+"""The inbox of a client: received results, answers and streamed entries. Pure.
 
 The shells (`client.py`, `blocking_client.py`) feed it bytes and take what a verb waits for. While streaming,
-the server takes no command but Stop, and entries come before its Result.
+the server accepts only Stop, and entries come before its Result.
 
 Source: docs/spec/stream-file.md section 4.
 """
@@ -25,10 +25,10 @@ __all__ = ["Inbox", "answered_entry", "answered_header"]
 
 
 class Inbox:
-    """Packets in the order they came, and what the client may take next.
+    """Packets in order of arrival, and what the client may take next.
 
     Args:
-        stream_type: that every command of this client names.
+        stream_type: named in every command of this client.
     """
 
     def __init__(self, stream_type: int) -> None:
@@ -39,22 +39,22 @@ class Inbox:
         self._packets: deque[Packet] = deque()
 
     def feed(self, data: bytes, while_doing: str) -> None:
-        """Take in bytes; none means that the server closed the connection.
+        """Add received bytes; none means that the server closed the connection.
 
         Raises:
             ConnectionEnded: the server closed the connection.
-            ServerSpokeWrongly: bytes that are not the protocol.
+            ServerSpokeWrongly: the bytes violate the protocol.
         """
         if not data:
             raise ConnectionEnded(while_doing)
         self._packets.extend(self._reader.feed(data))
 
     def take_result(self, command: Command) -> bool:
-        """Return whether the command's Result has come; streamed entries before it stay to be taken.
+        """Return whether the command's Result has come; streamed entries before it stay.
 
         Raises:
             CommandRefused: it is not OK.
-            ServerSpokeWrongly: something else came, as entries that nobody asked for.
+            ServerSpokeWrongly: something else came, such as entries that nobody asked for.
         """
         for position, packet in enumerate(self._packets):
             if isinstance(packet, Result):
@@ -67,7 +67,7 @@ class Inbox:
         return False
 
     def take_entries(self) -> list[Entry]:
-        """Return the streamed entries that have come."""
+        """Return the streamed entries that have arrived."""
         entries: list[Entry] = []
         while self._packets:
             packet = self._packets.popleft()
@@ -77,12 +77,12 @@ class Inbox:
         return entries
 
     def take_answer(self) -> Packet | None:
-        """Return what follows a Result, None when it has not come yet."""
+        """Return what follows a Result; None before it has arrived."""
         return self._packets.popleft() if self._packets else None
 
 
 def answered_header(packet: Packet) -> StreamHeader:
-    """Return the answer to Header; ServerSpokeWrongly when it is something else."""
+    """Return the answer to Header; raise ServerSpokeWrongly for anything else."""
     if not isinstance(packet, StreamHeader):
         raise ServerSpokeWrongly("answer to Header", type(packet).__name__, "a header")
     return packet

@@ -1,11 +1,11 @@
-"""What a server sends, as bytes and back: results, the header, answered entries, streamed entries. Pure.
+"""The packets of a server, to bytes and back: results, the header, answers, streamed entries. Pure.
 
     Result    u8 0xff | u32 length (9 + text) | u32 error_number | text (ASCII)
     header    u8 1    | u32 38                | ... (layout.py)
     answer    u8 0xfe | u32 length            | ... an entry, its first byte changed
     streamed  u8 2    | u32 length            | ... an entry, as in the file
 
-Every packet begins with its type (u8) and its whole length (u32), so one reader cuts them all.
+Every packet begins with its type (u8) and its length (u32).
 
 Source: docs/spec/stream-file.md section 4.
 """
@@ -31,15 +31,17 @@ from datastream.layout import (
     decode_header,
     encode_entry,
 )
-from datastream.limits import RESULT_TEXT_BYTES_MAX
 
 __all__ = ["NOT_FOUND_ANSWER", "Answer", "Packet", "PacketReader", "Result", "encode_result"]
+
+RESULT_TEXT_BYTES_MAX = 1_024
+"""Longest Result text that a client accepts; the longest known has 18 bytes."""
 
 _RESULT_HEAD = struct.Struct(">BII")
 _PACKET_HEAD = struct.Struct(">BI")
 
 NOT_FOUND_ANSWER = encode_entry(Entry(NOT_FOUND_TYPE, 0, b""), PACKET_ANSWER)
-"""The 17 bytes that answer an Entry or Bookmark command which found nothing."""
+"""The answer to an Entry or Bookmark command that found nothing, 17 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +79,16 @@ def encode_result(error_number: int, text: str) -> bytes:
 
 
 class PacketReader:
-    """Cuts what a server sent into packets, however it was cut into pieces on the way."""
+    """Splits a server's bytes into packets."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Packet]:
-        """Take in bytes and return the packets that are complete with them, in order.
+        """Add bytes; return the packets that they complete, in order.
 
         Raises:
-            ServerSpokeWrongly: an unknown packet type or an impossible length; the connection is of no use.
+            ServerSpokeWrongly: an unknown packet type or an impossible length; the connection is useless.
         """
         if self._rest:
             data = self._rest + data
@@ -121,7 +123,7 @@ class PacketReader:
 
 
 def _decode(packet_type: int, data: bytes) -> Packet:
-    """Decode one whole packet that is not a streamed entry."""
+    """Decode a whole packet other than a streamed entry."""
     if packet_type == PACKET_RESULT:
         _, _, error_number = _RESULT_HEAD.unpack_from(data)
         return Result(error_number, data[_RESULT_HEAD.size :].decode("ascii", "replace"))

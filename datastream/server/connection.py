@@ -6,12 +6,12 @@ What goes out, in order; each waits until the one before is with the kernel:
        the last command; no further command is read until it is out
     2  while streaming, committed bytes from the client's offset on, page by page, never padding
 
-History and live tail are the same: send what is committed, then wait for the next commit. A client costs the
-same memory whether it reads or not: of what waits for it, only short answers are held as bytes.
+History and live tail are the same: send what is committed, then wait for the next commit. A client that does
+not read costs no more memory than one that does: only short answers are held as bytes.
 
-One client has the event loop for one turn at most: COMMANDS_PER_TURN, and its part of SEND_BYTES_PER_ROUND.
+A client's slot on the event loop is limited: COMMANDS_PER_SLOT, and a share of SEND_BYTES_PER_ITERATION.
 
-Runs in the event loop's thread; sockets never block. Protocol decisions are in `commands.py`.
+Runs in the event loop's thread; sockets never block. `commands.py` decides about the protocol.
 Source: docs/spec/stream-file.md section 4; datastream/README.md, "Limits".
 """
 
@@ -26,26 +26,15 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
-from datastream.file.first_touch import FirstTouch
-from datastream.file.page_sums import this_thread
+from datastream.file.page_sums import PageState, PageSums, this_thread
 from datastream.file.streamer import DataStreamer
 from datastream.layout import page_end, page_number_of
-from datastream.limits import (
-    COMMANDS_PER_TURN,
-    LINGER_BYTES_MAX,
-    LINGER_FIRST_SECONDS,
-    LINGER_SECONDS,
-    LINGER_STALL_SECONDS,
-    RECEIVE_BYTES,
-    SEND_BYTES_PER_ROUND,
-    SEND_BYTES_PER_TURN,
-    SEND_BYTES_PER_TURN_MIN,
-    ServerLimits,
-)
+from datastream.limits import LINGER_SECONDS, RECEIVE_BYTES, ServerLimits
 from datastream.protocol.commands import (
     Close,
     CommandCore,
@@ -57,11 +46,41 @@ from datastream.protocol.commands import (
     StartStream,
     StopStream,
 )
-from datastream.server.live_tail import LiveTail
 
-__all__ = ["NO_CUT", "Connection", "ServerContext"]
+__all__ = [
+    "NO_CUT",
+    "Connection",
+    "FirstTouch",
+    "LiveTail",
+    "ServerContext",
+]
 
 _logger = logging.getLogger(__name__)
+
+CHECK_AHEAD_PAGES = 3
+"""Pages checked ahead of the one that a client reads: a client that takes history reads them next."""
+CHECK_THREADS = 4
+"""Threads that check pages at their first touch: clients on a slow disk do not wait for each other."""
+COMMANDS_PER_SLOT = 32
+"""Commands of one client that are answered in one slot."""
+LINGER_BYTES_MAX = 1 << 16
+"""Bytes that a closing connection reads and drops."""
+LINGER_FIRST_SECONDS = 0.02
+"""The first wait of a closing connection for its client to have everything; each further one doubles."""
+LINGER_STALL_SECONDS = 60.0
+"""The write timeout of a closing connection if the server has none."""
+SEND_BYTES_PER_ITERATION = 24 << 20
+"""Bytes sent to all clients that take history, in one iteration of the event loop; about 10 ms.
+
+More clients get shorter slots. With whole pages for each, a hundred of them delayed live clients by 100
+ms."""
+SEND_BYTES_PER_SLOT = 1 << 20
+"""Most bytes sent to one client in one slot: one data page."""
+SEND_BYTES_PER_SLOT_MIN = 1 << 16
+"""Bytes of the shortest slot; below it, switching would cost more than sending."""
+TAIL_BYTES_MAX = 1 << 16
+"""Most live bytes that are read once for all waiting clients; more are sent from the file."""
+
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _INT = struct.Struct("i")
 _NONE = -1
@@ -69,10 +88,118 @@ _NONE = -1
 NO_CUT = 1 << 64
 """Greater than every offset."""
 
+WhenDone = Callable[[Exception | None], None]
+
+
+class LiveTail:
+    """The newest committed bytes, read once for all the clients that wait for them.
+
+    A thousand live clients stand at the same offset, and one `pread` with a `send` to each is quicker than a
+    `sendfile` to each. Shared is only a short range that ends at the committed length and lies on one page.
+    The server makes one for each iteration of wake-ups.
+    """
+
+    __slots__ = ("_ranges", "_streamer", "limit")
+
+    def __init__(self, streamer: DataStreamer) -> None:
+        self._streamer = streamer
+        self.limit = streamer.committed.total_length
+        """The committed length."""
+        self._ranges: dict[int, tuple[int, bytes] | None] = {}
+
+    def after(self, position: int) -> tuple[int, bytes] | None:
+        """Return (offset, bytes) of all that a client at `position` lacks; None: use `sendfile`.
+
+        The offset is `position`, or the start of the next page when what is between is padding.
+
+        Raises:
+            EntriesDisagree: the page is damaged.
+        """
+        try:
+            return self._ranges[position]
+        except KeyError:
+            found = self._ranges[position] = self._read(position)
+            return found
+
+    def _read(self, position: int) -> tuple[int, bytes] | None:
+        limit = self.limit
+        if position >= limit:
+            return None
+        page_number = page_number_of(position)
+        end = self._streamer.data_end(page_number, limit)
+        if position >= end:
+            position = page_end(page_number)
+            end = self._streamer.data_end(page_number + 1, limit) if position < limit else position
+        size = end - position
+        if end != limit or not 0 < size <= TAIL_BYTES_MAX:
+            return None
+        data = self._streamer.read_bytes(size, position)
+        return (position, data) if len(data) == size else None
+
+
+class FirstTouch:
+    """Checks pages in threads at their first touch.
+
+    A client that reads an unchecked page waits for the check; all others continue. The next pages are checked
+    ahead. Runs in the event loop's thread; `page_sums.py` has the checks.
+
+    Args:
+        sums: of the stream.
+        loop: the event loop.
+    """
+
+    def __init__(self, sums: PageSums, loop: asyncio.AbstractEventLoop) -> None:
+        self._sums = sums
+        self._loop = loop
+        self._threads = ThreadPoolExecutor(CHECK_THREADS, "page-check")
+        self._waiting: dict[int, list[WhenDone]] = {}
+
+    def check(self, page_number: int, when_done: WhenDone) -> None:
+        """Check a page, call back when that is done, and check the next pages.
+
+        Args:
+            page_number: of a page that is full.
+            when_done: called with None, or with the reason why the page cannot be checked.
+        """
+        self._begin(page_number).append(when_done)
+        for following in range(page_number + 1, page_number + 1 + CHECK_AHEAD_PAGES):
+            if self._sums.state(following) is PageState.UNKNOWN:
+                self._begin(following)
+
+    def _begin(self, page_number: int) -> list[WhenDone]:
+        waiting = self._waiting.get(page_number)
+        if waiting is None:
+            waiting = self._waiting[page_number] = []
+            self._threads.submit(self._check, page_number)
+        return waiting
+
+    def _check(self, page_number: int) -> None:
+        """Check a page, in a thread."""
+        failure: Exception | None = None
+        try:
+            self._sums.check(page_number)
+        except PageDamaged:
+            pass  # the sums know, and have logged it
+        except Exception as error:  # also a bug of ours: whoever waits must hear of it
+            failure = error
+        try:
+            self._loop.call_soon_threadsafe(self._done, page_number, failure)
+        except RuntimeError:
+            _logger.debug("a check after the event loop has ended")
+
+    def _done(self, page_number: int, failure: Exception | None) -> None:
+        for when_done in self._waiting.pop(page_number, ()):
+            when_done(failure)
+
+    async def close(self) -> None:
+        """Forget all waiting clients; return when no thread reads the stream any more."""
+        self._waiting.clear()
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
 
 @dataclass(slots=True)
 class ServerContext:
-    """What the connections of a server share."""
+    """The state that the connections of a server share."""
 
     streamer: DataStreamer
     loop: asyncio.AbstractEventLoop
@@ -81,31 +208,31 @@ class ServerContext:
     forget: Callable[[Connection], None]
     """Called when a connection has ended."""
     waiting: set[Connection] = field(default_factory=set)
-    """Clients that have everything that is committed and want more."""
+    """Clients that have everything committed and wait for more."""
     writing_count: int = 0
-    """How many clients have more to be sent than they had room for, or than a turn allows."""
+    """How many clients wait for room in their socket, or for their next slot."""
     bytes_sent: int = 0
     cut_offset: int = NO_CUT
-    """The stream was truncated to this length; clients that are past it have what is no longer there."""
+    """The length to which the stream was truncated; clients past it must be reset."""
     first_touch: FirstTouch = field(init=False)
-    """Has pages checked that are read for the first time."""
+    """Checks pages at their first touch."""
 
     def __post_init__(self) -> None:
-        """Make what has threads of its own."""
+        """Make the threads that check pages."""
         self.first_touch = FirstTouch(self.streamer.sums, self.loop)
 
-    def turn_bytes(self) -> int:
-        """Return how many bytes one client may be sent before the others have their turn."""
-        part = SEND_BYTES_PER_ROUND // (self.writing_count + 1)
-        return max(SEND_BYTES_PER_TURN_MIN, min(SEND_BYTES_PER_TURN, part))
+    def slot_bytes(self) -> int:
+        """Return how many bytes one client may be sent in one slot."""
+        part = SEND_BYTES_PER_ITERATION // (self.writing_count + 1)
+        return max(SEND_BYTES_PER_SLOT_MIN, min(SEND_BYTES_PER_SLOT, part))
 
 
 class _Progress(Enum):
     DONE = auto()
     BLOCKED = auto()
-    TURN_OVER = auto()
+    SLOT_OVER = auto()
     COMMANDS_LEFT = auto()
-    """The turn is over, and commands that were received may wait."""
+    """The slot is over, and received commands may wait."""
 
 
 class Connection:
@@ -115,7 +242,7 @@ class Connection:
         context: what it shares with the others.
         sock: connected and non-blocking.
         peer: the client's address and port, for the log.
-        party: whose lines in the log are counted together (`extra={"caused_by": …}`): its network address.
+        party: its network address, by which log lines are counted (`extra={"caused_by": …}`).
     """
 
     __slots__ = (
@@ -133,10 +260,10 @@ class Connection:
         "_reached",
         "_reading",
         "_sender",
+        "_slot_bytes",
+        "_slot_commands",
         "_socket",
         "_streaming",
-        "_turn_bytes",
-        "_turn_commands",
         "_unacknowledged",
         "_writing",
         "active_at",
@@ -152,11 +279,11 @@ class Connection:
         self._core = CommandCore(streamer, streamer.header.stream_type, context.on_command_error)
         self._sender = streamer.range_sender()
         self._queue: list[bytes | SendRange] = []
-        """To be sent before anything else."""
+        """Bytes to be sent before anything else."""
         self._position = _NONE
         """Offset of the next byte to stream; _NONE when not streaming."""
         self._reached = 0
-        """The highest offset that was sent to here from the file, but for what is being streamed now."""
+        """The highest offset sent from the file, apart from the current stream."""
         self._streaming = False
         self._end_at = _NONE
         """Stream up to here, then close."""
@@ -167,18 +294,18 @@ class Connection:
         self._lingered_bytes = 0
         self._reading = False
         self._writing = False
-        self._turn_bytes = 0
-        """What may still be sent in this turn."""
-        self._turn_commands = 0
+        self._slot_bytes = 0
+        """Bytes that may still be sent in this slot."""
+        self._slot_commands = 0
         self._unacknowledged = 0
-        """Bytes that the client's host had not taken when the kernel was last asked, and those sent since."""
+        """Bytes that the client's host had not acknowledged at the last look, plus those sent since."""
         self._progress_at = self.active_at = context.loop.time()
         self._watch(want_read=True, want_write=False)
 
     # --- events ------------------------------------------------------------------------------------------
 
     def wake(self, tail: LiveTail) -> None:
-        """Send what was committed since; only for a client that is in `waiting`."""
+        """Send what was committed since; only for a client in `waiting`."""
         if self._socket.fileno() >= 0:
             self._guarded(self._send_tail, tail)
 
@@ -191,7 +318,7 @@ class Connection:
         limits = self._context.limits
         if self._linger is not None or self._socket.fileno() < 0:
             return
-        # Not only when the kernel refuses bytes: live entries for a host that is gone fill its buffer slowly.
+        # Not only when the kernel refuses bytes: live entries for a dead host fill its buffer slowly.
         if self._unacknowledged:
             self._look_for_progress(now)
         if self._unacknowledged and 0 < limits.write_timeout_seconds < now - self._progress_at:
@@ -208,13 +335,12 @@ class Connection:
         return max(0, total_length - self._position) if self._streaming else 0
 
     def close_if_past(self, offset: int) -> None:
-        """Reset the connection when the client has, or is being sent, something at or after `offset`.
+        """Reset a client that has, or is being sent, something at or after `offset`.
 
-        Also when it was sent long ago: a socket holds pages of the file, not copies, and within one machine
-        those that the client's host has acknowledged, too, until the client reads them. What is written into
-        the pages then changes what was sent.
+        Even if it was sent long ago: a socket holds pages of the file, not copies, and within one machine
+        until the client reads them. Writing to these pages changes what was sent.
 
-        One that has closed its sending side, and has not come so far, gets what is left: up to `offset`.
+        A client that has closed its sending side and is not that far gets the rest up to `offset`.
         """
         if max(self._position, self._reached) > offset and self._socket.fileno() >= 0:
             _logger.warning(
@@ -224,7 +350,7 @@ class Connection:
         self._end_at = min(self._end_at, offset)
 
     def close(self) -> None:
-        """Close the connection now; a second time does nothing."""
+        """Close the connection now; a second call does nothing."""
         if self._socket.fileno() < 0:
             return
         if self._linger is not None:
@@ -236,12 +362,12 @@ class Connection:
         self._context.forget(self)
 
     def _reset(self) -> None:
-        """Close, and drop what the kernel still holds: megabytes, for a client that does not read."""
+        """Close, and drop what the kernel still holds for the client."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.close()
 
     def _guarded(self, action: Callable[..., None], *args: object) -> None:
-        """Run one reaction; whatever goes wrong ends this client only."""
+        """Run one event handler; any failure ends this client only."""
         if self._socket.fileno() < 0:
             return
         this_thread.waits = False
@@ -263,14 +389,14 @@ class Connection:
         except (DatastreamError, OSError) as error:
             _logger.error("client %s: closed: %s", self.peer, error, extra=self._caused)
             self.close()
-        except Exception:  # a bug of ours: without this the loop would call us again and again
+        except Exception:  # a bug of ours; the loop would call us again and again
             _logger.exception("client %s: closed", self.peer, extra=self._caused)
             self.close()
         finally:
             this_thread.waits = True
 
     def _await_check(self, page_number: int) -> None:
-        """Go on when it is known whether a page is good; until then, this client has all that it may have."""
+        """Pause this client until the check of a page is done."""
         self._context.waiting.discard(self)
         self._watch(want_read=False, want_write=False)
         self._context.first_touch.check(page_number, self._on_checked)
@@ -299,8 +425,8 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         if data:
-            # uvloop stops polling a socket once it has an error, and tells of that once: when the reset came
-            # behind these bytes, nobody would ever hear of it.
+            # uvloop reports an error of a socket once and stops polling it: a reset behind these bytes would
+            # go unnoticed.
             if error := self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
                 raise ConnectionResetError(error, os.strerror(error))
             self.active_at = self._context.loop.time()
@@ -311,7 +437,7 @@ class Connection:
         self._pump()
 
     def _run_command(self) -> bool:
-        """Perform the effects of the next complete command; return whether there was one."""
+        """Run the next complete command; return whether there was one."""
         if self._end_at != _NONE:
             return False
         if not self._streaming:
@@ -319,7 +445,7 @@ class Connection:
         effects = self._core.next_effects()
         if effects is None:
             return False
-        self._turn_commands += 1
+        self._slot_commands += 1
         for effect in effects:
             self._perform(effect)
         return True
@@ -350,34 +476,34 @@ class Connection:
         """Queue the rest of the entry that is under way.
 
         Raises:
-            StreamChanged: the stream was truncated before it; the answer that follows would cut it.
+            StreamChanged: the stream was truncated before its end; an answer would cut the entry.
         """
         if not self._streaming:
             return
         try:
             boundary = self._context.streamer.boundary_from(self._position)
-        finally:  # behind it: also what it found, or failed at, may be of what came instead
+        finally:  # behind it: what it found or failed at may be other entries
             self._check_place()
         if boundary > self._position:
             self._queue.append(SendRange(self._position, boundary - self._position))
             self._position = boundary
 
     def _check_place(self) -> None:
-        """Find out whether a change took away the place in the stream where the client stands.
+        """Check that no change removed the place in the stream where the client stands.
 
         Raises:
             StreamChanged: one did.
         """
         context, position = self._context, self._position
         self._sender.check(position)
-        # A truncation that came while live bytes were sent is not remembered there.
+        # The sender does not remember a truncation that came while live bytes were sent.
         if position > min(context.cut_offset, context.streamer.committed.total_length):
             raise StreamChanged(context.streamer.path, position)
 
     # --- sending -----------------------------------------------------------------------------------------
 
     def _send_tail(self, tail: LiveTail) -> None:
-        """Send what was committed since, out of the bytes that all waiting clients share."""
+        """Send what was committed since from the bytes that all waiting clients share."""
         found = tail.after(self._position)
         if (
             self._position > self._context.cut_offset
@@ -401,9 +527,9 @@ class Connection:
             self._sender.begin()  # at the end of an entry, earlier updates do not concern it
 
     def _pump(self) -> None:
-        """Send as much as the kernel takes and this turn allows; then wait for the right thing."""
-        self._turn_bytes = self._context.turn_bytes()
-        self._turn_commands = 0
+        """Send as much as the kernel takes and this slot allows; then wait for the right event."""
+        self._slot_bytes = self._context.slot_bytes()
+        self._slot_commands = 0
         progress = self._send_all()
         if progress is _Progress.DONE and self._closing:
             self._end()
@@ -412,7 +538,7 @@ class Connection:
             self._context.waiting.add(self)
         else:
             self._context.waiting.discard(self)
-        # Nothing more is taken in while an answer or a command waits, so neither can pile up.
+        # Reading stops while an answer or a command waits, so neither can pile up.
         want_read = not (self._queue or self._ended or progress is _Progress.COMMANDS_LEFT)
         self._watch(want_read, want_write=progress is not _Progress.DONE)
 
@@ -422,7 +548,7 @@ class Connection:
                 return _Progress.BLOCKED
             if self._closing:
                 return _Progress.DONE
-            if self._turn_commands >= COMMANDS_PER_TURN or self._turn_bytes <= 0:
+            if self._slot_commands >= COMMANDS_PER_SLOT or self._slot_bytes <= 0:
                 return _Progress.COMMANDS_LEFT
             if self._run_command():
                 continue
@@ -435,7 +561,7 @@ class Connection:
             return progress
 
     def _send_queue(self) -> bool:
-        """Send what waits in the queue; return whether all of it went."""
+        """Send the queue; return whether all of it went."""
         queue = self._queue
         while queue:
             piece = queue[0]
@@ -465,15 +591,15 @@ class Connection:
             end = streamer.data_end(page_number, limit) if position < limit else position
             if position >= end:
                 if position > limit:
-                    self._check_place()  # or a client would be told that it has everything
+                    self._check_place()  # else a client would be told that it has everything
                 if page_end(page_number) >= limit or position >= limit:
                     return _Progress.DONE
                 self._position = page_end(page_number)  # what is between is padding
                 continue
-            if self._turn_bytes <= 0:
-                return _Progress.TURN_OVER
+            if self._slot_bytes <= 0:
+                return _Progress.SLOT_OVER
             try:
-                count = self._send_file(position, min(end - position, self._turn_bytes))
+                count = self._send_file(position, min(end - position, self._slot_bytes))
             except (BlockingIOError, InterruptedError):
                 return _Progress.BLOCKED
             self._position = position + count
@@ -488,9 +614,9 @@ class Connection:
         return count
 
     def _sent(self, count: int) -> None:
-        self._turn_bytes -= count
+        self._slot_bytes -= count
         self._context.bytes_sent += count
-        # What the kernel has is no sign of the client: that is looked for later.
+        # Bytes that the kernel took are no sign of the client: `_look_for_progress` asks.
         if not self._unacknowledged:
             self._progress_at = self._context.loop.time()
         self._unacknowledged += count
@@ -498,11 +624,11 @@ class Connection:
     # --- ending ------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Everything is with the kernel: close our side, and wait until the client has it and closed its own.
+        """Close our side, then wait until the client has everything and closed its own.
 
-        Closing at once while bytes of the client are unread would send a reset, which can destroy the last
-        answer before the client reads it. And what the kernel still has to deliver stays a connection here: a
-        client that never reads cannot leave any number of them behind.
+        Closing while bytes of the client are unread would send a reset, which can destroy the last answer.
+        And the connection counts until the kernel has delivered everything, so a client that never reads
+        cannot leave any number of them behind.
         """
         if self._ended and not self._count_unacknowledged():
             self.close()
@@ -536,7 +662,7 @@ class Connection:
         self._linger = self._context.loop.call_later(delay, self._on_linger_timer, delay, until)
 
     def _look_at_linger(self, delay: float, until: float) -> None:
-        """Look whether a closing connection is over; else look again later."""
+        """Close the connection if its client has everything; else look again later."""
         now = self._context.loop.time()
         if self._has_all():
             if self._ended or now >= until:
@@ -552,14 +678,14 @@ class Connection:
         self._wait_for_linger(min(2 * delay, LINGER_SECONDS), until)
 
     def _has_all(self) -> bool:
-        """Whether the client's host has everything; our FIN, which comes after it, counts as one byte."""
+        """Return whether the client's host has everything; our FIN counts as one byte."""
         return self._count_unacknowledged() <= 1
 
     def _look_for_progress(self, now: float) -> None:
-        """Take in whether the client's host took bytes since the last look.
+        """Note whether the client's host took bytes since the last look.
 
-        The kernel says that there is room only when a third of its buffer is free: seconds after a client
-        behind a slow line took its first bytes.
+        The kernel reports room only when a third of its buffer is free: behind a slow line, seconds after the
+        client took its first bytes.
         """
         count = self._count_unacknowledged()
         if count < self._unacknowledged:
@@ -567,13 +693,13 @@ class Connection:
         self._unacknowledged = count
 
     def _count_unacknowledged(self) -> int:
-        """Return how many bytes the kernel holds because the client's host has not taken them."""
+        """Return how many bytes the client's host has not acknowledged."""
         count: int
         (count,) = _INT.unpack(fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, bytes(_INT.size)))
         return count
 
     def _watch(self, want_read: bool, want_write: bool) -> None:
-        """Ask the event loop for what we wait for: commands, room to send."""
+        """Tell the event loop what we wait for: commands, room to send."""
         loop, fd = self._context.loop, self._socket.fileno()
         if want_read and not self._reading:
             loop.add_reader(fd, self._on_readable)

@@ -1,8 +1,8 @@
-"""File descriptors: how many this process may have, and which of them are not for clients.
+"""File descriptors: how many this process may have, and which of them clients may take.
 
-Every client takes one. Without a bound below the limit of the process (`ulimit -n`, often 1,024) clients
-could take the last one, and then nothing else gets any: no file of LevelDB, no publisher, no log. A new
-descriptor has the lowest free number, so a high number says that few are left, whoever has the others.
+Every client takes one. Without a bound below the limit of the process (`ulimit -n`, often 1,024), clients
+could take the last, and leave none for LevelDB, publishers or logs. A new descriptor has the lowest free
+number, so a high number means that few are left.
 
 Source: datastream/README.md, "Limits".
 """
@@ -11,21 +11,22 @@ from __future__ import annotations
 
 import resource
 
-from datastream.limits import SPARE_DESCRIPTORS
-
 __all__ = ["client_descriptors_end", "descriptors_max", "raise_descriptors_max"]
+
+SPARE_DESCRIPTORS = 64
+"""File descriptors kept from clients: for files, LevelDB, logs and others."""
 
 
 def descriptors_max() -> int | None:
-    """Return how many descriptors this process may have; None: as many as it wants."""
+    """Return how many descriptors this process may have; None: no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_descriptors_max() -> None:
-    """Let this process have as many as it is allowed to ask for; for a program's start, before its threads.
+    """Raise the limit as far as allowed; for a program's start, before its threads.
 
-    The low limit is there for programs that use select(2), which we do not.
+    The low limit is for programs that use select(2).
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -33,7 +34,7 @@ def raise_descriptors_max() -> None:
 
 
 def client_descriptors_end() -> int | None:
-    """Return the first descriptor that is not for a client; None: there is none.
+    """Return the first descriptor that no client may have; None: no limit.
 
     SPARE_DESCRIPTORS are kept, half of all where there are few.
     """

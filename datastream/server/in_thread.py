@@ -1,7 +1,7 @@
-"""Work in a thread that an event loop waits for, also when the task is cancelled; and opening a stream so.
+"""Work in a thread that an event loop waits for even when the task is cancelled; opening a stream that way.
 
-Nothing is closed under a thread that is still at work. The end of a program need not wait for minutes of it:
-opening a large file, whose index is made anew, is given up at the next page.
+Nothing is closed under a working thread. Yet a program ends soon: a cancelled opening of a large file, whose
+index is being rebuilt, stops at the next page.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 
 class _OpeningAbandoned(DatastreamError):
-    """Ends an opening that nobody waits for; seen by nobody."""
+    """Ends an opening that nobody waits for."""
 
 
 async def finish(work: Callable[[], T], abandon: Callable[[], object] = lambda: None) -> T:
-    """Do work in a thread, and wait for its end also when we are cancelled, however often.
+    """Do work in a thread, and wait for its end even when cancelled, however often.
 
     Args:
         work: to be done.
-        abandon: called when we are cancelled; tells the work to end soon.
+        abandon: called when cancelled; tells the work to end soon.
     """
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
@@ -41,7 +41,7 @@ async def finish(work: Callable[[], T], abandon: Callable[[], object] = lambda: 
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
         if not task.cancelled():
-            task.exception()  # looked at: it is nobody's any more
+            task.exception()  # retrieved, so that asyncio does not log it
         raise
 
 
@@ -53,7 +53,7 @@ async def open_in_thread(
     version: int = 1,
     read_only: bool = False,
 ) -> DataStreamer:
-    """Open a stream as `DataStreamer.open` does; when we are cancelled, that is given up, without harm."""
+    """Open a stream as `DataStreamer.open` does; when cancelled, abandon that without harm."""
     abandoned = threading.Event()
     opened: list[DataStreamer] = []
 

@@ -1,23 +1,21 @@
-"""A relay: follows a master, keeps its stream in a file of its own, and serves that to clients of its own.
+"""A relay: follows a master, stores its stream in a file of its own, and serves that to its own clients.
 
     relay = Relay([("10.0.0.1", 6900)], "datarelay.bin", "0.0.0.0", 7900)
     await relay.run()              # until it is cancelled, or the master turns out to have another stream
 
 Invariants
-  - The relay's entries are the master's, with the same numbers, in the same order; so its data pages are the
-    master's, byte by byte, as far as it has come. Version, system id and stream type are the master's too.
-  - On every connection, the last entries that both have are compared before anything is taken. A master with
-    another stream is refused, and nothing is changed.
-  - Killed at any moment, it goes on with the entry after its last committed one.
+  - The relay's entries are the master's, with the same numbers, in the same order. So its data pages equal
+    the master's byte by byte, as far as it has come. So do version, system id and stream type.
+  - On every connection, the last entries that both have are compared first. A master with another stream is
+    refused, and nothing is changed.
+  - Killed at any moment, it continues after its last committed entry.
 
-Where it commits. The TCP stream has no marks of atomic operations, so the relay cannot know where one ends.
-It commits what has arrived, whole entries, as one operation, flushed before its clients see it. The master
-sends committed entries only, and so does the relay; but a Header, Entry or Bookmark command to a relay may
-see the first entries of a master's operation before the others have come. A client that streams sees no
-difference: on its connection to the master, entries arrive one after the other too.
+The TCP stream does not mark atomic operations. The relay commits the whole entries that have arrived as one
+operation, flushed before its clients see it. So a Header, Entry or Bookmark command to a relay may see the
+first entries of a master's operation before the others; a client that streams sees no difference.
 
-Not noticed: an entry that the master changes later (`update_entry_data`), unless it is one of the last. A
-master that was truncated is behind until it has grown again, and refused when it has other entries then.
+The relay does not notice an entry that the master updates later, unless it is one of the last. A truncated
+master is behind until it has grown again, and refused if it has other entries then.
 
 A thin shell around `follower.py`, `streamer.py` and `server.py`.
 
@@ -40,9 +38,9 @@ from datastream.file.operation import OperationGroup
 from datastream.file.page_sums import PageSums
 from datastream.file.streamer import DataStreamer
 from datastream.layout import PAGE_SIZE, Committed, Entry, StreamHeader, page_start
-from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits, ServerLimits
+from datastream.limits import FollowLimits, ServerLimits
 from datastream.protocol.commands import OnCommandError
-from datastream.protocol.follow_core import Address
+from datastream.protocol.follow_core import COMPARED_ENTRIES_COUNT, Address
 from datastream.server.in_thread import finish, open_in_thread
 from datastream.server.server import StreamServer
 
@@ -51,13 +49,13 @@ __all__ = ["Relay"]
 _logger = logging.getLogger(__name__)
 
 HEAL_PAUSE_SECONDS = 60.0
-"""Pause after no master could heal a page that is damaged here."""
+"""Pause after no master could heal a damaged page."""
 HEAL_SECONDS_MAX = 30.0
-"""How long a master may take for the entries of one page."""
+"""Time for the entries of one page from a master."""
 
 
 class _FileEntries:
-    """The entries of the relay's file, to compare with a master's."""
+    """The relay's own entries, to compare with a master's."""
 
     def __init__(self, streamer: DataStreamer) -> None:
         self._streamer = streamer
@@ -68,7 +66,7 @@ class _FileEntries:
         return list(self._streamer.read_entries(max(0, end - COMPARED_ENTRIES_COUNT), end))
 
     def remember(self, entries: Sequence[Entry]) -> None:
-        """Do nothing: they are remembered when they are committed."""
+        """Do nothing: commits remember them."""
 
 
 class Relay:
@@ -108,7 +106,7 @@ class Relay:
         self._server: StreamServer | None = None
         self._healing: asyncio.Task[None] | None = None
         self.started = asyncio.Event()
-        """Set when the relay serves clients: at once with a file, else when a master has been reached."""
+        """Set when the relay serves clients: at once with a file, else when it has reached a master."""
 
     @property
     def address(self) -> Address:
@@ -117,7 +115,7 @@ class Relay:
 
     @property
     def committed(self) -> Committed | None:
-        """What it has, None before there is a file."""
+        """The committed totals; None before there is a file."""
         return None if self._streamer is None else self._streamer.committed
 
     async def run(self) -> None:
@@ -130,11 +128,11 @@ class Relay:
         """
         follower: StreamFollower | None = None
         try:
-            if await asyncio.to_thread(os.path.lexists, self._path):  # a link to nowhere is refused at once
+            if await asyncio.to_thread(os.path.lexists, self._path):  # a broken link is refused at once
                 streamer = await self._open(None)
                 follower = self._follow(streamer)
             else:
-                # Not before a master is there: the file's version and system id are the master's.
+                # The new file takes version and system id from a master.
                 follower = self._follow(None)
                 header = await follower.reach()
                 streamer = await self._open(header)
@@ -155,7 +153,7 @@ class Relay:
                     self._streamer.close()
 
     async def _open(self, header: StreamHeader | None) -> DataStreamer:
-        """Open the file; a new one gets the version and system id of the master's header."""
+        """Open the file; a new one gets version and system id of the master's header."""
         version, system_id = (1, 137) if header is None else (header.version, header.system_id)
         self._streamer = await open_in_thread(
             self._path, stream_type=self._stream_type, version=version, system_id=system_id
@@ -182,7 +180,7 @@ class Relay:
         self.started.set()
 
     async def _heal(self, streamer: DataStreamer) -> None:
-        """Get pages that are damaged here from a master, until cancelled."""
+        """Heal damaged pages from a master, until cancelled."""
         sums, changed, loop = streamer.sums, asyncio.Event(), asyncio.get_running_loop()
 
         def on_change() -> None:
@@ -196,13 +194,13 @@ class Relay:
                 for master in self._masters:
                     if await self._heal_from(master, sums, page_number):
                         break
-            # One that no master has now may be had later; a page that becomes bad is seen to at once.
+            # Try failed pages again later; see to new ones at once.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEAL_PAUSE_SECONDS if sums.bad else None):
                     await changed.wait()
 
     async def _heal_from(self, master: Address, sums: PageSums, page_number: int) -> bool:
-        """Make a page from a master's entries, and write it if it fits the sum; return whether it is good."""
+        """Rebuild a page from a master's entries and write it if it fits its sum; return whether it did."""
         first, end = sums.entry_range(page_number)
         group = OperationGroup((page_start(page_number), first), PAGE_SIZE)
         group.begin()
@@ -228,7 +226,7 @@ class Relay:
         return True
 
     async def _keep(self, streamer: DataStreamer, follower: StreamFollower, entries: Sequence[Entry]) -> None:
-        """Commit entries; when the disk refuses them, get them again later."""
+        """Commit entries; if the disk refuses them, receive them again later."""
         try:
             await finish(lambda: _commit(streamer, entries))
         except CommitFailed as error:

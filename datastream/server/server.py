@@ -1,7 +1,7 @@
-"""The TCP server of a stream: accepts clients, wakes them after commits, closes those whose time is up.
+"""The TCP server of a stream: accepts clients, wakes them after commits, enforces timeouts.
 
     commit, any thread -> _on_commit -> (one call into the loop, however many commits) -> _wake
-    _wake: WAKES_PER_TURN waiting clients at a time get what was committed, then other events have their turn
+    _wake: WAKES_PER_SLOT waiting clients at a time get what was committed; other events run in between
 
 Runs in one event loop, asyncio's or uvloop's, on raw non-blocking sockets. Commits may come from any thread.
 Each client is a `Connection`; the protocol is in `commands.py`.
@@ -19,35 +19,40 @@ import threading
 from collections import deque
 
 from datastream.errors import AddressUnavailable
-from datastream.file.places import Places, party_of
 from datastream.file.streamer import DataStreamer
 from datastream.layout import Committed
-from datastream.limits import (
-    ACCEPT_BATCH_COUNT,
-    ACCEPT_PAUSE_SECONDS,
-    KEEPALIVE_PROBES,
-    KEEPALIVE_SECONDS,
-    LISTEN_BACKLOG_COUNT,
-    SPARE_DESCRIPTORS,
-    SWEPT_PER_TURN,
-    WAKES_PER_TURN,
-    ServerLimits,
-)
+from datastream.limits import ServerLimits
 from datastream.protocol.commands import OnCommandError
-from datastream.server.connection import NO_CUT, Connection, ServerContext
-from datastream.server.descriptors import client_descriptors_end, descriptors_max
-from datastream.server.live_tail import LiveTail
+from datastream.server.connection import NO_CUT, Connection, LiveTail, ServerContext
+from datastream.server.descriptors import SPARE_DESCRIPTORS, client_descriptors_end, descriptors_max
+from datastream.server.places import Places, party_of
 
 __all__ = ["StreamServer"]
 
 _logger = logging.getLogger(__name__)
+
+ACCEPT_BATCH_COUNT = 128
+"""Connections accepted in one slot."""
+ACCEPT_PAUSE_SECONDS = 0.5
+"""Pause when the process has no file descriptor left (EMFILE)."""
+KEEPALIVE_PROBES = 9
+"""Unanswered keepalive probes after which a connection is dead. go: 9."""
+KEEPALIVE_SECONDS = 15
+"""Silence before the first keepalive probe, and between probes. go: 15 s, by default."""
+LISTEN_BACKLOG_COUNT = 1_024
+"""Connections that the kernel holds until they are accepted."""
+SWEPT_PER_SLOT = 2_048
+"""Clients whose timeouts are checked in one slot; about 3 ms when all were sent something."""
+WAKES_PER_SLOT = 512
+"""Clients woken by a commit in one slot; about 5 ms."""
+
 _CLIENT_IS_GONE = frozenset(
     {
         *(errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.ENOPROTOOPT),
         *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH),
     }
 )
-"""Errors of accept(2) that are about one client; after any other, trying again at once would only spin."""
+"""Errors of accept(2) about one client; after any other, accepting pauses."""
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _REFUSED_LOG_SECONDS = 5.0
 
@@ -60,7 +65,7 @@ class StreamServer:
         host: address to listen on, or a name: all of its addresses; "" for all of this machine.
         port: 0 takes a free one, see `address`.
         limits: connections and timeouts.
-        on_command_error: whether a command in the wrong state closes the connection.
+        on_command_error: what a command in the wrong state does to the connection.
     """
 
     def __init__(
@@ -92,7 +97,7 @@ class StreamServer:
         self._refused_logged_at = float("-inf")
 
     async def start(self) -> None:
-        """Listen, and serve from now on.
+        """Listen and serve.
 
         Raises:
             AddressUnavailable: the address is taken, unknown or not allowed.
@@ -104,7 +109,7 @@ class StreamServer:
             self._streamer, loop, self._limits, self._on_command_error, self._forget
         )
         self._unsubscribe = self._streamer.on_commit(self._on_commit)
-        # After it: a commit before must not make a later truncation look like growth.
+        # Behind it: else an earlier commit could make a later truncation look like growth.
         self._length_seen = max(self._length_seen, self._streamer.committed.total_length)
         for listener in self._listeners:
             loop.add_reader(listener.fileno(), self._accept, listener)
@@ -128,12 +133,12 @@ class StreamServer:
             addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
             for family, address in addresses:
                 try:
-                    # A free port that the first address got is meant for all of them.
+                    # All addresses use the free port that the first one got.
                     listener = _listen_at(family, (address[0], port, *address[2:]), len(addresses) > 1)
                 except OSError as error:
                     if error.errno not in _NO_SUCH_ADDRESS:
                         raise
-                    missing = error  # a name of ::1 where there is no IPv6, say: the others will do
+                    missing = error  # such as ::1 without IPv6: the others will do
                     continue
                 listeners.append(listener)
                 port = listener.getsockname()[1]
@@ -146,9 +151,9 @@ class StreamServer:
         return listeners
 
     async def close(self) -> None:
-        """Stop listening and close every connection; a second time does nothing.
+        """Stop listening and close every connection; a second call does nothing.
 
-        What is with the kernel already is still delivered, unless the client sent what nobody read.
+        The kernel still delivers what it has, unless the client sent bytes that nobody read.
         """
         if not self._listeners or self._context is None:
             return
@@ -183,7 +188,7 @@ class StreamServer:
 
     @property
     def client_count(self) -> int:
-        """Number of connected clients."""
+        """The number of connected clients."""
         return len(self._connections)
 
     @property
@@ -193,7 +198,7 @@ class StreamServer:
 
     @property
     def lag_bytes(self) -> int:
-        """How far the slowest streaming client is from the committed length, in bytes of the file."""
+        """The distance of the slowest streaming client from the committed length, in bytes of the file."""
         total_length = self._streamer.committed.total_length
         return max((one.lag_bytes(total_length) for one in self._connections), default=0)
 
@@ -225,12 +230,12 @@ class StreamServer:
                 connection = Connection(self._context, sock, format_address(address), party)
                 self._connections.add(connection)
                 self._places.add(connection, party)
-            except OSError as error:  # no memory for one more in the kernel's poll set
+            except OSError as error:  # no memory in the kernel's poll set
                 _logger.error("client %s: cannot be served: %s", format_address(address), error)
                 sock.close()
 
     def _make_room(self, party: str) -> bool:
-        """Close a client of the address that has most of them for one of another; False: there is none."""
+        """Close a client of the address with most clients for a newcomer of another; False: there is none."""
         gives_way = self._places.who_gives_way(party)
         if gives_way is None:
             return False
@@ -243,7 +248,7 @@ class StreamServer:
         self._places.remove(connection)
 
     def _pause_accepting(self, listener: socket.socket) -> None:
-        """Let the clients wait in the kernel for a while: without descriptors, trying on would only spin."""
+        """Let clients wait in the kernel for a while: there are no descriptors."""
         assert self._context is not None
         loop, fd = self._context.loop, listener.fileno()
         loop.remove_reader(fd)
@@ -257,7 +262,7 @@ class StreamServer:
         self._note_refused(format_address(address), reason)
 
     def _note_refused(self, peer: str, reason: str) -> None:
-        """Say that a client was closed, and why, but not once for each of thousands."""
+        """Log why a client was closed, at most every `_REFUSED_LOG_SECONDS`."""
         assert self._context is not None
         self._refused_count += 1
         now = self._context.loop.time()
@@ -271,8 +276,8 @@ class StreamServer:
     def _on_commit(self, committed: Committed) -> None:
         """Wake the clients; called in the committing thread, after the view was swapped.
 
-        The flag is set after the swap and cleared before the view is read, so no commit is missed. A stream
-        that became shorter was truncated: that is noted here, before any later commit can be seen.
+        The flag is set after the swap and cleared before the view is read, so no commit is missed. A shorter
+        stream was truncated: that is noted here, before any later commit is visible.
         """
         assert self._context is not None
         if committed.total_length < self._length_seen:
@@ -288,13 +293,13 @@ class StreamServer:
             _logger.debug("a commit after the event loop has ended")
 
     def _wake(self) -> None:
-        """Begin a round of wake-ups, or add to the one under way."""
+        """Begin to wake the waiting clients, or add to those being woken."""
         assert self._context is not None
         self._wake_due = False
         if self._context.cut_offset != NO_CUT:
             self._close_the_cut_off()
         if self._to_wake:
-            # The clients of the round under way that were served already are woken in another one after it.
+            # Clients that were just served wait again, and are woken once more.
             self._to_wake.extend(self._context.waiting.difference(self._to_wake))
             return
         self._to_wake.extend(self._context.waiting)
@@ -304,7 +309,7 @@ class StreamServer:
         assert self._context is not None
         waiting, to_wake = self._context.waiting, self._to_wake
         tail = LiveTail(self._streamer)
-        for _ in range(min(WAKES_PER_TURN, len(to_wake))):
+        for _ in range(min(WAKES_PER_SLOT, len(to_wake))):
             connection = to_wake.popleft()
             if connection in waiting:
                 connection.wake(tail)
@@ -312,7 +317,7 @@ class StreamServer:
             self._context.loop.call_soon(self._wake_some)
 
     def _close_the_cut_off(self) -> None:
-        """Reset the clients that have entries which a truncation took away; they cannot know otherwise."""
+        """Reset the clients that have truncated entries."""
         assert self._context is not None
         cut_offset = self._context.cut_offset
         for connection in list(self._connections):
@@ -328,9 +333,9 @@ class StreamServer:
         assert self._context is not None
         loop, limits = self._context.loop, self._limits
         now = loop.time()
-        for connection in connections[:SWEPT_PER_TURN]:
+        for connection in connections[:SWEPT_PER_SLOT]:
             connection.sweep(now)
-        if rest := connections[SWEPT_PER_TURN:]:
+        if rest := connections[SWEPT_PER_SLOT:]:
             self._timers["sweep"] = loop.call_soon(self._sweep_some, rest)
             return
         timeouts = [limits.write_timeout_seconds, limits.inactivity_timeout_seconds]
@@ -343,7 +348,7 @@ def _as_os_error(error: Exception) -> OSError:
 
 
 def _listen_at(family: int, address: tuple[object, ...], is_one_of_several: bool) -> socket.socket:
-    """Listen at one address. Connections inherit: small sends leave at once, dead hosts are noticed."""
+    """Listen at one address; connections inherit TCP_NODELAY and keepalive."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setblocking(False)
@@ -353,7 +358,7 @@ def _listen_at(family: int, address: tuple[object, ...], is_one_of_several: bool
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-        if family == socket.AF_INET6 and is_one_of_several:  # IPv4 has a listener of its own
+        if family == socket.AF_INET6 and is_one_of_several:  # IPv4 has its own listener
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind(address)
         listener.listen(LISTEN_BACKLOG_COUNT)

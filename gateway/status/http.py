@@ -25,8 +25,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from datastream.file.places import Places, party_of
 from datastream.server.descriptors import client_descriptors_end, descriptors_max
+from datastream.server.places import Places, party_of
 from gateway.addresses import Address
 from gateway.errors import Fatal
 from gateway.metrics import Metrics

@@ -33,9 +33,8 @@ from datastream import DataStreamer, Entry, PageDamaged
 from datastream.file.bookmarks import OpenDatabase, bookmarks_folder
 from datastream.file.disk import Disk, RealDisk
 from datastream.file.evidence import Evidence
-from datastream.file.header_check import inspect_header
 from datastream.file.opening import Judge
-from datastream.file.streamfile import StreamFile
+from datastream.file.streamfile import StreamFile, inspect_header
 from datastream.layout import BOOKMARK_TYPE
 from gateway.blocks.chain import Chain, LastLayout
 from gateway.blocks.errors import ChainStateError, LayoutError

@@ -1,10 +1,9 @@
-"""`chain.json` of a data folder: a snapshot of the chain's state, so that a start reads few root hashes.
+"""`chain.json` of a data folder: a snapshot of the chain's state that spares a start reading root hashes.
 
     {"chain": Chain.state(), "sha256": of that as JSON with sorted keys}
 
-A shell that reads one file. The snapshot is written behind the blocks that it knows of, and before blocks are
-cut off: it may lag behind the stream, and is never ahead of it. So one that is ahead says that blocks are
-missing (`gateway.store.evidence`).
+The snapshot is written behind its blocks, and before blocks are cut off: it may lag behind the stream, but is
+never ahead of it. So one that is ahead says that blocks are missing (`gateway/store/evidence.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ SNAPSHOT_NAME = "chain.json"
 
 
 def read_snapshot(data_dir: Path) -> Chain | None:
-    """Read the snapshot of a data folder; None where there is none.
+    """Read the snapshot of a data folder; None without one.
 
     Raises:
         OSError, ValueError, ChainStateError: it cannot be read, or is not whole.
@@ -36,12 +35,12 @@ def read_snapshot(data_dir: Path) -> Chain | None:
 
 
 def pack(state: Mapping[str, object]) -> str:
-    """Write the text of a snapshot."""
+    """Return the text of a snapshot."""
     return json.dumps({"chain": state, "sha256": _digest(state)})
 
 
 def _unpack(text: str) -> Mapping[str, object]:
-    """Read a snapshot's state. A wrong tree would have every further block refused, hence the digest.
+    """Return a snapshot's state. The digest guards it: a wrong tree would refuse every further block.
 
     Raises:
         ValueError, ChainStateError: the text is not a whole snapshot.

@@ -1,16 +1,16 @@
-"""Cutting the end off a stream that no server has open: what `sluice truncate` does. Numbered steps.
+"""Cutting the end off a stream that no server has open, for `sluice truncate`. Numbered steps.
 
-    1  write    the entries that go become a stream file of their own, in a folder beside its place
+    1  write    the cut entries become a stream file of their own, in a folder beside its place
     2  keep     that file is flushed and gets its name, and the name is flushed
-    3  chain    of a node's data folder: chain.json is replaced by that of the last block that stays, flushed
+    3  chain    in a node's data folder: chain.json is replaced by that of the last remaining block, flushed
     4  drop     the header with the lower totals, flushed: the commit point
                 (`datastream.file.updating`, "A truncation is a commit of fewer entries")
 
-A crash before 4 leaves the stream as it was, behind it the stream is cut; to do the same again is right after
-each step. After 2 the file is found, with the same bytes, and taken as it is.
+A crash before 4 leaves the stream uncut; a crash behind it leaves it cut. After a crash at any step the same
+command finishes: a file from step 2 with the same bytes is accepted.
 
-What was cut is a stream file, so all that reads stream files reads it. Its entries are numbered from 0; one
-that begins with a block is a chain that begins with that block.
+The cut entries are a stream file, numbered from 0, for every reader of stream files. One that begins with a
+block is a chain that begins with that block.
 
 Source: docs/spec/stream-file.md sections 1 and 2.
 """
@@ -30,8 +30,7 @@ from datastream import DataStreamer
 from datastream.errors import StreamFileRefused
 from datastream.file.disk import RealDisk
 from datastream.file.file_system import flush_folder
-from datastream.file.header_check import inspect_header
-from datastream.file.streamfile import StreamFile
+from datastream.file.streamfile import StreamFile, inspect_header
 from datastream.layout import BOOKMARK_TYPE, HEADER_OFFSET, HEADER_SIZE, Entry, StreamHeader, decode_header
 from gateway.blocks.errors import ItemError
 from gateway.blocks.items import header_of
@@ -51,13 +50,13 @@ __all__ = [
 ]
 
 _COMMIT_BYTES: Final = 8 << 20
-"""Data of one commit of the file of what is cut: enough to keep a disk busy, little to hold."""
+"""Data of one commit of the cut file: enough to keep a disk busy, little to hold."""
 _BLOCK_END_SIZE: Final = 8 + HASH_SIZE
 
 
 @dataclass(frozen=True, slots=True)
 class CutCheck:
-    """A stream file, looked at without a lock."""
+    """The contents of a stream file, read without a lock."""
 
     header: StreamHeader
     """As of its last commit."""
@@ -66,7 +65,7 @@ class CutCheck:
 
 
 def look_at(path: Path) -> CutCheck:
-    """Look what a stream file holds; nothing is locked or changed.
+    """Return what a stream file holds; nothing is locked or changed.
 
     Raises:
         OSError: it cannot be read.
@@ -83,7 +82,7 @@ def look_at(path: Path) -> CutCheck:
 
 
 def stream_type_of(path: Path) -> int:
-    """Return the stream type of a stream file, of which no entry is read; errors as `look_at`."""
+    """Return the stream type of a stream file from its header; errors as `look_at`."""
     with contextlib.closing(RealDisk(path, writable=False)) as disk:
         return _header_of(path, disk).stream_type
 
@@ -94,7 +93,7 @@ def _header_of(path: Path, disk: RealDisk) -> StreamHeader:
 
 
 def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
-    """Return the time of the block that begins at an entry, seconds since 1970; None: it cannot be read."""
+    """Return the time of the block that begins at an entry, seconds since 1970; None if unreadable."""
     for entry in streamer.read_entries(entry_number):
         if entry.type != BOOKMARK_TYPE:
             try:
@@ -148,7 +147,7 @@ def write_cut(
 def write_entries(
     header: StreamHeader, entries: Iterable[Entry], place: Path, go_on: Callable[[], None] = lambda: None
 ) -> None:
-    """Write entries to a stream file of their own, as `write_cut` does, under whose errors this is.
+    """Write entries to a stream file of their own; errors as `write_cut`.
 
     Args:
         header: has type, system and version of the file.
@@ -207,7 +206,7 @@ def _flush(path: Path) -> None:
 
 
 def taken(place: Path) -> Fatal:
-    """Return the error of a place where something else is."""
+    """Return the error for a place that is taken."""
     return Fatal(
         str(place),
         got="a file or folder of that name",

@@ -1,15 +1,14 @@
-"""What header, index, `chain.json` and file each say of a node's last block, and whether a start may go on.
+"""The evidence of a node's last block: what header, index, `chain.json` and file say before a start.
 
-    chain.json                     written behind its blocks: one that knows of a later block than the stream
-                                   ends with says that blocks are missing
-    the index of bookmarks         written behind the header: one that covers more entries says the same
-    whole blocks behind the header what one crash leaves is what was being committed: a block that was begun,
-                                   and a group. Nobody was told of these, and opening zeroes them. More than
-                                   that were counted once, by a header that went back. (A copy of a file that
-                                   was being written has them, too; it has neither index nor chain.json.)
+    chain.json                     written behind its blocks: if it knows a later block than the stream ends
+                                   with, blocks are missing
+    the index of bookmarks         written behind the header: if it covers more entries, the same
+    whole blocks behind the header one crash leaves what was being committed: a begun block and a group. These
+                                   were not acknowledged, and opening zeroes them. More than that were counted
+                                   once, by a header that went back. (A copy of a file that was being written
+                                   has them, too, but neither index nor chain.json.)
 
-So a start refuses, changes nothing, and says what each believes; `sluice repair` offers the choices. A shell
-that reads the tail of the stream file, and `chain.json`.
+Then a start refuses, changes nothing and reports the evidence; `sluice repair` offers the choices.
 
 Source: datastream/file/evidence.py; gateway/pipeline/group_commit.py.
 """
@@ -52,20 +51,20 @@ log = logging.getLogger(__name__)
 STREAM_FILE_NAME: Final = "datastream.bin"
 """The stream file in a data folder."""
 GROUP_BLOCKS_DEFAULT: Final = 64
-"""Most blocks of a commit, unless `commit.max_blocks_per_group` says more; its default."""
+"""The default of `commit.max_blocks_per_group`, the most blocks of a commit."""
 
 
 class BlocksBehind(NamedTuple):
     """The whole blocks behind the header."""
 
     tail: Tail
-    """The entries of which they are."""
+    """Their entries."""
     block_count: int
     first: int | None
     """Number of the first; None without any."""
     last: int | None
     inner_bytes: int
-    """Of all but the first and the last, with the heads of their entries."""
+    """Size of all but the first and the last, with the heads of their entries."""
 
     def __str__(self) -> str:
         """Return words for an error."""
@@ -77,17 +76,17 @@ class BlocksBehind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredEvidence:
-    """What each says."""
+    """The evidence of a data folder."""
 
     evidence: Evidence
     last_block: int | None
-    """The block that the stream ends with by its header; None: it is empty, or ends otherwise."""
+    """The block that the stream ends with, by its header; None if it does not."""
     chain_block: int | None
-    """The last block that chain.json knows of; None where it says nothing."""
+    """The last block that chain.json knows; None if it says nothing."""
     behind: BlocksBehind
 
     def words(self) -> str:
-        """Return what each says, for an error."""
+        """Return the evidence in words, for an error."""
         length, count = self.evidence.file.committed
         ends = "no block" if self.last_block is None else f"block {self.last_block}"
         index = self.evidence.index_count
@@ -100,7 +99,7 @@ class StoredEvidence:
 
 
 def judge_for(data_dir: Path, group_blocks_max: int) -> Callable[[Evidence], None]:
-    """Return what refuses the stream of a data folder while it is opened (`datastream.file.opening.Judge`).
+    """Return the judge of a data folder's stream (`datastream.file.opening.Judge`).
 
     Args:
         data_dir: has the stream file and chain.json.
@@ -108,7 +107,7 @@ def judge_for(data_dir: Path, group_blocks_max: int) -> Callable[[Evidence], Non
     """
 
     def judge(evidence: Evidence) -> None:
-        """Raise Fatal where something knows of more than the header."""
+        """Raise Fatal if something knows more than the header."""
         if evidence.file.refusal is None:
             standing = look(data_dir, evidence)
             refusal = refusal_of(data_dir, standing, group_blocks_max)
@@ -119,22 +118,22 @@ def judge_for(data_dir: Path, group_blocks_max: int) -> Callable[[Evidence], Non
 
 
 def look(data_dir: Path, evidence: Evidence) -> StoredEvidence:
-    """Ask all of them; nothing is changed."""
+    """Collect the evidence; nothing is changed."""
     try:
         chain = read_snapshot(data_dir)
-    except (OSError, ValueError, ChainStateError):  # said where the chain is read
+    except (OSError, ValueError, ChainStateError):  # reported where the chain is read
         chain = None
     chain_block = None if chain is None else chain.last_number
     return StoredEvidence(evidence, _last_block(evidence), chain_block, _blocks_behind(evidence))
 
 
 def refusal_of(data_dir: Path, standing: StoredEvidence, group_blocks_max: int) -> Fatal | None:
-    """Return why a start may not go on; None: it may."""
+    """Return why a start is refused; None if it is not."""
     evidence, behind = standing.evidence, standing.behind
     chain_is_ahead = standing.chain_block is not None and (
         standing.last_block is None or standing.chain_block > standing.last_block
     )
-    # The setting may have been larger when they were written.
+    # The setting may have been larger before.
     is_more = behind.block_count > max(group_blocks_max, GROUP_BLOCKS_DEFAULT) + 1
     is_more = is_more or behind.inner_bytes > COMMIT_GROUP_BYTES_MAX
     if is_more and not evidence.has_index and standing.chain_block is None:
@@ -152,10 +151,10 @@ def refusal_of(data_dir: Path, standing: StoredEvidence, group_blocks_max: int) 
 
 
 def look_for_lost_blocks(data_dir: Path) -> None:
-    """Refuse to begin anew where blocks have been: they are acknowledged, and nobody may send them again.
+    """Refuse a new stream where blocks were: they are acknowledged, and nobody may send them again.
 
     Raises:
-        Fatal: the snapshot tells of blocks, or the index of entries.
+        Fatal: the snapshot knows blocks, or the index entries.
     """
     path = data_dir / STREAM_FILE_NAME
     known = None
@@ -173,7 +172,7 @@ def look_for_lost_blocks(data_dir: Path) -> None:
 
 
 def _last_block(evidence: Evidence) -> int | None:
-    """Return the block that the stream ends with by its header; None where it does not end with one."""
+    """Return the block that the stream ends with, by its header; None if it does not."""
     total_entries = evidence.file.committed.total_entries
     if not total_entries:
         return None
@@ -186,7 +185,7 @@ def _last_block(evidence: Evidence) -> int | None:
 
 
 def _blocks_behind(evidence: Evidence) -> BlocksBehind:
-    """Read the blocks behind the header, as many as opening looks at."""
+    """Read the blocks behind the header, as far as opening looks."""
     tail = evidence.tail()
     decoder = BlockDecoder()
     limit = evidence.file.committed.total_length + TAIL_LOOKED_AT_BYTES_MAX

@@ -1,18 +1,17 @@
-"""The last block that a node holds, looked at before it serves anybody: is it whole, and do the keys fit it?
+"""The check of a node's last block before it serves anybody: is the block whole, and do the keys fit it?
 
-A shell that reads one block. What it finds:
+    finding                                                 what follows
+    its items do not have the root hash in its end          the stream is damaged: the node does not start
+    the same of another block on the last data page         the same; that page is not full and has no
+    checksum its links differ from the blocks before it              the same: one of their root hashes has
+                                                            changed; it is named if chain.json knows it
+    the keys refuse its signature                           the keys are of another network: no start
+    the address book refuses its record file proof          the node starts and says what it lacks: the book
+                                                            changes with its network
+    a key or data for its proofs is missing                 the node starts and says what it lacks
+    none of these                                           the layout of its root hash, for the next block
 
-    its items do not come to the root hash in its end       the stream is damaged: the node does not start
-    so of another block on the last data page               so; that page is not full, and has no sum
-    its links are not those of the blocks before it here    so: a root hash of theirs has changed; where it is
-                                                            that which chain.json knows, it is named
-    a signature that the keys were to verify, and do not    the keys are of another network: it does not start
-    the proof of a record file does not fit the book        it starts, and says what it lacks: an address book
-                                                            changes with its network, and there is one
-    a key or data for its proofs are not here               it starts, and says what it lacks
-    nothing of that                                         the layout of its root hash, for the next block
-
-Each of these would have every honest publisher refused, or ended with ERROR, for ever.
+Otherwise every honest publisher would be refused, or ended with ERROR, for ever.
 Source: docs/verification.md, "A node that is started again".
 """
 
@@ -35,20 +34,20 @@ __all__ = ["LastBlock", "look_at_last_block"]
 
 
 class LastBlock(NamedTuple):
-    """What there is to know of it."""
+    """The result of the check."""
 
     layout: LastLayout
-    """Of its root hash."""
+    """The layout of its root hash."""
     lack: str | None
-    """Why its proofs cannot be checked here; None: they hold, or are not looked at."""
+    """Why its proofs cannot be checked; None: they hold, or are not checked."""
 
 
 def look_at_last_block(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
-    """Read and check the last block; None where there is none.
+    """Read and check the last block; None without one.
 
     Args:
-        ledger: has been opened.
-        verifier: has the keys of the node, and the ledger data that it begins with.
+        store: the open block store.
+        verifier: with the keys of the node and its ledger data.
 
     Raises:
         Fatal: the block is not what was committed.
@@ -90,7 +89,7 @@ def _look(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:
 
 
 def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSummary:
-    """Return the summary with the root hash in the block's end. Raises Fatal if that is none of its own."""
+    """Return the summary with the root hash in the block's end. Raises Fatal if its items have another."""
     if summary.root_hash == root_hash:
         return summary
     other = summary.in_other_layout()
@@ -105,14 +104,14 @@ def _as_stored(summary: BlockSummary, root_hash: bytes, where: str) -> BlockSumm
 
 
 def _check_last_page(store: BlockStore, last_number: int) -> None:
-    """Compare the root hashes of the blocks that end on the last data page with their items, but the last."""
+    """Check the root hashes of the blocks that end on the last data page, but the last block."""
     first = store.first_on_last_page()
     for number in range(last_number if first is None else first, last_number):
         _check_root(store, number)
 
 
 def _check_root(store: BlockStore, number: int) -> None:
-    """Compare a block's root hash with its items. Raises Fatal if they differ."""
+    """Check a block's root hash. Raises Fatal if its items have another."""
     stored = store.read_block(number)
     summary, problem = (None, "no block") if stored is None else summary_of(stored)
     if summary is None:
@@ -124,18 +123,18 @@ def _check_root(store: BlockStore, number: int) -> None:
 
 
 def _check_doubted(store: BlockStore) -> None:
-    """Look at the block of which chain.json knows another root hash. Raises Fatal if that is right.
+    """Check the block of which chain.json knows another root hash. Raises Fatal if the stream is wrong.
 
-    chain.json may be of another chain, or of before `BlockStore.settle`; then the stream is right.
+    chain.json may be of another chain, or from before `BlockStore.settle`.
     """
     if store.doubted_number is not None:
         _check_root(store, store.doubted_number)
 
 
 def _check_links(store: BlockStore, summary: BlockSummary, where: str) -> None:
-    """Compare the block's links with the root hashes here. Raises Fatal: further blocks would be refused.
+    """Compare the block's links with the stored root hashes. Raises Fatal: further blocks would be refused.
 
-    They were compared when the block was committed, so one of those that are stored has changed.
+    They fitted when the block was committed, so a stored one has changed.
     """
     before = store.root_hash_at(summary.number - 1) if summary.number else None
     for field, named, stored in (
@@ -156,7 +155,7 @@ def _check_links(store: BlockStore, summary: BlockSummary, where: str) -> None:
 
 
 def _lack(summary: BlockSummary, refusal: Refusal, where: str) -> str:
-    """Say what the node lacks. Raises LedgerKeyError if its keys contradict the block."""
+    """Return what the node lacks. Raises LedgerKeyError if its keys contradict the block."""
     kinds = {kind_of_proof(proof_of(item)) for item in summary.proofs}
     if refusal.kind.fault is Fault.SENDER and ProofKind.RECORD_FILE not in kinds:
         raise LedgerKeyError(

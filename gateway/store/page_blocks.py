@@ -1,18 +1,17 @@
-"""The blocks on a data page: which they are, whether they are as committed, and the page made from them.
+"""The blocks on a data page: finding them, proving them, and rebuilding the page from them.
 
-A page with a sum needs nothing of this to be read: its bytes are those of the commit, before which each
-block was verified. Of a page without one (a folder of an earlier version, an index that was made anew) the
-blocks are hashed once, before it is first read, or when the scrubber comes to it:
+A page with a checksum needs no proof: its bytes are those of the commit, whose blocks were verified. A page
+without one (from an earlier version, or under an index that was made anew) is proven once, before it is first
+read or when the scrubber comes to it:
 
-    each block comes to the root hash in its end, in one of its layouts,
-    its footer names the root hash of the block before it, and what lies behind a page's last entry is zeros
+    each block has the root hash in its end, in one of its layouts,
+    its footer names the root hash of the block before it, and only zeros follow the page's last entry
 
-Then the page gets its sum. Proofs are outside the root hash: a flipped bit in one is not seen here. The
-blocks on the page that is being filled are looked at in the same way, once, as far as they were there when
-the node started.
+Then the page gets its checksum. Proofs are outside the root hash, so this misses a flipped bit in one. The
+blocks on the page that is being filled are proven the same way, once, as far as they were there at the start.
 
-`PageBuilder` lays blocks out as the ledger does: the same blocks are the same bytes, so that a page can be
-made from what a peer has.
+`PageBuilder` serializes blocks as the block store does: the same blocks make the same bytes, so a page can be
+rebuilt from a peer's blocks.
 
 Source: datastream/README.md, "Invariants"; docs/spec/block-hash.md.
 """
@@ -26,12 +25,12 @@ from typing import NamedTuple, Protocol
 
 from datastream import DataStreamer
 from datastream.errors import PageDamaged
+from datastream.file.disk import drop_cached
 from datastream.file.operation import OperationGroup
 from datastream.file.page_sums import PageState, this_thread
 from datastream.file.pages import PageFault
-from datastream.file.past_cache import drop_cached
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Committed, page_start
-from gateway.blocks.errors import BlockRefused, ItemError, LayoutError
+from gateway.blocks.errors import LayoutError
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from gateway.blocks.stream_layout import (
     BlockDecoder,
@@ -42,6 +41,7 @@ from gateway.blocks.stream_layout import (
     legacy_bookmark_of,
 )
 from gateway.logs import fields
+from gateway.store.stream_check import summary_of
 
 __all__ = ["BlocksOfPage", "PageBlocks", "PageBuilder", "root_of"]
 
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class BlockPlaces(Protocol):
-    """What is asked of the ledger; `Ledger` is one."""
+    """The part of `BlockStore` that pages need."""
 
     streamer: DataStreamer
     first_number: int | None
@@ -66,19 +66,19 @@ class BlockPlaces(Protocol):
 
 
 class BlocksOfPage(NamedTuple):
-    """The blocks that a page may hold a part of."""
+    """The blocks of which a page may hold a part."""
 
     first: int
     last: int
     origin: Committed
     """(offset, number) of the first entry of block `first`."""
     entries_end: int
-    """The number after that of the last entry of block `last`."""
+    """The number after the last entry of block `last`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Fault:
-    """A block that is not what was committed."""
+    """A block that differs from what was committed."""
 
     first_entry: int
     entries_end: int
@@ -86,10 +86,10 @@ class _Fault:
 
 
 class PageBlocks:
-    """Knows the blocks of pages, and proves those that have no sum.
+    """The blocks of a store's pages, and proofs for pages without a sum.
 
     Args:
-        ledger: whose pages they are.
+        store: the block store.
     """
 
     def __init__(self, store: BlockPlaces) -> None:
@@ -97,15 +97,15 @@ class PageBlocks:
         self._lock = threading.RLock()
         store.streamer.sums.prove_with(self.prove)
         self._tail_page = store.streamer.sums.full_count
-        """The page that was being filled when the stream was opened."""
+        """The page that was being filled at the opening."""
         self._tail_end = store.streamer.committed.total_entries
         self._tail_faults: list[_Fault] | None = None
-        """What is wrong with the blocks that were on it then; None: not looked yet."""
+        """The wrong blocks that were on it then; None: not checked yet."""
 
     # --- which they are -------------------------------------------------------------------------------------
 
     def of_page(self, page_number: int) -> BlocksOfPage | None:
-        """Return the blocks of a page, found on the pages around it; None where the ledger is empty.
+        """Return the blocks of a page, found on the pages around it; None in an empty store.
 
         Raises:
             datastream.DatastreamError, OSError: those cannot be read.
@@ -129,7 +129,7 @@ class PageBlocks:
         return BlocksOfPage(first, last, origin, entries_end)
 
     def _begun_on(self, page_number: int) -> list[tuple[int, int]]:
-        """Return (block number, entry number) of the blocks that begin on a page; none of a damaged one."""
+        """Return (block number, entry number) of the blocks that begin on a page; none on a damaged page."""
         try:
             bookmarks = self._store.streamer.page_bookmarks(page_number)
         except PageDamaged:
@@ -140,12 +140,12 @@ class PageBlocks:
     # --- whether they are what was committed ----------------------------------------------------------------
 
     def ensure(self, entry_number: int) -> None:
-        """Prove the blocks on the page that was being filled when the stream was opened, once; in a thread.
+        """Prove the blocks on the page that was being filled at the opening, once; in a thread.
 
-        Full pages are proven by their sums, or by `prove` before they are read.
+        Sums prove full pages, or `prove` does before they are read.
 
         Raises:
-            LayoutError: the entry is of a block that is not what was committed.
+            LayoutError: the entry belongs to a block that differs from what was committed.
             datastream.DatastreamError, OSError: it cannot be read.
         """
         page_number = self._store.streamer.page_of_entry(entry_number)
@@ -153,7 +153,7 @@ class PageBlocks:
             self._ensure_tail(entry_number)
 
     def ensure_block(self, number: int) -> None:
-        """Do the same for the end of a block that the ledger holds."""
+        """Do the same for the end of a block in the store."""
         streamer = self._store.streamer
         end = streamer.committed.total_entries
         if number != self._store.last_number:
@@ -171,10 +171,10 @@ class PageBlocks:
                 )
 
     def prove(self, page_number: int) -> bool:
-        """Look at the blocks of a page without a sum; return whether it has one now.
+        """Prove the blocks of a page without a sum; return whether it has one now.
 
-        Pages that these blocks fill get theirs, too. A wrong block makes its pages without a sum bad. Where a
-        page beside this one is bad, it cannot be proven.
+        Other pages that these blocks fill get sums, too. A wrong block makes its pages without a sum bad. A
+        page beside a bad one cannot be proven.
 
         Raises:
             OSError: the disk cannot be read.
@@ -222,13 +222,13 @@ class PageBlocks:
         streamer.sums.adopt(page_number, data)
 
     def forget_cached(self, page_number: int) -> None:
-        """Have a page read from the disk when it is looked at next."""
+        """Drop a page from the page cache."""
         drop_cached(self._store.streamer.fileno(), PAGE_SIZE, page_start(page_number))
 
     def _look(self, page_number: int) -> tuple[list[_Fault], int, int]:
-        """Hash the blocks of a page; return what is wrong with them, and from which entry to which they are.
+        """Hash the blocks of a page; return (faults, first entry, number after the last entry).
 
-        Behind one that is no block, nothing is looked at.
+        Behind entries that are no block, nothing is checked.
         """
         blocks = self.of_page(page_number)
         if blocks is None:
@@ -244,56 +244,41 @@ class PageBlocks:
                 faults.append(_Fault(begun, entry.number + 1, str(error)))
                 break
             if stored is not None:
-                what = _what_is_wrong(stored, previous)
+                what = _fault_of(stored, previous)
                 if what is not None:
                     faults.append(_Fault(begun, entry.number + 1, what))
                 previous, begun = stored.root_hash, entry.number + 1
         return faults, begin, begun
 
 
-def _summary_of(number: int, items: tuple[bytes, ...]) -> BlockSummary:
-    """Hash a block.
+def _fault_of(stored: StoredBlock, previous: bytes | None) -> str | None:
+    """Return what is wrong with a block's number, root hash or link to the block before it."""
+    summary, problem = summary_of(stored)
+    if summary is None:
+        return problem
+    if summary.number != stored.number:
+        return f"block {stored.number}: the header of block {summary.number}"
+    if previous is not None and summary.previous_root_hash != previous:
+        return f"block {stored.number}: it does not name the root hash of the block before it"
+    return None
+
+
+def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple[bytes, BlockSummary]:
+    """Return the root hash of a block, in the known layout, and its summary.
+
+    Args:
+        number: of the block.
+        items: all of them.
+        known: the root hash that the next block or its own end names; None: unknown.
 
     Raises:
-        BlockRefused, ItemError: its items are not those of a block.
-        LayoutError: its header has another number.
+        BlockRefused, ItemError, LayoutError: the items are not those of that block.
     """
     hasher = BlockHasher()
     hasher.add(items)
     summary = hasher.finish()
     if summary.number != number:
         raise LayoutError(f"block {number}", f"the header of block {summary.number}", "its own")
-    return summary
-
-
-def _what_is_wrong(stored: StoredBlock, previous: bytes | None) -> str | None:
-    """Compare a block with the root hash in its end, and its link with the block before it."""
-    try:
-        summary = _summary_of(stored.number, stored.items)
-    except (BlockRefused, ItemError, LayoutError) as error:
-        return f"block {stored.number}: {error}"
-    if stored.root_hash not in (summary.root_hash, summary.root_hash_other_layout):
-        return (
-            f"block {stored.number}, whose items come to root hash {summary.root_hash.hex()[:16]}…, "
-            f"and whose end says {stored.root_hash.hex()[:16]}…"
-        )
-    if previous is not None and summary.previous_root_hash != previous:
-        return f"block {stored.number}, which does not name the root hash of the block before it"
-    return None
-
-
-def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple[bytes, BlockSummary]:
-    """Return the root hash of a block, in the layout that is known, and its summary.
-
-    Args:
-        number: of the block.
-        items: all of them.
-        known: the root hash that it must have, as the block after it or its own end says; None: nobody does.
-
-    Raises:
-        BlockRefused, ItemError, LayoutError: the items are not those of that block.
-    """
-    summary = _summary_of(number, items)
     if known is None:
         return summary.root_hash, summary
     if known not in (summary.root_hash, summary.root_hash_other_layout):
@@ -303,7 +288,7 @@ def root_of(number: int, items: tuple[bytes, ...], known: bytes | None) -> tuple
 
 
 class PageBuilder:
-    """Makes the bytes of a page from the blocks on it, given in order.
+    """Builds the bytes of a page from its blocks, in order.
 
     Args:
         page_number: of the page.
@@ -320,7 +305,7 @@ class PageBuilder:
         """Add the next block.
 
         Raises:
-            ItemError, LayoutError: it cannot be laid out.
+            ItemError, LayoutError: it cannot be serialized.
         """
         group = self._group
         group.add_bookmark(bookmark_of(number))
@@ -334,5 +319,5 @@ class PageBuilder:
         group.restart(group.end)
 
     def page(self) -> bytes:
-        """Return the page; what no block has filled is zeros."""
+        """Return the page, with zeros where no block is."""
         return bytes(self._page)

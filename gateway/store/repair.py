@@ -1,18 +1,18 @@
-"""What can be done about a stream that a start refuses: what `sluice repair` finds, offers and does.
+"""The repair of a stream that a start refuses: what `sluice repair` finds, offers and does.
 
-    choice    the header is to count                                     what goes, to a file of its own first
+    choice    the header shall count                                     cut, to a file of its own first
     ENTRIES   the sound blocks behind it, too; of a stream without       nothing
               blocks the entries that the index covers, else all whole
     HEADER    what it counts                                             the whole entries behind it
     SOUND     the whole blocks, or entries, before the first damage      the bytes from there on, as they are
 
-Whatever is chosen, the index of bookmarks is made anew with it, and a `chain.json` that knows of a later
-block than the last that stays is put aside. The stream is opened as for a start, under all its locks, and the
-choice is the word of its judge (`file.opening.Judge`): the header is written and flushed before what is
-behind it is touched. Killed at any moment, the same again is right.
+Each choice makes the index anew, and puts aside a `chain.json` that knows a later block than the last
+remaining one. The stream is opened as for a start, under all its locks, and its judge makes the choice
+(`datastream.file.opening.Judge`): the header is written and flushed before anything behind it is touched.
+Killed at any moment, the same command finishes.
 
-A block behind the header is sound where its items come to the root hash in its end, it links to the block
-before it, and its root hash is the one that chain.json knows of it.
+A block behind the header is sound if its items have the root hash in its end, it links to the block before
+it, and chain.json knows no other root hash of it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _COPY_BYTES: Final = PAGE_SIZE
 
 
 class RepairChoice(Enum):
-    """What may be taken for right."""
+    """The choices of a repair."""
 
     ENTRIES = "entries"
     HEADER = "header"
@@ -64,56 +64,56 @@ class RepairChoice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a choice would give."""
+    """The result that a choice would have."""
 
     choice: RepairChoice
     totals: Committed
-    """What the header counts then."""
+    """The totals then."""
     last_block: int | None
     """The last block then; None of a stream without blocks."""
     cut_entries: int
-    """Whole entries that go."""
+    """Whole entries that are cut."""
     cut_bytes: int
-    """Bytes of the file that go."""
+    """Bytes of the file that are cut."""
     why_no_more: str | None = None
-    """Why entries behind the header are not taken, too."""
+    """Why further entries behind the header are not counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is to know of a stream, and what can be done."""
+    """The state of a stream, and the offers."""
 
     path: Path
     standing: StoredEvidence
     header: StreamHeader
     holds_blocks: bool
     damage: EntriesDisagree | None
-    """Where the entries do not lead to the header's totals."""
+    """Why the entries do not lead to the header's totals."""
     refusal: str | None
-    """Why a start refuses the stream; None: it does not."""
+    """Why a start refuses the stream; None if it does not."""
     offers: tuple[Offer, ...]
-    """What can be done; empty where nothing is wrong."""
+    """The choices; empty if nothing is wrong."""
 
     @property
     def is_node(self) -> bool:
-        """Whether it is the stream of a data folder."""
+        """Whether the stream belongs to a data folder."""
         return self.holds_blocks and self.path.name == STREAM_FILE_NAME
 
 
 class _Looked(Exception):
-    """Ends an opening that was only to look."""
+    """Ends an opening that only looks."""
 
 
 def find(path: Path, stream_type: int) -> Found:
-    """Look at a stream; nothing is changed.
+    """Examine a stream; nothing is changed.
 
     Raises:
-        datastream.DatastreamError: its header page cannot be followed, or somebody has it open.
+        datastream.DatastreamError: its header page is wrong, or another opener has it.
     """
     found: list[Found] = []
 
     def judge(evidence: Evidence) -> None:
-        """Look, and go no further."""
+        """Examine it, and end the opening."""
         found.append(_find(path, evidence))
         raise _Looked
 
@@ -130,14 +130,14 @@ def take(
     place: Path | None,
     agree: Callable[[Found, Offer, Path | None], None],
 ) -> tuple[Offer, Path | None]:
-    """Do what was chosen; return what was done, and where what was cut is.
+    """Carry out a choice; return the offer, and the file with what was cut.
 
     Args:
         path: the stream file.
         stream_type: of it.
-        choice: of the offers.
-        place: where what goes is written; None: beside the stream file.
-        agree: called with what was found under the locks, before anything is changed; raises to leave it.
+        choice: one of the offers.
+        place: the file for what is cut; None: beside the stream file.
+        agree: called under the locks before anything is changed; raises to abort.
 
     Raises:
         Fatal: there is no such offer, or the place cannot be written; nothing was changed.
@@ -146,7 +146,7 @@ def take(
     done: list[tuple[Found, Offer, Path | None]] = []
 
     def judge(evidence: Evidence) -> Committed:
-        """Look again, now that nobody else can write, and say what the header is to count."""
+        """Examine it again under the locks, and return what the header shall count."""
         found = _find(path, evidence)
         offer = next((offer for offer in found.offers if offer.choice is choice), None)
         if offer is None:
@@ -161,7 +161,7 @@ def take(
         done.append((found, offer, cut))
         return offer.totals
 
-    # An index that was deleted is made anew in any case; without its folder, damage ends an opening early.
+    # Without a folder, damage would end the opening early; the index is made anew in any case.
     path.with_name(path.name.split(".", 1)[0] + ".db").mkdir(exist_ok=True)
     DataStreamer.open(path, stream_type=stream_type, judge=judge).close()
     found, offer, cut = done[0]
@@ -171,7 +171,7 @@ def take(
 
 
 def _find(path: Path, evidence: Evidence) -> Found:
-    """Weigh the evidence as a start does, and see what can be done."""
+    """Weigh the evidence as a start does, and collect the offers."""
     standing = look(path.parent if path.name == STREAM_FILE_NAME else path, evidence)
     damage = evidence.file.refusal
     holds_blocks = any(
@@ -249,13 +249,13 @@ def _forward_blocks(path: Path, standing: StoredEvidence) -> Offer:
 def _problem_of(
     block: StoredBlock, last: int | None, root_hash: bytes | None, chain: Chain | None
 ) -> str | None:
-    """Return why a block behind the header is not to be counted; None: it is sound.
+    """Return why a block behind the header is not counted; None if it is sound.
 
     Args:
-        block: as it was read.
-        last: number of the block before it; None where there is none.
-        root_hash: of that.
-        chain: as chain.json knows it.
+        block: the block.
+        last: number of the block before it; None without one.
+        root_hash: of that block.
+        chain: the state in chain.json.
     """
     if last is not None and block.number != last + 1:
         return f"block {block.number} behind block {last}"
@@ -334,7 +334,7 @@ def _place_beside(path: Path, offer: Offer) -> Path:
 
 
 def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
-    """Write it to a file of its own, flushed; the same file may be there already."""
+    """Write what is cut to a file, flushed; the same file may be there already."""
     if offer.choice is RepairChoice.SOUND:
         _write_bytes(evidence.file.disk, offer.totals.total_length, offer.cut_bytes, place)
     else:
@@ -379,7 +379,7 @@ def _data_end(disk: Disk, start: int) -> int:
 
 
 def _put_chain_aside(data_dir: Path, last_block: int | None) -> None:
-    """Give a chain.json that is ahead of the stream another name: a start makes it anew."""
+    """Rename a chain.json that is ahead of the stream; a start makes a new one."""
     path = data_dir / SNAPSHOT_NAME
     chain = _chain_beside(data_dir / STREAM_FILE_NAME)
     known = None if chain is None else chain.last_number

@@ -1,17 +1,16 @@
-"""The scrubber: reads everything stored in turn, from the disk, at a bounded pace, and reports what rots.
+"""The scrubber: reads all full pages from the disk in turn, at a bounded pace, and finds rot.
 
-    for each full page, in order: read it past the page cache, compare its CRC32C
+    for each full page, in order: read it past the page cache, compare its checksum
         it fits                 nothing
-        it has none             its blocks are hashed, their links followed (`page_blocks`); then it gets one
-        it does not fit         it is written again from memory, if that has it right; else it is not served,
-                                and healed (`healing`)
-    behind the last one         the pass is done; the next begins SCRUB_PASS_SECONDS_MIN after it, or later
+        it has none             its blocks are proven (`page_blocks.py`); then it gets one
+        it does not fit         memory heals the disk, if its copy is right; else the page is not served
+                                until a peer heals it (`gateway/cluster/healing.py`)
+    behind the last page        the next pass begins SCRUB_PASS_SECONDS_MIN after this one, or later
 
-A page whose sum fits is as it was committed, and so are its entries, blocks and links: they were checked
-then, and are not checked again. So a pass costs 0.8 ms of a processor for 1 MiB, and the first one over
-pages without sums 5 to 55.
+Entries, blocks and links on a page were checked before its commit, so a fitting checksum is enough. A pass
+costs 0.8 ms of a processor for 1 MiB; the first one over pages without checksums 5 to 55 ms.
 
-Where it is is kept in the bookmark folder, and a node that is started again goes on there.
+The bookmark folder keeps the place, where a restarted node continues.
 Source: datastream/README.md, "Invariants".
 """
 
@@ -39,26 +38,26 @@ __all__ = ["Scrubber"]
 log = logging.getLogger(__name__)
 
 SCRUB_PASS_SECONDS_MIN: Final = 3600.0
-"""A pass over a short stream is over in seconds, and need not be followed by the next at once."""
+"""The shortest time between the starts of two passes: one over a short stream takes seconds."""
 PROCESSOR_SHARE_MAX: Final = 0.05
-"""Of one processor: pages without a sum cost so much that they are read more slowly than the pace says."""
+"""Of one processor: pages without a sum are slower than the pace, so that proofs stay below this."""
 UNPROVEN_PAUSE_SECONDS: Final = 60.0
-"""The same where pages could not be proven, because others beside them were bad."""
+"""The same after a pass with pages that could not be proven, beside bad ones."""
 PLACE_KEPT_PAGES: Final = 64
-"""After so many pages the place is kept: at most so many are read twice after a kill."""
+"""Pages between two writes of the place: after a kill at most so many are read twice."""
 PLACE_KEY: Final = b"sluice/scrubbed-up-to"
 """Too long to be a bookmark."""
 _PLACE: Final = struct.Struct(">Qd")
-"""The page to look at next; when the last full pass ended, Unix time, 0 for never."""
+"""The next page; the end of the last full pass, Unix time, 0 for never."""
 
 
 class Scrubber:
-    """Scrubs the pages of one ledger.
+    """The scrubber of one block store.
 
     Args:
-        ledger: whose pages they are.
+        store: the block store.
         blocks: proves pages without a sum.
-        metrics: is told how far it is.
+        metrics: of the node.
         bytes_per_second: the pace.
         pass_seconds_min: see SCRUB_PASS_SECONDS_MIN (tests).
         sleep: pauses in seconds (tests).
@@ -82,7 +81,7 @@ class Scrubber:
         self._sleep = sleep
         self._thread = ThreadPoolExecutor(1, "scrub")
         self._unproven_count = 0
-        """Pages of this pass that could not be proven: beside a bad one, which may be healed by now."""
+        """Pages of this pass that could not be proven, beside bad ones that may be healed by now."""
         self.next_page, self._passed_at = self._kept_place()
         metrics.scrub_pass_end.set(self._passed_at)
 
@@ -91,9 +90,9 @@ class Scrubber:
         return _PLACE.unpack(kept) if kept is not None and len(kept) == _PLACE.size else (0, 0.0)
 
     def _keep_place(self) -> None:
-        """Have the place written with the next commit, or when the stream is closed.
+        """Store the place, with the next commit or when the stream is closed.
 
-        A bad page goes before it: the next start is to find it at once.
+        A bad page goes first, so that the next start finds it at once.
         """
         place = min(self._streamer.sums.bad, default=self.next_page)
         self._streamer.notes.put(PLACE_KEY, _PLACE.pack(place, self._passed_at))
@@ -115,8 +114,8 @@ class Scrubber:
             self.next_page += 1
             if self.next_page % PLACE_KEPT_PAGES == 0:
                 self._keep_place()
-            rest_seconds = self._page_seconds - (loop.time() - looked_at)
-            await self._sleep(max(0.0, rest_seconds, worked_seconds * (1 / PROCESSOR_SHARE_MAX - 1)))
+            pause_seconds = self._page_seconds - (loop.time() - looked_at)
+            await self._sleep(max(0.0, pause_seconds, worked_seconds * (1 / PROCESSOR_SHARE_MAX - 1)))
 
     def _end_pass(self) -> None:
         self._passed_at = time.time()
@@ -127,10 +126,10 @@ class Scrubber:
         self._keep_place()
 
     async def _look_at(self, page_number: int) -> float:
-        """Look at one page; what is wrong with it is known to the sums, and logged there.
+        """Scrub one page; `PageSums` notes and logs what is wrong.
 
         Returns:
-            The processor's time that it took, in seconds.
+            The processor time, in seconds.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -144,7 +143,7 @@ class Scrubber:
         return worked_seconds
 
     def _scrub(self, page_number: int) -> tuple[ScrubResult, float]:
-        """Look at one page, in the scrubber's thread; return the seconds of processor, too."""
+        """Scrub one page, in the scrubber's thread; return the processor seconds, too."""
         sums, begun_at = self._streamer.sums, time.thread_time()
         result = sums.scrub(page_number)
         if result is ScrubResult.UNSUMMED and sums.state(page_number) is not PageState.BAD:
@@ -153,6 +152,6 @@ class Scrubber:
         return result, time.thread_time() - begun_at
 
     def close(self) -> None:
-        """Keep the place; return when no page is being read."""
+        """Store the place; return when no page is being read."""
         self._thread.shutdown()
         self._keep_place()

@@ -1,10 +1,10 @@
-"""Checking the blocks of a stream: can each be read back, is its root hash right, does it link to the last.
+"""The check of the blocks in a stream: each can be read back, has the right root hash, and links to the last.
 
-Pure: `BlockCheck` is given the entries in order (`check.check.EntryVisitor`) and reports what is wrong.
-A stream that does not begin as a stream of blocks does (`block_layout`) is none; nothing is said about it.
+Pure: `BlockCheck` gets the entries in order (`check.check.EntryVisitor`) and reports what is wrong. It
+ignores a stream that does not begin with a block (`stream_layout.py`).
 
-After a gap or a broken block it goes on with the next block that can be read. The chain is taken up there:
-that block's links are believed, as those of a node that begins in mid-chain.
+Behind a gap or a broken block it resumes with the next readable block, whose links it believes, as a node
+does that begins in mid-chain.
 
 Source: docs/spec/block-hash.md sections 3.3 and 4; docs/spec/block-layout.md. Signatures are not checked
 here.
@@ -28,10 +28,10 @@ _PROBE_ENTRIES = 2
 
 
 class BlockCheck:
-    """Takes the entries of a stream and checks the blocks they make.
+    """Checks the blocks of a stream, entry by entry.
 
     Args:
-        report: is told what is wrong.
+        report: called for each fault.
     """
 
     def __init__(self, report: Report) -> None:
@@ -39,14 +39,14 @@ class BlockCheck:
         self._decoder = BlockDecoder()
         self._chain: Chain | None = None
         self._seeking = False
-        """Something was wrong: what is not the beginning of a block is passed over."""
+        """After a fault: skip to the beginning of a block."""
         self._first = (0, 0)
         """(offset, entry number) where the block under way begins."""
         self._seen = 0
         self.is_block_stream = True
-        """Whether the stream begins with a block; the others are not looked at."""
+        """Whether the stream begins with a block."""
         self.block_count = 0
-        """Blocks that could be read."""
+        """Readable blocks."""
         self.last_number: int | None = None
         """Number of the last of them."""
 
@@ -69,13 +69,13 @@ class BlockCheck:
             self._check(block)
 
     def gap(self) -> None:
-        """Entries are missing; the block under way cannot be read."""
+        """Note that entries are missing: the block under way is lost."""
         self._decoder.reset()
         self._seeking = True
         self._chain = None
 
     def end(self) -> None:
-        """The stream has ended."""
+        """Note the end of the stream."""
         if self.is_block_stream and self._decoder.block_number is not None and not self._seeking:
             what = f"block {self._decoder.block_number} has no end"
             self._report(what, *self._first)
@@ -89,7 +89,7 @@ class BlockCheck:
         self.gap()
 
     def _check(self, block: StoredBlock) -> None:
-        """Compare a block's hash with what is stored, and its links with the chain."""
+        """Compare a block's root hash with the stored one, and its links with the chain."""
         self.block_count += 1
         self.last_number = block.number
         chain = Chain(block.number) if self._chain is None else self._chain
@@ -108,7 +108,7 @@ class BlockCheck:
 
 
 def summary_of(block: StoredBlock) -> tuple[BlockSummary | None, str]:
-    """Return a block's summary in the layout of the root hash that is stored, or None and what is wrong."""
+    """Return a block's summary in the layout of its stored root hash, or None and the fault."""
     hasher = BlockHasher()
     try:
         hasher.add(block.items)

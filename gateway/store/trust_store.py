@@ -1,15 +1,15 @@
-"""Ledger keys in files: those that an operator gives, and those that the node keeps.
+"""The trust store: ledger keys in files, given by an operator or kept by the node.
 
-A shell. An address book is JSON (`gateway.blocks.proofs.address_book`). A publication of a ledger id
-(`gateway.blocks.proofs.ledger_data`) is taken from
+An address book is JSON (`gateway.blocks.proofs.address_book`). A publication of a ledger id
+(`gateway.blocks.proofs.ledger_data`) is read from
 
     tss:FILE                     the bare publication, or block 0 in a block file: .blk, .blk.gz, .blk.zst
-    data_dir/ledger-id.bin       kept: the bare publication, written once block 0 is committed; it may be
-                                 given to another node as tss:FILE
-    block 0 of the stream        where the node has it and none was kept
+    data_dir/ledger-id.bin       kept: the bare publication, written once block 0 is committed; another node
+                                 accepts it as tss:FILE
+    block 0 of the stream        if the node has it and keeps none
 
-What a node has once it does not change by itself: if these differ, or an id that the operator names is
-another, the node does not start.
+A node never changes its keys by itself: if these differ from each other, or from the id that the operator
+names, it does not start.
 Source: docs/spec/tss.md section 1.1.
 """
 
@@ -73,10 +73,10 @@ def ledger_of_file(path: Path, ledger_id: bytes | None = None) -> LedgerData:
 
     Args:
         path: of the file.
-        ledger_id: the id that it has to have, 32 bytes; None: any.
+        ledger_id: the required id, 32 bytes; None: any.
 
     Raises:
-        LedgerKeyError: the file cannot be read, holds no publication, or one that is not to be believed.
+        LedgerKeyError: the file cannot be read, or holds no valid publication.
     """
     what = f"ledger key tss:{path}"
     content = _content(path, what)
@@ -103,11 +103,11 @@ def ledger_of_file(path: Path, ledger_id: bytes | None = None) -> LedgerData:
 
 
 def ledger_of_folder(folder: Path) -> LedgerData:
-    """Read and check what a node has kept in its data folder, or block 0 in a folder of block files.
+    """Read and check what a node keeps in its data folder, or block 0 in a folder of block files.
 
     Raises:
-        LedgerKeyError: there is neither, or block 0 publishes nothing that is to be believed.
-        Fatal: what is kept is not what was written.
+        LedgerKeyError: there is neither, or block 0 has no valid publication.
+        Fatal: the kept file has changed.
     """
     kept = kept_ledger(folder)
     if kept is not None:
@@ -124,13 +124,13 @@ def ledger_of_folder(folder: Path) -> LedgerData:
 
 
 def kept_ledger(data_dir: Path) -> LedgerData | None:
-    """Return the ledger data that the node in a data folder has kept, checked; None if there are none.
+    """Return the ledger data that a data folder keeps, checked; None without any.
 
     Raises:
-        Fatal: the file cannot be read, or is not what was written.
+        Fatal: the file cannot be read, or has changed.
     """
     path = data_dir / KEPT_NAME
-    if not os.path.lexists(path):  # a link that leads nowhere is no leave to believe another block 0
+    if not os.path.lexists(path):  # a broken link does not permit another block 0
         return None
     try:
         return ledger_of_file(path)
@@ -140,9 +140,9 @@ def kept_ledger(data_dir: Path) -> LedgerData | None:
 
 
 def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
-    """Write the publication to the data folder; one that is kept there already stays.
+    """Write the publication to the data folder, unless it keeps one.
 
-    A failure is logged and no more: at the next start block 0 has the publication too.
+    A failure is only logged: at the next start block 0 still has the publication.
     """
     path = data_dir / KEPT_NAME
     try:
@@ -159,12 +159,12 @@ def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
 
 
 def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: int) -> RsaBook | None:
-    """Return the address book that the operator names, read; None if none is named or needed.
+    """Return the address book that the operator names; None if none is named or needed.
 
     Args:
         keys: of the operator.
         mode: mode `hash` needs none.
-        needed_count: nodes that must have signed a record file; 0: more than a third.
+        needed_count: nodes that must sign a record file; 0: more than a third.
 
     Raises:
         LedgerKeyError: it cannot be read, is no address book, or has fewer nodes, or fewer usable keys.
@@ -180,7 +180,7 @@ def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: 
     if needed_count > known.node_count:
         expected = f"at least {needed_count}, the setting verification.rsa_threshold"
         raise LedgerKeyError(what, got=f"{known.node_count} nodes", expected=expected)
-    if len(known.keys) < (signers_count := book.check().needed_count):  # then no record file would ever do
+    if len(known.keys) < (signers_count := book.check().needed_count):  # it could accept no record file
         got = f"{known.node_count} nodes, {len(known.keys)} of them with a usable key"
         expected = f"at least {signers_count}, as many as must have signed a record file"
         raise LedgerKeyError(what, got=got, expected=expected)
@@ -188,10 +188,10 @@ def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: 
 
 
 def given_ledger(keys: TrustedKeys, mode: VerificationMode) -> LedgerData | None:
-    """Return the ledger data of the file that the operator names, None if none is named or needed.
+    """Return the ledger data of the file that the operator names; None if none is named or needed.
 
     Raises:
-        LedgerKeyError: it cannot be read, or is not to be believed.
+        LedgerKeyError: it cannot be read, or is invalid.
     """
     if mode == "hash" or keys.tss_file is None:
         return None
@@ -201,65 +201,65 @@ def given_ledger(keys: TrustedKeys, mode: VerificationMode) -> LedgerData | None
 def ledger_to_start_with(
     keys: TrustedKeys,
     mode: VerificationMode,
-    ledger: BlockStore,
+    store: BlockStore,
     *,
     given: LedgerData | None = None,
     rsa_book: RsaBook | None = None,
     first_number: int | None,
     root_layout: RootLayout = "auto",
 ) -> LedgerData | None:
-    """Return the ledger data that a node begins with, or None if it has to await block 0, or needs none.
+    """Return the ledger data that a node starts with; None if it awaits block 0 or needs none.
 
     Args:
         keys: of the operator.
         mode: mode `hash` needs no ledger data.
-        ledger: the blocks that the node has, opened.
+        store: the open block store.
         given: `given_ledger` of the keys.
         rsa_book: `given_address_book` of the keys.
-        first_number: the block that an empty node begins with; None: whatever comes.
+        first_number: the block that an empty node begins with; None: any.
         root_layout: setting `verification.root_layout`.
 
     Raises:
         LedgerKeyError: a key is needed and missing, or contradicts what is here.
-        Fatal: what is kept cannot be read.
+        Fatal: the kept file cannot be read.
     """
     if mode == "hash" or not (given is not None or keys.takes_tss_from_block_0):
         return None
-    kept = kept_ledger(ledger.data_dir)
-    block_0 = ledger.read_block(0) if ledger.first_number == 0 else None
+    kept = kept_ledger(store.data_dir)
+    block_0 = store.read_block(0) if store.first_number == 0 else None
     verdict_of_keys = partial(_verdict_on, keys=keys, mode=mode, rsa_book=rsa_book, root_layout=root_layout)
     chosen = given or kept
     if chosen is None and block_0 is not None:
         verdict = verdict_of_keys(block_0)
         if verdict is not None and verdict.published is None:
-            # As in the run that has committed it (`ProofChecks.block_0_committed`): the other keys do.
+            # As in the run that committed it (`ProofChecks.block_0_committed`): the other keys suffice.
             log.warning("block 0 publishes no ledger data: TSS proofs are refused")
             return None
         if verdict is not None and verdict.published is not None:
             chosen = verdict.published
-            keep_ledger(ledger.data_dir, chosen)
+            keep_ledger(store.data_dir, chosen)
     if chosen is None:
-        _require_block_0(keys, ledger, first_number)
+        _require_block_0(keys, store, first_number)
         return None
     if kept not in (None, chosen) or (block_0 is not None and not _may_have_published(block_0, chosen)):
         raise LedgerKeyError(
-            f"ledger key tss:{keys.tss_file}" if given else str(ledger.data_dir / KEPT_NAME),
+            f"ledger key tss:{keys.tss_file}" if given else str(store.data_dir / KEPT_NAME),
             got=f"the data of ledger {chosen.ledger_id.hex()}",
-            expected=f"those that the blocks in {ledger.data_dir} were checked with, or that block 0 has",
+            expected=f"those that the blocks in {store.data_dir} were checked with, or that block 0 has",
         )
     if keys.tss_id not in (None, chosen.ledger_id):
         assert keys.tss_id is not None
         raise LedgerKeyError(
             f"ledger key tss:id={keys.tss_id.hex()}",
             got="another id than that of the ledger data here",
-            expected=f"{chosen.ledger_id.hex()}, of {ledger.data_dir / KEPT_NAME}",
+            expected=f"{chosen.ledger_id.hex()}, of {store.data_dir / KEPT_NAME}",
         )
     if chosen is kept and keys.tss_id is not None and chosen.wraps_vk and block_0 is not None:
-        # Kept by a run without that key, maybe, which believes the WRAPS key of any block 0.
+        # Perhaps kept by a run without that key, which believes the WRAPS key of any block 0.
         verdict = verdict_of_keys(block_0)
         if verdict is None or verdict.published != chosen:
             raise LedgerKeyError(
-                str(ledger.data_dir / KEPT_NAME),
+                str(store.data_dir / KEPT_NAME),
                 got="a WRAPS key for which block 0 does not vouch",
                 expected="a block 0 with a Schnorr address-book proof, or tss:FILE, a file that you trust",
             )
@@ -267,16 +267,16 @@ def ledger_to_start_with(
 
 
 def _may_have_published(block_0: StoredBlock, ledger: LedgerData) -> bool:
-    """Tell whether a block 0 publishes these ledger data, or none."""
+    """Return whether a block 0 publishes these ledger data, or none."""
     try:
         published = publications_in(block_0.items)
-    except BlockRefused:  # it was taken in mode `hash`
+    except BlockRefused:  # accepted in mode `hash`
         return False
     return not published or ledger in map(_read, published)
 
 
 def _read(publication: bytes) -> LedgerData | None:
-    """Return a publication decoded, None if it cannot be; data may be written in more than one way."""
+    """Decode a publication, as data have more than one encoding; None if it is malformed."""
     try:
         return read_publication(publication)
     except ProofDataError:
@@ -290,9 +290,9 @@ def _verdict_on(
     rsa_book: RsaBook | None,
     root_layout: RootLayout,
 ) -> Verdict | None:
-    """Return what the keys alone say of the block 0 that the node has, None if it is not to be believed.
+    """Return the verdict of the keys alone on the stored block 0; None if they refuse it.
 
-    It may have been committed in mode `hash`, so its proof is checked here.
+    It may have been committed in mode `hash`, which checks no proof.
     """
     verifier = BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout)
     hasher = verifier.hasher()
@@ -304,10 +304,10 @@ def _verdict_on(
         return None
 
 
-def _require_block_0(keys: TrustedKeys, ledger: BlockStore, first_number: int | None) -> None:
-    """Refuse to start where block 0 cannot come any more, and nothing else has the ledger data."""
-    if ledger.last_number is not None:
-        where = f"blocks {ledger.first_number} to {ledger.last_number} are here without ledger data"
+def _require_block_0(keys: TrustedKeys, store: BlockStore, first_number: int | None) -> None:
+    """Refuse a start that needs block 0 for its ledger data and cannot get it any more."""
+    if store.last_number is not None:
+        where = f"blocks {store.first_number} to {store.last_number} are here without ledger data"
     elif first_number not in (0, None):
         where = f"the chain is to begin with block {first_number}"
     else:

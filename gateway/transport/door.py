@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
-from datastream.file.places import party_of
 from datastream.server.descriptors import client_descriptors_end
+from datastream.server.places import party_of
 from gateway.limits import STREAM_WINDOW_BYTES
 from gateway.logs import caused_by
 from gateway.transport.callers import Caller, enter, leave

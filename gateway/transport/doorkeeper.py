@@ -35,7 +35,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from datastream.file.places import Places
+from datastream.server.places import Places
 from gateway.transport.frames import ConnectionBreach, ErrorCode
 
 __all__ = ["DoorLimits", "Doorkeeper", "Guest", "Visit"]

@@ -18,8 +18,8 @@ from typing import Final, NoReturn, TypeVar
 
 from datastream.errors import EntriesDisagree
 from datastream.file.disk import RealDisk
-from datastream.file.header_check import inspect_header
 from datastream.file.pages import PageFault, walk_page
+from datastream.file.streamfile import inspect_header
 from datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,

@@ -32,8 +32,8 @@ from datastream.layout import (
     encode_entry,
     encode_header,
 )
-from datastream.limits import ANSWER_COPY_BYTES_MAX
 from datastream.protocol.commands import (
+    ANSWER_COPY_BYTES_MAX,
     Close,
     Command,
     CommandCore,

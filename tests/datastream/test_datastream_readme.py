@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import datastream
-from datastream import limits
 from datastream.file.appending import COMMIT_STEPS
 from datastream.file.recovery import RECOVERY
 from datastream.file.updating import TRUNCATE_STEPS, UPDATE_STEPS
+from datastream.limits import ServerLimits
 from datastream.protocol.commands import COMMANDS, ERRORS, REPLIES, ClientState, Command
 
 FOLDER = Path(datastream.__file__).parent
@@ -76,12 +78,15 @@ def test_replies() -> None:
 
 
 def test_limits() -> None:
-    defaults = limits.ServerLimits()
+    defaults = ServerLimits()
+    modules = [
+        import_module(name) for _, name, _ in pkgutil.walk_packages(datastream.__path__, "datastream.")
+    ]
     for name, value, _ in rows_under("limit", "default", "what happens when it is reached"):
         plain = name.strip("`")
         owner, _, field = plain.rpartition(".")
-        actual = getattr(defaults, field) if owner else getattr(limits, plain)
-        assert value == f"{actual:,}", name
+        actual = {getattr(defaults if owner else module, field, None) for module in modules} - {None}
+        assert [value] == [f"{each:,}" for each in actual], name
 
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

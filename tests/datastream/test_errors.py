@@ -125,7 +125,7 @@ def test_every_error_is_here() -> None:
         "NotFoundError",
         "StreamFileRefused",
         "EnvironmentFault",
-        "PeerError",
+        "RemoteError",
     }
     same_form = {
         "ShorterThanHeaderPage",

@@ -11,9 +11,8 @@ import inspect
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datastream.file.operation import OperationGroup
+from datastream.file.operation import OPERATION_GROUP_BYTES_MAX, OperationGroup
 from datastream.layout import DATA_SIZE_MAX, ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE, PAGE_SIZE, Committed
-from datastream.limits import OPERATION_GROUP_BYTES_MAX
 from gateway import limits
 from gateway.settings.kinds import Size
 from gateway.settings.table import SETTINGS

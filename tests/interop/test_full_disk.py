@@ -15,8 +15,8 @@ import pytest
 from datastream import DataStreamer, StreamClient
 from datastream.check.check import check_stream
 from datastream.errors import CommitFailed
+from datastream.file.bookmarks import REOPEN_ROOM_BYTES
 from datastream.layout import file_size_of
-from datastream.limits import REOPEN_ROOM_BYTES
 from gateway.blocks.block import Block
 from gateway.blocks.stream_layout import BlockDecoder
 from gateway.node.node import Node

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from datastream.check.check import CheckFinding, CheckResult, Severity, check_stream, repair_stream
+from datastream.check.check import (
+    CHECK_FINDINGS_MAX,
+    CheckFinding,
+    CheckResult,
+    Severity,
+    check_stream,
+    repair_stream,
+)
 from datastream.errors import StreamInUse
 from datastream.file.bookmarks import COVERED_KEY
 from datastream.file.streamer import DataStreamer
@@ -20,7 +27,6 @@ from datastream.layout import (
     file_size_of,
     page_start,
 )
-from datastream.limits import CHECK_FINDINGS_MAX
 from tests.datastream.file.test_page_sums import stored
 from tests.datastream.streams import bookmark, change_database, commit, operation, sample_file, u64
 from tests.reference_data import needs_stream
@@ -367,7 +373,7 @@ def test_a_check_takes_nothing_out_of_memory_that_may_be_there_alone(
 ) -> None:
     """Where nobody reads past the page cache, as on btrfs with checksums."""
     monkeypatch.setattr("datastream.file.disk.takes_direct_writes", lambda fd: False)
-    monkeypatch.setattr("datastream.file.past_cache.takes_direct_writes", lambda fd: False)
+    monkeypatch.setattr("datastream.file.disk.takes_direct_writes", lambda fd: False)
     dropped: list[int] = []
     monkeypatch.setattr("os.posix_fadvise", lambda fd, offset, size, advice: dropped.append(offset))
     assert check_stream(paged).is_sound

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from datastream.client.blocking_client import BlockingStreamClient, iter_entries
+from datastream.client.blocking_client import (
+    CLIENT_KEEPALIVE_IDLE_SECONDS,
+    CLIENT_KEEPALIVE_INTERVAL_SECONDS,
+    CLIENT_KEEPALIVE_PROBES_COUNT,
+    BlockingStreamClient,
+    iter_entries,
+)
 from datastream.errors import (
     BookmarkNotFound,
     CommandRefused,
@@ -21,11 +27,6 @@ from datastream.errors import (
 )
 from datastream.file.streamer import DataStreamer
 from datastream.layout import Entry
-from datastream.limits import (
-    CLIENT_KEEPALIVE_IDLE_SECONDS,
-    CLIENT_KEEPALIVE_INTERVAL_SECONDS,
-    CLIENT_KEEPALIVE_PROBES_COUNT,
-)
 from datastream.protocol.packets import encode_result
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, entries, operation

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datastream.errors import EventMalformed
+from datastream.errors import EventMalformed, EventValueWrong
 from datastream.events.events import (
     Event,
     Generation,
@@ -18,8 +20,25 @@ from datastream.events.events import (
     event_of,
     event_values,
 )
-from datastream.events.network_events import BatchStart, Bookmark, BookmarkType, Debug, L2Block, Transaction
-from datastream.events.original_events import L2Tx, OriginalBookmark, OriginalUpdateGer
+from datastream.events.network_events import (
+    NETWORK_EVENTS,
+    BatchStart,
+    Bookmark,
+    BookmarkType,
+    Debug,
+    L2Block,
+    NetworkEvent,
+    Transaction,
+)
+from datastream.events.original_events import (
+    ORIGINAL_EVENTS,
+    EndL2Block,
+    L2Tx,
+    OriginalBookmark,
+    OriginalEvent,
+    OriginalUpdateGer,
+    StartL2Block,
+)
 from datastream.layout import Entry
 from tests.datastream.event_cases import CASES, RAW
 
@@ -97,3 +116,78 @@ def test_words(event: Event, name: str, values: dict[str, object]) -> None:
 
 def test_both_updates_have_one_name() -> None:
     assert event_name(OriginalUpdateGer(1, 2)) == "UpdateGer"
+
+
+# --- events of the network ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", NETWORK_EVENTS.values())
+def test_table_and_class_agree(kind: type[NetworkEvent]) -> None:
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    assert names == [field.name for field in kind.TABLE.fields]
+    assert kind().encode() == b""
+    assert kind.decode(b"") == kind()
+
+
+def test_entry_types() -> None:
+    names = {entry_type: kind.__name__ for entry_type, kind in NETWORK_EVENTS.items()}
+    assert names == {
+        1: "BatchStart",
+        2: "L2Block",
+        3: "Transaction",
+        4: "BatchEnd",
+        5: "UpdateGer",
+        6: "L2BlockEnd",
+        0xB0: "Bookmark",
+    }
+
+
+def test_refusals() -> None:
+    with pytest.raises(EventValueWrong, match="event L2Block: l1_infotree_index: got 4294967296"):
+        L2Block(l1_infotree_index=1 << 32).encode()
+    with pytest.raises(EventMalformed, match="event Transaction at byte 0: got wire type 0 of encoded"):
+        Transaction.decode(b"\x20\x01")
+
+
+# --- events of the original network ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ORIGINAL_EVENTS.values())
+def test_layout_and_class_agree(kind: type[OriginalEvent]) -> None:
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    assert names == [*kind.LAYOUT, *(["encoded"] if kind is L2Tx else [])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "message"),
+    [
+        (StartL2Block, bytes(141), "event StartL2Block at byte 0: got 141 bytes, expected 142 bytes"),
+        (EndL2Block, bytes(73), "event EndL2Block at byte 0: got 73 bytes, expected 72 bytes"),
+        (OriginalUpdateGer, b"", "event OriginalUpdateGer at byte 0: got 0 bytes, expected 102 bytes"),
+        (L2Tx, bytes(37), "event L2Tx at byte 0: got 37 bytes, expected 38 bytes or more"),
+        (
+            L2Tx,
+            bytes(37) + b"\2x",
+            "event L2Tx at byte 34: got a transaction of 2 bytes, expected the 1 that follow",
+        ),
+    ],
+)
+def test_malformed(kind: type[OriginalEvent], data: bytes, message: str) -> None:
+    with pytest.raises(EventMalformed) as caught:
+        kind.decode(data)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (L2Tx(256, 0), "event L2Tx: gas_price_percentage: got 256, expected u8"),
+        (StartL2Block(-1, 0, 0), "event StartL2Block: batch_number: got -1, expected u64"),
+        (StartL2Block(0, 0, 0, fork_id=1 << 16), "event StartL2Block: fork_id: got 65536, expected u16"),
+        (EndL2Block(0, b"short"), "event EndL2Block: block_hash: got 5 bytes, expected u8[32]"),
+    ],
+)
+def test_values_that_do_not_fit(event: OriginalEvent, message: str) -> None:
+    with pytest.raises(EventValueWrong) as caught:
+        event.encode()
+    assert str(caught.value) == message

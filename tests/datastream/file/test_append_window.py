@@ -15,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datastream.file import append_window
-from datastream.file.append_window import AppendWindow
+from datastream.file.append_window import APPEND_WINDOW_BYTES, AppendWindow
 from datastream.file.disk import RealDisk
 from datastream.file.file_system import file_system_of
 from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, file_size_of, page_start
-from datastream.limits import APPEND_WINDOW_BYTES
 
 BLOCK = mmap.ALLOCATIONGRANULARITY
 KILLED_WRITER = """

@@ -16,11 +16,19 @@ import plyvel
 import pytest
 
 from datastream.errors import BookmarksUnavailable, CommitFailed, StreamInUse
-from datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, BookmarkIndex, bookmarks_folder
-from datastream.file.page_tables import PageTable
+from datastream.file.bookmarks import (
+    COVERED_KEY,
+    REBUILD_BATCH_BOOKMARKS,
+    STREAM_KEY,
+    BookmarkIndex,
+    Notes,
+    bookmarks_folder,
+    has_hole,
+    open_leveldb,
+)
+from datastream.file.page_index import PageTable
 from datastream.file.streamer import DataStreamer
-from datastream.limits import REBUILD_BATCH_BOOKMARKS
-from tests.datastream.streams import commit
+from tests.datastream.streams import bookmark, commit
 
 OPEN_WITH_LEVELDB = """
 import plyvel, sys
@@ -516,3 +524,175 @@ def test_a_database_that_cannot_be_closed_lets_go_of_the_folder(tmp_path: Path) 
     with pytest.raises(RuntimeError, match="stuck"):
         index.close()
     BookmarkIndex(tmp_path / "s.bin").close()
+
+
+# --- notes beside bookmarks -----------------------------------------------------------------------------
+
+
+class Database:
+    """A DB that takes batches, and refuses reads when told to."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {b"old": b"1"}
+        self.refuses = False
+
+    def read(self, key: bytes) -> bytes | None:
+        if self.refuses:
+            raise BookmarksUnavailable("db", "refused")
+        return self.values.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.values[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.values.pop(key, None)
+
+
+def test_a_note_is_found_before_during_and_after_its_batch() -> None:
+    database = Database()
+    notes, batch = Notes(database.read), Database()
+    assert notes.get(b"a") is None
+    notes.put(b"a", b"2")
+    notes.put(b"old", None)
+    assert (notes.get(b"a"), notes.get(b"old"), notes.has_pending) == (b"2", None, True)
+    notes.add_to(batch)
+    assert (notes.get(b"a"), notes.get(b"old"), notes.has_pending, notes.is_writing) == (
+        b"2",
+        None,
+        False,
+        True,
+    )
+    assert batch.values == {b"a": b"2"}
+    notes.written()
+    assert (notes.get(b"a"), notes.get(b"old"), notes.is_writing) == (None, b"1", False)  # as the DB has it
+
+
+def test_a_batch_that_was_refused_waits_again_behind_what_came_since() -> None:
+    notes = Notes(Database().read)
+    notes.put_all({b"a": b"1", b"b": b"1"})
+    notes.add_to(Database())
+    notes.put(b"b", b"2")
+    notes.roll_back()
+    batch = Database()
+    notes.add_to(batch)
+    assert batch.values == {b"old": b"1", b"a": b"1", b"b": b"2"}
+
+
+def test_dropped_are_those_behind_a_key_wherever_they_are() -> None:
+    notes, batch = Notes(Database().read), Database()
+    notes.put_all({b"p1": b"1", b"p2": b"1", b"q9": b"1"})
+    notes.add_to(Database())
+    notes.put(b"p3", b"1")
+    notes.drop(b"p", b"p2", [b"p4"])
+    notes.written()
+    batch.values = {b"p2": b"1", b"p4": b"1"}
+    notes.add_to(batch)
+    assert batch.values == {}
+
+
+def test_a_db_that_cannot_be_read_has_no_notes() -> None:
+    database = Database()
+    database.refuses = True
+    assert Notes(database.read).get(b"old") is None
+
+
+# --- holes in LevelDB's log -----------------------------------------------------------------------------
+
+
+LOG_BLOCK = 32_768
+LOG_HEAD = 7
+BATCH_HEAD = 12
+
+
+def batch_of(size: int, key: bytes) -> dict[bytes, bytes]:
+    """One pair whose batch takes so many bytes of a log, head included."""
+    # tag, key length, value length of three bytes
+    value_size = size - LOG_HEAD - BATCH_HEAD - 1 - 1 - len(key) - 3
+    return {key: b"v" * value_size}
+
+
+def log_of(folder: Path, *sizes: int) -> Path:
+    """Make a DB whose log has a record for each size; return the log."""
+    database = plyvel.DB(str(folder), create_if_missing=True)
+    for number, size in enumerate(sizes):
+        with database.write_batch() as batch:
+            for key, value in batch_of(size, b"key %d" % number).items():
+                batch.put(key, value)
+    database.close()
+    (log,) = folder.glob("*.log")
+    return log
+
+
+def punch(log: Path, start: int, end: int) -> None:
+    with log.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(end - start))
+
+
+def keys_of(folder: Path, *, paranoid: bool = True) -> list[bytes]:
+    database = plyvel.DB(str(folder), paranoid_checks=paranoid)
+    with database.iterator(include_value=False) as keys:
+        found = list(keys)
+    database.close()
+    return found
+
+
+def test_leveldb_passes_over_a_hole_that_cuts_no_record(tmp_path: Path) -> None:
+    """What makes all this necessary."""
+    folder = tmp_path / "s.db"
+    log = log_of(folder, LOG_BLOCK, 20_000, LOG_BLOCK - 20_000, 20_000)
+    punch(log, LOG_BLOCK, LOG_BLOCK + 4_096)
+    assert has_hole(log.read_bytes())
+    with pytest.raises(plyvel.CorruptionError, match=r"\.log has a hole"):
+        open_leveldb(str(folder))
+    assert keys_of(folder) == [b"key 0", b"key 3"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (0, 0, False),
+        (0, 4_096, True),
+        (LOG_BLOCK, LOG_BLOCK + 7, True),
+        (LOG_BLOCK + 20_000, LOG_BLOCK + 20_007, True),
+        (12_288, 16_384, False),  # it cuts a record: LevelDB finds that
+        (
+            2 * LOG_BLOCK,
+            3 * LOG_BLOCK,
+            False,
+        ),  # up to the end: the last batches are missing
+        (LOG_BLOCK, 3 * LOG_BLOCK, False),
+    ],
+)
+def test_holes(tmp_path: Path, start: int, end: int, expected: bool) -> None:
+    log = log_of(tmp_path / "s.db", LOG_BLOCK, 20_000, LOG_BLOCK - 20_000, 20_000)
+    size = log.stat().st_size
+    punch(log, start, min(end, size))
+    assert has_hole(log.read_bytes()) is expected
+
+
+def test_records_of_all_sizes_have_no_hole(tmp_path: Path) -> None:
+    """Also with ends of blocks in which no head fits, and records that go over blocks."""
+    sizes = [LOG_BLOCK - 6, 300, LOG_BLOCK - 307, 1, *range(200, 400, 7), 3 * LOG_BLOCK, 500, LOG_BLOCK - 7]
+    log = log_of(tmp_path / "s.db", *(max(size, 300) for size in sizes))
+    assert not has_hole(log.read_bytes())
+    assert not has_hole(b"")
+    assert not has_hole(bytes(100_000))
+
+
+def test_an_index_with_a_hole_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "s.bin"
+    with DataStreamer.open(path, initial_pages=1) as streamer:
+        for number in range(3_000):
+            commit(streamer, bookmark(number), (1, b"x"))
+        streamer._bookmarks.write_pending()
+        commit(streamer, bookmark(3_000), flush=True)
+        end = streamer.committed.total_entries
+    (log,) = path.with_name("s.db").glob("*.log")
+    content = log.read_bytes()
+    first_size = LOG_HEAD + int.from_bytes(content[4:6], "little")
+    punch(log, 0, min(first_size, LOG_BLOCK))
+    assert has_hole(log.read_bytes())
+    with DataStreamer.open(path) as streamer:
+        found = [streamer.get_bookmark(bookmark(number)[1]) for number in range(3_001)]
+        assert found == list(range(0, end, 2))

@@ -20,8 +20,7 @@ from datastream.errors import (
     StreamReadOnly,
 )
 from datastream.file.appending import Appender
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.file.leveldb_log import open_leveldb
+from datastream.file.bookmarks import BookmarkIndex, open_leveldb
 from datastream.file.operation import OperationGroup
 from datastream.file.page_index import PageIndex
 from datastream.file.streamer import DataStreamer

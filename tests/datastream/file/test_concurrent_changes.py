@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from datastream.errors import StreamChanged
-from datastream.file.concurrent_changes import Changes, Patch, RangeSender
+from datastream.file.concurrent_changes import CHANGES_KEPT_MAX, Changes, Patch, RangeSender
 from datastream.file.disk import RealDisk
-from datastream.limits import CHANGES_KEPT_MAX
 from tests.datastream.fake_disk import MemoryDisk
 
 OLD = bytes(range(100))

@@ -12,15 +12,15 @@ from datastream.errors import EntriesDisagree, HeaderBehind, StreamFileUnavailab
 from datastream.file import evidence as evidence_module
 from datastream.file.bookmarks import STREAM_KEY, BookmarkIndex
 from datastream.file.disk import RealDisk
-from datastream.file.evidence import Evidence, Tail, entries_behind
-from datastream.file.header_check import inspect_header
+from datastream.file.evidence import BOOKMARKS_COMPARED_AT_OPEN_MAX, Evidence, Tail, entries_behind
 from datastream.file.streamer import DataStreamer
+from datastream.file.streamfile import inspect_header
 from datastream.layout import (
     HEADER_OFFSET,
     HEADER_SIZE,
     Committed,
 )
-from datastream.limits import BOOKMARKS_COMPARED_AT_OPEN_MAX, TAIL_LOOKED_AT_BYTES_MAX
+from datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 from tests.datastream.file.test_opening import held_in
 from tests.datastream.streams import Item, bookmark, change_database, commit, entries, operation, u64
 

@@ -20,10 +20,10 @@ from datastream.file import bookmarks, opening
 from datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUMS_OF_KEY, TABLE_KEY, BookmarkIndex
 from datastream.file.disk import RealDisk
 from datastream.file.fingerprint import FINGERPRINT_SIZE
+from datastream.file.opening import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from datastream.file.streamer import DataStreamer
 from datastream.file.streamfile import StreamFile
 from datastream.layout import file_size_of, page_end, page_start
-from datastream.limits import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import bookmark, change_database, commit, entries, names, operation, u64
 
@@ -245,22 +245,6 @@ def test_an_index_whose_making_is_ended_is_made_at_the_next_opening(
             break
     assert found == list(range(0, 12, 2))
     assert step_count >= 6
-
-
-def test_a_hole_in_the_log_of_the_database_costs_no_bookmark(path: Path) -> None:
-    """As a power failure may leave one: a page of it that was not written, and later ones that were."""
-    bookmark_count = 600
-    with DataStreamer.open(path) as streamer:
-        for number in range(bookmark_count):
-            commit(streamer, bookmark(number), flush=True)
-    (log,) = path.with_suffix(".db").glob("*.log")
-    with log.open("r+b") as file:
-        file.seek(2 * 4096)
-        file.write(bytes(4096))
-    assert log.stat().st_size > 4 * 4096
-    with DataStreamer.open(path) as streamer:
-        found = [streamer.get_bookmark(bookmark(number)[1]) for number in range(bookmark_count)]
-    assert found == list(range(bookmark_count))
 
 
 def test_a_new_stream_is_no_news_and_an_index_that_is_made_anew_is(

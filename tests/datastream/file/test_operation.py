@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datastream import errors
-from datastream.file.operation import OperationGroup
+from datastream.file.operation import OPERATION_GROUP_BYTES_MAX, OperationGroup
 from datastream.file.operation_table import TRANSITIONS, Call, OperationState, Wrong
 from datastream.file.pages import walk_page
 from datastream.layout import (
@@ -25,7 +25,7 @@ from datastream.layout import (
     encode_entry,
     page_start,
 )
-from datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN, OPERATION_GROUP_BYTES_MAX
+from datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
 
 NEW = Committed(HEADER_PAGE_SIZE, 0)
 

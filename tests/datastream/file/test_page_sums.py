@@ -22,7 +22,8 @@ from datastream.errors import (
     PageUnchecked,
     StreamFileUnavailable,
 )
-from datastream.file import page_sums, past_cache
+from datastream.file import disk as disks
+from datastream.file import page_sums
 from datastream.file.bookmarks import STREAM_KEY, SUM_KEY, SUMS_OF_KEY, bookmarks_folder
 from datastream.file.concurrent_changes import Changes, Patch
 from datastream.file.disk import RealDisk
@@ -604,7 +605,7 @@ def test_a_full_page_that_rotted_on_the_disk_and_not_in_memory_refuses_no_openin
         with contextlib.closing(plyvel.DB(str(bookmarks_folder(path)))) as database:
             database.delete(SUM_KEY + u64(4))
     written: list[int] = []
-    read, write = RealDisk.read_past_cache, past_cache.write_past_cache
+    read, write = RealDisk.read_past_cache, disks.write_past_cache
 
     def rotten(disk: RealDisk, size: int, offset: int) -> bytes | None:
         found = read(disk, size, offset)

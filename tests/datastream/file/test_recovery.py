@@ -37,9 +37,8 @@ def test_exactly_one_row(
     assert actions == rows[0].actions
     unfinished = update is UpdateState.UNFINISHED
     sound = file is FileState.CONSISTENT
-    finishable = unfinished and (sound or file is FileState.ENTRIES_DISAGREE)
     writable = access is Access.WRITE
-    refused = not (finishable and writable) if unfinished else not sound
+    refused = not writable if unfinished else not sound
     knows_more = index is IndexState.KNOWS_MORE
     refused |= knows_more and writable
     assert (actions == (Action.REFUSE,)) == refused

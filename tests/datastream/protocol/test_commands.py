@@ -9,8 +9,8 @@ import pytest
 
 from datastream.errors import BookmarkNotFound, EntryNotFound
 from datastream.layout import Entry
-from datastream.limits import ANSWER_COPY_BYTES_MAX
 from datastream.protocol.commands import (
+    ANSWER_COPY_BYTES_MAX,
     COMMANDS,
     ERRORS,
     REPLIES,

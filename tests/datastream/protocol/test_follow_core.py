@@ -16,8 +16,9 @@ from datastream.errors import (
     StreamContradicts,
 )
 from datastream.layout import BOOKMARK_TYPE, Entry, StreamHeader
-from datastream.limits import COMPARED_ENTRIES_COUNT, FollowLimits
+from datastream.limits import FollowLimits
 from datastream.protocol.follow_core import (
+    COMPARED_ENTRIES_COUNT,
     Connect,
     FollowCore,
     FollowerBase,

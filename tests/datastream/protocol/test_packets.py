@@ -6,8 +6,15 @@ import pytest
 
 from datastream.errors import ServerSpokeWrongly
 from datastream.layout import PAGE_SIZE, Entry, StreamHeader
-from datastream.limits import RESULT_TEXT_BYTES_MAX
-from datastream.protocol.packets import NOT_FOUND_ANSWER, Answer, Packet, PacketReader, Result, encode_result
+from datastream.protocol.packets import (
+    NOT_FOUND_ANSWER,
+    RESULT_TEXT_BYTES_MAX,
+    Answer,
+    Packet,
+    PacketReader,
+    Result,
+    encode_result,
+)
 
 CASES: list[tuple[str, Packet, bytes]] = [
     ("ok", Result(0, "OK"), bytes.fromhex("ff 0000000b 00000000 4f4b")),

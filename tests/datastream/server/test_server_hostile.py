@@ -17,18 +17,18 @@ import pytest
 from datastream.errors import AddressUnavailable
 from datastream.file.streamer import DataStreamer
 from datastream.layout import Committed
-from datastream.limits import (
-    COMMANDS_PER_TURN,
-    KEEPALIVE_PROBES,
-    KEEPALIVE_SECONDS,
-    LINGER_BYTES_MAX,
-    LISTEN_BACKLOG_COUNT,
-    SPARE_DESCRIPTORS,
-    ServerLimits,
-)
+from datastream.limits import ServerLimits
 from datastream.server import connection as connection_module
 from datastream.server import server as server_module
-from datastream.server.server import StreamServer, format_address
+from datastream.server.connection import COMMANDS_PER_SLOT, LINGER_BYTES_MAX
+from datastream.server.descriptors import SPARE_DESCRIPTORS
+from datastream.server.server import (
+    KEEPALIVE_PROBES,
+    KEEPALIVE_SECONDS,
+    LISTEN_BACKLOG_COUNT,
+    StreamServer,
+    format_address,
+)
 from tests.datastream.serving import Clock, ServerThread, has_ipv6, read_exactly, read_to_end
 from tests.datastream.streams import commit
 
@@ -147,7 +147,7 @@ def test_a_bad_command_while_blocked(streamer: DataStreamer, loop: str) -> None:
 
 
 def test_more_commands_than_a_turn_allows(streamer: DataStreamer, loop: str) -> None:
-    count = 3 * COMMANDS_PER_TURN + 5
+    count = 3 * COMMANDS_PER_SLOT + 5
     with ServerThread(streamer, loop=loop) as serving, serving.connect() as client:
         client.sendall(HEADER * count + STOP)
         received = read_to_end(client)
@@ -522,7 +522,7 @@ def test_more_clients_than_are_accepted_or_woken_in_one_turn(
 ) -> None:
     """128 and 512 otherwise: the rest has its turn after the others."""
     monkeypatch.setattr(server_module, "ACCEPT_BATCH_COUNT", 2)
-    monkeypatch.setattr(server_module, "WAKES_PER_TURN", 2)
+    monkeypatch.setattr(server_module, "WAKES_PER_SLOT", 2)
     with ServerThread(streamer, loop=loop) as serving, contextlib.ExitStack() as stack:
         held = threading.Event()
         serving._loop.call_soon_threadsafe(held.wait, 20)
@@ -540,7 +540,7 @@ def test_more_clients_than_are_swept_in_one_turn(
     streamer: DataStreamer, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2,048 otherwise: the rest has its turn after other events, and then the sweep comes again."""
-    monkeypatch.setattr(server_module, "SWEPT_PER_TURN", 2)
+    monkeypatch.setattr(server_module, "SWEPT_PER_SLOT", 2)
     limits = ServerLimits(write_timeout_seconds=0, inactivity_timeout_seconds=1, sweep_interval_seconds=0.1)
     with ServerThread(streamer, loop=loop, limits=limits) as serving, contextlib.ExitStack() as stack:
         for _ in range(2):

@@ -19,7 +19,7 @@ import pytest
 
 from datastream import DataStreamer
 from datastream.errors import CommitFailed, StreamFileRefused, StreamInUse
-from datastream.file import leveldb_log
+from datastream.file import bookmarks
 from datastream.file.disk import RealDisk
 from datastream.layout import BOOKMARK_TYPE
 from gateway.blocks.block import Block
@@ -208,7 +208,7 @@ def test_bookmarks_that_cannot_be_written_do_not_undo_a_commit(
     )
     store = None
     with monkeypatch.context() as patch:
-        patch.setattr(leveldb_log, "plyvel", stand_in)
+        patch.setattr(bookmarks, "plyvel", stand_in)
         store = BlockStore.open(tmp_path)
         state.update(write_fails=True, open_fails=True)
         commit(store, BLOCKS[:1])

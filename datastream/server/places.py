@@ -1,14 +1,14 @@
-"""The places of a server's clients: when all are taken, the address that has most of them gives one up.
+"""The places of a server's clients. When all are taken, the address with most clients gives one up. Pure.
 
-Pure. Without it, one host that opens as many connections as there are places shuts out everybody else.
+Otherwise one host could take all places and shut out everybody else.
 
     all places are taken, and the newcomer's address      gives way to the newcomer
-    has fewer than another one, also with the newcomer    a client of the address that has most
-    else, `spares` "old"                                  nobody: the newcomer has no place
+    has fewer than another, counting the newcomer         a client of the address with most clients
+    else, `spares` "old"                                  nobody: the newcomer is refused
     else, `spares` "new"                                  the oldest client of its own address
 
-Old clients are spared where they stay for long: readers of a stream. New ones are spared where a client asks
-and goes: who holds a place and asks nothing is the oldest.
+A server spares old clients if clients stay, as readers of a stream do; it spares new clients if clients ask
+and go: then the oldest holds its place without asking.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Client = TypeVar("Client", bound=Hashable)
 
 
 class Places(Generic[Client]):
-    """Counts clients by address.
+    """The clients of a server, counted by address.
 
     Args:
-        count_max: how many places there are.
-        spares: which clients of one address are spared.
+        count_max: the number of places.
+        spares: which clients of one address stay.
     """
 
     def __init__(self, count_max: int, spares: Literal["old", "new"]) -> None:
@@ -37,16 +37,16 @@ class Places(Generic[Client]):
         self._by_address: dict[str, dict[Client, None]] = {}
         """The oldest client first."""
         self._by_count: dict[int, dict[str, None]] = {}
-        """The addresses that have so many clients."""
+        """Addresses by their number of clients."""
         self._most = 0
-        """What the address that has most of them has."""
+        """The most clients of one address."""
 
     def __len__(self) -> int:
-        """How many clients there are."""
+        """Return the number of clients."""
         return len(self._address_of)
 
     def clients(self) -> list[Client]:
-        """Give all clients."""
+        """Return all clients."""
         return list(self._address_of)
 
     @property
@@ -55,7 +55,7 @@ class Places(Generic[Client]):
         return len(self) >= self._count_max
 
     def who_gives_way(self, address: str) -> Client | None:
-        """Give who has to go for a newcomer from this address; None: nobody, it has no place."""
+        """Return the client that gives way to a newcomer from this address; None: the newcomer is refused."""
         own = self._by_address.get(address, {})
         if len(own) + 1 < self._most:
             largest = self._by_address[next(iter(self._by_count[self._most]))]
@@ -66,14 +66,14 @@ class Places(Generic[Client]):
         return next(iter(crowd))
 
     def add(self, client: Client, address: str) -> None:
-        """A client is there."""
+        """Add a client."""
         self._address_of[client] = address
         crowd = self._by_address.setdefault(address, {})
         crowd[client] = None
         self._count(address, len(crowd) - 1, len(crowd))
 
     def remove(self, client: Client) -> None:
-        """A client is gone; a second time does nothing."""
+        """Remove a client; a second call does nothing."""
         address = self._address_of.pop(client, None)
         if address is None:
             return
@@ -95,10 +95,9 @@ class Places(Generic[Client]):
 
 
 def party_of(host: str) -> str:
-    """Give what limits by network address go by: an IPv4 address, or the /64 that an IPv6 address is in.
+    """Return the party behind an address: an IPv4 address, or the /64 of an IPv6 address.
 
-    An IPv4 address in the form of IPv6 is one of IPv4. Addresses of this machine and of the line, `::1` and
-    `fe80::…`, are given back as they are.
+    An IPv4-mapped IPv6 address counts as IPv4. Loopback and link-local addresses are returned as they are.
     """
     if ":" not in host:
         return host
