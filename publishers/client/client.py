@@ -28,18 +28,19 @@ from tenacity import RetryCallState, wait_exponential_jitter
 from tenacity.asyncio import AsyncRetrying
 from tenacity.wait import wait_base
 
-from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
+from gateway.api import block_items_pb2, node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
 from gateway.blocks.block import Block
+from gateway.blocks.block_numbers import from_wire
 from gateway.errors import TlsError
 from gateway.services.node_service import begins_with
 from gateway.transport.channels import ClientTls, open_channel, refused_headers
 from gateway.transport.message_size import why_too_long
 from publishers import limits
-from publishers.client.wire import event_of, request_of
 from publishers.errors import OptionError, PublishFailed, SourceCancelled
 from publishers.protocol.item_sets import split_items
 from publishers.protocol.machine import MachineLimits, PublisherMachine
 from publishers.protocol.messages import (
+    Acknowledged,
     Action,
     AskFirst,
     BlockReady,
@@ -48,22 +49,35 @@ from publishers.protocol.messages import (
     Connected,
     ConnectGateway,
     Disconnected,
+    EndCode,
     Event,
     Finish,
     FirstTold,
     HalfClose,
+    NodeBehind,
+    ResendAsked,
     SendEndOfBlock,
     SendEndStream,
     SendItems,
+    Skipped,
     SourceEnded,
     SourceFailed,
     Stop,
+    StreamEnded,
     StreamOutcome,
     Writable,
 )
 from publishers.report import PublishReport
 
-__all__ = ["ClientOptions", "PublishClient", "check_publisher_id", "publish_blocks", "retry_wait"]
+__all__ = [
+    "ClientOptions",
+    "PublishClient",
+    "check_publisher_id",
+    "event_of",
+    "publish_blocks",
+    "request_of",
+    "retry_wait",
+]
 
 log = logging.getLogger(__name__)
 
@@ -542,3 +556,42 @@ async def _cancel(*tasks: asyncio.Task[None]) -> None:
         task.cancel()
     awaitables: Sequence[Awaitable[Any]] = tasks
     await asyncio.gather(*awaitables, return_exceptions=True)
+
+
+# --- between the machine and the wire ------------------------------------------------------------------
+
+_END_CODES: Final = {int(code): code for code in EndCode}
+
+
+def event_of(response: publish_pb2.PublishStreamResponse) -> Event | None:
+    """Translate an answer; None for one that this version does not know."""
+    match response.WhichOneof("response"):
+        case "acknowledgement":
+            return Acknowledged(response.acknowledgement.block_number)
+        case "skip_block":
+            return Skipped(response.skip_block.block_number)
+        case "resend_block":
+            return ResendAsked(response.resend_block.block_number)
+        case "node_behind_publisher":
+            return NodeBehind(from_wire(response.node_behind_publisher.block_number))
+        case "end_stream":
+            end = response.end_stream
+            code = _END_CODES.get(int(end.status), EndCode.UNKNOWN)
+            return StreamEnded(code, from_wire(end.block_number), end.proximate_block_number)
+        case _:
+            return None
+
+
+def request_of(action: SendItems | SendEndOfBlock | SendEndStream) -> publish_pb2.PublishStreamRequest:
+    """Translate a send."""
+    if isinstance(action, SendItems):
+        items = block_items_pb2.BlockItemSet(block_items=action.items)
+        return publish_pb2.PublishStreamRequest(block_items=items)
+    if isinstance(action, SendEndOfBlock):
+        end = block_items_pb2.BlockEnd(block_number=action.number)
+        return publish_pb2.PublishStreamRequest(end_of_block=end)
+    code = publish_pb2.PublishStreamRequest.EndStream.Code.Value(action.code.name)
+    end_stream = publish_pb2.PublishStreamRequest.EndStream(
+        end_code=code, earliest_block_number=action.earliest, latest_block_number=action.latest
+    )
+    return publish_pb2.PublishStreamRequest(end_stream=end_stream)

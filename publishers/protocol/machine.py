@@ -31,7 +31,6 @@ from typing import Final
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from publishers import limits
 from publishers.errors import MachineError
-from publishers.protocol.gateway_choice import GatewayChoice
 from publishers.protocol.machine_tables import (
     ENDINGS,
     FINAL_STATES,
@@ -64,7 +63,7 @@ from publishers.protocol.messages import (
     StreamEnded,
     StreamOutcome,
 )
-from publishers.protocol.refusals import Refusals
+from publishers.protocol.retries import GatewayChoice, Refusals
 from publishers.protocol.send_window import SendWindow
 from publishers.protocol.tally import Tally
 from publishers.report import PublishReport

@@ -125,7 +125,7 @@ REFUSED = "refused"
 Expected = tuple[str, list[str]] | str
 EXPECTED: dict[MachineState, dict[str, Expected]] = {
     MachineState.RESTING: {
-        "block": ("connecting", ["Connect"]),
+        "block": ("connecting", ["ConnectGateway"]),
         "source ended": ("done", ["Finish"]),
         "source failed": ("failed", ["Finish"]),
         "connected": REFUSED,
@@ -141,7 +141,7 @@ EXPECTED: dict[MachineState, dict[str, Expected]] = {
         "source ended": ("connecting", []),
         "source failed": ("failed", ["Finish"]),
         "connected": ("streaming", []),
-        "disconnected": ("connecting", ["Connect"]),
+        "disconnected": ("connecting", ["ConnectGateway"]),
         "writable": REFUSED,
         "clock": ("connecting", []),
         "stop": ("stopped", ["Finish"]),
@@ -153,7 +153,7 @@ EXPECTED: dict[MachineState, dict[str, Expected]] = {
         "source ended": ("streaming", []),
         "source failed": ("leaving", []),
         "connected": REFUSED,
-        "disconnected": ("connecting", ["Connect"]),
+        "disconnected": ("connecting", ["ConnectGateway"]),
         "writable": ("streaming", ["6"]),
         "clock": ("streaming", []),
         "stop": ("stopping", []),
@@ -185,7 +185,7 @@ EXPECTED: dict[MachineState, dict[str, Expected]] = {
         "source ended": ("leaving", []),
         "source failed": ("leaving", []),
         "connected": REFUSED,
-        "disconnected": ("connecting", ["Connect"]),
+        "disconnected": ("connecting", ["ConnectGateway"]),
         "writable": ("leaving", ["TOO_FAR_BEHIND(5, 7)"]),
         "clock": ("leaving", []),
         "stop": ("leaving", []),

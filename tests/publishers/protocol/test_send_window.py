@@ -6,7 +6,7 @@ import pytest
 
 from publishers import limits
 from publishers.errors import BlockOrderError
-from publishers.protocol.send_window import SendWindow
+from publishers.protocol.send_window import Offers, SendWindow
 from publishers.protocol.tally import Tally
 from publishers.report import PublishReport
 from tests.publishers.scenario import block_ready, word
@@ -272,3 +272,49 @@ def test_behind_is_obeyed_a_bounded_number_of_times_until_a_block_is_stored() ->
     window.ack(5)
     assert window.behind(6)
     assert window.send() == ["6", "6.", "7", "7."]
+
+
+# --- late answers ------------------------------------------------------------
+
+
+def offers_of(*numbers: int, count_max: int = 10) -> Offers:
+    offers = Offers(count_max)
+    for number in numbers:
+        offers.sent(number)
+    return offers
+
+
+def test_an_answer_forgets_its_header_and_those_before() -> None:
+    offers = offers_of(5, 6, 7)
+    assert offers.answered(lambda number: number == 6) is True
+    assert len(offers) == 1
+    assert offers.answered(lambda number: number == 6) is None
+
+
+def test_an_answer_to_a_header_from_before_is_late() -> None:
+    offers = offers_of(5, 6)
+    offers.sent_back()
+    offers.sent(5)
+    offers.sent(6)
+    assert offers.answered(lambda number: number == 6) is False
+    assert offers.answered(lambda number: number == 6) is True
+
+
+def test_a_new_stream_forgets_everything() -> None:
+    offers = offers_of(5)
+    offers.sent_back()
+    offers.clear()
+    offers.sent(5)
+    assert offers.answered(lambda number: number == 5) is True
+
+
+def test_acknowledged_headers_are_forgotten() -> None:
+    offers = offers_of(5, 6, 7)
+    offers.drop_through(6)
+    assert len(offers) == 1
+
+
+def test_beyond_the_limit_the_oldest_is_forgotten() -> None:
+    offers = offers_of(5, 6, 7, count_max=2)
+    assert offers.answered(lambda number: number == 5) is None
+    assert len(offers) == 2
