@@ -558,7 +558,7 @@ async def _cancel(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*awaitables, return_exceptions=True)
 
 
-# --- between the machine and the wire ------------------------------------------------------------------
+# --- between the machine and the wire -----------------------------------------------------------------------
 
 _END_CODES: Final = {int(code): code for code in EndCode}
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+import shlex
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
 
 import click
 from rich.console import Console
@@ -14,28 +19,29 @@ from rich.console import Console
 from gateway.commands.finite_range import FiniteRange
 from gateway.commands.named_path import NamedPath
 from gateway.commands.tls_options import tls_options
+from gateway.ignored_signals import unless_ignored
 from gateway.logs import one_line
 from gateway.transport.channels import ClientTls
 from publishers.blocks.signing_key import KeyPlace
 from publishers.commands.publish_display import Display, report_json, report_lines, report_table
 from publishers.errors import OptionError
 from publishers.job.checkpoint import FollowCheckpoint
-from publishers.job.interrupts import Interrupts
 from publishers.job.job import JobReport, publish
 from publishers.limits import PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NUMBER_MAX, NumberRange
 from publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from publishers.spark.folders import folder_of
 from publishers.spark.gateway_options import gateways_of
-from publishers.spark.session import build_session, is_local, leave_signals_to_python
+from publishers.spark.session import build_session, is_local, is_submitted, leave_signals_to_python
 from publishers.spark.sink_options import SPARK_OPTIONS, SinkOptions
 from publishers.spark.source_names import SourceName, parse_sources
-from publishers.spark.submission import command_line, program_words
 
-__all__ = ["command"]
+__all__ = ["Interrupts", "command", "command_line", "program_words"]
 
 STATUS_INTERRUPTED = 130
 _WORDS = "publishers.commands.publish.words"
+_OWN_WORDS: Final = ("sluice", "publish")
+_SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 _NAMED_APART = frozenset(("gateways", "publisher_id"))
 _SET_BY_US = frozenset(("coordinator", "report_path", "first_block"))
 _NOT_OF_SOURCES = {
@@ -473,3 +479,114 @@ def _print(report: JobReport) -> None:
         return
     for line in report_lines(report):
         click.echo(line)
+
+
+# --- signals, and the command that goes on ------------------------------------------------------------------
+
+
+class Interrupts:
+    """Ctrl-C, SIGTERM and SIGHUP for a command that has something to finish: the first asks, the second ends.
+
+        with Interrupts() as interrupts:
+            prepare()                          each signal raises KeyboardInterrupt, at once
+            with interrupts.graceful():
+                run(stop=interrupts.asked)     the first sets the event; the second raises KeyboardInterrupt
+
+    SIGHUP comes when the terminal is closed, from the kernel and from the shell, so only the first counts.
+    Where it is ignored, as under nohup, it stays so. Outside the main thread nothing is handled.
+    """
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        """Set by the first signal in a graceful part."""
+        self.is_raised = False
+        """A signal has raised KeyboardInterrupt, whatever became of that on its way up."""
+        self._is_graceful = False
+        self._has_hung_up = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Take the signals."""
+        self.claim()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        """Give them back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def claim(self) -> None:
+        """Take the signals, again if need be: PySpark puts a handler of its own in the place of SIGINT's."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP)):
+            before = signal.signal(number, self._handle)
+            self._before.setdefault(number, before)
+
+    @contextmanager
+    def graceful(self) -> Iterator[threading.Event]:
+        """Let the first signal set the event that is given."""
+        self.claim()
+        self._is_graceful = True
+        try:
+            yield self.asked
+        finally:
+            self._is_graceful = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            if self._has_hung_up:
+                return
+            self._has_hung_up = True
+        if self._is_graceful and not self.asked.is_set():
+            self.asked.set()
+            return
+        self.is_raised = True
+        raise KeyboardInterrupt
+
+
+def program_words(environment: Mapping[str, str], parent: Path | None = None) -> list[str]:
+    """Return the words before those of the command itself: its own name, or those of spark-submit.
+
+    spark-submit starts a JVM, which starts Python: the JVM is the parent, and its command line has the words
+    that spark-submit was given.
+
+    Args:
+        environment: of this process.
+        parent: the parent's folder in /proc.
+    """
+    if not is_submitted(environment):
+        return list(_OWN_WORDS)
+    parent = parent or Path(f"/proc/{os.getppid()}")
+    try:
+        words = (parent / "cmdline").read_text().rstrip("\0").split("\0")
+    except OSError:
+        words = []
+    if _SUBMIT_CLASS not in words:
+        return ["spark-submit", "…", "sluice_publish.py"]
+    rest = words[words.index(_SUBMIT_CLASS) + 1 :]
+    script = next((at for at, word in enumerate(rest) if word.endswith(".py")), len(rest) - 1)
+    return ["spark-submit", *rest[: script + 1]]
+
+
+def command_line(program: Sequence[str], words: Sequence[str], first_block: int | None) -> str:
+    """Write the command that goes on.
+
+    Args:
+        program: the words before `words`.
+        words: as they were given.
+        first_block: takes the place of `--from`; None: it stays.
+    """
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if first_block is not None and word == "--from":
+            next(rest, None)
+        elif first_block is None or not word.startswith("--from="):
+            kept.append(word)
+    if first_block is not None:
+        kept += ["--from", str(first_block)]
+    return shlex.join([*program, *kept])

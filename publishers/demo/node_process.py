@@ -1,7 +1,11 @@
 """A node as a process of its own: start `sluice serve` on free ports, ask it, stop it.
 
-For the demo, for tests that kill nodes, and for benchmarks. The node logs as JSON to a file, which is also
-how its addresses are learned.
+For the demo, for tests that kill nodes, and for benchmarks. The node logs as JSON to a file, which also tells
+its addresses. `python -m publishers.demo.node_process serve …` is a bound node, one that ends with its
+starter, however that ends:
+
+    starter                 node
+    end of a pipe   ──►     end of standard input, which is SIGTERM
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -29,6 +34,7 @@ _LOOK_SECONDS: Final = 0.02
 _WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The node is on this machine: `http_proxy` is for others."""
 _LOG_LINES_SHOWN: Final = 3
+_STANDARD_INPUT: Final = 0
 
 
 class NodeNotStarted(PublisherError):
@@ -71,7 +77,7 @@ class NodeProcess:
         is_bound: bool = False,
     ) -> None:
         if is_bound:
-            module = "publishers.demo.bound_node"
+            module = __name__
         self.data_dir = data_dir
         self.log_path = log_path
         words = ["serve", "--data-dir", str(data_dir), "--log-format", "json"]
@@ -205,3 +211,20 @@ def _started_entry(log: IO[str]) -> dict[str, str] | None:
             return entry
     log.seek(place)  # what is there of a line that is still being written comes again
     return None
+
+
+# --- in the node's own process ------------------------------------------------------------------------------
+
+
+def _end_with_standard_input() -> None:
+    """Wait for the end of standard input, on which nothing ever comes, and stop the node in order."""
+    while os.read(_STANDARD_INPUT, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":  # of a bound node: its standard input is a pipe, which ends with whoever holds it
+    from gateway.commands.start import main
+
+    threading.Thread(target=_end_with_standard_input, name="pipe", daemon=True).start()
+    sys.exit(main())

@@ -22,17 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.transport.channels import ClientTls
+import grpc
+
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.services.node_service import held_of
+from gateway.transport.channels import ClientTls, open_blocking_channel, refused_headers
 from publishers import limits
 from publishers.blocks.signing_key import KeyPlace
-from publishers.client.status import GatewayStatus
 from publishers.coordination.coordinator import Coordinator
 from publishers.job.checkpoint import FollowCheckpoint
 from publishers.job_report import JobFailure, JobProgress, JobReport
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport, safe_through_of
 from publishers.report_totals import by_publisher
-from publishers.spark.active_session import active_session
 from publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,
@@ -42,16 +44,17 @@ from publishers.spark.chain_sources import (
 )
 from publishers.spark.failures import is_passing, reason_in
 from publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
-from publishers.spark.slots import turn_seconds_for
+from publishers.spark.session import active_session, turn_seconds_for
 from publishers.spark.source_names import SourceName, parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JobFailure", "JobProgress", "JobReport", "publish"]
+__all__ = ["GatewayStatus", "JobFailure", "JobProgress", "JobReport", "publish"]
 
 _logger = logging.getLogger(__name__)
 
+_STATUS_TIMEOUT_SECONDS: Final = 1.0
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
 _LOCAL_HOST: Final = "127.0.0.1"
@@ -447,3 +450,56 @@ def _read_reports(folder: Path, name: str) -> list[PublishReport]:
     from publishers.spark.block_sink import read_reports
 
     return read_reports(folder, name)
+
+
+# --- the gateways' status -----------------------------------------------------------------------------------
+
+
+class GatewayStatus:
+    """The last block of the first gateway that answers.
+
+    Args:
+        gateways: `host:port` each, in the order in which they are asked.
+        tls: None: connect without.
+    """
+
+    def __init__(self, gateways: Sequence[str], tls: ClientTls | None = None) -> None:
+        self._gateways = tuple(gateways)
+        self._tls = tls
+        self._channels = [open_blocking_channel(address, tls) for address in gateways]
+
+    def __enter__(self) -> GatewayStatus:
+        """Return self."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connections."""
+        for channel in self._channels:
+            channel.close()
+
+    def ask(self) -> tuple[int | None, bool]:
+        """Ask all gateways at once, and believe the first of them, in their order, that answers.
+
+        Returns:
+            Its last block, None if it has none; and whether one answered.
+        """
+        calls = [
+            node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus.future(
+                node_pb2.ServerStatusRequest(), timeout=_STATUS_TIMEOUT_SECONDS
+            )
+            for channel in self._channels
+        ]
+        try:
+            for at, call in enumerate(calls):
+                try:
+                    _, last = held_of(call.result())
+                except grpc.RpcError as error:
+                    if refused_headers(self._gateways[at], error):  # it answers the next time
+                        self._channels[at].close()
+                        self._channels[at] = open_blocking_channel(self._gateways[at], self._tls)
+                    continue
+                return last, True
+            return None, False
+        finally:
+            for call in calls:
+                call.cancel()

@@ -255,7 +255,7 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
 }
 
 
-# --- for the documents -----------------------------------------------------------------------------------
+# --- for the documents --------------------------------------------------------------------------------------
 
 ADVICE: Final[dict[MachineStep, tuple[str, str]]] = {
     MachineStep.COUNT_SAFE: (

@@ -84,10 +84,10 @@ def __getattr__(name: str) -> Any:
 
 def register(spark: SparkSession) -> None:
     """Make the data sources known to a session; again is harmless."""
-    from publishers.spark.active_session import active_session
     from publishers.spark.block_files import BlockFilesDataSource
     from publishers.spark.block_stream import BlockStreamDataSource
     from publishers.spark.data_stream import DataStreamDataSource
+    from publishers.spark.session import active_session
 
     with active_session(spark), _environment_for_many_queries(spark):
         for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):

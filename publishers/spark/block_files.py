@@ -57,8 +57,7 @@ from publishers.limits import (
     PARTITIONS_MAX,
 )
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
-from publishers.spark.batches import row_batches
-from publishers.spark.block_rows import root_row
+from publishers.spark.batches import root_row, row_batches
 from publishers.spark.folders import BlockFolders, folder_of
 from publishers.spark.number_stream import NumberStreamReader
 from publishers.spark.options import block_bounds, check_known, flag, one_of, whole_number

@@ -1,31 +1,139 @@
-"""The Spark source and sink `blockstream`: the blocks of gateways.
+"""The Spark source and sink `blockstream`: the blocks of gateways; batch and streaming.
 
     blocks.write.format("blockstream").option("gateways", "a:40840,b:40840").mode("append").save()
     blocks.writeStream.format("blockstream").option("gateways", …).option("checkpointLocation", …).start()
     spark.read.format("blockstream").option("gateways", "a:40840,b:40840").load()
     spark.readStream.format("blockstream").option("gateways", "a:40840,b:40840").load()
 
-Writing publishes: block_sink.py says what it promises, sink_options.py has the options. Reading subscribes:
-block_subscription.py.
-Source: docs/spark.md.
+Writing publishes: block_sink.py says what it promises, sink_options.py has its options. Reading subscribes to
+committed blocks, with these options:
+
+    option            meaning                                                          default
+    gateways, tls…,   see gateway_options.py; the other gateways take over when one    gateways needed
+    max_message_bytes fails
+    from              the first block: a number, `first` or `latest` (streaming:       first
+                      only blocks after the last one there is)
+    to                the last block                                                   the last there is
+    partitions        parts that are read in parallel, each a subscription             1; batch: processors
+    blocks_per_batch  streaming: blocks in one batch at most                           1000
+    deadline_seconds  fail after so long without a block that is there                 60
+
+The streaming offset is a block number. What `latest` is, is asked once, when a query begins; where a
+gateway has no block then, every block comes after it.
+Source: docs/spark.md; docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from gateway.transport.channels import ClientTls
+from publishers import limits
 from publishers.errors import OptionError
+from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
+from publishers.sources.block_gateways import BlockGateways, HeldRange
+from publishers.spark.batches import row_batches
 from publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter, make_report_folder
-from publishers.spark.block_subscription import (
-    BlockStreamReader,
-    SubscriptionOptions,
-    SubscriptionReader,
+from publishers.spark.gateway_options import (
+    GATEWAY_OPTIONS,
+    gateway_tls,
+    gateways_of,
+    message_bytes_of,
+    rotated,
 )
-from publishers.spark.schema import BLOCK_COLUMNS, check_schema, columns_of, spark_schema
+from publishers.spark.number_stream import NumberStreamReader
+from publishers.spark.options import check_known, positive, whole_number
+from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, ITEMS, check_schema, columns_of, spark_schema
 from publishers.spark.sink_options import SinkOptions
 
-__all__ = ["BlockStreamDataSource"]
+__all__ = [
+    "BlockRange",
+    "BlockStreamDataSource",
+    "BlockStreamReader",
+    "SubscriptionOptions",
+    "SubscriptionReader",
+]
+
+_KNOWN: Final = GATEWAY_OPTIONS | {
+    *("from", "to", "partitions", "blocks_per_batch", "deadline_seconds", "path"),
+}
+FIRST, LATEST = "first", "latest"
+
+
+@dataclass(frozen=True)
+class SubscriptionOptions:
+    """The options, read and checked."""
+
+    gateways: tuple[str, ...]
+    tls: ClientTls | None
+    message_bytes: int
+    """The longest message that is taken from them."""
+    begin: int | str
+    """A block number, `first` or `latest`."""
+    last_block: int | None
+    partition_count: int | None
+    blocks_per_batch: int
+    deadline_seconds: float
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
+        """Read what Spark was given.
+
+        Raises:
+            OptionError: naming the option, what it was, and what it may be.
+        """
+        check_known(options, _KNOWN)
+        begin: int | str = options.get("from", FIRST).strip().lower()
+        if begin not in (FIRST, LATEST):
+            begin = whole_number(options, "from", 0, 0, NUMBER_MAX - 1)
+        least = begin if isinstance(begin, int) else 0
+        return cls(
+            gateways=rotated(gateways_of(options), 0),
+            tls=gateway_tls(options),
+            message_bytes=message_bytes_of(options),
+            begin=begin,
+            last_block=whole_number(options, "to", 0, least, NUMBER_MAX - 1) if "to" in options else None,
+            partition_count=whole_number(options, "partitions", 1, 1, limits.SUBSCRIPTIONS_MAX)
+            if "partitions" in options
+            else None,
+            blocks_per_batch=whole_number(
+                options, "blocks_per_batch", limits.BLOCKS_PER_BATCH_DEFAULT, 1, NUMBER_MAX
+            ),
+            deadline_seconds=positive(options, "deadline_seconds", "seconds")
+            or limits.SOURCE_DEADLINE_SECONDS_DEFAULT,
+        )
+
+    def connect(self) -> BlockGateways:
+        """Make what reads."""
+        return BlockGateways(
+            self.gateways,
+            self.tls,
+            deadline_seconds=self.deadline_seconds,
+            message_bytes_max=self.message_bytes,
+        )
+
+    def held(self) -> HeldRange:
+        """Ask what the gateways hold.
+
+        Raises:
+            SourceUnreachable: no gateway answers.
+        """
+        return self.connect().held_surely()
+
+
+@dataclass
+class BlockRange(InputPartition):
+    """One partition: blocks `first` to `end` - 1."""
+
+    first: int
+    end: int
 
 
 class BlockStreamDataSource(DataSource):
@@ -70,3 +178,114 @@ class BlockStreamDataSource(DataSource):
         if options.report_path is not None:
             make_report_folder(options.report_path)
         return options
+
+
+class BlockStreamReader(DataSourceReader):
+    """Reads what gateways hold now.
+
+    Args:
+        options: of the source.
+        columns: that are wanted.
+    """
+
+    def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
+        self._options = options
+        self._columns = dict(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut what is held into ranges.
+
+        Raises:
+            SourceUnreachable: no gateway answers.
+        """
+        held = self._options.held()
+        begin, last = self._options.begin, self._options.last_block
+        numbers = NumberRange()
+        if isinstance(begin, int):
+            numbers = numbers.narrowed(begin)
+        elif held.first is not None:
+            numbers = numbers.narrowed(held.first if begin == FIRST else (held.last or 0) + 1)
+        if last is None:
+            last = -1 if held.last is None else held.last
+        end = numbers.narrowed(end=last + 1).end
+        assert end is not None
+        parts = cut_evenly(numbers.first, end, self._options.partition_count or os.cpu_count() or 1)
+        # Spark reads a partition of its own making when there is none.
+        return [BlockRange(*part) for part in parts] or [BlockRange(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches."""
+        return _batches(self._options, self._columns, partition)
+
+
+class SubscriptionReader(NumberStreamReader):
+    """Follows gateways.
+
+    Args:
+        options: of the source.
+        columns: that are wanted.
+    """
+
+    def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
+        super().__init__(options.blocks_per_batch)
+        self._options = options
+        self._columns = dict(columns)
+        self._promised_end = 0
+        """What `available_end` has said: it stays so when the gateways go away before it is read."""
+
+    def first_number(self) -> int | None:
+        """Give the block that a new query begins with; None: the gateway has none yet.
+
+        Raises:
+            SourceUnreachable: nobody said within the deadline which block is the latest.
+        """
+        if self._options.begin != LATEST:
+            return self.first_arrival()
+        # Nobody answering is not an empty gateway: the query would begin with the first block of the chain.
+        held = self._options.connect().held_in_time("the latest block")
+        return None if held.last is None else held.last + 1
+
+    def first_arrival(self) -> int | None:
+        """Give the first block that is wanted of those that are there; None while nobody says which it is."""
+        if isinstance(self._options.begin, int):
+            return self._options.begin
+        held = self._options.connect().held()
+        return None if held is None else held.first
+
+    def end_number(self, following: int) -> int:
+        """Ask how far the chain is; nothing new when nobody answers."""
+        return max(following, self._promised_end, self._end_in(self._options.connect().held()))
+
+    def available_end(self) -> int:
+        """Ask how far the chain is.
+
+        Raises:
+            SourceUnreachable: nobody answers.
+        """
+        self._promised_end = self._end_in(self._options.held())
+        return self._promised_end
+
+    def cut(self, first: int, end: int) -> Sequence[InputPartition]:
+        """Cut a range of blocks; each part is a subscription of its own."""
+        return [BlockRange(*part) for part in cut_evenly(first, end, self._options.partition_count or 1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches."""
+        return _batches(self._options, self._columns, partition)
+
+    def _end_in(self, held: HeldRange | None) -> int:
+        if held is None or held.last is None:
+            return 0
+        last = held.last if self._options.last_block is None else min(held.last, self._options.last_block)
+        return last + 1
+
+
+def _batches(
+    options: SubscriptionOptions, columns: Mapping[str, pa.DataType], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, BlockRange)
+    if partition.end <= partition.first:
+        return
+    blocks = options.connect().blocks(partition.first, partition.end - 1)
+    rows = ({BLOCK_NUMBER: block.number, ITEMS: block.items} for block in blocks)
+    yield from row_batches(rows, columns)

@@ -79,7 +79,7 @@ def check_options(source: SourceName) -> None:
         OptionError: there is no such option, or it cannot be that.
     """
     from publishers.spark.block_files import FileOptions
-    from publishers.spark.block_subscription import SubscriptionOptions
+    from publishers.spark.block_stream import SubscriptionOptions
     from publishers.spark.data_stream import StreamOptions
 
     given = {name.lower(): value for name, value in source.options.items()}  # as Spark takes them
@@ -226,7 +226,7 @@ def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
 
 
 def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    from publishers.spark.block_subscription import SubscriptionOptions
+    from publishers.spark.block_stream import SubscriptionOptions
 
     options = {"gateways": source.location, **source.options}
     held = SubscriptionOptions.parse(options).connect().held_surely(f"what {source} holds")

@@ -14,7 +14,7 @@ from typing import Final
 __all__ = ["is_passing", "known_failure", "reason_in"]
 
 _OUR_ERROR: Final = re.compile(
-    r"^(?:publishers|gateway|datastream)\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE
+    r"^(?:publishers|gateway|datastream)[\w.]*\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE
 )
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<error>\S.*)")
 # What has nothing to do with the job, and need not be there the next time.

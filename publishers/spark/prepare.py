@@ -28,8 +28,7 @@ from publishers.blocks.linking import ChainStart, Linker, LinkPath, Links, open_
 from publishers.blocks.signing_key import KeyPlace
 from publishers.errors import PrepareError
 from publishers.limits import ARROW_BATCH_HASHES
-from publishers.spark.batches import row_batches
-from publishers.spark.block_rows import root_row, rows_in
+from publishers.spark.batches import root_row, row_batches, rows_in
 from publishers.spark.options import check_root_layout
 from publishers.spark.schema import (
     ALL_BLOCKS,

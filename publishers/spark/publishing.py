@@ -29,14 +29,13 @@ from publishers.errors import FrameError, SparkJobFailed
 from publishers.report import PublishReport, safe_through_of
 from publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
 from publishers.spark import register
-from publishers.spark.active_session import active_session
 from publishers.spark.block_sink import read_reports
 from publishers.spark.failures import reason_in
 from publishers.spark.folders import folder_of
 from publishers.spark.options import whole_argument
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
+from publishers.spark.session import active_session, turn_seconds_for
 from publishers.spark.sink_options import SinkOptions
-from publishers.spark.slots import turn_seconds_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

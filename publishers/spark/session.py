@@ -25,21 +25,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.ignored_signals import unless_ignored
 from publishers.errors import SparkUnavailable
-from publishers.limits import ARROW_BATCH_BYTES, ARROW_BATCH_ROWS, JAVA_VERSION_MIN, JVM_STARTS_MAX
+from publishers.limits import (
+    ARROW_BATCH_BYTES,
+    ARROW_BATCH_ROWS,
+    JAVA_VERSION_MIN,
+    JVM_STARTS_MAX,
+    TURN_SECONDS_CROWDED,
+    TURN_SECONDS_DEFAULT,
+)
 from publishers.spark import preflight
 from publishers.spark.failures import known_failure
-from publishers.spark.submission import is_submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "active_session",
     "build_session",
     "failures_allowed",
     "is_local",
+    "is_submitted",
     "java_version",
     "leave_signals_to_python",
     "require_java",
+    "turn_seconds",
+    "turn_seconds_for",
     "with_slots",
 ]
 
@@ -52,6 +62,7 @@ _STACK_FRAME: Final = re.compile(r"\s*at [\w.$]+\(|\s*\.\.\. \d+ more")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
 _TASK_FAILURES: Final = 4
+_GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 _LOG_TAIL_LINES: Final = 200
 _LOG_SHOWN_LINES: Final = 5
 _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
@@ -172,6 +183,11 @@ def is_local(master: str | None) -> bool:
     if master is None:
         return not is_submitted(os.environ)
     return _LOCAL_MASTER.fullmatch(master.strip()) is not None
+
+
+def is_submitted(environment: Mapping[str, str]) -> bool:
+    """Whether spark-submit started this process: its JVM is there already."""
+    return _GATEWAY_PORT in environment
 
 
 def build_session(
@@ -423,3 +439,64 @@ def _tail(path: Path) -> list[str]:
     except OSError:
         return []
     return [line.strip() for line in lines if line.strip()][-_LOG_TAIL_LINES:]
+
+
+@contextmanager
+def active_session(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread, and afterwards the one that was, or none.
+
+    Spark finds data sources that were registered from Python through the active session of the thread, not
+    through the session that a DataFrame is of. A thread of Python has none in the JVM, and the first session
+    of a program stays active when the program works with a second one. There is no public call for it.
+    """
+    # Spark Connect's session has no JVM here; its server looks at no thread of ours.
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    session_class = spark._get_j_spark_session_class(jvm)
+    before = session_class.getActiveSession()
+    session_class.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            session_class.setActiveSession(before.get())
+        else:
+            session_class.clearActiveSession()
+
+
+def turn_seconds(part_count: int, slot_count: int, failures_max: int) -> float:
+    """Decide how long a part of a chain waits for its turn without any progress of the gateways.
+
+        slots     parts     a failed task is
+        enough    any       tried again at once, in the slot that it had                   600 s
+        too few   any       not tried again: the job fails, and the waiting ones with it   600 s
+        too few   any       tried again when a slot is free, but those that wait for it     60 s
+                            have them all, and go on only when it has gone on
+
+    Args:
+        part_count: parts that are published at once, each a task.
+        slot_count: tasks that can run at once.
+        failures_max: of one task, with which the job fails.
+    """
+    is_crowded = part_count > slot_count and failures_max > 1
+    return TURN_SECONDS_CROWDED if is_crowded else TURN_SECONDS_DEFAULT
+
+
+def turn_seconds_for(spark: SparkSession, part_count: int) -> float:
+    """Decide it for a session.
+
+    A cluster that grows with its tasks gives a failed one a slot; a session over Spark Connect does not say
+    what it has.
+    """
+    try:
+        context = spark.sparkContext
+    except Exception:  # Connect has an error of its own for it, which only exists where Connect is installed
+        return TURN_SECONDS_DEFAULT
+    settings = context.getConf()
+    if settings.get("spark.dynamicAllocation.enabled") == "true":
+        return TURN_SECONDS_DEFAULT
+    cpus = int(settings.get("spark.task.cpus") or 1)
+    failures_max = failures_allowed(str(context.master), settings.get("spark.task.maxFailures"))
+    return turn_seconds(part_count, context.defaultParallelism // cpus, failures_max)

@@ -11,7 +11,7 @@ deadline_seconds   give up after so long without a block becoming safe; while a 
                    partition waits for its turn, without a gateway that answers
 reset_interval_seconds  leave the stream in good order after so long, between       never
                    blocks, and go on at the next gateway at once
-turn_seconds       give up waiting for the blocks before this partition after so     600; slots.py
+turn_seconds       give up waiting for the blocks before this partition after so     600; session.py
                    long in which gateways answer and make no progress
 answer_seconds     leave a gateway that is silent for so long                       60
 set_bytes          size of an item set in a message                                 65536

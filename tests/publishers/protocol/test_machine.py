@@ -34,7 +34,7 @@ from publishers.protocol.messages import (
 )
 from tests.publishers.scenario import Publisher, block_ready, word
 
-# --- every state and every event ------------------------------------------------------------------------
+# --- every state and every event ----------------------------------------------------------------------------
 
 
 def resting() -> Publisher:
@@ -235,7 +235,7 @@ def test_every_state_and_event(state: MachineState, name: str) -> None:
         assert (publisher.state, words) == expected
 
 
-# --- the base protocol -----------------------------------------------------------------------------------
+# --- the base protocol --------------------------------------------------------------------------------------
 
 
 def test_nothing_is_opened_before_the_first_block() -> None:
@@ -308,7 +308,7 @@ def test_a_broken_source_is_told_to_the_gateway() -> None:
     assert publisher.report.failure == "2.blk: truncated"
 
 
-# --- the race ---------------------------------------------------------------------------------------------
+# --- the race -----------------------------------------------------------------------------------------------
 
 
 def test_a_skipped_block_is_not_sent_further_but_kept() -> None:
@@ -404,7 +404,7 @@ def test_the_example_of_alice_bob_and_carol_as_carol_sees_it() -> None:
     assert (report.won, report.skipped, report.acknowledged, report.resent) == (1, 3, 3, 1)
 
 
-# --- behind and duplicate ----------------------------------------------------------------------------------
+# --- behind and duplicate -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("last", "held_first"), [(None, 0), (4, 5), (5, 5)])

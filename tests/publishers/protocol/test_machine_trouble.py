@@ -25,7 +25,7 @@ from publishers.protocol.messages import (
 )
 from tests.publishers.scenario import Publisher
 
-# --- the ends of a stream ----------------------------------------------------------------------------------
+# --- the ends of a stream -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_the_highest_number_that_a_block_can_have_is_believed() -> None:
     assert publisher.report.safe_through == NUMBER_MAX
 
 
-# --- bounds ------------------------------------------------------------------------------------------------
+# --- bounds -------------------------------------------------------------------------------------------------
 
 
 def test_the_window_stops_offers_until_an_acknowledgement() -> None:
@@ -447,7 +447,7 @@ def test_a_gateway_that_ends_the_stream_when_nothing_is_left_is_not_asked_first(
     assert publisher.actions == [ConnectGateway(1, attempt=0)]
 
 
-# --- stopping ----------------------------------------------------------------------------------------------
+# --- stopping -----------------------------------------------------------------------------------------------
 
 
 def test_stopping_finishes_the_block_in_flight_then_resets() -> None:

@@ -274,7 +274,7 @@ def test_behind_is_obeyed_a_bounded_number_of_times_until_a_block_is_stored() ->
     assert window.send() == ["6", "6.", "7", "7."]
 
 
-# --- late answers ------------------------------------------------------------
+# --- late answers -------------------------------------------------------------------------------------------
 
 
 def offers_of(*numbers: int, count_max: int = 10) -> Offers:

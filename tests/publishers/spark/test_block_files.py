@@ -30,8 +30,8 @@ from publishers.blocks.linking import summary_of
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
 from publishers.spark import block_files as block_files_module
+from publishers.spark.batches import root_row
 from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, BlockFilesStreamReader
-from publishers.spark.block_rows import root_row
 from publishers.spark.failures import reason_in
 from publishers.spark.schema import BLOCK_COLUMNS, ROOT_COLUMNS, arrow_schema, spark_schema
 from tests.publishers import field_files
