@@ -4,39 +4,35 @@
     spark.read.format("blockfiles").load(["historic/", "live/**/*.blk.zstd"])
     spark.readStream.format("blockfiles").load("chain/")
 
-    option            meaning                                                             default
-    path              a folder with all below it, a file, an archive or a glob (what      needed
-                      `load` is given); a URL of an object store, too
+    option            meaning                                                  (`FileOptions`: defaults)
+    path              a folder with all below it, a file, an archive or a glob (the argument of `load`);
+                      a URL of an object store, too
     paths             several of them, as a JSON array of texts
-    from              the first block to read                                             the first there is
-    to                the last block to read                                              the last there is
-    partitions        parts of consecutive blocks, about as many bytes each               the processors
-    decode            `blocks`, or `hashes`: a row has the root hash and the links of its  blocks
-                      block, as `root_hashes` gives them, and no items
-    check             `true`: a block that no gateway would take (structure, root hash,    false
-                      links within the partition) is like a damaged file
-    mode              `failfast`: a damaged file is an error; `permissive`: it is a row    failfast
-                      without a block whose column `_corrupt` says why
-    blocks_per_batch  streaming: blocks in one batch at most                              1000
+    from, to          the first and the last block to read
+    partitions        parts of consecutive blocks, about as many bytes each
+    decode            `blocks`, or `hashes`: a row has the root hash and the links of its block, as
+                      `root_hashes` returns them, and no items
+    check             `true`: a block that no gateway would take (structure, root hash, links within the
+                      partition) counts as a damaged file
+    mode              `failfast`: a damaged file is an error; `permissive`: it is a row without a block, whose
+                      column `_corrupt` says why
+    blocks_per_batch  streaming: blocks in one batch at most
 
-A partition holds consecutive blocks in order; members of one archive may be in several, each of which reads
-no more than its own. Batch: a missing number is an error that names it, before
-anything is read. Streaming: a missing number is waited for, and what comes after it waits with it; the offset
-is a block number. A damaged file that was changed a moment ago is being written, and is waited for, too; such
-an archive has no blocks yet.
-What is checked or hashed here need not be in another process: Spark would carry each block
-to it, through the JVM.
+A partition holds consecutive blocks in order. Members of one archive may be in several partitions, each of
+which reads its own members only. In a batch a missing number is an error that names it, before anything is
+read. A stream waits for a missing number, and so for all after it; its offset is a block number. A stream
+also waits for a damaged file that changed a moment ago, since it is being written.
+Checking and hashing here saves a process: Spark would carry each block to it through the JVM.
 Source: docs/spark.md, "Block files".
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -60,7 +56,15 @@ from publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
 from publishers.spark.batches import root_row, row_batches
 from publishers.spark.folders import BlockFolders, folder_of
 from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import block_bounds, check_known, flag, one_of, whole_number
+from publishers.spark.options import (
+    block_bounds,
+    check_known,
+    flag,
+    given,
+    one_of,
+    processor_count,
+    whole_number,
+)
 from publishers.spark.schema import (
     BLOCK_COLUMNS,
     BLOCK_NUMBER,
@@ -85,7 +89,6 @@ _KNOWN: Final = frozenset(
 )
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
-_MODES: Final = ("failfast", "permissive")
 _ALL: Final = NumberRange()
 _BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes, as bytes
 
@@ -95,23 +98,21 @@ class FileOptions:
     """The source's options, read and checked."""
 
     folders: BlockFolders
-    first_block: int | None
-    """Where to begin; None: with the first there is."""
-    last_block: int | None
-    """Where to end; None: with the last there is."""
-    partition_count: int
-    """At most so many partitions."""
-    decode: str
-    """`blocks` or `hashes`."""
-    is_checked: bool
-    """Whether blocks are checked as gateways do, but for their proofs."""
-    is_permissive: bool
-    """Whether a damaged file is a row, not an error."""
-    blocks_per_batch: int
+    first_block: int | None = None
+    """None: begin with the first block there is."""
+    last_block: int | None = None
+    """None: end with the last block there is."""
+    partition_count: int = field(default_factory=processor_count)
+    """At most so many partitions; the default is a processor's each."""
+    decode: str = "blocks"
+    is_checked: bool = False
+    """Whether blocks are checked as gateways do, except for their proofs."""
+    mode: str = "failfast"
+    blocks_per_batch: int = BLOCKS_PER_BATCH_DEFAULT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> FileOptions:
-        """Read what Spark was given.
+        """Read the options that Spark passes.
 
         Raises:
             OptionError: naming the option, what it was, and what it may be.
@@ -122,18 +123,23 @@ class FileOptions:
             folders=BlockFolders(_paths(options)),
             first_block=first,
             last_block=last,
-            partition_count=whole_number(options, "partitions", os.cpu_count() or 1, 1, PARTITIONS_MAX),
-            decode=one_of(options, "decode", "blocks", tuple(_COLUMNS)),
-            is_checked=flag(options, "check"),
-            is_permissive=one_of(options, "mode", "failfast", _MODES) == "permissive",
-            blocks_per_batch=whole_number(
-                options, "blocks_per_batch", BLOCKS_PER_BATCH_DEFAULT, 1, NUMBER_MAX
+            **given(
+                partition_count=whole_number(options, "partitions", 1, PARTITIONS_MAX),
+                decode=one_of(options, "decode", tuple(_COLUMNS)),
+                is_checked=flag(options, "check"),
+                mode=one_of(options, "mode", ("failfast", "permissive")),
+                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
             ),
         )
 
     @property
+    def is_permissive(self) -> bool:
+        """Whether a damaged file is a row, not an error."""
+        return self.mode == "permissive"
+
+    @property
     def numbers(self) -> NumberRange:
-        """The blocks to read, as far as options say."""
+        """The range of blocks that `from` and `to` name."""
         end = None if self.last_block is None else self.last_block + 1
         return NumberRange(self.first_block or 0, end)
 

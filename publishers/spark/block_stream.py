@@ -8,24 +8,24 @@
 Writing publishes: block_sink.py says what it promises, sink_options.py has its options. Reading subscribes to
 committed blocks, with these options:
 
-    option            meaning                                                          default
-    gateways, tls…,   see gateway_options.py; the other gateways take over when one    gateways needed
-    max_message_bytes fails
-    from              the first block: a number, `first` or `latest` (streaming:       first
-                      only blocks after the last one there is)
-    to                the last block                                                   the last there is
-    partitions        parts that are read in parallel, each a subscription             1; batch: processors
-    blocks_per_batch  streaming: blocks in one batch at most                           1000
-    deadline_seconds  fail after so long without a block that is there                 60
+    option            meaning                                                (`SubscriptionOptions`: defaults)
+    gateways, tls…,   see gateway_options.py; when one gateway fails, the next takes over
+    max_message_bytes
+    from              the first block: a number, `first`, or `latest` (streaming: only blocks after the last
+                      one there is)
+    to                the last block
+    partitions        parts that are read in parallel, each a subscription; default: the processors for a
+                      batch, 1 for a stream
+    blocks_per_batch  streaming: blocks in one batch at most
+    deadline_seconds  fail after so long without a block that is there
 
-The streaming offset is a block number. What `latest` is, is asked once, when a query begins; where a
+The streaming offset is a block number. A query asks once, when it begins, which block is the latest; where a
 gateway has no block then, every block comes after it.
 Source: docs/spark.md; docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -49,7 +49,7 @@ from publishers.spark.gateway_options import (
     rotated,
 )
 from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import check_known, positive, whole_number
+from publishers.spark.options import check_known, given, positive, processor_count, whole_number
 from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, ITEMS, check_schema, columns_of, spark_schema
 from publishers.spark.sink_options import SinkOptions
 
@@ -62,7 +62,12 @@ __all__ = [
 ]
 
 _KNOWN: Final = GATEWAY_OPTIONS | {
-    *("from", "to", "partitions", "blocks_per_batch", "deadline_seconds", "path"),
+    "from",
+    "to",
+    "partitions",
+    "blocks_per_batch",
+    "deadline_seconds",
+    "path",
 }
 FIRST, LATEST = "first", "latest"
 
@@ -72,42 +77,41 @@ class SubscriptionOptions:
     """The options, read and checked."""
 
     gateways: tuple[str, ...]
-    tls: ClientTls | None
-    message_bytes: int
-    """The longest message that is taken from them."""
-    begin: int | str
+    tls: ClientTls | None = None
+    """How connections are secured; None: not at all."""
+    message_bytes: int = limits.MESSAGE_BYTES_MAX
+    """The longest message that is taken from a gateway."""
+    begin: int | str = FIRST
     """A block number, `first` or `latest`."""
-    last_block: int | None
-    partition_count: int | None
-    blocks_per_batch: int
-    deadline_seconds: float
+    last_block: int | None = None
+    """None: the last there is; a stream has no end."""
+    partition_count: int | None = None
+    """None: as many as there are processors for a batch, one for a stream."""
+    blocks_per_batch: int = limits.BLOCKS_PER_BATCH_DEFAULT
+    deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
-        """Read what Spark was given.
+        """Read the options that Spark passes.
 
         Raises:
             OptionError: naming the option, what it was, and what it may be.
         """
         check_known(options, _KNOWN)
-        begin: int | str = options.get("from", FIRST).strip().lower()
-        if begin not in (FIRST, LATEST):
-            begin = whole_number(options, "from", 0, 0, NUMBER_MAX - 1)
-        least = begin if isinstance(begin, int) else 0
+        word = options.get("from", "").strip().lower()
+        is_word = word in (FIRST, LATEST)
+        first = None if is_word else whole_number(options, "from", 0, NUMBER_MAX - 1)
         return cls(
             gateways=rotated(gateways_of(options), 0),
             tls=gateway_tls(options),
             message_bytes=message_bytes_of(options),
-            begin=begin,
-            last_block=whole_number(options, "to", 0, least, NUMBER_MAX - 1) if "to" in options else None,
-            partition_count=whole_number(options, "partitions", 1, 1, limits.SUBSCRIPTIONS_MAX)
-            if "partitions" in options
-            else None,
-            blocks_per_batch=whole_number(
-                options, "blocks_per_batch", limits.BLOCKS_PER_BATCH_DEFAULT, 1, NUMBER_MAX
+            **given(
+                begin=word if is_word else first,
+                last_block=whole_number(options, "to", first or 0, NUMBER_MAX - 1),
+                partition_count=whole_number(options, "partitions", 1, limits.SUBSCRIPTIONS_MAX),
+                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
+                deadline_seconds=positive(options, "deadline_seconds", "seconds"),
             ),
-            deadline_seconds=positive(options, "deadline_seconds", "seconds")
-            or limits.SOURCE_DEADLINE_SECONDS_DEFAULT,
         )
 
     def connect(self) -> BlockGateways:
@@ -209,7 +213,7 @@ class BlockStreamReader(DataSourceReader):
             last = -1 if held.last is None else held.last
         end = numbers.narrowed(end=last + 1).end
         assert end is not None
-        parts = cut_evenly(numbers.first, end, self._options.partition_count or os.cpu_count() or 1)
+        parts = cut_evenly(numbers.first, end, self._options.partition_count or processor_count())
         # Spark reads a partition of its own making when there is none.
         return [BlockRange(*part) for part in parts] or [BlockRange(0, 0)]
 

@@ -4,20 +4,20 @@
     spark.read.format("datastream").option("decode", "blocks").load("sluice-data")
     spark.readStream.format("datastream").option("server", "127.0.0.1:6900").load()
 
-    option             meaning                                                            default
-    path               batch: the stream file, or the data folder of a node               needed
-    server             streaming: `host:port` of the TCP side, comma list; the others     needed
-                       take over when the first fails
-    decode             `entries`: entry_number, entry_type, data; `blocks`: block_number,  entries
-                       items; `events`: a column for each field of the typed events
-    generation         with decode=events: `auto`, `network` or `original`                auto
-    partitions         parts that are read in parallel                                     the processors
-    from               streaming: the first entry to read                                 0
-    entries_per_batch  streaming: entries in one batch at most                            100000
-    stream_type        streaming: that the commands name                                  1
-    deadline_seconds   streaming: fail after so long without an entry that is there        60
+    option             meaning                                                     (`StreamOptions`: defaults)
+    path               batch: the stream file, or the data folder of a node
+    server             streaming: `host:port` of the TCP side, comma list; when one server fails, the next
+                       takes over
+    decode             `entries`: entry_number, entry_type, data; `blocks`: block_number, items; `events`: a
+                       column for each field of the typed events
+    generation         with decode=events: `auto`, `network` or `original`
+    partitions         parts that are read in parallel
+    from               streaming: the first entry to read
+    entries_per_batch  streaming: entries in one batch at most
+    stream_type        streaming: the stream type that the commands name
+    deadline_seconds   streaming: fail after so long without an entry that is there
 
-A partition of the file is a run of data pages. With decode=blocks it gives the blocks that begin in it.
+A partition of the file is a run of data pages. With decode=blocks it has the blocks that begin in it.
 The streaming offset is an entry number.
 Source: docs/spark.md; docs/spec/stream-file.md.
 """
@@ -25,9 +25,8 @@ Source: docs/spark.md; docs/spec/stream-file.md.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +48,15 @@ from publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
 from publishers.spark.batches import row_batches
 from publishers.spark.folders import folder_of
 from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import check_known, one_of, positive, required, whole_number
+from publishers.spark.options import (
+    check_known,
+    given,
+    one_of,
+    positive,
+    processor_count,
+    required,
+    whole_number,
+)
 from publishers.spark.page_blocks import block_batches
 from publishers.spark.page_entries import PageEntries, read_page
 from publishers.spark.schema import (
@@ -87,8 +94,15 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
 """The columns of each `decode`."""
 _KNOWN: Final = frozenset(
     (
-        *("path", "server", "decode", "generation", "partitions", "from"),
-        *("entries_per_batch", "stream_type", "deadline_seconds"),
+        "path",
+        "server",
+        "decode",
+        "generation",
+        "partitions",
+        "from",
+        "entries_per_batch",
+        "stream_type",
+        "deadline_seconds",
     )
 )
 
@@ -97,38 +111,35 @@ _KNOWN: Final = frozenset(
 class StreamOptions:
     """The source's options, read and checked."""
 
-    decode: str
+    decode: str = "entries"
     """`entries`, `blocks` or `events`."""
-    generation: Generation | None
-    """None: as the bytes say."""
-    partition_count: int
-    first_entry: int
-    entries_per_batch: int
-    stream_type: int
-    deadline_seconds: float
+    generation: Generation | None = None
+    """None: `auto`, as the bytes say."""
+    partition_count: int = field(default_factory=processor_count)
+    first_entry: int = 0
+    entries_per_batch: int = limits.ENTRIES_PER_BATCH_DEFAULT
+    stream_type: int = 1
+    deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
-        """Read what Spark was given.
+        """Read the options that Spark passes.
 
         Raises:
             OptionError: naming the option, what it was, and what it may be.
         """
         check_known(options, _KNOWN)
-        generation = one_of(options, "generation", "auto", ("auto", *(kind.value for kind in Generation)))
+        generation = one_of(options, "generation", ("auto", *(kind.value for kind in Generation)))
         return cls(
-            decode=one_of(options, "decode", "entries", tuple(COLUMNS)),
-            generation=None if generation == "auto" else Generation(generation),
-            partition_count=whole_number(
-                options, "partitions", os.cpu_count() or 1, 1, limits.PARTITIONS_MAX
-            ),
-            first_entry=whole_number(options, "from", 0, 0, NUMBER_MAX),
-            entries_per_batch=whole_number(
-                options, "entries_per_batch", limits.ENTRIES_PER_BATCH_DEFAULT, 1, NUMBER_MAX
-            ),
-            stream_type=whole_number(options, "stream_type", 1, 0, 2**64 - 1),
-            deadline_seconds=positive(options, "deadline_seconds", "seconds")
-            or limits.SOURCE_DEADLINE_SECONDS_DEFAULT,
+            **given(
+                decode=one_of(options, "decode", tuple(COLUMNS)),
+                generation=None if generation in (None, "auto") else Generation(generation),
+                partition_count=whole_number(options, "partitions", 1, limits.PARTITIONS_MAX),
+                first_entry=whole_number(options, "from", 0, NUMBER_MAX),
+                entries_per_batch=whole_number(options, "entries_per_batch", 1, NUMBER_MAX),
+                stream_type=whole_number(options, "stream_type", 0, 2**64 - 1),
+                deadline_seconds=positive(options, "deadline_seconds", "seconds"),
+            )
         )
 
     @property
