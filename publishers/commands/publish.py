@@ -51,22 +51,22 @@ _NOT_OF_SOURCES = {
     "parquet": frozenset(("path",)),
     "table": frozenset[str](),
 }
-"""What --source, --from and --to say. `from` of a data stream is another thing, the number of an entry."""
+"""Options that --source, --from and --to set. `from` of a data stream is the number of an entry."""
 _NUMBER = click.IntRange(0, NUMBER_MAX - 1)
 _SECONDS = FiniteRange(min=0, min_open=True)
 
 
 class _Command(click.Command):
-    """Remembers the words that it was called with, to say how to go on."""
+    """A command that remembers its words, to say how to go on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as usual."""
+        """Remember the words and parse them."""
         ctx.meta[_WORDS] = list(args)
         return super().parse_args(ctx, args)
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """Read NAME=VALUE, several times."""
+    """Parse NAME=VALUE, several times."""
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -79,7 +79,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 def _parse_gateways(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Check the addresses; those without a priority keep their place in the order."""
+    """Check the addresses; those without a priority keep their place."""
     parts = [part for text in texts for part in text.split(",")]
     try:
         gateways_of({"gateways": ",".join(parts)})
@@ -89,7 +89,7 @@ def _parse_gateways(
 
 
 def _parse_key(context: click.Context, parameter: click.Parameter, text: str | None) -> KeyPlace | None:
-    """Read FILE or env:NAME; the key itself is not read, nor is what was given repeated."""
+    """Parse FILE or env:NAME, without reading the key or repeating what was given."""
     if text is None:
         return None
     variable = text.removeprefix("env:") if text.startswith("env:") else None
@@ -109,7 +109,7 @@ def _parse_checkpoint(context: click.Context, parameter: click.Parameter, text: 
 
 
 def _parse_prefix(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Check a name as the sink will, which takes the blanks at its ends away."""
+    """Check a name as the sink will, which strips it."""
     name = value.strip()
     try:
         SinkOptions.parse({"gateways": "127.0.0.1:1", "publisher_id": name})
@@ -120,7 +120,7 @@ def _parse_prefix(context: click.Context, parameter: click.Parameter, value: str
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is to be done."""
+    """The arguments of the command."""
 
     source: SourceName
     gateways: tuple[str, ...]
@@ -336,7 +336,7 @@ def command(
 
 
 def _check_log(path: Path | None) -> None:
-    """Open the file of --spark-log as the session will, which says less of a failure."""
+    """Open the file of --spark-log as the session will, which explains a failure less well."""
     if path is None:
         return
     try:
@@ -347,9 +347,9 @@ def _check_log(path: Path | None) -> None:
 
 
 def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: bool) -> SourceName:
-    """Read the name of the source and the options of its format.
+    """Parse the name of the source and the options of its format.
 
-    Refused here, and not where it is read: a checkpoint belongs to the first source that it is begun with.
+    A wrong source is refused before the checkpoint, which belongs to its first source for good.
     """
     try:
         source = parse_sources(texts, options)
@@ -370,7 +370,7 @@ def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: boo
 
 
 def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str]:
-    """Join the options of the sink, and check them."""
+    """Join and check the options of the sink."""
     given = {name.lower(): value for name, value in given.items()}  # as Spark takes them
     for name in sorted(given):
         if name in _NAMED_APART or name.startswith("tls"):
@@ -388,7 +388,7 @@ def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str
 
 
 def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
-    """Run it, say what came of it, and give the exit status."""
+    """Run the command, print the result, and return the exit status."""
     with Interrupts() as interrupts, Display(is_quiet=as_json) as display:
         try:
             report = _run(request, interrupts, display)
@@ -397,7 +397,7 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
         except Exception:
             if not interrupts.is_raised:
                 raise
-            report = None  # py4j makes an error of its own of an interrupt that finds it at work
+            report = None  # py4j turns an interrupt into an error of its own
     if report is None:
         said = "interrupted; what was acknowledged is stored" if interrupts.asked.is_set() else "interrupted"
         click.echo(f"sluice: {said}. Go on with:\n{_line(words, None)}", err=True)
@@ -424,7 +424,7 @@ def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobRepo
     if request.checkpoint is None:
         check_before_spark(request.source, request.numbers)
     if request.key is not None and is_local(request.master):
-        request.key.load()  # the workers are here; a wrong key is better said now
+        request.key.load()  # the workers are on this machine: a wrong key can be refused now
     with ExitStack() as cleanup:
         checkpoint = None
         if request.checkpoint is not None:
@@ -455,7 +455,7 @@ def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobRepo
 
 
 def _go_on(request: _Request, report: JobReport, words: list[str]) -> str | None:
-    """Give the command that does what is left; None when nothing is."""
+    """Return the command that does what is left; None: nothing is."""
     if report.is_complete:
         return None
     known = report.safe_through
@@ -464,7 +464,7 @@ def _go_on(request: _Request, report: JobReport, words: list[str]) -> str | None
     if report.last_block is not None and known >= report.last_block:
         return None
     if report.first_block is not None and known < report.first_block:
-        return _line(words, None)  # the node ends before the source begins, which has no block known + 1
+        return _line(words, None)  # the node ends before the source begins
     return _line(words, known + 1)
 
 
@@ -498,28 +498,28 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.asked = threading.Event()
-        """Set by the first signal in a graceful part."""
+        """The event that the first signal in a graceful part sets."""
         self.is_raised = False
-        """A signal has raised KeyboardInterrupt, whatever became of that on its way up."""
+        """Whether a signal has raised KeyboardInterrupt, whatever became of it."""
         self._is_graceful = False
         self._has_hung_up = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        """Take the signals."""
+        """Install the handlers."""
         self.claim()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        """Give them back."""
+        """Restore the handlers that were there."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
     def claim(self) -> None:
-        """Take the signals, again if need be: PySpark puts a handler of its own in the place of SIGINT's."""
+        """Install the handlers, again if need be: PySpark installs its own for SIGINT."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP)):
@@ -528,7 +528,7 @@ class Interrupts:
 
     @contextmanager
     def graceful(self) -> Iterator[threading.Event]:
-        """Let the first signal set the event that is given."""
+        """Let the first signal set the event that is returned."""
         self.claim()
         self._is_graceful = True
         try:
@@ -573,12 +573,12 @@ def program_words(environment: Mapping[str, str], parent: Path | None = None) ->
 
 
 def command_line(program: Sequence[str], words: Sequence[str], first_block: int | None) -> str:
-    """Write the command that goes on.
+    """Return the command that goes on.
 
     Args:
         program: the words before `words`.
         words: as they were given.
-        first_block: takes the place of `--from`; None: it stays.
+        first_block: replaces `--from`; None: that stays.
     """
     kept: list[str] = []
     rest = iter(words)

@@ -38,7 +38,7 @@ _BAD_PROOF_MEANS: Final = (
 
 
 class GatewayChoice:
-    """The list of gateways and the trouble there was."""
+    """The list of gateways, and how much trouble there was."""
 
     def __init__(self, gateway_count: int) -> None:
         """Start at the first gateway.
@@ -49,19 +49,19 @@ class GatewayChoice:
         assert gateway_count >= 1, "a publisher needs a gateway"
         self._gateway_count = gateway_count
         self._gateway = 0
-        self._soon_count = 0  # short waits, since then
-        self._tries = 0  # streams ended or not opened, with backoff, since a block last became safe
+        self._tries = 0  # streams that ended or did not open, with backoff, since a block last became safe
+        self._soon_count = 0  # short waits since then
 
     def progress(self) -> None:
-        """A block became safe: the trouble is over."""
+        """Note that a block became safe: the trouble is over."""
         self._tries = self._soon_count = 0
 
     def first(self) -> ConnectGateway:
-        """Connect with nothing to wait for: at once, where we were last or were told to go."""
+        """Connect at once, to the gateway of the last stream or the one that was aimed at."""
         return ConnectGateway(self._gateway, attempt=0)
 
-    def rest(self, gateway: Gateway) -> None:
-        """Note where the next stream begins, after one that ended when there was nothing left to offer."""
+    def aim(self, gateway: Gateway) -> None:
+        """Note where the next stream begins, after one that ended with nothing left to offer."""
         if gateway is Gateway.NEXT:
             self._gateway = (self._gateway + 1) % self._gateway_count
 
@@ -69,9 +69,9 @@ class GatewayChoice:
         """Connect after a stream that ended.
 
         Returns:
-            `attempt` 0 means at once, k means after the wait before the k-th retry; `is_soon` a short wait.
+            `attempt` 0 means at once, k after the wait before the k-th retry; `is_soon` means a short wait.
         """
-        self.rest(gateway)
+        self.aim(gateway)
         if pace is Pace.AT_ONCE:
             return ConnectGateway(self._gateway, attempt=0)
         if pace is Pace.SOON and self._gateway_count > 1 and self._soon_count < limits.SOON_TRIES_MAX:
@@ -87,7 +87,7 @@ class GatewayChoice:
 
 
 class Refusals:
-    """Counts refusals, and says when to give up."""
+    """The refusals of one publisher, and when they are final."""
 
     def __init__(
         self, tally: Tally, gateway_count: int, bad_proof_retries_max: int, invalid_request_retries_max: int
@@ -97,8 +97,8 @@ class Refusals:
         Args:
             tally: keeps the count for each block.
             gateway_count: how many gateways there are to try.
-            bad_proof_retries_max: times that a block is offered again after BAD_BLOCK_PROOF.
-            invalid_request_retries_max: streams in a row that INVALID_REQUEST may end before the last.
+            bad_proof_retries_max: how often a block is offered again after BAD_BLOCK_PROOF.
+            invalid_request_retries_max: how many streams in a row INVALID_REQUEST may end before it is final.
         """
         self._tally = tally
         self._gateway_count = gateway_count
@@ -108,7 +108,7 @@ class Refusals:
         self._firsts: dict[int, int] = {}
 
     def progress(self) -> None:
-        """A block became safe: what is sent is not invalid."""
+        """Note that a block became safe: requests are valid."""
         self._invalid_streak = self._too_long_streak = 0
 
     def begins_with(self, gateway: int, first: int) -> None:
@@ -121,7 +121,7 @@ class Refusals:
         self._firsts[gateway] = first
 
     def stored_nowhere(self, number: int) -> str | None:
-        """Say that no gateway stores a block, which is final; None where one may, or has yet to tell."""
+        """Return why no gateway stores a block, which is final; None: one may, or has yet to tell."""
         if len(self._firsts) < self._gateway_count or (first := min(self._firsts.values())) <= number:
             return None
         self._tally.stored_from = first
@@ -130,26 +130,26 @@ class Refusals:
         return f"no gateway stores {blocks}: {gateways} begins with block {first}"
 
     def bad_proof(self, number: int) -> str | None:
-        """Count BAD_BLOCK_PROOF for a block; return why it is final, None where it is not."""
+        """Count BAD_BLOCK_PROOF for a block; return why it is final, None if it is not."""
         refused_count = self._tally.refuse(number, EndCode.BAD_BLOCK_PROOF.name)
         if refused_count <= self._bad_proof_retries_max or refused_count < self._gateway_count:
             return None
         return f"block {number} was refused {refused_count} times with BAD_BLOCK_PROOF{_BAD_PROOF_MEANS}"
 
     def too_long(self) -> bool:
-        """Count a stream that ended because a message was too long for the gateway; tell whether it is final.
+        """Count a stream that ended because a message was too long; return whether that is final.
 
-        A second stream to the same gateway hears of the blocks before that message first.
+        It takes two at least: the second stream to a gateway first hears of the blocks before that message.
         """
         self._too_long_streak += 1
         return self._too_long_streak >= max(2, self._gateway_count)
 
     def invalid_request(self, number: int, *, is_held: bool) -> str | None:
-        """Count a stream that INVALID_REQUEST ended; return why it is final, None where it is not.
+        """Count a stream that INVALID_REQUEST ended; return why it is final, None if it is not.
 
         Args:
             number: the block that was sent last.
-            is_held: it is one of ours, so that the refusal is its.
+            is_held: whether this publisher holds it, so that the refusal is about it.
         """
         self._invalid_streak += 1
         if is_held:

@@ -38,7 +38,7 @@ from publishers.blocks.block_check import OfferCheck
 from publishers.client.racing import Racer, race
 from publishers.coordination.coordinator import NO_BATCH
 from publishers.coordination.coordinator_client import CoordinatorClient
-from publishers.coordination.part_order import await_turn
+from publishers.coordination.part_order import await_part_order
 from publishers.errors import BlockOrderError, FrameError, OptionError
 from publishers.report import PublishReport, safe_through_of
 from publishers.report_totals import QueryTotals
@@ -155,7 +155,7 @@ async def _publish(
                 racers = options.racers(name)
                 must_wait = bool(reports) or not is_first
                 if must_wait:
-                    racers = await link.unless_stopped(_await_turns(racers, first, options))
+                    racers = await link.unless_stopped(_await_part_order(racers, first, options))
                 source = runs.run() if is_streaming else runs.strict()
                 if options.blocks_per_second is not None:
                     source = _paced(source, options.blocks_per_second, is_beginning=not must_wait)
@@ -190,10 +190,10 @@ def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
         yield block
 
 
-async def _await_turns(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
+async def _await_part_order(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
     ask = options.asker().held_by
     limits_of_turn = options.turn_seconds, options.deadline_seconds
-    turns = [await_turn(racer.gateways, first_block, ask, *limits_of_turn) for racer in racers]
+    turns = [await_part_order(racer.gateways, first_block, ask, *limits_of_turn) for racer in racers]
     ordered = await asyncio.gather(*turns)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from publishers import limits
-from publishers.coordination.part_order import UNREACHABLE, await_turn, gateway_of_turn
+from publishers.coordination.part_order import UNREACHABLE, await_part_order, gateway_for_part
 from publishers.errors import SourceUnreachable, TurnTimeout
 from publishers.sources.block_gateways import HeldRange
 
@@ -30,8 +30,8 @@ from publishers.sources.block_gateways import HeldRange
 def test_the_turn_comes_when_the_block_before_is_held(
     heads: list[int], patient: int | None, impatient: int | None
 ) -> None:
-    assert gateway_of_turn(heads, 9, is_patient=True) == patient
-    assert gateway_of_turn(heads, 9, is_patient=False) == impatient
+    assert gateway_for_part(heads, 9, is_patient=True) == patient
+    assert gateway_for_part(heads, 9, is_patient=False) == impatient
 
 
 def wait_for_turn(
@@ -47,7 +47,7 @@ def wait_for_turn(
             raise SourceUnreachable("what it holds", None, f"{address}: refused")
         return held
 
-    return asyncio.run(await_turn(("a", "b", "c"), 10, ask, timeout_seconds, deadline_seconds))
+    return asyncio.run(await_part_order(("a", "b", "c"), 10, ask, timeout_seconds, deadline_seconds))
 
 
 def test_a_part_waits_until_the_blocks_before_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

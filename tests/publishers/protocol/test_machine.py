@@ -37,7 +37,7 @@ from tests.publishers.scenario import Publisher, block_ready, word
 # --- every state and every event ----------------------------------------------------------------------------
 
 
-def resting() -> Publisher:
+def idle() -> Publisher:
     return Publisher()
 
 
@@ -91,7 +91,7 @@ def stopped() -> Publisher:
 
 
 BUILDERS: dict[MachineState, Callable[[], Publisher]] = {
-    MachineState.RESTING: resting,
+    MachineState.IDLE: idle,
     MachineState.CONNECTING: connecting,
     MachineState.STREAMING: streaming,
     MachineState.STOPPING: stopping,
@@ -124,14 +124,14 @@ ENDS = [f"end {code.name}" for code in EndCode]
 REFUSED = "refused"
 Expected = tuple[str, list[str]] | str
 EXPECTED: dict[MachineState, dict[str, Expected]] = {
-    MachineState.RESTING: {
+    MachineState.IDLE: {
         "block": ("connecting", ["ConnectGateway"]),
         "source ended": ("done", ["Finish"]),
         "source failed": ("failed", ["Finish"]),
         "connected": REFUSED,
         "disconnected": REFUSED,
         "writable": REFUSED,
-        "clock": ("resting", []),
+        "clock": ("idle", []),
         "stop": ("stopped", ["Finish"]),
         "first": REFUSED,
         **dict.fromkeys(ANSWERS, REFUSED),
@@ -453,7 +453,7 @@ def test_publishing_again_what_is_stored_takes_one_stream() -> None:
         CloseStream("DUPLICATE_BLOCK: the gateway has the block already")
     ]
     assert publisher.lose() == []
-    assert publisher.state == "resting"
+    assert publisher.state == "idle"
     publisher.take(range(10, 1000))
     assert publisher.source_ends() == [Finish(StreamOutcome.DONE)]
     report = publisher.report

@@ -431,7 +431,7 @@ def test_after_a_reset_with_nothing_to_offer_the_next_block_goes_to_the_next_gat
     publisher.ack(5)
     assert publisher.write_all() == ["RESET(5, 5)", "HalfClose"]
     assert publisher.lose() == []
-    assert publisher.state == "resting"
+    assert publisher.state == "idle"
     publisher.take([6])
     assert publisher.actions == [ConnectGateway(1, attempt=0)]
 

@@ -70,9 +70,9 @@ def test_at_once_is_no_trouble() -> None:
 
 def test_after_a_rest_the_next_stream_begins_where_it_was_told_to() -> None:
     route = GatewayChoice(2)
-    route.rest(Gateway.SAME)
+    route.aim(Gateway.SAME)
     assert route.first() == ConnectGateway(0, attempt=0)
-    route.rest(Gateway.NEXT)
+    route.aim(Gateway.NEXT)
     assert route.first() == ConnectGateway(1, attempt=0)
     assert route.after(Gateway.NEXT, Pace.BACKOFF) == ConnectGateway(0, attempt=0)
 

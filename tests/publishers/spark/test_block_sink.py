@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from gateway.blocks.block import Block
 from publishers import limits
 from publishers.coordination.coordinator import Coordinator
-from publishers.coordination.part_order import await_turn
+from publishers.coordination.part_order import await_part_order
 from publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
 from publishers.report import PublishReport
 from publishers.report_totals import QueryTotals
@@ -313,7 +313,7 @@ def test_the_pace_of_a_later_partition_begins_with_its_turn(
     order: list[str] = []
 
     async def waiting(*arguments: Any) -> tuple[str, ...]:
-        gateways = await await_turn(*arguments)
+        gateways = await await_part_order(*arguments)
         order.append("turn")
         return gateways
 
@@ -322,7 +322,7 @@ def test_the_pace_of_a_later_partition_begins_with_its_turn(
         async for block in _paced(blocks, *arguments, **named):
             yield block
 
-    monkeypatch.setattr(block_sink, "await_turn", waiting)
+    monkeypatch.setattr(block_sink, "await_part_order", waiting)
     monkeypatch.setattr(block_sink, "_paced", pacing)
     in_task(monkeypatch, 1)
     store(tmp_path, BLOCKS[:5])
