@@ -28,7 +28,7 @@ _LISTS: Final = pa.list_(pa.binary())
 
 
 class Batcher:
-    """Gathers rows until a batch is full.
+    """Rows gathered until a batch is full.
 
     Args:
         columns: names and Arrow types, in order.
@@ -42,7 +42,7 @@ class Batcher:
         self._size_bytes = 0
 
     def add(self, row: Mapping[str, Any]) -> pa.RecordBatch | None:
-        """Take a row; give a batch when one is full.
+        """Add a row; return a batch if that fills it.
 
         Args:
             row: values by column; those of other columns are dropped, missing ones are null.
@@ -55,7 +55,7 @@ class Batcher:
         return self.flush() if full else None
 
     def flush(self) -> pa.RecordBatch | None:
-        """Give the rows that are left; None when there are none."""
+        """Return the rows that are left as a batch; None: there are none."""
         if not self._values or not self._values[0]:
             return None
         is_large = self._size_bytes >= _LARGE_BYTES
@@ -76,12 +76,12 @@ def row_batches(
     columns: Mapping[str, pa.DataType],
     rows_max: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Make batches of rows.
+    """Yield batches of rows.
 
     Args:
         rows: values by column, as `Batcher.add` takes them.
         columns: names and Arrow types, in order; at least one.
-        rows_max: rows of a batch at most; None: the limit for rows that are blocks.
+        rows_max: rows of a batch at most; None: ARROW_BATCH_ROWS, the limit for blocks.
     """
     batcher = Batcher(columns, limits.ARROW_BATCH_ROWS if rows_max is None else rows_max)
     for row in rows:
@@ -94,10 +94,10 @@ def row_batches(
 
 
 def _joined(values: Sequence[Sequence[bytes]]) -> pa.Array:
-    """Make an array of lists out of exactly the bytes that it needs.
+    """Return an array of lists with exactly the bytes that it needs.
 
-    `pa.array` lets its buffer grow by doubling: several times the memory, and most of the time goes into new
-    pages. For small batches it is the faster one.
+    `pa.array` doubles its buffer as it grows, which takes several times the memory, and most of the time for
+    new pages. It is faster for small batches.
     """
     items = list(itertools.chain.from_iterable(values))
     list_ends = array("i", itertools.accumulate(map(len, values), initial=0))
@@ -118,18 +118,18 @@ def _size_of(value: Any) -> int:
 # --- rows and blocks of batches -----------------------------------------------------------------------------
 
 Refuse = Callable[[int | None, str], PublisherError]
-"""Makes the error for a row: its block number, None where it has none, and what is wrong."""
+"""Makes the error for a row, of its block number (None: it has none) and what is wrong."""
 
 
 def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[str, Any]]:
-    """Give the rows of batches, values by column.
+    """Yield the rows of batches, values by column.
 
     Args:
-        batches: with a column of block numbers; where there is one of items, too, it is checked.
-        refuse: makes what is raised.
+        batches: with a column of block numbers; a column of items is checked, too.
+        refuse: makes the error.
 
     Raises:
-        PublisherError: what `refuse` made: a number or items are null, or a number is below 0.
+        PublisherError: the error of `refuse`: a number or items are null, or a number is below 0.
     """
     for batch in batches:
         names = batch.schema.names
@@ -151,11 +151,11 @@ def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[
 
 
 def blocks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
-    """Give the blocks of batches, row by row; other columns are not looked at.
+    """Yield the blocks of batches, row by row; other columns are not read.
 
     Raises:
         FrameError: a row without a block number.
-        BadBlock: a row whose number is below 0, that has no items, or one that is null.
+        BadBlock: a number is below 0, or a row has no items, or a null among them.
     """
     for row in rows_in((batch.select([BLOCK_NUMBER, ITEMS]) for batch in batches), _refusal):
         yield Block(row[BLOCK_NUMBER], tuple(row[ITEMS]))
@@ -166,7 +166,7 @@ def _refusal(number: int | None, reason: str) -> PublisherError:
 
 
 def root_row(summary: BlockSummary) -> dict[str, Any]:
-    """Give the row of a hashed block: values by column, `ROOT_COLUMNS`."""
+    """Return the row of a hashed block: values by column, `ROOT_COLUMNS`."""
     return {
         BLOCK_NUMBER: summary.number,
         ROOT: summary.root_hash,

@@ -90,7 +90,7 @@ _KNOWN: Final = frozenset(
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
 _ALL: Final = NumberRange()
-_BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes, as bytes
+_BLOCK_BYTES: Final = 16_384  # the cost of a block beside its bytes, as bytes
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class FileOptions:
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
-        """The columns that the source has."""
+        """The columns of the source: names and Arrow types."""
         columns = dict(_COLUMNS[self.decode])
         if self.is_permissive:
             columns[CORRUPT] = pa.string()
@@ -154,40 +154,48 @@ class FileOptions:
 
 @dataclass
 class FileRange(InputPartition):
-    """One partition: where its blocks lie, by number."""
+    """One partition: the places of its blocks, by number."""
 
     places: tuple[BlockPlace, ...]
 
 
 class BlockFilesDataSource(DataSource):
-    """Spark's handle of the source; the module's docstring has the options."""
+    """The data source `blockfiles`; the module's docstring has its options."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the format's name."""
+        """Return `blockfiles`."""
         return "blockfiles"
 
     def schema(self) -> StructType:
-        """Give the columns."""
+        """Return the columns that the options ask for.
+
+        Raises:
+            OptionError: an option is wrong.
+        """
         return spark_schema(FileOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a batch."""
+        """Return the reader of a batch.
+
+        Raises:
+            OptionError, SchemaError: an option is wrong, or the source has no such column.
+        """
         options = FileOptions.parse(self.options)
         return BlockFilesReader(options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> BlockFilesStreamReader:
-        """Make the reader of a stream."""
+        """Return the reader of a stream; it raises as `reader`."""
         options = FileOptions.parse(self.options)
         return BlockFilesStreamReader(options, columns_of(schema, options.columns))
 
 
 class BlockFilesReader(DataSourceReader):
-    """Plans the partitions on the driver and reads them on the workers.
+    """The reader of a batch: plans partitions on the driver, and reads them on the workers.
 
     Args:
         options: of the source.
-        columns: that are wanted. Files are not opened when only their numbers are.
+        columns: the wanted columns; without others than numbers, no file is opened.
     """
 
     def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -196,16 +204,16 @@ class BlockFilesReader(DataSourceReader):
         self._numbers = options.numbers
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the chain into ranges of about as many bytes.
+        """Cut the chain into ranges of about the same size in bytes.
 
         Raises:
-            BlockListError: there are no blocks, two of one number, or a gap in what is to be read.
+            BlockListError: there are no blocks, two of one number, or a gap.
         """
         places = self._options.folders.blocks(self._numbers)
         if places or not self._options.folders.blocks():
             check_no_gaps(self._options.folders.path, places)
         self._check_ends(places)
-        # Spark reads a partition of its own making when there is none.
+        # Without a partition Spark would make one itself.
         return _ranges(self._options, places) or [FileRange(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -213,7 +221,7 @@ class BlockFilesReader(DataSourceReader):
         return _row_batches(self._options, self._columns, partition, is_stream=False)
 
     def _check_ends(self, places: list[BlockPlace]) -> None:
-        """Check that the blocks that `from` and `to` name are there."""
+        """Check that the blocks of `from` and `to` are there."""
         there = {places[0].number, places[-1].number} if places else set()
         for number in (self._options.first_block, self._options.last_block):
             if number is not None and number in self._numbers and number not in there:
@@ -221,11 +229,11 @@ class BlockFilesReader(DataSourceReader):
 
 
 class BlockFilesStreamReader(NumberStreamReader):
-    """Follows a folder: blocks in order of number, as soon as all before them are there.
+    """The reader of a stream: blocks in order of number, as soon as all before them are there.
 
     Args:
         options: of the source.
-        columns: that are wanted.
+        columns: the wanted columns.
     """
 
     def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -234,14 +242,14 @@ class BlockFilesStreamReader(NumberStreamReader):
         self._columns = dict(columns)
 
     def first_number(self) -> int | None:
-        """Give `from`, else the lowest number there is."""
+        """Return `from`, else the lowest number there is."""
         if self._options.first_block is not None:
             return self._options.first_block
         places = self._places()
         return places[0].number if places else None
 
     def end_number(self, following: int) -> int:
-        """Look how far the files go without a gap."""
+        """Return how far the files go without a gap."""
         end = following
         for place in self._places(self._options.numbers.narrowed(following)):
             if place.number == end:
@@ -249,15 +257,15 @@ class BlockFilesStreamReader(NumberStreamReader):
         return end
 
     def available_end(self) -> int:
-        """Give the number after the highest; files of blocks that were read before may be gone."""
+        """Return the number after the highest; files of blocks that were read may be gone."""
         places = self._places()
         return places[-1].number + 1 if places else 0
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range that was complete when its end was looked for.
+        """Cut a range, which was complete when its end was determined.
 
         Raises:
-            BlockListError: a file has gone since; without its block the batch would count as read.
+            BlockListError: a file has gone since; the batch would count as read without its block.
         """
         places, where = self._places(NumberRange(first, end)), self._options.folders.path
         check_no_gaps(where, places)
@@ -267,7 +275,7 @@ class BlockFilesStreamReader(NumberStreamReader):
         return _ranges(self._options, places)
 
     def _places(self, numbers: NumberRange = _ALL) -> list[BlockPlace]:
-        """Look what is there now, while more is being written."""
+        """List the blocks that are there now, while more are being written."""
         return self._options.folders.blocks(numbers, is_growing=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -276,10 +284,10 @@ class BlockFilesStreamReader(NumberStreamReader):
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    """Give the paths that `load` was given: one, or several.
+    """Return the paths that `load` was given: one, or several.
 
     Raises:
-        OptionError: they are no texts.
+        OptionError: `paths` is no JSON array of texts.
     """
     text = options.get("paths")
     if text is None:
@@ -297,11 +305,11 @@ def _ranges(options: FileOptions, places: Sequence[BlockPlace]) -> list[FileRang
     def weight(place: BlockPlace) -> int:
         if place.entry >= 0:
             return _BLOCK_BYTES + place.size_bytes
-        with suppress(OSError):  # what is wrong with it is said where it is read
+        with suppress(OSError):  # reading it will say what is wrong
             return _BLOCK_BYTES + store.state(place.path).size_bytes
         return _BLOCK_BYTES
 
-    # A request for each object of a bucket would take longer than what it is good for.
+    # In a bucket, a request for the size of each object would cost more than it gains.
     weights = [
         _BLOCK_BYTES if options.folders.is_remote and place.entry < 0 else weight(place) for place in places
     ]
@@ -339,11 +347,11 @@ def _rows(
 
 
 def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -> None:
-    """Wait for a file that is being written, until it holds a whole block or is left alone."""
+    """Wait for a file that is being written, until it holds a whole block or no longer changes."""
     give_up_at = time.monotonic() + FILE_WRITE_SECONDS_MAX
     while store.is_being_written(place.path) and time.monotonic() < give_up_at:
         with suppress(BlockFileError, ItemError):
-            # What is cut off between two items can be read all the same; the proofs come last.
+            # A file cut off between two items can be read; a whole one ends with a proof.
             if kind_of(reader.read(place).items[-1]) == ItemKind.BLOCK_PROOF:
                 return
         time.sleep(FILE_LOOK_SECONDS)
@@ -352,7 +360,7 @@ def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -
 def _row(
     options: FileOptions, check: OfferCheck | None, reader: BlockFileReader, place: BlockPlace
 ) -> dict[str, Any]:
-    """Read one block, check or hash it as far as that is wanted, and give its row."""
+    """Read one block, check or hash it as the options say, and return its row."""
     block = reader.read(place)
     try:
         summary = None if check is None else check.check(block)

@@ -1,15 +1,15 @@
-"""What the tasks of the sink `blockstream` do, and what the driver does when they are done.
+"""The sink of `blockstream`: its tasks publish partitions, and the driver gathers their reports.
 
-    rows of a partition ─► decode ─► check ─► (wait for the turn) ─► one or several publishers ─► acknowledged
+    rows of a partition ─► decode ─► check ─► (wait for the part order) ─► publishers ─► acknowledged
                           └── in a thread, up to a quarter of the cache ahead ──┘
 
-A task reports success when every block of its partition is known to be stored. Blocks that are stored already
-are passed over, so a task that Spark runs again, or twice, does no harm. Tasks prepare at once and publish in
-order: the task of a later partition begins to send when the gateways have what is before it.
+A task succeeds when every block of its partition is known to be stored. It passes over blocks that are stored
+already, so a task that Spark runs again, or twice, does no harm. Tasks prepare at once and publish in order:
+the task of a later partition begins to send when the gateways have all blocks before it.
 
 Batch: the blocks of a partition are consecutive; a gap or a repetition is an error that names the numbers.
-Streaming: a block that came before is passed over, and before a gap the task waits until a gateway has the
-missing blocks from somebody else.
+Streaming: a task passes over a block that came before, and before a gap waits until a gateway has the missing
+blocks from somebody else.
 Source: docs/spark.md, "How blocks get out".
 """
 
@@ -69,11 +69,11 @@ _REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, 
 
 @dataclass
 class PartitionPublished(WriterCommitMessage):
-    """What a task tells the driver: its reports, as JSON."""
+    """The message of a task to the driver: its reports, as JSON."""
 
     reports: tuple[str, ...]
     query_id: str | None = None
-    """Spark's name of the streaming query; None: a batch."""
+    """Spark's id of the streaming query; None: a batch."""
 
 
 class _Runs:
@@ -85,19 +85,19 @@ class _Runs:
         self._next_number: int | None = None
 
     async def begin(self) -> int | None:
-        """Give the number of the first block of the next run; None when there is none."""
+        """Return the number of the first block of the next run; None: there is none."""
         if self._pending is None:
             self._pending = await anext(self._blocks, None)
         return None if self._pending is None else self._pending.number
 
     async def strict(self) -> AsyncIterator[Block]:
-        """Give all blocks as they come; who takes them refuses what is out of order."""
+        """Yield all blocks as they come; the client refuses what is out of order."""
         while self._pending is not None:
             yield self._pending
             self._pending = await anext(self._blocks, None)
 
     async def run(self) -> AsyncIterator[Block]:
-        """Give the blocks up to the next gap, without those that came before."""
+        """Yield the blocks up to the next gap, without repetitions."""
         while self._pending is not None:
             number = self._pending.number
             if self._next_number is not None and number > self._next_number:
@@ -117,7 +117,7 @@ def publish_partition(
     Args:
         batches: with at least the columns of blocks.
         options: of the sink.
-        is_streaming: whether gaps are waited for.
+        is_streaming: whether the task waits at a gap.
 
     Returns:
         A report of each publisher and run; none for a partition without rows.
@@ -170,14 +170,16 @@ async def _publish(
 
 
 def _task_name(publisher_id: str, partition: int, attempt: int) -> str:
-    """Name a task's publisher. Nodes know a publisher by its name and take it for one; tasks are several, and
-    so are the attempts of one task that run at once."""
+    """Return the name of a task's publisher.
+
+    Nodes know a publisher by its name. So each task has its own, and each attempt, as two may run at once.
+    """
     name = publisher_id if partition == 0 else f"{publisher_id}-{partition}"
     return name if attempt == 0 else f"{name}-attempt-{attempt}"
 
 
 def _batch_of(context: TaskContext | None) -> int:
-    """Give the number of the streaming batch that a task is of, as Spark tells its tasks."""
+    """Return the number of a task's streaming batch, as Spark tells its tasks."""
     text = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     return NO_BATCH if text is None else int(text)
 
@@ -192,26 +194,28 @@ def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
 
 async def _await_part_order(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
     ask = options.asker().held_by
-    limits_of_turn = options.turn_seconds, options.deadline_seconds
-    turns = [await_part_order(racer.gateways, first_block, ask, *limits_of_turn) for racer in racers]
-    ordered = await asyncio.gather(*turns)
+    waits = [
+        await_part_order(racer.gateways, first_block, ask, options.turn_seconds, options.deadline_seconds)
+        for racer in racers
+    ]
+    ordered = await asyncio.gather(*waits)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
 
 
 async def _paced(
     blocks: AsyncIterator[Block], per_second: float, *, is_beginning: bool
 ) -> AsyncIterator[Block]:
-    """Give each block no sooner than its turn, and up to half a turn later by chance.
+    """Yield each block no sooner than it is due, and up to half an interval later by chance.
 
-    As consensus nodes have a block at almost the same time, and none is always the first. The turns are
-    counted from the first block that is asked for, which a later shard does when it may send. Where the chain
-    begins, the first turn comes when all racing publishers have had time to connect.
+    So do consensus nodes: they have a block at almost the same time, and none is always the first. The times
+    count from the first block that is asked for, which a later shard does when it may send. At the beginning
+    of the chain all racing publishers first have time to connect.
     """
     loop = asyncio.get_running_loop()
     started, count = loop.time() + (limits.PACE_LEAD_SECONDS if is_beginning else 0), 0
     async for block in blocks:
-        turn = (count + random.uniform(0, 0.5)) / per_second
-        await asyncio.sleep(max(0.0, started + turn - loop.time()))
+        due = started + (count + random.uniform(0, 0.5)) / per_second
+        await asyncio.sleep(max(0.0, due - loop.time()))
         count += 1
         yield block
 
@@ -223,8 +227,8 @@ class PreparedBlocks:
     happens in the thread while the event loop publishes. At the limit the thread waits, and Spark with it.
 
     Args:
-        blocks: what is read in the thread. What it raises, the reader gets in its place.
-        size_bytes_max: from here on nothing more is read.
+        blocks: the iterator that the thread reads; the reader gets what it raises.
+        size_bytes_max: bytes of blocks at which the thread reads no more.
     """
 
     def __init__(self, blocks: Iterator[Block], size_bytes_max: int) -> None:
@@ -239,24 +243,24 @@ class PreparedBlocks:
         self._thread = threading.Thread(target=self._run, name="prepare-blocks", daemon=True)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start to read."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no further; what is held is dropped."""
+        """Stop to read, and drop what is held."""
         with self._changed:
             self._is_stopped = True
             self._held.clear()
             self._changed.notify_all()
 
     async def __aiter__(self) -> AsyncIterator[Block]:
-        """Give the blocks in order.
+        """Yield the blocks in order.
 
         Raises:
-            Exception: whatever the iterator raised, after the blocks before it.
+            Exception: what the iterator raised, after the blocks before it.
         """
         while True:
-            # Without a thread as long as there is something: a hop to one takes longer than a small block.
+            # A hop to a thread takes longer than a small block: only to wait.
             block = self._take(wait=False) or await asyncio.to_thread(self._take, wait=True)
             if block is None:
                 if self._error is not None:
@@ -265,7 +269,7 @@ class PreparedBlocks:
             yield block
 
     def _take(self, *, wait: bool) -> Block | None:
-        """Take the next block; with `wait`, nothing means that no more will come."""
+        """Take the next block; with `wait`, None means that no more will come."""
         with self._changed:
             while wait and not self._held and not self._is_over and not self._is_stopped:
                 self._changed.wait()
@@ -296,7 +300,7 @@ class PreparedBlocks:
 
 
 class BlockStreamWriter(DataSourceArrowWriter):
-    """Publishes partitions on the workers, and gathers their reports on the driver."""
+    """The writer of a batch: publishes partitions on the workers, and gathers reports on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         """Take the options."""
@@ -315,12 +319,12 @@ class BlockStreamWriter(DataSourceArrowWriter):
             _write_reports(_report_folder(self._options.report_path), self._options.publisher_id, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say which blocks are stored although the job failed."""
+        """Log which blocks are stored although the job failed."""
         _say_what_is_safe(self._options, _reports_in(messages))
 
 
 class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
-    """The same for the batches of a streaming query; a batch that is run again does no harm."""
+    """The writer of a streaming query's batches; a batch that runs again does no harm."""
 
     def __init__(self, options: SinkOptions) -> None:
         """Take the options."""
@@ -347,15 +351,15 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         _write(_report_file(folder, f"{name}-totals"), totals.to_json())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Say which blocks are stored although the batch failed."""
+        """Log which blocks are stored although the batch failed."""
         _say_what_is_safe(self._options, _reports_in(messages))
 
 
 def make_report_folder(report_path: str) -> None:
-    """Make the folder for reports where it is not there; on the driver, before a block is sent.
+    """Make the folder for reports if it is missing; on the driver, before a block is sent.
 
     Raises:
-        OptionError: it cannot be made, or written to, or is no folder on a disk.
+        OptionError: it cannot be made or written to, or is no folder on a disk.
     """
     folder = _report_folder(report_path)
     try:
@@ -367,10 +371,10 @@ def make_report_folder(report_path: str) -> None:
 
 
 def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
-    """Read what `commit` wrote to `report_path`; nothing when the job did not commit.
+    """Return the reports that `commit` wrote to `report_path`; none if the job did not commit.
 
     Returns:
-        One report per publisher of each partition that had blocks, in no order.
+        A report of each publisher of each partition that had blocks, in no order.
     """
     path = _report_file(folder, publisher_id)
     if not path.exists():
@@ -379,21 +383,21 @@ def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
 
 
 def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTotals:
-    """Read what a streaming query has published so far: what its `commit` wrote to `report_path`.
+    """Return what a streaming query has published so far, from the folder `report_path`.
 
     Args:
         report_path: the option of the sink.
-        publisher_id: the option of the sink. Queries that have both in common are added up.
+        publisher_id: the option of the sink. Queries that share both are added up.
 
     Returns:
-        All batches up to the last; empty when there was none.
+        The totals of all batches that are committed; empty if there are none.
     """
     path = _report_file(_report_folder(str(report_path)), f"{publisher_id}-totals")
     return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)
 
 
 def _totals_before(folder: Path, name: str, batch: int) -> QueryTotals:
-    """Read the totals that a batch is added to; damaged figures, as after a power failure, stop no query."""
+    """Return the totals before a batch; damaged ones, as after a power failure, begin anew."""
     try:
         return read_totals(folder, name)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -407,7 +411,7 @@ def _message(reports: list[PublishReport], query_id: str | None = None) -> Parti
 
 
 def _query_in(messages: list[WriterCommitMessage | None]) -> str | None:
-    """Give the query that tasks were of; the driver's process that commits is not told."""
+    """Return the query of the tasks; Spark does not tell it to the process that commits."""
     names = [message.query_id for message in messages if isinstance(message, PartitionPublished)]
     return names[0] if names else None
 
@@ -425,7 +429,7 @@ def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> Non
     known = safe_through_of(reports)
     try:
         held = options.asker(limits.LAST_WORD_SECONDS).held()
-    except Exception as error:  # Spark would show this one, and hide why the job has failed
+    except Exception as error:  # Spark would show this one in place of the job's
         log.warning("the gateways cannot be asked what they have: %s", error)
         held = None
     if held is not None and held.last is not None:

@@ -74,7 +74,7 @@ FIRST, LATEST = "first", "latest"
 
 @dataclass(frozen=True)
 class SubscriptionOptions:
-    """The options, read and checked."""
+    """The options of reading, parsed and checked."""
 
     gateways: tuple[str, ...]
     tls: ClientTls | None = None
@@ -115,7 +115,7 @@ class SubscriptionOptions:
         )
 
     def connect(self) -> BlockGateways:
-        """Make what reads."""
+        """Return what reads from the gateways."""
         return BlockGateways(
             self.gateways,
             self.tls,
@@ -124,7 +124,7 @@ class SubscriptionOptions:
         )
 
     def held(self) -> HeldRange:
-        """Ask what the gateways hold.
+        """Return what the first gateway that answers holds.
 
         Raises:
             SourceUnreachable: no gateway answers.
@@ -141,37 +141,41 @@ class BlockRange(InputPartition):
 
 
 class BlockStreamDataSource(DataSource):
-    """Spark's handle of source and sink."""
+    """The data source and sink `blockstream`; block_stream.py and sink_options.py have its options."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the format's name."""
+        """Return `blockstream`."""
         return "blockstream"
 
     def schema(self) -> StructType:
-        """Give the columns of reading."""
+        """Return the columns of reading: block_number and items."""
         return spark_schema(BLOCK_COLUMNS)
 
     def reader(self, schema: StructType) -> BlockStreamReader:
-        """Make the reader of a batch."""
+        """Return the reader of a batch.
+
+        Raises:
+            OptionError, SchemaError: an option is wrong, or the source has no such column.
+        """
         return BlockStreamReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
 
     def streamReader(self, schema: StructType) -> SubscriptionReader:
-        """Make the reader of a stream."""
+        """Return the reader of a stream; it raises as `reader`."""
         return SubscriptionReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
 
     def writer(self, schema: StructType, overwrite: bool) -> BlockStreamWriter:
-        """Check options and columns on the driver, before any task.
+        """Return the writer of a batch, after checking options and columns on the driver.
 
         Raises:
-            OptionError: an option is wrong, reports cannot be written where it says, or the mode is
-                `overwrite`: a chain only grows.
-            SchemaError: the DataFrame has other columns.
+            OptionError: an option is wrong, `report_path` cannot be written to, or the mode is `overwrite`: a
+                chain only grows.
+            SchemaError: the DataFrame does not have the columns of blocks.
         """
         return BlockStreamWriter(self._checked_for_writing(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BlockStreamStreamWriter:
-        """Check options and columns on the driver, before any batch; as `writer`."""
+        """Return the writer of a streaming query; it raises as `writer`."""
         return BlockStreamStreamWriter(self._checked_for_writing(schema, overwrite))
 
     def _checked_for_writing(self, schema: StructType, overwrite: bool) -> SinkOptions:
@@ -185,11 +189,11 @@ class BlockStreamDataSource(DataSource):
 
 
 class BlockStreamReader(DataSourceReader):
-    """Reads what gateways hold now.
+    """The reader of a batch: the blocks that gateways hold now.
 
     Args:
         options: of the source.
-        columns: that are wanted.
+        columns: the wanted columns.
     """
 
     def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -197,7 +201,7 @@ class BlockStreamReader(DataSourceReader):
         self._columns = dict(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut what is held into ranges.
+        """Cut the blocks into ranges.
 
         Raises:
             SourceUnreachable: no gateway answers.
@@ -214,7 +218,7 @@ class BlockStreamReader(DataSourceReader):
         end = numbers.narrowed(end=last + 1).end
         assert end is not None
         parts = cut_evenly(numbers.first, end, self._options.partition_count or processor_count())
-        # Spark reads a partition of its own making when there is none.
+        # Without a partition Spark would make one itself.
         return [BlockRange(*part) for part in parts] or [BlockRange(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -223,11 +227,11 @@ class BlockStreamReader(DataSourceReader):
 
 
 class SubscriptionReader(NumberStreamReader):
-    """Follows gateways.
+    """The reader of a stream: the blocks that gateways commit.
 
     Args:
         options: of the source.
-        columns: that are wanted.
+        columns: the wanted columns.
     """
 
     def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -235,36 +239,36 @@ class SubscriptionReader(NumberStreamReader):
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
-        """What `available_end` has said: it stays so when the gateways go away before it is read."""
+        """The result of `available_end`, which holds even if the gateways go away before it is read."""
 
     def first_number(self) -> int | None:
-        """Give the block that a new query begins with; None: the gateway has none yet.
+        """Return the block that a new query begins with; None: the gateway has none yet.
 
         Raises:
-            SourceUnreachable: nobody said within the deadline which block is the latest.
+            SourceUnreachable: no gateway said within the deadline which block is the latest.
         """
         if self._options.begin != LATEST:
             return self.first_arrival()
-        # Nobody answering is not an empty gateway: the query would begin with the first block of the chain.
+        # Silence must not count as an empty gateway: the query would begin with the chain's first block.
         held = self._options.connect().held_in_time("the latest block")
         return None if held.last is None else held.last + 1
 
     def first_arrival(self) -> int | None:
-        """Give the first block that is wanted of those that are there; None while nobody says which it is."""
+        """Return the first wanted block that is there; None: no gateway says which it is."""
         if isinstance(self._options.begin, int):
             return self._options.begin
         held = self._options.connect().held()
         return None if held is None else held.first
 
     def end_number(self, following: int) -> int:
-        """Ask how far the chain is; nothing new when nobody answers."""
+        """Return how far the chain is; without an answer there is nothing new."""
         return max(following, self._promised_end, self._end_in(self._options.connect().held()))
 
     def available_end(self) -> int:
-        """Ask how far the chain is.
+        """Return how far the chain is.
 
         Raises:
-            SourceUnreachable: nobody answers.
+            SourceUnreachable: no gateway answers.
         """
         self._promised_end = self._end_in(self._options.held())
         return self._promised_end

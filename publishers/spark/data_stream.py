@@ -109,7 +109,7 @@ _KNOWN: Final = frozenset(
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The source's options, read and checked."""
+    """The source's options, parsed and checked."""
 
     decode: str = "entries"
     """`entries`, `blocks` or `events`."""
@@ -144,39 +144,47 @@ class StreamOptions:
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        """The columns that the source has."""
+        """The columns of the source: names and Arrow types."""
         return COLUMNS[self.decode]
 
 
 @dataclass
 class RunPartition(InputPartition):
-    """One partition of a file."""
+    """One partition of a file: a run of data pages."""
 
     run: PageRun
 
 
 @dataclass
 class EntryRange(InputPartition):
-    """One partition of a server's stream."""
+    """One partition of a server's stream: entries `first` to `end` - 1."""
 
     first: int
     end: int
 
 
 class DataStreamDataSource(DataSource):
-    """Spark's handle of the source; the module's docstring has the options."""
+    """The data source `datastream`; the module's docstring has its options."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the format's name."""
+        """Return `datastream`."""
         return "datastream"
 
     def schema(self) -> StructType:
-        """Give the columns."""
+        """Return the columns that `decode` asks for.
+
+        Raises:
+            OptionError: an option is wrong.
+        """
         return spark_schema(StreamOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a file."""
+        """Return the reader of a file.
+
+        Raises:
+            OptionError, SchemaError: an option is wrong, or the source has no such column.
+        """
         options = StreamOptions.parse(self.options)
         if "server" in self.options:
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
@@ -184,7 +192,7 @@ class DataStreamDataSource(DataSource):
         return DataStreamReader(stream_file_in(folder_of(path)), options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> DataStreamTcpReader:
-        """Make the reader of a server."""
+        """Return the reader of a server; it raises as `reader`."""
         options = StreamOptions.parse(self.options)
         text = required(self.options, "server", "host:port, or several with commas between")
         try:
@@ -195,12 +203,12 @@ class DataStreamDataSource(DataSource):
 
 
 class DataStreamReader(DataSourceReader):
-    """Reads a stream file, several runs of pages at once.
+    """The reader of a stream file: several runs of pages at once.
 
     Args:
-        path: of the file; must be readable under the same path on every worker.
+        path: of the file; the same on every worker.
         options: of the source.
-        columns: that are wanted.
+        columns: the wanted columns.
     """
 
     def __init__(self, path: Path, options: StreamOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -212,11 +220,11 @@ class DataStreamReader(DataSourceReader):
         """Cut the file's pages into runs.
 
         Raises:
-            OSError, StreamFileRefused: there is no such file, or it is no stream file.
+            OSError, StreamFileRefused: the file is missing, or is no stream file.
         """
         with PagesReader(self._path) as pages:
             runs = pages.plan(self._options.partition_count)
-        # Spark reads a partition of its own making when there is none.
+        # Without a partition Spark would make one itself.
         return [RunPartition(run) for run in runs] or [EntryRange(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -233,7 +241,7 @@ class DataStreamReader(DataSourceReader):
                 yield from block_batches(from_run, run.first_number, run.end_number, self._columns)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
-                # A node may have gone on writing since the run was planned; that part of the page is not its.
+                # Entries that a node has added to the page since the run was planned are left out.
                 count = min(len(page), run.end_number - page.first_number)
                 if self._options.decode == "events":
                     yield from _event_batches(page.entries()[:count], self._options, self._columns)
@@ -242,12 +250,12 @@ class DataStreamReader(DataSourceReader):
 
 
 class DataStreamTcpReader(NumberStreamReader):
-    """Follows the stream of a server.
+    """The reader of a server's stream.
 
     Args:
         servers: in the order in which they are tried.
         options: of the source.
-        columns: that are wanted.
+        columns: the wanted columns.
     """
 
     def __init__(
@@ -258,22 +266,22 @@ class DataStreamTcpReader(NumberStreamReader):
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
-        """What `available_end` has said: it stays so when the servers go away before it is read."""
+        """The result of `available_end`, which holds even if the servers go away before it is read."""
 
     def first_number(self) -> int | None:
-        """Give `from`."""
+        """Return `from`."""
         return self._options.first_entry
 
     def end_number(self, following: int) -> int:
-        """Ask how many entries there are; none new when nobody answers."""
+        """Return how many entries there are; without an answer there is nothing new."""
         header = self._servers.header()
         return max(following, self._promised_end, 0 if header is None else header.total_entries)
 
     def available_end(self) -> int:
-        """Ask how many entries there are.
+        """Return how many entries there are.
 
         Raises:
-            SourceUnreachable: nobody answers.
+            SourceUnreachable: no server answers.
         """
         self._promised_end = self._servers.header_surely().total_entries
         return self._promised_end

@@ -1,4 +1,4 @@
-"""What `sluice publish --source` names: one of a few formats, and where the blocks lie.
+"""The names of `sluice publish --source`: a format, and where the blocks are.
 
 blockfiles:PATH        a folder of block files, a zip, a tar or a glob, or the URL of one in an object store
 datastream:PATH        a stream file, or the data folder of a node
@@ -8,7 +8,7 @@ parquet:PATH           a lake table of block_number and items, by its path
 table:NAME             the same by its name in Spark's catalog
 PATH                   whichever of them is there, else a folder of block files
 
-Block files may be in several places: each is then named as one source, and they are one chain.
+Block files may be in several places: each is a source of its own, and together they are one chain.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SourceName:
-    """A source, named and not yet looked into."""
+    """A source by its name; nothing of it is read yet."""
 
     kind: SourceKind
     location: str
-    """Path (absolute), URL, addresses or name, as the format has it."""
+    """An absolute path, a URL, addresses or a name, depending on the format."""
     is_server: bool = False
-    """With `datastream`: whether it is read over TCP."""
+    """With `datastream`: whether it is a server."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Further options of the format."""
     further: tuple[str, ...] = ()
@@ -60,19 +60,19 @@ class SourceName:
         return (self.location, *self.further)
 
     def __str__(self) -> str:
-        """Write it so that it can be read again, each location as one source."""
+        """Return the text that can be parsed again, each location as one source."""
         return " ".join(f"{self.kind}:{location}" for location in self.locations)
 
 
 def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None) -> SourceName:
-    """Read the names of one source or, of block files, several.
+    """Parse the names of one source or, of block files, several.
 
     Args:
         texts: as given, at least one.
         options: of the format.
 
     Raises:
-        OptionError: as `parse_source`; or one of several is no place of block files.
+        OptionError: as `parse_source`; or one of several is no source of block files.
     """
     sources = [parse_source(text, options) for text in texts]
     for source in sources:
@@ -82,14 +82,14 @@ def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None
 
 
 def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceName:
-    """Read the name of a source; of one without a format, look what is there.
+    """Parse the name of a source; without a format, what is there decides.
 
     Args:
         text: as given.
         options: of the format.
 
     Raises:
-        OptionError: it cannot be told what it is, or it is not there.
+        OptionError: the format is unclear, or nothing is there.
     """
     given = dict(options or {})
     text = required({"source": text}, "source", _FORMS)
@@ -137,7 +137,7 @@ def _named(kind: str, location: str, options: dict[str, str]) -> SourceName:
 
 
 def _found(path: Path, options: dict[str, str]) -> SourceName:
-    """Look at what is there."""
+    """Return the source that a path holds."""
     absolute = str(path.absolute())
     if path.is_dir():
         names = [child.name for child in path.iterdir()]
@@ -158,7 +158,7 @@ def _found(path: Path, options: dict[str, str]) -> SourceName:
 
 
 def _is_stream_file(path: Path) -> bool:
-    if not path.is_file():  # to open a pipe waits for who writes to it
+    if not path.is_file():  # opening a pipe would wait for a writer
         return False
     with path.open("rb") as file:
         return file.read(HEADER_OFFSET) == MAGIC
