@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 import click
@@ -65,6 +65,15 @@ class _Command(click.Command):
         return super().parse_args(ctx, args)
 
 
+@contextmanager
+def _bad_parameter(context: click.Context, parameter: click.Parameter) -> Iterator[None]:
+    """Turn the error of an option into that of a parameter."""
+    try:
+        yield
+    except OptionError as error:
+        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
+
+
 def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
     """Parse NAME=VALUE, several times."""
     pairs = {}
@@ -81,10 +90,8 @@ def _parse_gateways(
 ) -> tuple[str, ...]:
     """Check the addresses; those without a priority keep their place."""
     parts = [part for text in texts for part in text.split(",")]
-    try:
+    with _bad_parameter(context, parameter):
         gateways_of({"gateways": ",".join(parts)})
-    except OptionError as error:
-        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
     return tuple(part.strip() for part in parts)
 
 
@@ -93,28 +100,22 @@ def _parse_key(context: click.Context, parameter: click.Parameter, text: str | N
     if text is None:
         return None
     variable = text.removeprefix("env:") if text.startswith("env:") else None
-    try:
+    with _bad_parameter(context, parameter):
         place = KeyPlace.parse(text if variable is None else None, variable)
-    except OptionError as error:
-        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
     # Workers have working directories of their own.
     return place if place.file is None else KeyPlace(str(Path(place.file).absolute()), None)
 
 
 def _parse_checkpoint(context: click.Context, parameter: click.Parameter, text: str | None) -> Path | None:
-    try:
+    with _bad_parameter(context, parameter):
         return None if text is None else folder_of(text, "checkpoint")
-    except OptionError as error:
-        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
 
 
 def _parse_prefix(context: click.Context, parameter: click.Parameter, value: str) -> str:
     """Check a name as the sink will, which strips it."""
     name = value.strip()
-    try:
+    with _bad_parameter(context, parameter):
         SinkOptions.parse({"gateways": "127.0.0.1:1", "publisher_id": name})
-    except OptionError as error:
-        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
     return name
 
 
@@ -510,9 +511,7 @@ class Interrupts:
         self.claim()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Restore the handlers that were there."""
         for number, handler in self._before.items():
             signal.signal(number, handler)

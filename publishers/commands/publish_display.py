@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Final, Self
 
 import click
@@ -231,9 +230,7 @@ class Display:
             self._task = self._bar.add_task("", total=None, blocks="", lines=["Starting Spark"])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()

@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from publishers.errors import CheckpointError
@@ -96,9 +95,7 @@ class FollowCheckpoint:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Unlock the folder."""
         self._release()
 

@@ -74,11 +74,6 @@ class SendWindow:
         return self._cache.first
 
     @property
-    def size_bytes(self) -> int:
-        """Bytes of the blocks held."""
-        return self._cache.size_bytes
-
-    @property
     def safe_through(self) -> int | None:
         """Every block up to this one is known to be stored."""
         return self._safe_through if self._safe_through >= 0 else None

@@ -20,55 +20,11 @@ from publishers import limits
 from publishers.errors import BadBlock, FrameError, PublisherError
 from publishers.spark.schema import ALL_BLOCKS, BLOCK_NUMBER, ITEMS, LAYOUT, PREVIOUS, ROOT, arrow_schema
 
-__all__ = ["Batcher", "blocks_in", "root_row", "row_batches", "rows_in"]
+__all__ = ["blocks_in", "root_row", "row_batches", "rows_in"]
 
 _BYTES_FIXED: Final = 8  # of a number, or of a null
 _LARGE_BYTES: Final = 1024 * 1024
 _LISTS: Final = pa.list_(pa.binary())
-
-
-class Batcher:
-    """Rows gathered until a batch is full.
-
-    Args:
-        columns: names and Arrow types, in order.
-        rows_max: rows of a batch at most.
-    """
-
-    def __init__(self, columns: Mapping[str, pa.DataType], rows_max: int) -> None:
-        self._schema = arrow_schema(columns)
-        self._rows_max = rows_max
-        self._values: list[list[Any]] = [[] for _ in self._schema.names]
-        self._size_bytes = 0
-
-    def add(self, row: Mapping[str, Any]) -> pa.RecordBatch | None:
-        """Add a row; return a batch if that fills it.
-
-        Args:
-            row: values by column; those of other columns are dropped, missing ones are null.
-        """
-        for values, name in zip(self._values, self._schema.names, strict=True):
-            value = row.get(name)
-            values.append(value)
-            self._size_bytes += _size_of(value)
-        full = len(self._values[0]) >= self._rows_max or self._size_bytes >= limits.ARROW_BATCH_BYTES
-        return self.flush() if full else None
-
-    def flush(self) -> pa.RecordBatch | None:
-        """Return the rows that are left as a batch; None: there are none."""
-        if not self._values or not self._values[0]:
-            return None
-        is_large = self._size_bytes >= _LARGE_BYTES
-        arrays = [
-            _joined(values)
-            if is_large and field.type == _LISTS and None not in values
-            else pa.array(values, field.type)
-            for values, field in zip(self._values, self._schema, strict=True)
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._values = [[] for _ in self._schema.names]
-        self._size_bytes = 0
-        return batch
 
 
 def row_batches(
@@ -79,18 +35,35 @@ def row_batches(
     """Yield batches of rows.
 
     Args:
-        rows: values by column, as `Batcher.add` takes them.
+        rows: values by column; those of other columns are dropped, missing ones are null.
         columns: names and Arrow types, in order; at least one.
         rows_max: rows of a batch at most; None: ARROW_BATCH_ROWS, the limit for blocks.
     """
-    batcher = Batcher(columns, limits.ARROW_BATCH_ROWS if rows_max is None else rows_max)
+    schema = arrow_schema(columns)
+    count_max = limits.ARROW_BATCH_ROWS if rows_max is None else rows_max
+    gathered: list[list[Any]] = [[] for _ in columns]
+    size_bytes = 0
     for row in rows:
-        batch = batcher.add(row)
-        if batch is not None:
-            yield batch
-    batch = batcher.flush()
-    if batch is not None:
-        yield batch
+        for values, name in zip(gathered, columns, strict=True):
+            value = row.get(name)
+            values.append(value)
+            size_bytes += _size_of(value)
+        if len(gathered[0]) >= count_max or size_bytes >= limits.ARROW_BATCH_BYTES:
+            yield _batch(gathered, schema, size_bytes)
+            gathered, size_bytes = [[] for _ in columns], 0
+    if gathered[0]:
+        yield _batch(gathered, schema, size_bytes)
+
+
+def _batch(gathered: Sequence[Sequence[Any]], schema: pa.Schema, size_bytes: int) -> pa.RecordBatch:
+    is_large = size_bytes >= _LARGE_BYTES
+    arrays = [
+        _joined(values)
+        if is_large and field.type == _LISTS and None not in values
+        else pa.array(values, field.type)
+        for values, field in zip(gathered, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _joined(values: Sequence[Sequence[bytes]]) -> pa.Array:

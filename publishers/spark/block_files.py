@@ -62,6 +62,7 @@ from publishers.spark.options import (
     flag,
     given,
     one_of,
+    option_names,
     processor_count,
     whole_number,
 )
@@ -84,9 +85,7 @@ __all__ = [
     "folder_of",
 ]
 
-_KNOWN: Final = frozenset(
-    ("path", "paths", "from", "to", "partitions", "decode", "check", "mode", "blocks_per_batch")
-)
+_KNOWN: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
 _ALL: Final = NumberRange()

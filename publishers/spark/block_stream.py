@@ -49,7 +49,7 @@ from publishers.spark.gateway_options import (
     rotated,
 )
 from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import check_known, given, positive, processor_count, whole_number
+from publishers.spark.options import check_known, given, option_names, positive, processor_count, whole_number
 from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, ITEMS, check_schema, columns_of, spark_schema
 from publishers.spark.sink_options import SinkOptions
 
@@ -61,14 +61,7 @@ __all__ = [
     "SubscriptionReader",
 ]
 
-_KNOWN: Final = GATEWAY_OPTIONS | {
-    "from",
-    "to",
-    "partitions",
-    "blocks_per_batch",
-    "deadline_seconds",
-    "path",
-}
+_KNOWN: Final = GATEWAY_OPTIONS | option_names("from to partitions blocks_per_batch deadline_seconds path")
 FIRST, LATEST = "first", "latest"
 
 

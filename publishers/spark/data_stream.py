@@ -52,6 +52,7 @@ from publishers.spark.options import (
     check_known,
     given,
     one_of,
+    option_names,
     positive,
     processor_count,
     required,
@@ -92,18 +93,8 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
     "events": {name: _ARROW_OF[kind] for name, kind in EVENT_COLUMNS.items()},
 }
 """The columns of each `decode`."""
-_KNOWN: Final = frozenset(
-    (
-        "path",
-        "server",
-        "decode",
-        "generation",
-        "partitions",
-        "from",
-        "entries_per_batch",
-        "stream_type",
-        "deadline_seconds",
-    )
+_KNOWN: Final = option_names(
+    "path server decode generation partitions from entries_per_batch stream_type deadline_seconds"
 )
 
 

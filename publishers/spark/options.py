@@ -22,6 +22,7 @@ __all__ = [
     "flag",
     "given",
     "one_of",
+    "option_names",
     "positive",
     "processor_count",
     "required",
@@ -33,6 +34,11 @@ __all__ = [
 def given(**values: Any) -> dict[str, Any]:
     """Return the values that are not None: arguments for a dataclass, which has a default for the others."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def option_names(text: str) -> frozenset[str]:
+    """Return the names of options that stand in a text, for `check_known`."""
+    return frozenset(text.split())
 
 
 def processor_count() -> int:

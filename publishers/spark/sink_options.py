@@ -46,7 +46,7 @@ from publishers.spark.gateway_options import (
     message_bytes_of,
     rotated,
 )
-from publishers.spark.options import check_known, flag, given, positive, whole_number
+from publishers.spark.options import check_known, flag, given, option_names, positive, whole_number
 
 __all__ = ["SPARK_OPTIONS", "SinkOptions"]
 
@@ -55,22 +55,10 @@ SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
 _KNOWN: Final = (
     GATEWAY_OPTIONS
     | SPARK_OPTIONS
-    | {
-        "publisher_id",
-        "race",
-        "check",
-        "deadline_seconds",
-        "reset_interval_seconds",
-        "turn_seconds",
-        "answer_seconds",
-        "set_bytes",
-        "cache_bytes",
-        "window_blocks",
-        "blocks_per_second",
-        "first_block",
-        "report_path",
-        "coordinator",
-    }
+    | option_names(
+        "publisher_id race check deadline_seconds reset_interval_seconds turn_seconds answer_seconds "
+        "set_bytes cache_bytes window_blocks blocks_per_second first_block report_path coordinator"
+    )
 )
 
 

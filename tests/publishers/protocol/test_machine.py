@@ -316,9 +316,9 @@ def test_a_skipped_block_is_not_sent_further_but_kept() -> None:
     assert word(publisher.write() or Finish(StreamOutcome.DONE)) == "9"
     publisher.skip(9)
     assert publisher.write_all() == ["10", "10", "10", "10."]
-    assert publisher.machine._window.size_bytes == 60
+    assert publisher.machine._window._cache.size_bytes == 60
     publisher.ack(9)
-    assert publisher.machine._window.size_bytes == 30
+    assert publisher.machine._window._cache.size_bytes == 30
     publisher.ack(10)
     assert (publisher.report.won, publisher.report.skipped, publisher.report.acknowledged) == (1, 1, 2)
 
