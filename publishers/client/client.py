@@ -81,6 +81,18 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS_FIRST: Final = 1.0
+"""Wait before the first retry; doubled for each further one (issue: 1 s, doubled, jitter, at most 30 s)."""
+RETRY_SECONDS_MAX: Final = 30.0
+"""Longest wait between two tries to connect."""
+RETRY_JITTER_SECONDS: Final = 1.0
+"""Up to this much is added to a wait, so that publishers that were thrown out together do not come back
+so."""
+SOON_SECONDS: Final = 0.1
+"""Wait before the next gateway is tried when one ended the stream in order: while the load moves from one
+node to another, both do so for a moment."""
+CONNECT_TIMEOUT_SECONDS: Final = 5.0
+"""A gateway that has not accepted the connection by then counts as unreachable for this try."""
 PUBLISHER_ID_METADATA: Final = "publisher-id"
 """Metadata that names the publisher, so that a node knows it again when it comes back."""
 
@@ -112,9 +124,9 @@ _Call = grpc.aio.StreamStreamCall[publish_pb2.PublishStreamRequest, publish_pb2.
 def retry_wait() -> wait_base:
     """Return the retry policy: 1 s, doubled, with jitter, at most 30 s."""
     return wait_exponential_jitter(
-        initial=limits.RETRY_SECONDS_FIRST,
-        max=limits.RETRY_SECONDS_MAX,
-        jitter=limits.RETRY_JITTER_SECONDS,
+        initial=RETRY_SECONDS_FIRST,
+        max=RETRY_SECONDS_MAX,
+        jitter=RETRY_JITTER_SECONDS,
     )
 
 
@@ -128,7 +140,7 @@ class ClientOptions:
     """Size of an item set; a larger item goes alone."""
     message_bytes_max: int = limits.MESSAGE_BYTES_MAX
     """The longest message that the gateways take; a block with a longer item is refused."""
-    connect_timeout_seconds: float = limits.CONNECT_TIMEOUT_SECONDS
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     """How long a gateway may take to accept the connection."""
     wait: wait_base = field(default_factory=retry_wait)
     """The wait before each retry."""
@@ -329,7 +341,7 @@ class PublishClient:
     async def _stream(self, connect: ConnectGateway) -> None:
         """Run one stream from the connection to its end."""
         if connect.is_soon:
-            await asyncio.sleep(limits.SOON_SECONDS)
+            await asyncio.sleep(SOON_SECONDS)
         elif connect.attempt:
             await asyncio.sleep(self._wait_seconds(connect.attempt))
         address = self._gateways[connect.gateway]

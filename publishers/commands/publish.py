@@ -27,7 +27,6 @@ from publishers.commands.publish_display import Display, report_json, report_lin
 from publishers.errors import OptionError
 from publishers.job.checkpoint import FollowCheckpoint
 from publishers.job.job import JobReport, publish
-from publishers.limits import PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NUMBER_MAX, NumberRange
 from publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from publishers.spark.folders import folder_of
@@ -38,6 +37,10 @@ from publishers.spark.source_names import SourceName, parse_sources
 
 __all__ = ["Interrupts", "command", "command_line", "program_words"]
 
+PUBLISHERS_MAX: Final = 64
+"""Racing publishers of one `sluice publish`: each is a task slot and two Python processes."""
+SHARDS_MAX: Final = 256
+"""Parts of the chain that each publisher of `sluice publish` prepares at once; each is a task slot."""
 STATUS_INTERRUPTED = 130
 _WORDS = "publishers.commands.publish.words"
 _OWN_WORDS: Final = ("sluice", "publish")

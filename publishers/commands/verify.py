@@ -6,6 +6,7 @@ import json
 import os
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import click
 from rich.console import Console
@@ -22,7 +23,6 @@ from gateway.transport.channels import ClientTls
 from publishers.blocks.block_layouts import has_glob
 from publishers.blocks.block_places import blocks_in
 from publishers.errors import PublisherError
-from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.number_range import NumberRange
 from publishers.verify.verdicts import BlockVerdict, kinds_text
 from publishers.verify.verify_run import VerifyRun, make_verifier
@@ -31,6 +31,10 @@ from publishers.verify.verify_stored import StoredSource, holds_stream
 
 __all__ = ["command"]
 
+VERIFY_WORKERS_MAX: Final = 256
+"""Processes of one `sluice verify`."""
+VERIFY_TABLE_ROWS_MAX: Final = 100
+"""Rows in its table without --all: more blocks than that, and only those with something to say are shown."""
 _HASH_DIGITS = 16
 _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 

@@ -26,11 +26,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from publishers.errors import OptionError
-from publishers.limits import COORDINATOR_HELLO_BYTES_MAX, COORDINATOR_LINE_BYTES_MAX
 from publishers.report import PublishReport
 
 __all__ = ["NO_BATCH", "Coordinator", "CoordinatorAddress"]
 
+COORDINATOR_HELLO_BYTES_MAX: Final = 64 * 1024
+"""Longest first line of a task: names, and the token. Until it has come, anybody may be at the other end."""
+COORDINATOR_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Longest line between a task and the coordinator: the reports of RACE_MAX publishers, each with all its
+latency samples, its end among them. A longer one ends the connection."""
 NO_BATCH: Final = -1
 """The batch of a task that is not of a streaming query."""
 

@@ -11,17 +11,21 @@ import json
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from publishers.client.client import PublishClient
 from publishers.coordination.coordinator import NO_BATCH, CoordinatorAddress
 from publishers.errors import PublishStopped
-from publishers.limits import COORDINATOR_CONNECT_SECONDS, START_GATE_SECONDS, STATUS_POLL_SECONDS
+from publishers.limits import STATUS_POLL_SECONDS
 
 __all__ = ["CoordinatorClient"]
 
 log = logging.getLogger(__name__)
 
+START_GATE_SECONDS: Final = 30.0
+"""How long a racing publisher waits for the others to be ready; then it starts alone."""
+COORDINATOR_CONNECT_SECONDS: Final = 5.0
+"""How long a task tries to reach the coordinator, or to send its last reports; then it does without."""
 _Result = TypeVar("_Result")
 
 

@@ -54,6 +54,8 @@ __all__ = ["GatewayStatus", "JobFailure", "JobProgress", "JobReport", "publish"]
 
 _logger = logging.getLogger(__name__)
 
+QUERY_STARTS_MAX: Final = 5
+"""Starts of a streaming query that falls over something of Spark's own; its checkpoint knows where it was."""
 _STATUS_TIMEOUT_SECONDS: Final = 1.0
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
@@ -423,7 +425,7 @@ def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None
         except Exception as error:
             if job.reports is not committed:
                 starts = 1  # it has done batches; over months a query may fail more than a few times
-            if starts == limits.QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
+            if starts == QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
                 raise
             _logger.warning("query %s is begun again: %s", job.publisher_id, reason_in(str(error)))
 

@@ -24,13 +24,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from publishers import limits
 from publishers.protocol.machine_tables import Gateway, Pace
 from publishers.protocol.messages import ConnectGateway, EndCode
 from publishers.protocol.tally import Tally
 
 __all__ = ["GatewayChoice", "Refusals"]
 
+SOON_TRIES_MAX: Final = 50
+"""So many of these waits in a row, without a block becoming safe, before the growing ones: 5 seconds, well
+over a failover, and so few that gateways which are all standbys are not bothered for long."""
 _BAD_PROOF_MEANS: Final = (
     ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
     "the gateway's log says which"
@@ -74,7 +76,7 @@ class GatewayChoice:
         self.aim(gateway)
         if pace is Pace.AT_ONCE:
             return ConnectGateway(self._gateway, attempt=0)
-        if pace is Pace.SOON and self._gateway_count > 1 and self._soon_count < limits.SOON_TRIES_MAX:
+        if pace is Pace.SOON and self._gateway_count > 1 and self._soon_count < SOON_TRIES_MAX:
             self._soon_count += 1
             if self._tries + 1 < self._gateway_count:
                 self._tries += 1

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from publishers import limits
 from publishers.protocol.cache import BlockCache, HeldBlock, HeldState
@@ -31,6 +32,15 @@ from publishers.protocol.messages import BlockReady, SendEndOfBlock, SendItems
 from publishers.protocol.tally import Tally
 
 __all__ = ["Offers", "SendWindow"]
+
+READ_AHEAD_BLOCKS: Final = 32
+"""Blocks taken from the source ahead of the cursor; more would only cost memory."""
+BEHIND_ANSWERS_MAX: Final = 16
+"""How often one stream goes back for BehindPublisher without a block becoming safe. Once is enough for a
+gateway that takes the block that it asks for; the publisher leaves another one for a while."""
+RESEND_ANSWERS_MAX: Final = 128
+"""The same for ResendBlock. Each follows another publisher's failure, so there can be as many as
+publishers race, and more; the publisher leaves a gateway that asks for the same again and again."""
 
 
 class SendWindow:
@@ -84,7 +94,7 @@ class SendWindow:
         first, following = self._cache.first, self._cache.next_number
         if first is None or following is None:
             return True
-        return not self._cache.is_full and following - max(self._cursor, first) < limits.READ_AHEAD_BLOCKS
+        return not self._cache.is_full and following - max(self._cursor, first) < READ_AHEAD_BLOCKS
 
     def range_held(self) -> tuple[int, int]:
         """Return the earliest and the latest block held; if none is, twice the last one that was."""
@@ -238,7 +248,7 @@ class SendWindow:
         if standing is HeldState.COMING or (self._cursor, self._position) <= (number, 0):
             return True  # it is still to be offered on this stream
         self._resend_count += 1
-        if self._resend_count > limits.RESEND_ANSWERS_MAX:
+        if self._resend_count > RESEND_ANSWERS_MAX:
             return False  # else it would repeat at the speed of the line
         self._tally.resent += 1
         self._go_back_to(number)
@@ -273,7 +283,7 @@ class SendWindow:
         if standing is not HeldState.HELD or is_late or (self._cursor, self._position) <= (wanted, 0):
             return True
         self._behind_count += 1
-        if self._behind_count > limits.BEHIND_ANSWERS_MAX:
+        if self._behind_count > BEHIND_ANSWERS_MAX:
             return False  # else it would repeat at the speed of the line
         self._go_back_to(wanted)
         return True

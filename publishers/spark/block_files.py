@@ -48,8 +48,6 @@ from publishers.errors import BadBlock, BlockFileError, BlockListError, OptionEr
 from publishers.limits import (
     ARROW_BATCH_HASHES,
     BLOCKS_PER_BATCH_DEFAULT,
-    FILE_LOOK_SECONDS,
-    FILE_WRITE_SECONDS_MAX,
     PARTITIONS_MAX,
 )
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
@@ -85,6 +83,10 @@ __all__ = [
     "folder_of",
 ]
 
+FILE_WRITE_SECONDS_MAX: Final = 300.0
+"""How long a stream waits at most for a file that is being written."""
+FILE_LOOK_SECONDS: Final = 0.2
+"""Time between two looks at such a file."""
 _KNOWN: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""

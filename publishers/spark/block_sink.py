@@ -26,14 +26,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from gateway.blocks.block import Block
-from publishers import limits
 from publishers.blocks.block_check import OfferCheck
 from publishers.client.racing import Racer, race
 from publishers.coordination.coordinator import NO_BATCH
@@ -62,6 +61,16 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+LAST_WORD_SECONDS: Final = 1.0
+"""How long each gateway may take to say what it holds after a job has failed: often it is silent."""
+BATCH_REPORTS_KEPT: Final = 100
+"""Batches of a streaming query whose reports stay in `report_path`; the totals of all stay in one file."""
+PACE_LEAD_SECONDS: Final = 1.0
+"""With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
+the one that connects first would be far ahead of the others."""
+THREAD_SWITCH_SECONDS: Final = 0.001
+"""How long the thread of a task that checks blocks may keep the interpreter while the one that publishes
+waits. With Python's default, 5 ms, the gateway is idle while a task reads ahead."""
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, or sort it by block_number"
@@ -129,7 +138,7 @@ def publish_partition(
         PublishStopped: the coordinator told the task to stop.
     """
     switch_seconds = sys.getswitchinterval()
-    sys.setswitchinterval(limits.THREAD_SWITCH_SECONDS)
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:
         return uvloop.run(_publish(batches, options, is_streaming))
     finally:
@@ -212,7 +221,7 @@ async def _paced(
     of the chain all racing publishers first have time to connect.
     """
     loop = asyncio.get_running_loop()
-    started, count = loop.time() + (limits.PACE_LEAD_SECONDS if is_beginning else 0), 0
+    started, count = loop.time() + (PACE_LEAD_SECONDS if is_beginning else 0), 0
     async for block in blocks:
         due = started + (count + random.uniform(0, 0.5)) / per_second
         await asyncio.sleep(max(0.0, due - loop.time()))
@@ -346,7 +355,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         folder, name = _report_folder(self._options.report_path), self._options.publisher_id
         if reports:
             _write_reports(folder, f"{name}-batch-{batchId}", reports)
-        _report_file(folder, f"{name}-batch-{batchId - limits.BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
+        _report_file(folder, f"{name}-batch-{batchId - BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
         totals = _totals_before(folder, name, batchId).through(batchId, reports, _query_in(messages))
         _write(_report_file(folder, f"{name}-totals"), totals.to_json())
 
@@ -428,7 +437,7 @@ def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishRepor
 def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> None:
     known = safe_through_of(reports)
     try:
-        held = options.asker(limits.LAST_WORD_SECONDS).held()
+        held = options.asker(LAST_WORD_SECONDS).held()
     except Exception as error:  # Spark would show this one in place of the job's
         log.warning("the gateways cannot be asked what they have: %s", error)
         held = None

@@ -61,6 +61,9 @@ __all__ = [
     "SubscriptionReader",
 ]
 
+SUBSCRIPTIONS_MAX: Final = 10_000
+"""Parts that blocks of a gateway may be read in; each is a subscription, of which a gateway has 1,000 at once
+and Spark a few."""
 _KNOWN: Final = GATEWAY_OPTIONS | option_names("from to partitions blocks_per_batch deadline_seconds path")
 FIRST, LATEST = "first", "latest"
 
@@ -101,7 +104,7 @@ class SubscriptionOptions:
             **given(
                 begin=word if is_word else first,
                 last_block=whole_number(options, "to", first or 0, NUMBER_MAX - 1),
-                partition_count=whole_number(options, "partitions", 1, limits.SUBSCRIPTIONS_MAX),
+                partition_count=whole_number(options, "partitions", 1, SUBSCRIPTIONS_MAX),
                 blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
             ),

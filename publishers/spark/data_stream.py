@@ -78,6 +78,10 @@ __all__ = [
     "StreamOptions",
 ]
 
+ARROW_BATCH_ENTRIES: Final = 8_192
+"""Entries of a stream in one Arrow batch; most of them are small."""
+ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
+"""Entries in one batch of a streaming query."""
 ENTRY_NUMBER: Final = "entry_number"
 ENTRY_TYPE: Final = "entry_type"
 DATA: Final = "data"
@@ -108,7 +112,7 @@ class StreamOptions:
     """None: `auto`, as the bytes say."""
     partition_count: int = field(default_factory=processor_count)
     first_entry: int = 0
-    entries_per_batch: int = limits.ENTRIES_PER_BATCH_DEFAULT
+    entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT
     stream_type: int = 1
     deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
 
@@ -308,7 +312,7 @@ def _event_batches(
     entries: Iterable[Entry], options: StreamOptions, columns: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
     rows = (event_row(entry.number, entry.type, entry.data, options.generation) for entry in entries)
-    return row_batches(rows, columns, limits.ARROW_BATCH_ENTRIES)
+    return row_batches(rows, columns, ARROW_BATCH_ENTRIES)
 
 
 def _page_batch(page: PageEntries, columns: Mapping[str, pa.DataType]) -> pa.RecordBatch:
@@ -329,6 +333,6 @@ def _entry_batches(entries: Iterable[Entry], columns: Mapping[str, pa.DataType])
         DATA: lambda entry: entry.data,
     }
     # Column by column: several times as fast as row by row.
-    while chunk := list(itertools.islice(rest, limits.ARROW_BATCH_ENTRIES)):
+    while chunk := list(itertools.islice(rest, ARROW_BATCH_ENTRIES)):
         arrays = [pa.array(list(map(values[name], chunk)), kind) for name, kind in columns.items()]
         yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))

@@ -9,10 +9,9 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, Final, SupportsIndex
 
 from publishers.errors import OptionError
-from publishers.limits import OPTION_MAX
 from publishers.number_range import NUMBER_MAX
 
 __all__ = [
@@ -29,6 +28,10 @@ __all__ = [
     "whole_argument",
     "whole_number",
 ]
+
+OPTION_MAX: Final = 1e9
+"""The longest time, and the highest rate, that an option takes: 31 years. Clocks count in nanoseconds, and
+what is far longer is too large a number for them."""
 
 
 def given(**values: Any) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from publishers.errors import SparkUnavailable
-from publishers.limits import SPARK_LOCAL_BYTES_MIN
 
 __all__ = [
     "check_libraries",
@@ -38,6 +37,9 @@ __all__ = [
     "worker_environment",
 ]
 
+SPARK_LOCAL_BYTES_MIN: Final = 64 * 1024 * 1024
+"""Space in Spark's folder for temporary files below which it is not started: broadcasts and shuffles of a
+small chain need some megabytes."""
 _INSTALL: Final = "pip install 'sluice-gateway[spark]' brings those that fit"
 _BOUNDS: Final = (
     # Name, at least, below; None: no bound. pyproject.toml has the same.

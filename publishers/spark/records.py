@@ -28,7 +28,6 @@ from gateway.blocks.items import ItemKind
 from publishers.blocks.linking import ChainStart
 from publishers.blocks.record_blocks import check_item_kind, record_block
 from publishers.errors import PrepareError, SchemaError
-from publishers.limits import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_DEFAULT, RECORDS_PER_BLOCK_MAX
 from publishers.spark.batches import row_batches
 from publishers.spark.options import whole_argument
 from publishers.spark.prepare import link_and_sign_blocks, link_blocks
@@ -41,6 +40,13 @@ if TYPE_CHECKING:
 
 __all__ = ["records_to_blocks", "records_to_signed_blocks"]
 
+RECORDS_PER_BLOCK_DEFAULT: Final = 1_000
+"""Records that are wrapped into one block, where nothing else is said."""
+RECORDS_PER_BLOCK_MAX: Final = 1_000_000
+"""Half the items that a gateway takes in a block; a block's records are in the memory of one task."""
+RECORD_PARTS_MAX: Final = 256
+"""Parts that records are sorted in. Finding a record's part takes a comparison for each doubling, and the
+expression for it has as many cases as there are parts."""
 _BALANCE_ERROR: Final = 0.001
 _MICROSECOND_NS: Final = 1_000
 

@@ -27,9 +27,6 @@ from publishers.errors import SparkUnavailable
 from publishers.limits import (
     ARROW_BATCH_BYTES,
     ARROW_BATCH_ROWS,
-    JAVA_VERSION_MIN,
-    JVM_STARTS_MAX,
-    TURN_SECONDS_CROWDED,
     TURN_SECONDS_DEFAULT,
 )
 from publishers.spark import preflight
@@ -52,6 +49,15 @@ __all__ = [
     "with_slots",
 ]
 
+JAVA_VERSION_MIN: Final = 17
+"""PySpark 4 needs Java 17 or later."""
+JVM_STARTS_MAX: Final = 3
+"""Starts of a JVM that ends before it has said anything. PySpark forks this process to start it; where gRPC
+runs already, its handler in the forked child can abort before Java begins (about one fork in fifty with
+grpcio 1.85), and the next fork is another try."""
+TURN_SECONDS_CROWDED: Final = 60.0
+"""How long a part waits without progress where there are more parts than task slots, and tasks are tried
+again. Tasks that wait may hold all slots, and a failed one that they wait for finds none until one gives up."""
 _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
     "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"

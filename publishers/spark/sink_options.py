@@ -50,6 +50,11 @@ from publishers.spark.options import check_known, flag, given, option_names, pos
 
 __all__ = ["SPARK_OPTIONS", "SinkOptions"]
 
+CACHE_BYTES_MAX: Final = 1 << 40
+"""The largest cache that an option may ask for, far above any machine: a slip of the hand is said."""
+PUBLISHER_ID_CHARS_MAX: Final = 128
+"""Longest `publisher_id`. Partitions, attempts and racers add to it, and reports are in files of that name,
+which may have 255."""
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
 """Options that Spark passes along with those of a sink: of `save(path)`, and of a streaming query."""
 _KNOWN: Final = (
@@ -120,7 +125,7 @@ class SinkOptions:
                 reset_interval_seconds=positive(options, "reset_interval_seconds", "seconds"),
                 turn_seconds=positive(options, "turn_seconds", "seconds"),
                 answer_seconds=positive(options, "answer_seconds", "seconds"),
-                cache_bytes=whole_number(options, "cache_bytes", 1, limits.CACHE_BYTES_MAX),
+                cache_bytes=whole_number(options, "cache_bytes", 1, CACHE_BYTES_MAX),
                 window_blocks=whole_number(options, "window_blocks", 1, limits.OFFERS_MAX),
                 blocks_per_second=positive(options, "blocks_per_second", "blocks a second"),
                 first_block=whole_number(options, "first_block", 0, NUMBER_MAX),
@@ -167,8 +172,8 @@ class SinkOptions:
 def _publisher_id(options: Mapping[str, str]) -> str | None:
     name = options.get("publisher_id", "").strip()
     check_publisher_id(name)
-    if len(name) > limits.PUBLISHER_ID_CHARS_MAX:
-        expected = f"{limits.PUBLISHER_ID_CHARS_MAX} characters at most"
+    if len(name) > PUBLISHER_ID_CHARS_MAX:
+        expected = f"{PUBLISHER_ID_CHARS_MAX} characters at most"
         raise OptionError("publisher_id", f"{len(name)} characters", expected)
     return name or None
 

@@ -20,13 +20,13 @@ from publishers.blocks.block_files import write_block_file
 from publishers.blocks.maker import BlockMaker, key_of_seed
 from publishers.blocks.signing_key import KeyPlace
 from publishers.commands import publish as module
-from publishers.commands.publish import command, command_line, program_words
+from publishers.commands.publish import PUBLISHERS_MAX, SHARDS_MAX, command, command_line, program_words
 from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
 from publishers.job_report import JobFailure, JobReport
-from publishers.limits import PUBLISHER_ID_CHARS_MAX, PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
 from publishers.spark.session import is_submitted
+from publishers.spark.sink_options import PUBLISHER_ID_CHARS_MAX
 
 PUBLISHED = PublishReport("publisher-1", blocks=2, won=1, acknowledged=2, safe_through=1)
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25)

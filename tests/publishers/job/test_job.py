@@ -21,8 +21,7 @@ from publishers.demo.node_process import NodeProcess
 from publishers.errors import BlockListError
 from publishers.job import job as job_module
 from publishers.job.checkpoint import FollowCheckpoint
-from publishers.job.job import GatewayStatus, JobProgress, JobReport, publish
-from publishers.limits import QUERY_STARTS_MAX
+from publishers.job.job import QUERY_STARTS_MAX, GatewayStatus, JobProgress, JobReport, publish
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
 from publishers.report_totals import add_reports

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from publishers import limits
 from publishers.protocol.machine_tables import Gateway, Pace
 from publishers.protocol.messages import ConnectGateway
-from publishers.protocol.retries import GatewayChoice, Refusals
+from publishers.protocol.retries import SOON_TRIES_MAX, GatewayChoice, Refusals
 from publishers.protocol.tally import Tally
 from publishers.report import RefusedBlock
 
@@ -41,7 +40,7 @@ def test_the_same_gateway_is_not_asked_again_without_a_wait() -> None:
 def test_after_ends_in_order_the_waits_are_short_for_a_while() -> None:
     route = GatewayChoice(2)
     assert route.after(Gateway.NEXT, Pace.SOON) == ConnectGateway(1, attempt=0)
-    soon = [route.after(Gateway.NEXT, Pace.SOON) for _ in range(limits.SOON_TRIES_MAX - 1)]
+    soon = [route.after(Gateway.NEXT, Pace.SOON) for _ in range(SOON_TRIES_MAX - 1)]
     assert soon[:2] == [
         ConnectGateway(0, attempt=1, is_soon=True),
         ConnectGateway(1, attempt=1, is_soon=True),

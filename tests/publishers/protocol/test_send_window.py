@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from publishers import limits
 from publishers.errors import BlockOrderError
-from publishers.protocol.send_window import Offers, SendWindow
+from publishers.protocol.send_window import BEHIND_ANSWERS_MAX, READ_AHEAD_BLOCKS, Offers, SendWindow
 from publishers.protocol.tally import Tally
 from publishers.report import PublishReport
 from tests.publishers.scenario import block_ready, word
@@ -84,9 +83,9 @@ def test_room_ends_with_the_bytes_of_the_cache_and_with_the_read_ahead() -> None
     window = Window(cache_bytes_max=20).take(5)
     assert window.edges.wants_block
     assert not window.take(6).edges.wants_block
-    ahead = Window().take(*range(limits.READ_AHEAD_BLOCKS - 1))
+    ahead = Window().take(*range(READ_AHEAD_BLOCKS - 1))
     assert ahead.edges.wants_block
-    assert not ahead.take(limits.READ_AHEAD_BLOCKS - 1).edges.wants_block
+    assert not ahead.take(READ_AHEAD_BLOCKS - 1).edges.wants_block
     ahead.send(2)  # the read-ahead is counted from where the stream is
     assert ahead.edges.wants_block
 
@@ -263,7 +262,7 @@ def test_behind_about_a_header_from_before_a_resend_moves_nothing() -> None:
 
 def test_behind_is_obeyed_a_bounded_number_of_times_until_a_block_is_stored() -> None:
     window = Window().take(5, 6, 7)
-    for _ in range(limits.BEHIND_ANSWERS_MAX):
+    for _ in range(BEHIND_ANSWERS_MAX):
         window.send(1)
         assert window.behind(5)
     window.send(1)

@@ -19,6 +19,7 @@ from publishers.blocks.block_files import write_block_file
 from publishers.blocks.block_places import blocks_in, read_chain
 from publishers.errors import OptionError, SchemaError, SourceUnreachable
 from publishers.spark.block_stream import (
+    SUBSCRIPTIONS_MAX,
     BlockStreamDataSource,
     BlockStreamReader,
     SubscriptionOptions,
@@ -136,16 +137,16 @@ def test_a_stream_begins_where_it_is_told(gateway: str, options: dict[str, str],
 
 
 def test_options() -> None:
-    parts = {"partitions": str(limits.SUBSCRIPTIONS_MAX)}
+    parts = {"partitions": str(SUBSCRIPTIONS_MAX)}
     options = SubscriptionOptions.parse({"gateways": "a:1", "from": "Latest", "to": "9"} | parts)
-    assert options.partition_count == limits.SUBSCRIPTIONS_MAX
+    assert options.partition_count == SUBSCRIPTIONS_MAX
     assert options.deadline_seconds == limits.SOURCE_DEADLINE_SECONDS_DEFAULT
     assert (options.begin, options.last_block, options.tls) == ("latest", 9, None)
     for wrong, message in (
         ({"from": "x"}, "option 'from': got 'x', expected a whole number from 0 to 9223372036854775806"),
         ({"from": "5", "to": "4"}, "option 'to': got 4, expected 5 to 9223372036854775806"),
         (
-            {"partitions": str(limits.SUBSCRIPTIONS_MAX + 1)},
+            {"partitions": str(SUBSCRIPTIONS_MAX + 1)},
             "option 'partitions': got 10001, expected 1 to 10000",
         ),
         ({"race": "2"}, "option 'race': got an unknown option, expected one of blocks_per_batch, "),

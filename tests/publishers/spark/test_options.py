@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from publishers.errors import OptionError
-from publishers.limits import OPTION_MAX
 from publishers.spark.options import (
+    OPTION_MAX,
     block_bounds,
     check_known,
     check_root_layout,

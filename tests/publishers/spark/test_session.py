@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from publishers.errors import SparkUnavailable
-from publishers.limits import JAVA_VERSION_MIN, JVM_STARTS_MAX
 from publishers.spark import register
 from publishers.spark import session as session_module
 from publishers.spark.session import (
+    JAVA_VERSION_MIN,
+    JVM_STARTS_MAX,
     active_session,
     build_session,
     failures_allowed,
