@@ -28,7 +28,7 @@ __all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
 TURN_POLL_SECONDS: Final = 0.1
 """How often a part of a chain that is not next asks the gateways how far they are."""
 TURN_PATIENCE_SECONDS: Final = 5.0
-"""How long a part waits for a preferred gateway that is behind and stands still, if another has the blocks."""
+"""How long a part waits for a preferred gateway that stands still behind, if another has the blocks."""
 UNREACHABLE: Final = -2
 """Stands for the last block of a gateway that does not answer."""
 _EMPTY: Final = -1

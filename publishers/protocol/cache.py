@@ -53,11 +53,7 @@ class BlockCache:
     """Blocks by number, without gaps."""
 
     def __init__(self, size_bytes_max: int) -> None:
-        """Start empty.
-
-        Args:
-            size_bytes_max: from here on `is_full`.
-        """
+        """Start empty; from `size_bytes_max` on the cache `is_full`."""
         self._blocks: deque[HeldBlock] = deque()
         self._next: int | None = None
         self.size_bytes = 0
@@ -91,22 +87,14 @@ class BlockCache:
             raise BlockOrderError(self._next, number)
 
     def add(self, block: HeldBlock) -> None:
-        """Hold the source's next block.
-
-        Raises:
-            BlockOrderError: it is not the next; nothing is changed.
-        """
+        """Hold the source's next block; raises as `check_order`."""
         self.check_order(block.number)
         self._blocks.append(block)
         self.size_bytes += block.size_bytes
         self._next = block.number + 1
 
     def pass_over(self, number: int) -> None:
-        """Note the source's next block without holding it, because it is safe already.
-
-        Raises:
-            BlockOrderError: it is not the next; nothing is changed.
-        """
+        """Pass over the source's next block, which is safe already; raises as `check_order`."""
         self.check_order(number)
         assert not self._blocks, "a safe block cannot follow one that is held"
         self._next = number + 1

@@ -20,11 +20,7 @@ ItemSet = tuple[bytes, ...]
 
 
 def size_in_set(item: bytes) -> int:
-    """Return the bytes that an item takes in a `BlockItemSet`: tag, length, item.
-
-    Args:
-        item: a serialized `BlockItem`.
-    """
+    """Return the bytes that a serialized `BlockItem` takes in a `BlockItemSet`: tag, length, item."""
     size = len(item)
     return 1 + max(1, (size.bit_length() + 6) // 7) + size
 

@@ -43,11 +43,7 @@ class GatewayChoice:
     """The list of gateways, and how much trouble there was."""
 
     def __init__(self, gateway_count: int) -> None:
-        """Start at the first gateway.
-
-        Args:
-            gateway_count: at least 1.
-        """
+        """Start at the first gateway of at least one."""
         assert gateway_count >= 1, "a publisher needs a gateway"
         self._gateway_count = gateway_count
         self._gateway = 0
@@ -114,12 +110,7 @@ class Refusals:
         self._invalid_streak = self._too_long_streak = 0
 
     def begins_with(self, gateway: int, first: int) -> None:
-        """Note the first block that a gateway stores.
-
-        Args:
-            gateway: 0-based position in the list.
-            first: number of the block.
-        """
+        """Note the first block that a gateway, at a 0-based position in the list, stores."""
         self._firsts[gateway] = first
 
     def stored_nowhere(self, number: int) -> str | None:

@@ -145,14 +145,7 @@ class SendWindow:
             block.clear_marks()
 
     def next_message(self, now_ns: int) -> SendItems | SendEndOfBlock | None:
-        """Return the next message; it counts as sent.
-
-        Args:
-            now_ns: the machine's clock.
-
-        Returns:
-            None: the source has not yielded the block yet, or the window is full.
-        """
+        """Return the next message, which counts as sent; None: the window is full or the block is missing."""
         block = self._cache.get(self._cursor)
         if block is None:
             return None
@@ -183,11 +176,7 @@ class SendWindow:
         return self._offered_first is not None and self._offered_first <= number
 
     def last_sent(self, said: int) -> int:
-        """Return the block that a refusal is about.
-
-        Args:
-            said: the block that the gateway names; 0 may also mean that it names none.
-        """
+        """Return the block that a refusal is about; `said` is what the gateway names, 0 perhaps for none."""
         number = said if self._cache.get(said) else self._cursor
         if self._position == 0 and number == self._cursor and self._cache.get(number - 1):
             number -= 1  # the block just sent whole
@@ -310,11 +299,7 @@ class Offers:
     """
 
     def __init__(self, count_max: int) -> None:
-        """Start with no header.
-
-        Args:
-            count_max: beyond it the oldest is forgotten; an answer about that counts as about a later one.
-        """
+        """Start with no header; beyond `count_max` the oldest is forgotten."""
         self._offers: deque[tuple[int, int]] = deque(maxlen=count_max)
         self._epoch = 0
 

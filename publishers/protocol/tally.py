@@ -44,11 +44,7 @@ class Tally:
         self._stream_wins: deque[int] = deque(maxlen=OFFERS_MAX)
 
     def begin_stream(self, gateway: int = 0) -> None:
-        """Count a stream; wins of earlier streams stand.
-
-        Args:
-            gateway: 0-based position of its gateway in the list.
-        """
+        """Count a stream to the gateway at a 0-based position; wins of earlier streams stand."""
         self.streams += 1
         self.failovers += self._gateway not in (None, gateway)
         self._gateway = gateway
@@ -96,12 +92,7 @@ class Tally:
             self.duplicate += 1
 
     def win(self, number: int, latency_ns: int) -> None:
-        """Count a block that this publisher seems to have won.
-
-        Args:
-            number: of the block.
-            latency_ns: from its last byte sent to its acknowledgement, nanoseconds.
-        """
+        """Count a block that seems to be won here, acknowledged `latency_ns` after its last byte."""
         self.won += 1
         self._latency_ns.append(latency_ns)
         self._stream_wins.append(number)
@@ -129,12 +120,7 @@ class Tally:
         return self._refusals[number]
 
     def report(self, safe_through: int | None, elapsed_ns: int) -> PublishReport:
-        """Return the report.
-
-        Args:
-            safe_through: every block up to this one is known to be stored.
-            elapsed_ns: nanoseconds since the publisher's first event.
-        """
+        """Return the report; `elapsed_ns` counts from the publisher's first event."""
         refused = tuple(
             RefusedBlock(number, self._refusal_codes[number], count)
             for number, count in sorted(self._refusals.items())

@@ -57,7 +57,7 @@ runs already, its handler in the forked child can abort before Java begins (abou
 grpcio 1.85), and the next fork is another try."""
 TURN_SECONDS_CROWDED: Final = 60.0
 """How long a part waits without progress where there are more parts than task slots, and tasks are tried
-again. Tasks that wait may hold all slots, and a failed one that they wait for finds none until one gives up."""
+again. Waiting tasks may hold all slots, and a failed one that they wait for finds none until one gives up."""
 _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
     "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"

@@ -311,18 +311,6 @@ def test_a_broken_source_is_told_to_the_gateway() -> None:
 # --- the race -----------------------------------------------------------------------------------------------
 
 
-def test_a_skipped_block_is_not_sent_further_but_kept() -> None:
-    publisher = Publisher().streaming([9, 10], set_count=3)
-    assert word(publisher.write() or Finish(StreamOutcome.DONE)) == "9"
-    publisher.skip(9)
-    assert publisher.write_all() == ["10", "10", "10", "10."]
-    assert publisher.machine._window._cache.size_bytes == 60
-    publisher.ack(9)
-    assert publisher.machine._window._cache.size_bytes == 30
-    publisher.ack(10)
-    assert (publisher.report.won, publisher.report.skipped, publisher.report.acknowledged) == (1, 1, 2)
-
-
 def test_a_laggard_does_not_send_what_is_acknowledged() -> None:
     publisher = Publisher().streaming([9, 10, 11], set_count=2)
     publisher.write()
@@ -346,14 +334,6 @@ def test_resend_goes_back_and_offers_everything_from_there() -> None:
     assert publisher.report.resent == 1
     publisher.ack(11)
     assert publisher.report.won == 3
-
-
-def test_resend_of_a_block_that_is_still_to_come_changes_nothing() -> None:
-    publisher = Publisher().streaming([9, 10])
-    assert publisher.resend(9) == []
-    assert publisher.resend(12) == []
-    assert publisher.write_all() == ["9", "9.", "10", "10."]
-    assert publisher.report.resent == 0
 
 
 def test_resend_of_a_block_that_is_gone_ends_the_stream_with_the_range_held() -> None:
@@ -417,17 +397,6 @@ def test_behind_goes_on_after_the_last_block_of_the_gateway(last: int | None, he
     assert publisher.write_all() == again
     assert set(again) <= set(sent)
     assert publisher.report.duplicate == wanted - held_first
-
-
-def test_further_behind_answers_to_headers_from_before_do_not_start_over() -> None:
-    publisher = Publisher().streaming([5, 6, 7, 8], set_count=2)
-    publisher.write_all()
-    publisher.behind(4)  # answers the header of 6, the first above 5
-    publisher.write()
-    publisher.behind(4)  # answers 7
-    publisher.behind(4)  # answers 8
-    assert publisher.write_all() == ["5", "5.", "6", "6", "6.", "7", "7", "7.", "8", "8", "8."]
-    assert publisher.report.behind == 3
 
 
 def test_behind_below_what_is_held_says_what_is_held_and_tries_the_next_gateway() -> None:

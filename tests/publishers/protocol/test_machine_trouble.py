@@ -23,7 +23,7 @@ from publishers.protocol.messages import (
     Skipped,
     StreamOutcome,
 )
-from publishers.protocol.send_window import BEHIND_ANSWERS_MAX, READ_AHEAD_BLOCKS, RESEND_ANSWERS_MAX
+from publishers.protocol.send_window import BEHIND_ANSWERS_MAX, RESEND_ANSWERS_MAX
 from tests.publishers.scenario import Publisher
 
 # --- the ends of a stream -----------------------------------------------------------------------------------
@@ -238,15 +238,6 @@ def test_the_highest_number_that_a_block_can_have_is_believed() -> None:
 # --- bounds -------------------------------------------------------------------------------------------------
 
 
-def test_the_window_stops_offers_until_an_acknowledgement() -> None:
-    publisher = Publisher(options=MachineLimits(window_blocks_max=2)).streaming([5, 6, 7, 8])
-    assert publisher.write_all() == ["5", "5.", "6", "6."]
-    publisher.skip(6)
-    assert publisher.write_all() == []
-    publisher.ack(5)
-    assert publisher.write_all() == ["7", "7."]
-
-
 def test_the_cache_takes_no_block_beyond_its_bytes() -> None:
     publisher = Publisher(options=MachineLimits(cache_bytes_max=25))
     publisher.take([0])
@@ -258,13 +249,6 @@ def test_the_cache_takes_no_block_beyond_its_bytes() -> None:
     assert not publisher.machine.wants_block
     publisher.ack(0)
     assert publisher.machine.wants_block
-
-
-def test_the_source_is_not_read_far_ahead() -> None:
-    publisher = Publisher().take(range(READ_AHEAD_BLOCKS - 1))
-    assert publisher.machine.wants_block
-    publisher.take([READ_AHEAD_BLOCKS - 1])
-    assert not publisher.machine.wants_block
 
 
 def test_the_deadline_fails_a_publisher_that_cannot_connect() -> None:

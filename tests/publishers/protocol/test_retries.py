@@ -112,13 +112,6 @@ def test_invalid_requests_are_final_in_a_row_over_all_blocks(gateway_count: int,
     assert tally.report(None, 0).refused == refused  # 9 is not ours
 
 
-def test_progress_ends_a_row_of_invalid_requests() -> None:
-    refusals, _ = refusals_of(retries_max=1)
-    for _ in range(5):
-        assert refusals.invalid_request(7, is_held=True) is None
-        refusals.progress()
-
-
 @pytest.mark.parametrize(("gateway_count", "last"), [(1, 2), (2, 2), (5, 5)])
 def test_a_message_too_long_is_final_after_all_gateways_and_a_second_look(
     gateway_count: int, last: int

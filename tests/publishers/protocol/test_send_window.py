@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.errors import BlockOrderError
 from publishers.protocol.send_window import BEHIND_ANSWERS_MAX, READ_AHEAD_BLOCKS, Offers, SendWindow
 from publishers.protocol.tally import Tally
 from publishers.report import PublishReport
@@ -58,15 +57,6 @@ def test_the_range_held_is_the_last_block_twice_when_all_are_stored() -> None:
     assert window.edges.range_held() == (5, 7)
     window.ack(7)
     assert window.edges.range_held() == (7, 7)
-
-
-def test_a_block_out_of_order_changes_nothing() -> None:
-    window = Window().take(5)
-    before = window.report
-    with pytest.raises(BlockOrderError) as caught:
-        window.take(7)
-    assert str(caught.value) == "block 6 is missing: block 7 came after block 5"
-    assert (window.report, window.edges.range_held()) == (before, (5, 5))
 
 
 def test_a_block_that_is_stored_already_is_counted_and_not_held() -> None:
@@ -288,23 +278,6 @@ def test_an_answer_forgets_its_header_and_those_before() -> None:
     assert offers.answered(lambda number: number == 6) is True
     assert len(offers) == 1
     assert offers.answered(lambda number: number == 6) is None
-
-
-def test_an_answer_to_a_header_from_before_is_late() -> None:
-    offers = offers_of(5, 6)
-    offers.sent_back()
-    offers.sent(5)
-    offers.sent(6)
-    assert offers.answered(lambda number: number == 6) is False
-    assert offers.answered(lambda number: number == 6) is True
-
-
-def test_a_new_stream_forgets_everything() -> None:
-    offers = offers_of(5)
-    offers.sent_back()
-    offers.clear()
-    offers.sent(5)
-    assert offers.answered(lambda number: number == 5) is True
 
 
 def test_acknowledged_headers_are_forgotten() -> None:
