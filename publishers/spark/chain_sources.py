@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -138,17 +139,12 @@ def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, s
         BlockListError, FrameError: the blocks are no chain, or not the wanted ones.
         OptionError, SchemaError, SparkJobFailed, SourceUnreachable: the source cannot be read.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     if source.kind == "datastream" and source.is_server:
         _check_server(source, numbers)
         return stream_frame(spark, source, numbers, shards)
     make = {"blockfiles": _block_files, "blockstream": _block_stream}.get(source.kind, _planned)
-    try:
+    with _readable(source):
         return make(spark, source, numbers, shards)
-    except (PySparkException, Py4JError) as error:  # no such table, no driver for such a path, …
-        raise BlockListError(str(source), reason_in(str(error))) from error
 
 
 def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
@@ -163,12 +159,19 @@ def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, 
         OptionError: the source cannot be followed.
         SourceUnreachable: a data streamer does not say where the first block is.
     """
+    check_followed(source)
+    with _readable(source):
+        return _followed(spark, source, numbers, shards)
+
+
+@contextmanager
+def _readable(source: SourceName) -> Iterator[None]:
+    """Turn an error of Spark (no such table, no driver for such a path, …) into one about the source."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    check_followed(source)
     try:
-        return _followed(spark, source, numbers, shards)
+        yield
     except (PySparkException, Py4JError) as error:
         raise BlockListError(str(source), reason_in(str(error))) from error
 

@@ -31,6 +31,7 @@ __all__ = ["SourceKind", "SourceName", "parse_source", "parse_sources"]
 
 SourceKind = Literal["blockfiles", "datastream", "blockstream", "parquet", "table"]
 """The formats."""
+_KINDS: Final[tuple[SourceKind, ...]] = get_args(SourceKind)
 
 _PREFIX: Final = re.compile(r"(?P<word>[A-Za-z_][A-Za-z0-9_-]*):(?!//)(?P<rest>.*)", re.DOTALL)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -94,13 +95,14 @@ def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceN
     given = dict(options or {})
     text = required({"source": text}, "source", _FORMS)
     match = _PREFIX.fullmatch(text)
-    if match is not None and match["word"].lower() in get_args(SourceKind):
-        return _named(match["word"].lower(), match["rest"].strip(), given)
+    for kind in _KINDS:
+        if match is not None and match["word"].lower() == kind:
+            return _named(kind, match["rest"].strip(), given)
     if _URL.match(text):
         return SourceName("blockfiles", text, options=given)
     path = Path(text)
     if path.exists():
-        return _found(path, given)
+        return SourceName(_kind_at(path), str(path.absolute()), options=given)
     if has_glob(text) and not _is_addresses(text):
         return SourceName("blockfiles", str(path.absolute()), options=given)
     if _is_addresses(text):
@@ -111,7 +113,7 @@ def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceN
     raise OptionError("source", f"{text!r}, which is not there", _FORMS)
 
 
-def _named(kind: str, location: str, options: dict[str, str]) -> SourceName:
+def _named(kind: SourceKind, location: str, options: dict[str, str]) -> SourceName:
     if not location:
         raise OptionError("source", f"{kind}: and nothing", f"{kind}: and where the blocks are")
     if kind == "table":
@@ -123,37 +125,28 @@ def _named(kind: str, location: str, options: dict[str, str]) -> SourceName:
     if kind == "datastream" and not Path(location).exists() and _is_addresses(location):
         return SourceName("datastream", location, is_server=True, options=options)
     if _URL.match(location) and kind != "datastream":
-        return SourceName("parquet" if kind == "parquet" else "blockfiles", location, options=options)
+        return SourceName(kind, location, options=options)
     path = Path(location)
-    is_glob = kind == "blockfiles" and has_glob(location)
-    if not path.exists() and not is_glob:
+    if not path.exists() and not (kind == "blockfiles" and has_glob(location)):
         raise OptionError("source", f"{location!r}, which is not there", f"a path after {kind}:")
-    absolute = str(path.absolute())
-    if kind == "parquet":
-        return SourceName("parquet", absolute, options=options)
-    if kind == "datastream":
-        return SourceName("datastream", absolute, options=options)
-    return SourceName("blockfiles", absolute, options=options)
+    return SourceName(kind, str(path.absolute()), options=options)
 
 
-def _found(path: Path, options: dict[str, str]) -> SourceName:
-    """Return the source that a path holds."""
-    absolute = str(path.absolute())
+def _kind_at(path: Path) -> SourceKind:
+    """Return the format of what is at a path."""
     if path.is_dir():
         names = [child.name for child in path.iterdir()]
         if any(is_block_name(name) or is_archive_name(name) for name in names):
-            return SourceName("blockfiles", absolute, options=options)
+            return "blockfiles"
         if STREAM_FILE_NAME in names:
-            return SourceName("datastream", absolute, options=options)
-        if any(name.endswith(".parquet") for name in names):
-            return SourceName("parquet", absolute, options=options)
-        return SourceName("blockfiles", absolute, options=options)
+            return "datastream"
+        return "parquet" if any(name.endswith(".parquet") for name in names) else "blockfiles"
     if path.suffix == ".parquet":
-        return SourceName("parquet", absolute, options=options)
+        return "parquet"
     if _is_stream_file(path):
-        return SourceName("datastream", absolute, options=options)
+        return "datastream"
     if is_block_name(path.name) or is_archive_name(path.name):
-        return SourceName("blockfiles", absolute, options=options)
+        return "blockfiles"
     raise OptionError("source", f"{str(path)!r}, a file of no kind that is known", _FORMS)
 
 
