@@ -1,13 +1,13 @@
-"""Publishes blocks to gateways over gRPC: the asyncio shell around the publish machine.
+"""The publish client: the asyncio shell around the publish machine, which publishes blocks over gRPC.
 
-Four tasks share one machine in one event loop, so nothing is locked:
+Four tasks share one machine in one event loop, without locks:
 
     feeder   takes blocks from the source while the machine wants them
-    driver   opens the streams that the machine asks for, and hands it what they answer
-    writer   sends what the machine gives, one message at a time, as fast as flow control lets it
-    ticker   tells the machine the time when it asked to be woken
+    driver   opens the streams that the machine asks for, and passes their answers to it
+    writer   sends the machine's messages, one at a time, as fast as flow control allows
+    ticker   passes the time to the machine when it asked for that
 
-All decisions are in machine.py; this file has none about block numbers.
+machine.py decides everything about block numbers.
 Source: docs/spec/wire.md section 2.1; publishers/README.md.
 """
 
@@ -28,18 +28,19 @@ from tenacity import RetryCallState, wait_exponential_jitter
 from tenacity.asyncio import AsyncRetrying
 from tenacity.wait import wait_base
 
-from gateway.api import node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
+from gateway.api import block_items_pb2, node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
 from gateway.blocks.block import Block
+from gateway.blocks.block_numbers import from_wire
 from gateway.errors import TlsError
 from gateway.services.node_service import begins_with
 from gateway.transport.channels import ClientTls, open_channel, refused_headers
 from gateway.transport.message_size import why_too_long
 from publishers import limits
-from publishers.client.wire import event_of, request_of
 from publishers.errors import OptionError, PublishFailed, SourceCancelled
 from publishers.protocol.item_sets import split_items
 from publishers.protocol.machine import MachineLimits, PublisherMachine
 from publishers.protocol.messages import (
+    Acknowledged,
     Action,
     AskFirst,
     BlockReady,
@@ -48,44 +49,69 @@ from publishers.protocol.messages import (
     Connected,
     ConnectGateway,
     Disconnected,
+    EndCode,
     Event,
     Finish,
     FirstTold,
     HalfClose,
+    NodeBehind,
+    ResendAsked,
     SendEndOfBlock,
     SendEndStream,
     SendItems,
+    Skipped,
     SourceEnded,
     SourceFailed,
     Stop,
+    StreamEnded,
     StreamOutcome,
     Writable,
 )
 from publishers.report import PublishReport
 
-__all__ = ["ClientOptions", "PublishClient", "check_publisher_id", "publish_blocks", "retry_wait"]
+__all__ = [
+    "ClientOptions",
+    "PublishClient",
+    "check_publisher_id",
+    "event_of",
+    "publish_blocks",
+    "request_of",
+    "retry_wait",
+]
 
 log = logging.getLogger(__name__)
 
+RETRY_SECONDS_FIRST: Final = 1.0
+"""Wait before the first retry; doubled for each further one (issue: 1 s, doubled, jitter, at most 30 s)."""
+RETRY_SECONDS_MAX: Final = 30.0
+"""Longest wait between two tries to connect."""
+RETRY_JITTER_SECONDS: Final = 1.0
+"""Up to this much is added to a wait, so that publishers that were thrown out together do not come back
+so."""
+SOON_SECONDS: Final = 0.1
+"""Wait before the next gateway is tried when one ended the stream in order: while the load moves from one
+node to another, both do so for a moment."""
+CONNECT_TIMEOUT_SECONDS: Final = 5.0
+"""A gateway that has not accepted the connection by then counts as unreachable for this try."""
 PUBLISHER_ID_METADATA: Final = "publisher-id"
 """Metadata that names the publisher, so that a node knows it again when it comes back."""
 
 SECOND_NS: Final = 1_000_000_000
-_CLOCK_PAUSE_SECONDS: Final = 0.01  # between two looks at the clock at least, whatever the machine asks for
+_CLOCK_PAUSE_SECONDS: Final = 0.01  # the least time between two clock events
 
 _WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
-# What stands before the reason: `failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: `
+# gRPC writes before the reason: `failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: `
 _GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
-_REFUSAL_SECONDS_MAX: Final = 1.0  # as long as the first of our retries waits anyway
-_STATUS_SECONDS_MAX: Final = 0.1  # a refusal comes as an empty answer, and its status right behind it
-# What grpcio says in the place of a call's status where a write was the first to find the call over.
+_REFUSAL_SECONDS_MAX: Final = 1.0  # as long as the wait before the first retry
+_STATUS_SECONDS_MAX: Final = 0.1  # a refusal is an empty answer with its status right behind it
+# grpcio gives this for a call's status where a write is the first to find the call over.
 _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
 
 _CHANNEL_OPTIONS: Final = (
-    ("grpc.max_send_message_length", -1),  # what `message_bytes_max` says is looked at before
-    # A connection of one's own for each publisher, and no waits of the library under those of the machine.
+    ("grpc.max_send_message_length", -1),  # the feeder checks `message_bytes_max`
+    # A connection for each publisher, and short waits of the library below those of the machine.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -96,28 +122,28 @@ _Call = grpc.aio.StreamStreamCall[publish_pb2.PublishStreamRequest, publish_pb2.
 
 
 def retry_wait() -> wait_base:
-    """Give the retry policy: 1 s, doubled, with jitter, at most 30 s."""
+    """Return the retry policy: 1 s, doubled, with jitter, at most 30 s."""
     return wait_exponential_jitter(
-        initial=limits.RETRY_SECONDS_FIRST,
-        max=limits.RETRY_SECONDS_MAX,
-        jitter=limits.RETRY_JITTER_SECONDS,
+        initial=RETRY_SECONDS_FIRST,
+        max=RETRY_SECONDS_MAX,
+        jitter=RETRY_JITTER_SECONDS,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """How a client publishes."""
+    """The bounds and policies of a client."""
 
     machine: MachineLimits = field(default_factory=MachineLimits)
     """Window, cache, timeouts, deadline."""
     set_bytes_max: int = limits.ITEM_SET_BYTES_DEFAULT
     """Size of an item set; a larger item goes alone."""
     message_bytes_max: int = limits.MESSAGE_BYTES_MAX
-    """The longest message that the gateways take; a block with an item that needs a longer one is refused."""
-    connect_timeout_seconds: float = limits.CONNECT_TIMEOUT_SECONDS
-    """For a gateway to accept the connection."""
+    """The longest message that the gateways take; a block with a longer item is refused."""
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+    """How long a gateway may take to accept the connection."""
     wait: wait_base = field(default_factory=retry_wait)
-    """How long before the k-th retry."""
+    """The wait before each retry."""
     tls: ClientTls | None = None
     """How connections are secured; None: not at all."""
 
@@ -133,7 +159,7 @@ async def publish_blocks(
 
 
 class PublishClient:
-    """Publishes one source once."""
+    """One publisher; it publishes one source, once."""
 
     def __init__(
         self,
@@ -151,7 +177,7 @@ class PublishClient:
             now_ns: a monotonic clock.
 
         Raises:
-            OptionError: the name cannot travel.
+            OptionError: the name cannot travel as metadata.
         """
         check_publisher_id(publisher_id)
         self._gateways = tuple(gateways)
@@ -165,24 +191,24 @@ class PublishClient:
         self._channel_in_use: grpc.aio.Channel | None = None
         self._asking: asyncio.Task[None] | None = None
         self._is_closing = False
-        self._unexplained: set[int] = set()  # gateways that ended a call, and its status was lost
+        self._unexplained: set[int] = set()  # gateways that ended a call whose status gRPC lost
         self._connect: ConnectGateway | None = None
         self._finish: Finish | None = None
         self._source_error: Exception | None = None
         self._clock_at_ns: int | None = None
         self._room = asyncio.Event()  # wakes the feeder
-        self._turn = asyncio.Event()  # wakes the driver
+        self._decision = asyncio.Event()  # wakes the driver
         self._work = asyncio.Event()  # wakes the writer
         self._clock = asyncio.Event()  # wakes the ticker
 
     def report(self) -> PublishReport:
-        """Say what was done so far; for a progress display."""
+        """Return what was done so far; for a progress display."""
         return self._machine.report()
 
     def stop(self) -> None:
-        """Finish the block that is being sent, say goodbye (EndStream RESET), and end; again is harmless.
+        """Finish the block that is being sent, end the stream (RESET), and end; again is harmless.
 
-        `publish` then returns what was done; blocks may be unacknowledged.
+        `publish` then returns its report; blocks may be unacknowledged.
         """
         if self._finish is None:
             self._hear(Stop())
@@ -190,21 +216,21 @@ class PublishClient:
     async def publish(self, source: AsyncIterable[Block]) -> PublishReport:
         """Publish all blocks of `source`, and return when every one is known to be stored.
 
-        Cancellation finishes the block that is being sent, says goodbye (EndStream RESET) and then goes on.
+        When cancelled, it finishes the block that is being sent and ends the stream (RESET) first.
 
         Args:
-            source: blocks with consecutive numbers. It is read as far ahead as the cache allows.
+            source: blocks with consecutive numbers; it is read as far ahead as the cache allows.
 
         Returns:
-            What was done: everything, but after `stop`.
+            The report. Every block is stored, except after `stop`.
 
         Raises:
             PublishFailed: a gateway refused a block for good, or the deadline passed; it holds the report.
-            ItemTooLarge, BlockOrderError: the source gave a block that cannot be published; those before it
-                may be unacknowledged.
+            ItemTooLarge, BlockOrderError: the source yielded a block that cannot be published; those before
+                it may be unacknowledged.
             SourceCancelled: the source was cancelled, and this publisher was not.
-            TlsError: a file of `tls` cannot be read; later than at the first connection it is tried again.
-            Exception: whatever the source itself raised.
+            TlsError: a file of `tls` cannot be read at the first connection; later that is retried.
+            Exception: what the source raised.
         """
         driver = asyncio.create_task(self._drive(source))
         try:
@@ -215,7 +241,7 @@ class PublishClient:
             try:
                 seconds = limits.STOP_TIMEOUT_SECONDS + limits.CLOSE_TIMEOUT_SECONDS
                 await asyncio.wait({driver}, timeout=seconds)
-            finally:  # a second cancellation, too: nothing goes on behind the caller's back
+            finally:  # after a second cancellation, too
                 await _cancel(driver)
             raise
         if self._source_error is not None:
@@ -233,15 +259,15 @@ class PublishClient:
         try:
             while self._finish is None:
                 if self._connect is None:
-                    self._turn.clear()
-                    await self._or_broken(self._turn.wait(), helpers)
+                    self._decision.clear()
+                    await self._or_broken(self._decision.wait(), helpers)
                     continue
                 connect, self._connect = self._connect, None
                 stream = asyncio.create_task(self._stream(connect))
                 try:
                     while not stream.done() and self._finish is None:
-                        self._turn.clear()
-                        await self._or_broken(self._turn.wait(), [*helpers, stream])
+                        self._decision.clear()
+                        await self._or_broken(self._decision.wait(), [*helpers, stream])
                 finally:
                     await _cancel(stream)
         finally:
@@ -252,7 +278,7 @@ class PublishClient:
     async def _or_broken(
         self, awaited: Coroutine[Any, Any, Any], tasks: Sequence[asyncio.Task[None]]
     ) -> None:
-        """Await something, but raise at once what one of our tasks raised: that is a bug of ours."""
+        """Await something, but raise at once what one of the tasks raised, which is a bug."""
         waiter = asyncio.create_task(awaited)
         pending = [task for task in tasks if not task.done()]
         try:
@@ -276,8 +302,10 @@ class PublishClient:
                     self._hear(SourceEnded())
                     return
                 sets = split_items(
-                    *(block.number, block.items, self._options.set_bytes_max),
-                    item_bytes_max=self._options.message_bytes_max - limits.MESSAGE_MARGIN_BYTES,
+                    block.number,
+                    block.items,
+                    self._options.set_bytes_max,
+                    self._options.message_bytes_max - limits.MESSAGE_MARGIN_BYTES,
                 )
                 self._hear(BlockReady(block.number, sets, block.size_bytes))
         except asyncio.CancelledError:
@@ -285,8 +313,7 @@ class PublishClient:
                 raise
             self._fail_source(SourceCancelled(self._machine.report().last_block))
         except Exception as error:
-            # Also an item that is too large and a number out of order: the source's fault, and the caller's
-            # to hear as they are.
+            # Also an item that is too large and a number out of order: `publish` raises them as they are.
             self._fail_source(error)
         finally:
             if isinstance(blocks, AsyncIterator) and hasattr(blocks, "aclose"):
@@ -312,9 +339,9 @@ class PublishClient:
                 self._hear(Clock())
 
     async def _stream(self, connect: ConnectGateway) -> None:
-        """Open one stream and live through it."""
+        """Run one stream from the connection to its end."""
         if connect.is_soon:
-            await asyncio.sleep(limits.SOON_SECONDS)
+            await asyncio.sleep(SOON_SECONDS)
         elif connect.attempt:
             await asyncio.sleep(self._wait_seconds(connect.attempt))
         address = self._gateways[connect.gateway]
@@ -323,7 +350,7 @@ class PublishClient:
         except TlsError as unread:
             if not self._has_read_tls:
                 raise
-            # The files were good before: somebody is renewing them, and has not finished yet.
+            # The files were good before: somebody is renewing them.
             self._hear(Disconnected(f"cannot connect to {address}: {unread}"))
             return
         try:
@@ -359,14 +386,14 @@ class PublishClient:
         self._hear(Disconnected(text, is_too_long=too_long is not None))
 
     async def _first_of(self, channel: grpc.aio.Channel) -> int | None:
-        """Ask a gateway which block is the first that it stores; None: it does not say, or does not know."""
+        """Ask a gateway for the first block that it stores; None: it does not say."""
         status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
         try:
             answer: node_pb2.ServerStatusResponse | None = await status(
                 node_pb2.ServerStatusRequest(), timeout=self._connect_timeout_seconds()
             )
         except grpc.aio.AioRpcError as error:
-            # One that serves no status at all is taken at its word.
+            # A gateway without that service is believed to store all.
             return 0 if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
         return None if answer is None else begins_with(answer)  # None: bytes that do not parse
 
@@ -374,9 +401,9 @@ class PublishClient:
         self._hear(FirstTold(await self._first_of(channel)))
 
     async def _ready(self, channel: grpc.aio.Channel) -> bool:
-        """Wait for a connection; False when it failed at once, and there is another gateway to go to.
+        """Wait for a connection; return False if it failed and there is another gateway.
 
-        Where there is none, gRPC tries again by itself, faster than our retries would.
+        With one gateway gRPC tries again by itself, sooner than the retry policy would.
         """
         while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and len(self._gateways) > 1:
@@ -385,10 +412,10 @@ class PublishClient:
         return True
 
     async def _read(self, call: _Call, gateway: int) -> str | None:
-        """Hand over answers until the stream is over; say what was wrong, None if it ended well."""
+        """Pass on answers until the stream is over; return what went wrong, None if it ended well."""
         try:
             async for response in call:
-                if response is None:  # what gRPC gives for bytes that do not parse
+                if response is None:  # gRPC's answer for bytes that do not parse
                     call.cancel()
                     return "an answer that does not parse"
                 self._unexplained.discard(gateway)
@@ -403,13 +430,13 @@ class PublishClient:
         except grpc.aio.AioRpcError as error:
             return self._ending(gateway, error.code(), error.details())
         except asyncio.CancelledError:
-            # The call was cancelled: by `_close`, or because this task is (then `cancelling` counts it).
+            # `_close` cancelled the call, or somebody cancels this task.
             if _is_being_cancelled():
                 raise
             return "closed from this side"
 
     def _ending(self, gateway: int, status: grpc.StatusCode, details: str | None) -> str:
-        """Say how a call ended; where gRPC does not know, the gateway's next one waits for an answer."""
+        """Return how a call ended; where gRPC does not know, the gateway's next call waits for an answer."""
         if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
             self._unexplained.add(gateway)
             return _STATUS_LOST_REASON
@@ -417,8 +444,8 @@ class PublishClient:
         return f"{status.name}: {' '.join((details or 'no details').split())}"
 
     async def _write(self, call: _Call, gateway: int) -> None:
-        """Send what the machine gives until it closes the sending side."""
-        # What is raised when the call is over is for the reader to report; closing raises an InternalError.
+        """Send the machine's messages until it closes the sending side."""
+        # The reader reports how the call ended; closing raises an InternalError.
         with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
             if gateway in self._unexplained:
                 await _answered(call)
@@ -438,15 +465,15 @@ class PublishClient:
     # --- between the tasks and the machine ---------------------------------------------------------------
 
     def _hear(self, event: Event) -> list[Action]:
-        """Give an event to the machine, do what is to be done at once, and return the sends."""
+        """Pass an event to the machine, perform its actions, and return the sends among them."""
         sends: list[Action] = []
         for action in self._machine.handle(event, self._now_ns()):
             if isinstance(action, ConnectGateway):
                 self._connect = action
-                self._turn.set()
+                self._decision.set()
             elif isinstance(action, Finish):
                 self._finish = action
-                self._turn.set()
+                self._decision.set()
             elif isinstance(action, CloseStream):
                 self._close(action)
             elif isinstance(action, AskFirst):
@@ -468,7 +495,7 @@ class PublishClient:
             self._call.cancel()
 
     def _connect_timeout_seconds(self) -> float:
-        """Give the time for one try; well within the deadline, so that its message can say what was tried."""
+        """Return the time for one try: well within the deadline, whose message then says what was tried."""
         deadline_ns = self._options.machine.deadline_ns
         if deadline_ns is None:
             return self._options.connect_timeout_seconds
@@ -495,7 +522,7 @@ class PublishClient:
 
 
 async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
-    """Ask gRPC why there is no connection: a channel's state does not say, only a call that fails does."""
+    """Return why there is no connection, which only a call that fails tells."""
     status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
     try:
         await status(node_pb2.ServerStatusRequest(), timeout=min(timeout_seconds, _WHY_SECONDS_MAX))
@@ -506,7 +533,7 @@ async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
 
 
 async def _answered(call: _Call) -> None:
-    """Wait for a gateway's first answer, or its refusal, but not long: it may wait for us to begin."""
+    """Wait for a gateway's first answer or its refusal, but not long: it may wait for the first message."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REFUSAL_SECONDS_MAX):
             await call.initial_metadata()
@@ -515,13 +542,13 @@ async def _answered(call: _Call) -> None:
 
 
 def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:
-    """End a call whose writer broke, so that the reader does not wait for answers to nothing."""
+    """End a call whose writer broke, so that the reader does not wait for ever."""
     if not task.cancelled() and task.exception() is not None:
         call.cancel()
 
 
 def check_publisher_id(name: str) -> None:
-    """Check that a publisher's name can travel as metadata; gRPC would refuse it on every stream.
+    """Check that a publisher's name can travel as metadata, or gRPC would refuse every stream.
 
     Raises:
         OptionError: it has characters that metadata cannot have.
@@ -531,14 +558,53 @@ def check_publisher_id(name: str) -> None:
 
 
 def _is_being_cancelled() -> bool:
-    """Whether somebody cancels the task that runs; else what it awaits was cancelled."""
+    """Return whether somebody cancels the current task; else something that it awaits was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait until they are over; what they raised was seen, or is of no interest any more."""
+    """Cancel tasks and wait for their end; what they raised no longer matters."""
     for task in tasks:
         task.cancel()
     awaitables: Sequence[Awaitable[Any]] = tasks
     await asyncio.gather(*awaitables, return_exceptions=True)
+
+
+# --- between the machine and the wire -----------------------------------------------------------------------
+
+_END_CODES: Final = {int(code): code for code in EndCode}
+
+
+def event_of(response: publish_pb2.PublishStreamResponse) -> Event | None:
+    """Return the event of a gateway's message; None: this version does not know the message."""
+    match response.WhichOneof("response"):
+        case "acknowledgement":
+            return Acknowledged(response.acknowledgement.block_number)
+        case "skip_block":
+            return Skipped(response.skip_block.block_number)
+        case "resend_block":
+            return ResendAsked(response.resend_block.block_number)
+        case "node_behind_publisher":
+            return NodeBehind(from_wire(response.node_behind_publisher.block_number))
+        case "end_stream":
+            end = response.end_stream
+            code = _END_CODES.get(int(end.status), EndCode.UNKNOWN)
+            return StreamEnded(code, from_wire(end.block_number), end.proximate_block_number)
+        case _:
+            return None
+
+
+def request_of(action: SendItems | SendEndOfBlock | SendEndStream) -> publish_pb2.PublishStreamRequest:
+    """Return the message of a send."""
+    if isinstance(action, SendItems):
+        items = block_items_pb2.BlockItemSet(block_items=action.items)
+        return publish_pb2.PublishStreamRequest(block_items=items)
+    if isinstance(action, SendEndOfBlock):
+        end = block_items_pb2.BlockEnd(block_number=action.number)
+        return publish_pb2.PublishStreamRequest(end_of_block=end)
+    code = publish_pb2.PublishStreamRequest.EndStream.Code.Value(action.code.name)
+    end_stream = publish_pb2.PublishStreamRequest.EndStream(
+        end_code=code, earliest_block_number=action.earliest, latest_block_number=action.latest
+    )
+    return publish_pb2.PublishStreamRequest(end_stream=end_stream)

@@ -1,11 +1,11 @@
-"""Several publishers of the same blocks in one process: each block is taken from the source once.
+"""A race: several publishers of the same blocks in one process, which read the source once.
 
     source ──► pump ──┬──► publisher 1 ──► its gateways
                       ├──► publisher 2 ──► its gateways
                       └──► publisher 3 ──► its gateways
 
-The pump is at most so many bytes ahead of the slowest. A publisher that gives up leaves the race; the race is
-lost when every one of them has given up.
+The pump is at most so many bytes ahead of the slowest publisher. A publisher that gives up leaves the race;
+the race is lost when all have given up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Racer:
 
 
 class _Lane:
-    """What one publisher has still to take."""
+    """The blocks that one publisher has yet to take."""
 
     def __init__(self, pump: _Pump) -> None:
         self.blocks: deque[Block] = deque()
@@ -72,7 +72,7 @@ class _Lane:
 
 
 class _Pump:
-    """Takes blocks from the source and gives each to every lane."""
+    """Takes blocks from the source and puts each into every lane."""
 
     def __init__(self, source: AsyncIterable[Block], count: int, ahead_bytes_max: int) -> None:
         self.room = asyncio.Event()
@@ -96,7 +96,7 @@ class _Pump:
         except Exception as error:
             self.error = error
         except asyncio.CancelledError:
-            # The source's, or ours: blocks are missing, so this is no end of the source.
+            # Blocks are missing, so this is no end of the source.
             self.error = SourceCancelled(last)
         finally:
             self.is_over = True
@@ -118,13 +118,13 @@ async def race(
         racers: at least one.
         options: of each.
         ahead_bytes_max: bytes that one publisher may be ahead of another.
-        on_client: is given each publisher before it starts, to ask it for reports and to stop it.
+        on_client: called with each client before it starts, to ask it for reports and to stop it.
 
     Returns:
-        A report of each; one that gave up has a failure in it. At least one has none.
+        A report of each publisher; those that gave up say so in `failure`. At least one did not.
 
     Raises:
-        PublishFailed: every publisher gave up; it is the first one's.
+        PublishFailed: every publisher gave up; the error of the first one.
         Exception: what the source raised.
     """
     if len(racers) == 1:

@@ -1,4 +1,4 @@
-"""`sluice demo`: the main job from end to end, in one command, with a progress display and a summary."""
+"""`sluice demo`: the main job from end to end, with a progress display and a summary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["command", "print_result"]
 
 
 class DemoFailed(PublisherError):
-    """The demo came to its end, and something in its summary is not as it should be."""
+    """The demo ended, and something in its summary is wrong."""
 
 
 @click.command("demo", short_help="Run a node, racing publishers and a reader, and sum up.")
@@ -141,7 +141,7 @@ def command(
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:
-    """SIGTERM, or a terminal that is closed: unwind, so that the node and Spark are stopped."""
+    """Exit on SIGTERM or SIGHUP by an exception, so that the node and Spark are stopped."""
     sys.exit(128 + signal_number)
 
 
@@ -186,7 +186,7 @@ class _Display:
             self._live.stop()
 
     def update(self, progress: DemoProgress) -> None:
-        """Show where it stands."""
+        """Show the progress."""
         total = progress.block_count or None
         if self._live is None:
             fifth = 5 * progress.done // progress.block_count if progress.block_count else 0
@@ -222,13 +222,13 @@ def print_result(console: Console, result: DemoResult) -> None:
 
 
 def _fold(table: Table) -> None:
-    """Break what is too long for a narrow terminal, in place of cutting it off: names and paths end apart."""
+    """Wrap long texts on a narrow terminal: names and paths differ at their ends."""
     for column in table.columns:
         column.overflow = "fold"
 
 
 def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
-    """The publishers, one row each, under a head."""
+    """Return a head and a row for each publisher."""
     rows: list[tuple[str, ...]] = [("publisher", "blocks won", "skipped", "acknowledged", "sent")]
     for one in result.publishers:
         acknowledged = one.failure or f"{one.acknowledged:,} of {result.block_count:,}"
@@ -238,7 +238,7 @@ def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
 
 
 def _sum_rows(result: DemoResult) -> list[tuple[str, str]]:
-    """What came of it all: a name and its figures in each row."""
+    """Return the sums: a name and its figures in each row."""
     read = result.read
     same = "byte for byte what was published" if result.is_good else _problem(result)
     checked = "root hash, links and proof" if result.verification_mode == "full" else "root hash and links"
@@ -265,7 +265,7 @@ def _ms(nanoseconds: int | None) -> str:
 
 
 def _problem(result: DemoResult) -> str:
-    """Say what is not as it should be."""
+    """Return what is wrong."""
     for one in result.publishers:
         if one.failure is not None:
             return f"{one.name} failed: {one.failure}"
@@ -277,6 +277,6 @@ def _problem(result: DemoResult) -> str:
 
 
 def _json_of(result: DemoResult) -> dict[str, object]:
-    """Make the result plain for JSON."""
+    """Return the result as JSON has it."""
     plain = dataclasses.asdict(result) | {"blocks": result.block_count, "good": result.is_good}
     return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items()}

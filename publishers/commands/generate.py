@@ -160,7 +160,7 @@ def command(
 
 
 def _claim(folder: Path) -> None:
-    """Make the folder, or check that it has no blocks: a chain is not mixed with another."""
+    """Make the folder, or check that it has no blocks: chains are not mixed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -172,7 +172,7 @@ def _claim(folder: Path) -> None:
 
 
 def _write_key(path: Path, key: Ed25519PrivateKey) -> None:
-    """Write a key file of mode 0600, or leave one alone that holds this key."""
+    """Write a key file of mode 0600; leave an existing one that holds this key."""
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

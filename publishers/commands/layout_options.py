@@ -1,4 +1,4 @@
-"""The options of commands that write block files: `--layout` and `--format`, which have to go together."""
+"""The options `--layout` and `--format` of commands that write block files; they have to fit together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def layout_options(command: Command) -> Command:
-    """Give a command the options `--layout` and `--format`, as `layout` and `block_format`."""
+    """Add the options `--layout` and `--format` to a command, as `layout` and `block_format`."""
     layout = click.option(
         "--layout",
         type=click.Choice(get_args(BlockLayout)),
@@ -38,7 +38,7 @@ def layout_options(command: Command) -> Command:
 
 
 def _format_of(context: click.Context, parameter: click.Parameter, text: BlockFormat | None) -> BlockFormat:
-    """Give the ending; where none is asked for, that of the layout."""
+    """Return the format; by default that of the layout."""
     layout: BlockLayout = context.params["layout"]
     if text is None:
         return default_format(layout)

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+import shlex
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Any, Final, Self
 
 import click
 from rich.console import Console
 
 from gateway.commands.parameter_types import FiniteRange, NamedPath
 from gateway.commands.tls_options import tls_options
+from gateway.ignored_signals import unless_ignored
 from gateway.logs import one_line
 from gateway.transport.channels import ClientTls
 from publishers.blocks.signing_key import KeyPlace
 from publishers.commands.publish_display import Display, report_json, report_lines, report_table
 from publishers.errors import OptionError
 from publishers.job.checkpoint import FollowCheckpoint
-from publishers.job.interrupts import Interrupts
 from publishers.job.job import JobReport, publish
-from publishers.limits import PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NUMBER_MAX, NumberRange
 from publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from publishers.spark.folders import folder_of
 from publishers.spark.gateway_options import gateways_of
-from publishers.spark.session import build_session, is_local, leave_signals_to_python
+from publishers.spark.session import build_session, is_local, is_submitted, leave_signals_to_python
 from publishers.spark.sink_options import SPARK_OPTIONS, SinkOptions
 from publishers.spark.source_names import SourceName, parse_sources
-from publishers.spark.submission import command_line, program_words
 
-__all__ = ["command"]
+__all__ = ["Interrupts", "command", "command_line", "program_words"]
 
+PUBLISHERS_MAX: Final = 64
+"""Racing publishers of one `sluice publish`: each is a task slot and two Python processes."""
+SHARDS_MAX: Final = 256
+"""Parts of the chain that each publisher of `sluice publish` prepares at once; each is a task slot."""
 STATUS_INTERRUPTED = 130
 _WORDS = "publishers.commands.publish.words"
+_OWN_WORDS: Final = ("sluice", "publish")
+_SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 _NAMED_APART = frozenset(("gateways", "publisher_id"))
 _SET_BY_US = frozenset(("coordinator", "report_path", "first_block"))
 _NOT_OF_SOURCES = {
@@ -44,22 +53,31 @@ _NOT_OF_SOURCES = {
     "parquet": frozenset(("path",)),
     "table": frozenset[str](),
 }
-"""What --source, --from and --to say. `from` of a data stream is another thing, the number of an entry."""
+"""Options that --source, --from and --to set. `from` of a data stream is the number of an entry."""
 _NUMBER = click.IntRange(0, NUMBER_MAX - 1)
 _SECONDS = FiniteRange(min=0, min_open=True)
 
 
 class _Command(click.Command):
-    """Remembers the words that it was called with, to say how to go on."""
+    """A command that remembers its words, to say how to go on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as usual."""
+        """Remember the words and parse them."""
         ctx.meta[_WORDS] = list(args)
         return super().parse_args(ctx, args)
 
 
+@contextmanager
+def _bad_parameter(context: click.Context, parameter: click.Parameter) -> Iterator[None]:
+    """Turn the error of an option into that of a parameter."""
+    try:
+        yield
+    except OptionError as error:
+        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
+
+
 def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """Read NAME=VALUE, several times."""
+    """Parse NAME=VALUE, several times."""
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -72,48 +90,40 @@ def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 def _parse_gateways(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Check the addresses; those without a priority keep their place in the order."""
+    """Check the addresses; those without a priority keep their place."""
     parts = [part for text in texts for part in text.split(",")]
-    try:
+    with _bad_parameter(context, parameter):
         gateways_of({"gateways": ",".join(parts)})
-    except OptionError as error:
-        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
     return tuple(part.strip() for part in parts)
 
 
 def _parse_key(context: click.Context, parameter: click.Parameter, text: str | None) -> KeyPlace | None:
-    """Read FILE or env:NAME; the key itself is not read, nor is what was given repeated."""
+    """Parse FILE or env:NAME, without reading the key or repeating what was given."""
     if text is None:
         return None
     variable = text.removeprefix("env:") if text.startswith("env:") else None
-    try:
+    with _bad_parameter(context, parameter):
         place = KeyPlace.parse(text if variable is None else None, variable)
-    except OptionError as error:
-        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
     # Workers have working directories of their own.
     return place if place.file is None else KeyPlace(str(Path(place.file).absolute()), None)
 
 
 def _parse_checkpoint(context: click.Context, parameter: click.Parameter, text: str | None) -> Path | None:
-    try:
+    with _bad_parameter(context, parameter):
         return None if text is None else folder_of(text, "checkpoint")
-    except OptionError as error:
-        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
 
 
 def _parse_prefix(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Check a name as the sink will, which takes the blanks at its ends away."""
+    """Check a name as the sink will, which strips it."""
     name = value.strip()
-    try:
+    with _bad_parameter(context, parameter):
         SinkOptions.parse({"gateways": "127.0.0.1:1", "publisher_id": name})
-    except OptionError as error:
-        raise click.BadParameter(f"got {error.got}, expected {error.expected}", context, parameter) from error
     return name
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is to be done."""
+    """The arguments of the command."""
 
     source: SourceName
     gateways: tuple[str, ...]
@@ -329,7 +339,7 @@ def command(
 
 
 def _check_log(path: Path | None) -> None:
-    """Open the file of --spark-log as the session will, which says less of a failure."""
+    """Open the file of --spark-log as the session will, which explains a failure less well."""
     if path is None:
         return
     try:
@@ -340,9 +350,9 @@ def _check_log(path: Path | None) -> None:
 
 
 def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: bool) -> SourceName:
-    """Read the name of the source and the options of its format.
+    """Parse the name of the source and the options of its format.
 
-    Refused here, and not where it is read: a checkpoint belongs to the first source that it is begun with.
+    A wrong source is refused before the checkpoint, which belongs to its first source for good.
     """
     try:
         source = parse_sources(texts, options)
@@ -363,7 +373,7 @@ def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: boo
 
 
 def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str]:
-    """Join the options of the sink, and check them."""
+    """Join and check the options of the sink."""
     given = {name.lower(): value for name, value in given.items()}  # as Spark takes them
     for name in sorted(given):
         if name in _NAMED_APART or name.startswith("tls"):
@@ -381,7 +391,7 @@ def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str
 
 
 def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
-    """Run it, say what came of it, and give the exit status."""
+    """Run the command, print the result, and return the exit status."""
     with Interrupts() as interrupts, Display(is_quiet=as_json) as display:
         try:
             report = _run(request, interrupts, display)
@@ -390,7 +400,7 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
         except Exception:
             if not interrupts.is_raised:
                 raise
-            report = None  # py4j makes an error of its own of an interrupt that finds it at work
+            report = None  # py4j turns an interrupt into an error of its own
     if report is None:
         said = "interrupted; what was acknowledged is stored" if interrupts.asked.is_set() else "interrupted"
         click.echo(f"sluice: {said}. Go on with:\n{_line(words, None)}", err=True)
@@ -417,7 +427,7 @@ def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobRepo
     if request.checkpoint is None:
         check_before_spark(request.source, request.numbers)
     if request.key is not None and is_local(request.master):
-        request.key.load()  # the workers are here; a wrong key is better said now
+        request.key.load()  # the workers are on this machine: a wrong key can be refused now
     with ExitStack() as cleanup:
         checkpoint = None
         if request.checkpoint is not None:
@@ -448,7 +458,7 @@ def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobRepo
 
 
 def _go_on(request: _Request, report: JobReport, words: list[str]) -> str | None:
-    """Give the command that does what is left; None when nothing is."""
+    """Return the command that does what is left; None: nothing is."""
     if report.is_complete:
         return None
     known = report.safe_through
@@ -457,7 +467,7 @@ def _go_on(request: _Request, report: JobReport, words: list[str]) -> str | None
     if report.last_block is not None and known >= report.last_block:
         return None
     if report.first_block is not None and known < report.first_block:
-        return _line(words, None)  # the node ends before the source begins, which has no block known + 1
+        return _line(words, None)  # the node ends before the source begins
     return _line(words, known + 1)
 
 
@@ -472,3 +482,112 @@ def _print(report: JobReport) -> None:
         return
     for line in report_lines(report):
         click.echo(line)
+
+
+# --- signals, and the command that goes on ------------------------------------------------------------------
+
+
+class Interrupts:
+    """Ctrl-C, SIGTERM and SIGHUP for a command that has something to finish: the first asks, the second ends.
+
+        with Interrupts() as interrupts:
+            prepare()                          each signal raises KeyboardInterrupt, at once
+            with interrupts.graceful():
+                run(stop=interrupts.asked)     the first sets the event; the second raises KeyboardInterrupt
+
+    SIGHUP comes when the terminal is closed, from the kernel and from the shell, so only the first counts.
+    Where it is ignored, as under nohup, it stays so. Outside the main thread nothing is handled.
+    """
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        """The event that the first signal in a graceful part sets."""
+        self.is_raised = False
+        """Whether a signal has raised KeyboardInterrupt, whatever became of it."""
+        self._is_graceful = False
+        self._has_hung_up = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Install the handlers."""
+        self.claim()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Restore the handlers that were there."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def claim(self) -> None:
+        """Install the handlers, again if need be: PySpark installs its own for SIGINT."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP)):
+            before = signal.signal(number, self._handle)
+            self._before.setdefault(number, before)
+
+    @contextmanager
+    def graceful(self) -> Iterator[threading.Event]:
+        """Let the first signal set the event that is returned."""
+        self.claim()
+        self._is_graceful = True
+        try:
+            yield self.asked
+        finally:
+            self._is_graceful = False
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            if self._has_hung_up:
+                return
+            self._has_hung_up = True
+        if self._is_graceful and not self.asked.is_set():
+            self.asked.set()
+            return
+        self.is_raised = True
+        raise KeyboardInterrupt
+
+
+def program_words(environment: Mapping[str, str], parent: Path | None = None) -> list[str]:
+    """Return the words before those of the command itself: its own name, or those of spark-submit.
+
+    spark-submit starts a JVM, which starts Python: the JVM is the parent, and its command line has the words
+    that spark-submit was given.
+
+    Args:
+        environment: of this process.
+        parent: the parent's folder in /proc.
+    """
+    if not is_submitted(environment):
+        return list(_OWN_WORDS)
+    parent = parent or Path(f"/proc/{os.getppid()}")
+    try:
+        words = (parent / "cmdline").read_text().rstrip("\0").split("\0")
+    except OSError:
+        words = []
+    if _SUBMIT_CLASS not in words:
+        return ["spark-submit", "…", "sluice_publish.py"]
+    rest = words[words.index(_SUBMIT_CLASS) + 1 :]
+    script = next((at for at, word in enumerate(rest) if word.endswith(".py")), len(rest) - 1)
+    return ["spark-submit", *rest[: script + 1]]
+
+
+def command_line(program: Sequence[str], words: Sequence[str], first_block: int | None) -> str:
+    """Return the command that goes on.
+
+    Args:
+        program: the words before `words`.
+        words: as they were given.
+        first_block: replaces `--from`; None: that stays.
+    """
+    kept: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if first_block is not None and word == "--from":
+            next(rest, None)
+        elif first_block is None or not word.startswith("--from="):
+            kept.append(word)
+    if first_block is not None:
+        kept += ["--from", str(first_block)]
+    return shlex.join([*program, *kept])

@@ -1,6 +1,6 @@
-"""What `sluice publish` shows: a progress bar, lines where there is no terminal, a final table, JSON.
+"""The output of `sluice publish`: a progress bar, or lines without a terminal; a final table, lines or JSON.
 
-Bar, lines, table and JSON have the same figures under the same names, those of `job_report`.
+All have the same figures under the same names, those of `job_report`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Any, Final, Self
 
 import click
@@ -25,10 +24,10 @@ from publishers.report import PublishReport, percentile_ns
 __all__ = ["FIGURES", "Display", "progress_text", "report_json", "report_lines", "report_table"]
 
 LINE_SECONDS: Final = 10.0
-"""Between two lines of progress where there is no terminal."""
+"""Time between two lines of progress without a terminal."""
 _MILLISECOND_NS: Final = 1_000_000
 _BAR_CHARACTERS_MIN: Final = 4
-"""Narrower, the bar says nothing, and count and time stand alone."""
+"""A narrower bar is left out."""
 _BAR_CHARACTERS_MAX: Final = 20
 _WINNERS_MAX: Final = 8
 _TROUBLE_CHARACTERS_MAX: Final = 200
@@ -54,11 +53,11 @@ FIGURES: Final[tuple[tuple[str, Callable[[PublishReport], object]], ...]] = (
     ("latency_p50", _milliseconds(50)),
     ("latency_p99", _milliseconds(99)),
 )
-"""What is shown of each publisher: names as in its report and in JSON."""
+"""The figures of each publisher, by their names in its report and in JSON."""
 
 
 def report_table(report: JobReport, console: Console) -> RenderableType:
-    """Make the table that ends a run on a terminal: one row per publisher, on its side if too wide."""
+    """Return the final table for a terminal: a row for each publisher, or a column if that is too wide."""
     table = Table(title=_summary(report))
     rows = [("publisher_id", *(name for name, _ in FIGURES))]
     for published in report.publishers:
@@ -73,7 +72,7 @@ def report_table(report: JobReport, console: Console) -> RenderableType:
 
 
 def _on_their_side(head: tuple[str, ...], rows: list[tuple[str, ...]], width: int) -> Iterator[str]:
-    """Lay as many rows beside each other as fit, the head down the left, then the next ones below."""
+    """Yield tables with the head down the left, and as many rows beside each other as fit."""
     while rows:
         count = len(rows)
         while True:
@@ -86,7 +85,7 @@ def _on_their_side(head: tuple[str, ...], rows: list[tuple[str, ...]], width: in
 
 
 def report_lines(report: JobReport) -> list[str]:
-    """Say the same in plain lines."""
+    """Return the final report as plain lines."""
     lines = [_summary(report)]
     for published in report.publishers:
         facts = ", ".join(f"{name} {value(published)}" for name, value in FIGURES)
@@ -95,22 +94,22 @@ def report_lines(report: JobReport) -> list[str]:
 
 
 def report_json(report: JobReport, go_on: str | None) -> str:
-    """Write it as one JSON object.
+    """Return the final report as one JSON object.
 
     Args:
         report: of the run.
-        go_on: the command that goes on where it stopped; None when there is nothing left.
+        go_on: the command that goes on where this one stopped; None: nothing is left.
     """
     return json.dumps(report.to_fields() | {"go_on": go_on})
 
 
 def progress_text(progress: JobProgress) -> str:
-    """Say in one line where it stands."""
+    """Return the progress in one line."""
     return ", ".join(_progress_lines(progress))
 
 
 def _progress_lines(progress: JobProgress) -> list[str]:
-    """Say where it stands: what it does and how far it is, who won, what goes wrong."""
+    """Return the progress in lines: what is done and how far it is, who won, what goes wrong."""
     if not progress.publishers:
         return [_doing(progress)]
     figures = _head_and_rate(progress.safe_through, progress.blocks_per_second)
@@ -121,7 +120,7 @@ def _progress_lines(progress: JobProgress) -> list[str]:
 def _doing(progress: JobProgress) -> str:
     if progress.is_stopping:
         return "Finishing the block in flight (Ctrl-C again ends at once)"
-    # A gateway may take blocks and not say how far it is.
+    # A gateway may take blocks, but not serve its status.
     is_heard = any(row.offered and row.trouble is None for row in progress.publishers)
     if not progress.is_reachable and not is_heard:
         return "No gateway answers"
@@ -141,13 +140,13 @@ def _winners(rows: Iterable[PublishReport]) -> str:
 
 
 def _troubles(rows: Iterable[PublishReport]) -> list[str]:
-    """Say what one of those that get nowhere has heard; most often it is the same for all."""
+    """Return the trouble of one publisher; most often all have the same."""
     said = [f"{row.publisher_id}: {row.trouble}" for row in rows if row.trouble is not None]
     return [_one_line(said[0]) + (f" (and {len(said) - 1} more)" if len(said) > 1 else "")] if said else []
 
 
 def _one_line(text: str) -> str:
-    """Cut what a gateway says, which may be anything, to what a line can show."""
+    """Cut what a gateway says, which may be anything, to one printable line."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return words if len(words) <= _TROUBLE_CHARACTERS_MAX else words[: _TROUBLE_CHARACTERS_MAX - 1] + "…"
 
@@ -175,7 +174,7 @@ def _summary(report: JobReport) -> str:
 
 
 class _Bar(Progress):
-    """A bar with count and time, and below it lines of text, which wrap: nothing is cut on a narrow terminal.
+    """A bar with count and time, and below it lines of text, which wrap on a narrow terminal.
 
     Its one task has the fields `blocks`, the count, and `lines`.
 
@@ -184,7 +183,7 @@ class _Bar(Progress):
     """
 
     def __init__(self, console: Console) -> None:
-        # Wherever the terminal lacks the dots, each of them would be a question mark.
+        # A terminal without the dots shows question marks.
         spinner = SpinnerColumn("line" if console.options.ascii_only else "dots", table_column=_uncut())
         blocks = TextColumn("{task.fields[blocks]}", table_column=_uncut())
         self._time = TimeElapsedColumn(table_column=_uncut())
@@ -192,7 +191,7 @@ class _Bar(Progress):
         super().__init__(spinner, bar, blocks, self._time, console=console, transient=True)
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Give what is shown."""
+        """Yield what is shown."""
         for task in self.tasks:
             said = f"{task.fields['blocks']} {self._time.render(task)}"
             if len(said) + _BAR_CHARACTERS_MIN + len("| ") + len(" ") <= self.console.width:
@@ -203,15 +202,15 @@ class _Bar(Progress):
 
 
 def _uncut() -> Column:
-    """A column that is as wide as what it has to show; the bar has the rest."""
+    """Return a column that is as wide as its content; the bar has the rest."""
     return Column(no_wrap=True)
 
 
 class Display:
-    """Shows progress on standard error: a bar on a terminal, else a line now and then; a context manager.
+    """The progress on standard error: a bar on a terminal, else a line now and then; a context manager.
 
     Args:
-        is_quiet: show nothing.
+        is_quiet: whether to show nothing.
         now: a monotonic clock, in seconds.
     """
 
@@ -225,21 +224,19 @@ class Display:
         self._bar = _Bar(console) if not is_quiet and console.is_terminal else None
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the bar."""
         if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task("", total=None, blocks="", lines=["Starting Spark"])
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        """Leave nothing behind."""
+    def __exit__(self, *error: object) -> None:
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 
     def show(self, progress: JobProgress) -> None:
-        """Show where it stands."""
+        """Show the progress."""
         if self._is_quiet:
             return
         if self._bar is None:
@@ -260,7 +257,7 @@ class Display:
 
 
 def _done(progress: JobProgress) -> tuple[int, int | None]:
-    """Count the blocks that are stored, and those that there are."""
+    """Return how many blocks are stored, and how many there are."""
     first, last = progress.first_block, progress.last_block
     if first is None:
         begins = [row.first_block for row in progress.publishers if row.first_block is not None]

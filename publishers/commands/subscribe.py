@@ -147,7 +147,9 @@ def command(
         view.show(received)
 
     follower = BlockFollower(
-        *(addresses, start, end),
+        addresses,
+        start,
+        end,
         tls=tls,
         patience_seconds=patience_seconds,
         on_trouble=view.trouble,
@@ -166,7 +168,7 @@ def command(
 
 
 async def _follow(follower: BlockFollower, take: Callable[[Received], None]) -> bool:
-    """Take blocks until the last one, or an interrupt; tell whether it was that."""
+    """Take blocks until the last one or an interrupt; return whether it was an interrupt."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -195,10 +197,10 @@ async def _follow(follower: BlockFollower, take: Callable[[Received], None]) -> 
 
 
 class _View:
-    """Shows what comes, and what went wrong; `with` it.
+    """A view of blocks and trouble; a context manager.
 
     Args:
-        goes_on: what is done after trouble with a node, in words.
+        goes_on: what follows trouble with a node, in words.
     """
 
     def __init__(self, goes_on: str) -> None:
@@ -219,11 +221,11 @@ class _View:
         self.size_bytes += received.block.size_bytes
 
     def trouble(self, line: str) -> None:
-        """Say why a node was left."""
+        """Show why the follower left a node."""
         click.echo(f"sluice: {one_line(line)}; {self.goes_on}", err=True)
 
     def totals(self) -> str:
-        """Say how much has come."""
+        """Return how much has come, in words."""
         seconds = max(time.monotonic() - self.begun_at, 1e-3)
         return (
             f"{self.blocks_count} blocks, {size_text(self.size_bytes)}, {self.blocks_count / seconds:.1f} "
@@ -232,7 +234,7 @@ class _View:
 
 
 class _LineView(_View):
-    """One line for each block, for files, pipes and scripts."""
+    """A view with a line for each block, for files, pipes and scripts."""
 
     def __init__(self, goes_on: str, *, as_json: bool, to_files: bool) -> None:
         super().__init__(goes_on)
@@ -240,7 +242,7 @@ class _LineView(_View):
         self._to_files = to_files
 
     def show(self, received: Received) -> None:
-        """Print a line; blocks that go to files are only counted."""
+        """Print a line; only count blocks that go to files."""
         super().show(received)
         if self._as_json:
             line = {**summarize(received.block).as_json(), "gateway": received.address}
@@ -256,7 +258,7 @@ class _LineView(_View):
 
 
 class _TableView(_View):
-    """The last blocks as a table that renews itself, on a terminal."""
+    """A view with a live table of the last blocks, on a terminal."""
 
     def __init__(self, goes_on: str, end: int | None) -> None:
         super().__init__(goes_on)
@@ -275,7 +277,7 @@ class _TableView(_View):
         self._live.__exit__(None, None, None)
 
     def show(self, received: Received) -> None:
-        """Take a block into the table."""
+        """Add a block to the table."""
         super().show(received)
         self._rows.append(received)
 

@@ -6,6 +6,7 @@ import json
 import os
 from contextlib import closing
 from pathlib import Path
+from typing import Final
 
 import click
 from rich.console import Console
@@ -22,7 +23,6 @@ from gateway.transport.channels import ClientTls
 from publishers.blocks.block_layouts import has_glob
 from publishers.blocks.block_places import blocks_in
 from publishers.errors import PublisherError
-from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.number_range import NumberRange
 from publishers.verify.verdicts import BlockVerdict, kinds_text
 from publishers.verify.verify_run import VerifyRun, make_verifier
@@ -31,6 +31,10 @@ from publishers.verify.verify_stored import StoredSource, holds_stream
 
 __all__ = ["command"]
 
+VERIFY_WORKERS_MAX: Final = 256
+"""Processes of one `sluice verify`."""
+VERIFY_TABLE_ROWS_MAX: Final = 100
+"""Rows in its table without --all: more blocks than that, and only those with something to say are shown."""
 _HASH_DIGITS = 16
 _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 
@@ -157,7 +161,7 @@ def command(
 
 
 def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None, *, tcp: bool) -> BlockSource:
-    """Find out what the arguments name."""
+    """Return the source that the arguments name."""
     paths = [Path(text) for text in texts]
     missing = [text for text, path in zip(texts, paths, strict=True) if not (path.exists() or _is_glob(text))]
     if not missing:
@@ -187,7 +191,7 @@ def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None,
 
 
 def _is_glob(text: str) -> bool:
-    """Whether a text is a glob; an IPv6 address has brackets, too."""
+    """Return whether a text is a glob; an IPv6 address has brackets, too."""
     if not has_glob(text):
         return False
     try:
@@ -208,7 +212,7 @@ def _address(text: str) -> Address:
 def _watched(
     run: VerifyRun, *, quiet: bool
 ) -> tuple[list[BlockVerdict], KeyboardInterrupt | Fatal | PublisherError | None]:
-    """Run with a progress bar on a terminal; return the verdicts, and what ended it too early, if so."""
+    """Run with a progress bar on a terminal; return the verdicts, and what ended the run early, or None."""
     console = Console(stderr=True)
     columns = (TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TextColumn("blocks"))
     shown = console.is_terminal and not quiet
@@ -278,7 +282,7 @@ def _print(
 
 
 def _rows(verdicts: list[BlockVerdict]) -> list[str]:
-    """Lay the verdicts out as lines; their last column, which may be long, is not cut or wrapped."""
+    """Return the verdicts as lines; their last column, which may be long, is not cut or wrapped."""
     kinds = [kinds_text(verdict.proof_kinds) for verdict in verdicts]
     numbers = max((len(str(verdict.number)) for verdict in verdicts), default=0)
     number_width, kind_width = max(numbers, len("block")), max(map(len, (*kinds, "proof")))

@@ -1,14 +1,14 @@
-"""The driver's side of a race of Spark tasks: who is ready, how far everybody is, go, and stop.
+"""The coordinator of a race of Spark tasks, on the driver: it collects reports, and says go and stop.
 
     task   ──► {"hello": token, "publisher": …, "task": …, "batch": …}       it is ready to send
-    driver ──► {"say": "go"}                                                 when all are ready
+    driver ──► {"say": "go"}                                                 all publishers are ready
     task   ──► {"reports": […]}                                              several times a second
     driver ──► {"say": "stop"}                                               Ctrl-C
     task   ──► {"reports": […], "final": true}, and closes                   the block in flight is finished
 
-One JSON object a line, over TCP from each task, so that nothing needs a folder that all machines share. The
-coordinator helps and is not needed: a task that cannot reach it starts alone and publishes all the same. The
-token keeps strangers out who find the port; it is no secret from those who can read the job's plan.
+One JSON object a line, over TCP from each task, so no machine needs a shared folder. A task that cannot reach
+the coordinator starts alone and publishes all the same. The token keeps out strangers who find the port; who
+can read the job's plan knows it.
 Source: docs/spark.md.
 """
 
@@ -26,25 +26,29 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from publishers.errors import OptionError
-from publishers.limits import COORDINATOR_HELLO_BYTES_MAX, COORDINATOR_LINE_BYTES_MAX
 from publishers.report import PublishReport
 
 __all__ = ["NO_BATCH", "Coordinator", "CoordinatorAddress"]
 
+COORDINATOR_HELLO_BYTES_MAX: Final = 64 * 1024
+"""Longest first line of a task: names, and the token. Until it has come, anybody may be at the other end."""
+COORDINATOR_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Longest line between a task and the coordinator: the reports of RACE_MAX publishers, each with all its
+latency samples, its end among them. A longer one ends the connection."""
 NO_BATCH: Final = -1
-"""The batch of a task of a job that is no streaming query."""
+"""The batch of a task that is not of a streaming query."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAddress:
-    """Where tasks find it; as text `host:port/token`."""
+    """The coordinator's address; as text `host:port/token`."""
 
     host: str
     port: int
     token: str
 
     def __str__(self) -> str:
-        """Write it as an option."""
+        """Return the option."""
         return f"{self.host}:{self.port}/{self.token}"
 
     @classmethod
@@ -52,7 +56,7 @@ class CoordinatorAddress:
         """Read the option.
 
         Raises:
-            OptionError: it is not of this form.
+            OptionError: it does not have this form.
         """
         place, _, token = text.partition("/")
         host, _, port = place.rpartition(":")
@@ -63,26 +67,26 @@ class CoordinatorAddress:
 
 @dataclass(slots=True)
 class _Task:
-    """One task, and what it said last."""
+    """One task, and its last reports."""
 
     publisher: str
     batch: int
     reports: tuple[PublishReport, ...] = ()
     connection: socket.socket | None = None
-    """None: it is done, or gone."""
+    """None: the task is done, or gone."""
     sending: threading.Lock = field(default_factory=threading.Lock)
 
     def say(self, word: str) -> None:
-        with self.sending, suppress(OSError):  # one that has gone has nothing to hear
+        with self.sending, suppress(OSError):  # the task may be gone
             if self.connection is not None:
                 self.connection.sendall(json.dumps({"say": word}).encode() + b"\n")
 
 
 class Coordinator:
-    """Listens for tasks from when it is made until `close`; a context manager.
+    """A server that tasks connect to, until `close`; a context manager.
 
     Args:
-        host: what is listened at.
+        host: where it listens.
         advertised: the name by which tasks find it; None: `host`.
     """
 
@@ -110,7 +114,7 @@ class Coordinator:
         self.close()
 
     def close(self) -> None:
-        """Hear nobody any more."""
+        """Stop listening, and close all connections."""
         self._server.shutdown()
         self._server.server_close()
         with self._changed:
@@ -121,7 +125,7 @@ class Coordinator:
                     task.connection.shutdown(socket.SHUT_RDWR)
 
     def open_gate(self) -> None:
-        """Let everybody go, those who come later, too; again is harmless."""
+        """Let all tasks go, later ones too; again is harmless."""
         with self._changed:
             if self._is_open:
                 return
@@ -129,7 +133,7 @@ class Coordinator:
         self._say_to_all("go")
 
     def stop(self) -> None:
-        """Tell everybody to finish the block in flight and end, those who come later, too."""
+        """Tell all tasks, later ones too, to finish the block in flight and end."""
         with self._changed:
             self._is_stopped = True
         self._say_to_all("stop")
@@ -141,7 +145,7 @@ class Coordinator:
             return len(self._publishers)
 
     def await_idle(self, timeout_seconds: float) -> bool:
-        """Wait until no task is connected; False: some still were after so long."""
+        """Wait until no task is connected; return False if some still are after so long."""
         give_up_at = time.monotonic() + timeout_seconds
         with self._changed:
             while any(task.connection is not None for task in self._tasks.values()):
@@ -152,24 +156,24 @@ class Coordinator:
             return True
 
     def reports(self, publisher_id: str) -> list[PublishReport]:
-        """Give what the tasks of a publisher said last, in no order; those of `forget` are not among them."""
+        """Return the last reports of a publisher's tasks, in no order, without those that were forgotten."""
         with self._changed:
             tasks = [task for task in self._tasks.values() if task.publisher == publisher_id]
             return [report for task in tasks for report in task.reports]
 
     def forget(self, publisher_id: str, through_batch: int) -> None:
-        """Drop what tasks of a publisher said in batches up to one: it is counted elsewhere now."""
+        """Drop a publisher's reports of batches up to one: they are counted elsewhere now."""
         with self._changed:
             for key, task in tuple(self._tasks.items()):
                 if task.publisher == publisher_id and task.batch <= through_batch:
                     task.reports = ()
                     if task.connection is None:
-                        del self._tasks[key]  # a query that follows has batches without end
+                        del self._tasks[key]  # a query has batches without end
 
     # --- what the connections call --------------------------------------------------------------------------
 
     def admit(self, hello: dict[str, Any], connection: socket.socket) -> _Task | None:
-        """Take a task in by its first line; None: it is no task of ours."""
+        """Admit a task by its first line; None: its token is wrong."""
         if not secrets.compare_digest(str(hello.get("hello", "")).encode(), self._token.encode()):
             return None
         task = _Task(str(hello["publisher"]), int(hello["batch"]), connection=connection)
@@ -183,14 +187,14 @@ class Coordinator:
         return task
 
     def hear(self, task: _Task, message: dict[str, Any]) -> None:
-        """Take a report."""
+        """Take a message with reports."""
         reports = tuple(PublishReport.from_fields(fields) for fields in message["reports"])
         with self._changed:
             task.reports = reports
             self._changed.notify_all()
 
     def lose(self, task: _Task) -> None:
-        """Note that a task is done or gone; what it said stays."""
+        """Note that a task is done or gone; its reports stay."""
         with task.sending:
             task.connection = None
         with self._changed:
@@ -204,7 +208,7 @@ class Coordinator:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """Accepts the tasks; a thread each."""
+    """The listener, with a thread for each task."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -216,7 +220,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Connection(socketserver.StreamRequestHandler):
-    """One task's connection. Whatever is wrong with it, it ends, and nothing else does."""
+    """One task's connection; whatever is wrong with it ends it, and nothing else."""
 
     def handle(self) -> None:
         coordinator = cast("_Server", self.server).coordinator
@@ -233,7 +237,7 @@ class _Connection(socketserver.StreamRequestHandler):
                 coordinator.lose(task)
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        size_max = COORDINATOR_HELLO_BYTES_MAX  # until it has shown the token
+        size_max = COORDINATOR_HELLO_BYTES_MAX  # until the task has shown the token
         while line := self.rfile.readline(size_max):
             if not line.endswith(b"\n"):  # too long, or broken off: what is there may be JSON all the same
                 return

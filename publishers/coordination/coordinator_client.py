@@ -1,6 +1,6 @@
-"""A task's side of the race: says that it is ready and how far it is, and hears go and stop (coordinator.py).
+"""The connection of a task to the coordinator (coordinator.py): it sends reports, and hears go and stop.
 
-A task without a coordinator, or one that cannot reach it or loses it, publishes all the same.
+A task publishes all the same without a coordinator, or when it cannot reach it or loses it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ import json
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from publishers.client.client import PublishClient
 from publishers.coordination.coordinator import NO_BATCH, CoordinatorAddress
 from publishers.errors import PublishStopped
-from publishers.limits import COORDINATOR_CONNECT_SECONDS, START_GATE_SECONDS, STATUS_POLL_SECONDS
+from publishers.limits import STATUS_POLL_SECONDS
 
 __all__ = ["CoordinatorClient"]
 
 log = logging.getLogger(__name__)
 
+START_GATE_SECONDS: Final = 30.0
+"""How long a racing publisher waits for the others to be ready; then it starts alone."""
+COORDINATOR_CONNECT_SECONDS: Final = 5.0
+"""How long a task tries to reach the coordinator, or to send its last reports; then it does without."""
 _Result = TypeVar("_Result")
 
 
@@ -29,8 +33,8 @@ class CoordinatorClient:
     """The connection of one task; an async context manager.
 
     Args:
-        address: of the coordinator, as the option says; None: there is none.
-        publisher_id: of the whole job; all its tasks have the same.
+        address: the option `coordinator`; None: there is none.
+        publisher_id: of the whole job; all its tasks share it.
         task_name: of this task and attempt.
         batch: of a streaming query.
     """
@@ -62,20 +66,20 @@ class CoordinatorClient:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Say the last word, and close."""
+        """Send the last reports, and close."""
         for helper in self._helpers:
             helper.cancel()
         await asyncio.gather(*self._helpers, return_exceptions=True)
         if self._writer is not None:
             with suppress(OSError, TimeoutError):
-                # The job's own report has all of it; that of a job that was stopped is never made.
+                # With latency samples after a stop: only then does the job have no report of its own.
                 last = {"reports": self._reports(whole=self._stopped.is_set()), "final": True}
-                async with asyncio.timeout(COORDINATOR_CONNECT_SECONDS):  # it may read nothing any more
+                async with asyncio.timeout(COORDINATOR_CONNECT_SECONDS):  # the coordinator may read no more
                     await self._send(last)
             self._writer.close()
 
     async def go(self) -> None:
-        """Wait for the word, not for ever: a publisher that does not come must not hold up the others.
+        """Wait for go, but not for ever: a publisher that does not come must not hold up the others.
 
         Raises:
             PublishStopped: stop came instead.
@@ -87,10 +91,10 @@ class CoordinatorClient:
         log.warning("%s: the other publishers are not ready, starting alone", self._task_name)
 
     async def unless_stopped(self, awaitable: Awaitable[_Result]) -> _Result:
-        """Await something that can be given up at any moment.
+        """Await something, and cancel it when stop comes.
 
         Raises:
-            PublishStopped: stop came before, or meanwhile.
+            PublishStopped: stop has come.
         """
         work = asyncio.ensure_future(awaitable)
         stopped = asyncio.ensure_future(self._stopped.wait())
@@ -104,16 +108,16 @@ class CoordinatorClient:
             await asyncio.gather(work, stopped, return_exceptions=True)
 
     def watch(self, client: PublishClient) -> None:
-        """Take a publisher of this task: its reports are told, and it is stopped when stop comes."""
+        """Report on a client of this task, and stop it when stop comes."""
         self._clients.append(client)
         if self._stopped.is_set():
             client.stop()
 
     def check(self) -> None:
-        """Refuse to go on after stop.
+        """Raise after stop.
 
         Raises:
-            PublishStopped: stop came.
+            PublishStopped: stop has come.
         """
         if self._stopped.is_set():
             raise PublishStopped(self._task_name)
@@ -128,7 +132,7 @@ class CoordinatorClient:
                     self._stopped.set()
                     for client in self._clients:
                         client.stop()
-        self._go.set()  # a coordinator that has gone opens no gate
+        self._go.set()  # the coordinator has gone
 
     async def _tell(self) -> None:
         told: list[dict[str, Any]] = []

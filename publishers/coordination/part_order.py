@@ -1,14 +1,14 @@
-"""Whose turn it is: a part of a chain is offered when everything before it is stored.
+"""The part order: a part of a chain is offered when everything before it is stored.
 
-The parts are prepared at once and sent one after the other. A part that is not next asks the gateways how far
-they are; it has no stream open meanwhile, so nothing on the gateway waits for it.
+The parts are prepared at once and sent one after the other. A part that is not next asks the gateways for
+their last blocks. It has no stream open meanwhile, so nothing on a gateway waits for it.
 
-    the first gateway that answers holds the block before        its turn, with that gateway first
-    it is behind, and has not moved for a while, but another     its turn, with that other one first
+    the first gateway that answers holds the block before        the part is next, at that gateway
+    it is behind and has not moved for a while, but another      the part is next, at that other gateway
     holds the block before
-    else                                                         wait, as long as heads move, or as no
-                                                                 gateway answers: then nobody can go on,
-                                                                 and the deadline of publishers counts
+    else                                                         wait, as long as last blocks change; or, if
+                                                                 no gateway answers, until the deadline
+
 Source: docs/spark.md.
 """
 
@@ -20,83 +20,86 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from publishers import limits
 from publishers.errors import SourceUnreachable, TurnTimeout
 from publishers.sources.block_gateways import HeldRange
 
-__all__ = ["UNREACHABLE", "await_turn", "gateway_of_turn"]
+__all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
 
+TURN_POLL_SECONDS: Final = 0.1
+"""How often a part of a chain that is not next asks the gateways how far they are."""
+TURN_PATIENCE_SECONDS: Final = 5.0
+"""How long a part waits for a preferred gateway that stands still behind, if another has the blocks."""
 UNREACHABLE: Final = -2
-"""Head of a gateway that does not answer."""
+"""Stands for the last block of a gateway that does not answer."""
 _EMPTY: Final = -1
 
 
-def gateway_of_turn(heads: Sequence[int], before: int, *, is_patient: bool) -> int | None:
-    """Decide whether it is the turn of a part.
+def gateway_for_part(lasts: Sequence[int], before: int, *, is_patient: bool) -> int | None:
+    """Decide whether a part is next, and where.
 
     Args:
-        heads: the last block of each gateway in order of preference; -1: it has none; UNREACHABLE.
+        lasts: the last block of each gateway in order of preference; -1: it has none; UNREACHABLE.
         before: the block before the part's first.
-        is_patient: whether a preferred gateway that is behind is still waited for.
+        is_patient: whether the part still waits for a preferred gateway that is behind.
 
     Returns:
-        0-based position of the gateway to begin with, None: not yet.
+        0-based position of the gateway to begin with; None: the part is not next.
     """
-    for position, head in enumerate(heads):
-        if head >= before:
+    for position, last in enumerate(lasts):
+        if last >= before:
             return position
-        if head != UNREACHABLE and is_patient:
+        if last != UNREACHABLE and is_patient:
             return None
     return None
 
 
-async def await_turn(
+async def await_part_order(
     gateways: Sequence[str],
     first_block: int,
     ask: Callable[[str], HeldRange],
     timeout_seconds: float | None,
     deadline_seconds: float | None = None,
 ) -> tuple[str, ...]:
-    """Wait until it is a part's turn.
+    """Wait until a part is next.
 
     Args:
         gateways: in order of preference.
         first_block: of the part.
-        ask: says what a gateway holds, or raises SourceUnreachable; it may block, and is called in a thread.
-        timeout_seconds: give up after so long in which gateways answer, and no head changes; None: never.
-        deadline_seconds: give up after so long in which no gateway answers; None: never.
+        ask: returns what a gateway holds, or raises SourceUnreachable; it may block, and runs in a thread.
+        timeout_seconds: give up when gateways answer, but no last block changes for so long; None: never.
+        deadline_seconds: give up when no gateway answers for so long; None: never.
 
     Returns:
-        The gateways, the one to begin with first, the others in their order.
+        The gateways: the one to begin with, then the others in their order.
 
     Raises:
-        TurnTimeout: no head changed for `timeout_seconds`, though a gateway answered; or none answered for
-            `deadline_seconds`.
+        TurnTimeout: no last block changed for `timeout_seconds`, though a gateway answered; or none answered
+            for `deadline_seconds`.
     """
     loop = asyncio.get_running_loop()
     seen: tuple[int, ...] = ()
     changed_at = answered_at = time.monotonic()
-    with ThreadPoolExecutor(len(gateways), thread_name_prefix="turn") as threads:
+    with ThreadPoolExecutor(len(gateways), thread_name_prefix="part-order") as threads:
         while True:
             asked = [loop.run_in_executor(threads, _asked, ask, address) for address in gateways]
             answers = await asyncio.gather(*asked)
-            heads = tuple(_head(answer) for answer in answers)
+            lasts = tuple(_last_of(answer) for answer in answers)
             now = time.monotonic()
-            if max(heads) != UNREACHABLE:
+            if max(lasts) != UNREACHABLE:
                 answered_at = now
             elif deadline_seconds is not None and now - answered_at >= deadline_seconds:
                 raise TurnTimeout(first_block, None, deadline_seconds, _trouble_in(answers))
-            if heads != seen or max(heads) == UNREACHABLE:
-                seen, changed_at = heads, now
+            if lasts != seen or max(lasts) == UNREACHABLE:
+                seen, changed_at = lasts, now
             still_seconds = now - changed_at
-            is_patient = still_seconds < limits.TURN_PATIENCE_SECONDS
-            position = gateway_of_turn(heads, first_block - 1, is_patient=is_patient)
+            is_patient = still_seconds < TURN_PATIENCE_SECONDS
+            position = gateway_for_part(lasts, first_block - 1, is_patient=is_patient)
             if position is not None:
                 return (gateways[position], *gateways[:position], *gateways[position + 1 :])
             if timeout_seconds is not None and still_seconds >= timeout_seconds:
-                best = max(heads)
+                best = max(lasts)
                 raise TurnTimeout(first_block, None if best < 0 else best, timeout_seconds)
-            await asyncio.sleep(limits.TURN_POLL_SECONDS)
+            await asyncio.sleep(TURN_POLL_SECONDS)
 
 
 def _asked(ask: Callable[[str], HeldRange], address: str) -> HeldRange | SourceUnreachable:
@@ -106,7 +109,7 @@ def _asked(ask: Callable[[str], HeldRange], address: str) -> HeldRange | SourceU
         return error
 
 
-def _head(answer: HeldRange | SourceUnreachable) -> int:
+def _last_of(answer: HeldRange | SourceUnreachable) -> int:
     if isinstance(answer, SourceUnreachable):
         return UNREACHABLE
     return _EMPTY if answer.last is None else answer.last

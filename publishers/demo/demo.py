@@ -1,9 +1,9 @@
-"""The main job from end to end, for people: `sluice demo`.
+"""`sluice demo`: the main job from end to end.
 
     block files ──► racing Spark publishers ──gRPC──► node ──► stream file ──TCP──► client, which compares
 
-A node in a process and a folder of its own, a chain that is made or taken, Spark publishers that race, and a
-data-streamer client that reads along. `run_demo` leads through it and returns what came of it.
+A node in its own process and folder, a chain that is made or given, racing Spark publishers, and a
+data-streamer client that reads along. `run_demo` runs it and returns the result.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ _PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
 """The client reads nothing until Spark has started, which may take minutes."""
 _WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
 STORE_SECONDS: Final = 120.0
-"""How long the publishers go on without a block that is stored: behind a full disk they would for ever."""
+"""How long the publishers go on without a stored block; with a full disk it would be for ever."""
 READ_SECONDS: Final = 60.0
-"""How long the client may need for the rest after the publishers are done."""
+"""How long the client may read on after the publishers are done."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """What to show."""
+    """The options of the demo."""
 
     folder: Path
     """Where everything goes: blocks, the node's data, logs."""
     block_count: int = 300
-    """Blocks to make, where `source` does not say."""
+    """Blocks to make, without `source`."""
     source: Path | None = None
     """A folder of block files to publish instead."""
     publishers: int = 3
@@ -68,12 +68,12 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class DemoProgress:
-    """Where it stands."""
+    """How far the demo is."""
 
     step: str
-    """What is being done, in words."""
+    """The current step, in words."""
     block_count: int = 0
-    """Of the chain; 0 while that is not known."""
+    """Blocks of the chain; 0 while unknown."""
     done: int = 0
     """Blocks made, or stored by the node."""
     read: int = 0
@@ -82,7 +82,7 @@ class DemoProgress:
 
 @dataclass(frozen=True, slots=True)
 class PublisherResult:
-    """One publisher's share."""
+    """The result of one publisher."""
 
     name: str
     won: int
@@ -95,17 +95,17 @@ class PublisherResult:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What came of it."""
+    """The result of the demo."""
 
     first_block: int
     last_block: int
     read: ReadTotals
     publishers: tuple[PublisherResult, ...]
     latency_median_ns: int | None
-    """From the last byte sent to the acknowledgement, of blocks won."""
+    """Of blocks won, from the last byte sent to the acknowledgement."""
     latency_p99_ns: int | None
     publish_seconds: float
-    """From a publisher's first event to its last; the longest of them."""
+    """From a publisher's first event to its last; the longest."""
     verification_mode: str
     folder: Path
     """The demo's folder: `node/datastream.bin`, `node.log`, `spark.log`."""
@@ -119,7 +119,7 @@ class DemoResult:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything was acknowledged to everybody, and read back as it was published."""
+        """Whether every block was acknowledged to every publisher, and read back as it was published."""
         acknowledged = all(
             one.failure is None and one.acknowledged == self.block_count for one in self.publishers
         )
@@ -127,7 +127,7 @@ class DemoResult:
 
 
 def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> DemoResult:
-    """Run it from the first block made to the last one read; everything that was started is stopped.
+    """Run the demo from the first block made to the last one read; it stops all that it started.
 
     Raises:
         PublisherError, GatewayError, DatastreamError: a step cannot be done.
@@ -138,7 +138,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
     first, last = min(places), max(places)
     if first > 0:
         arguments += ["--first-block", str(first)]
-    # The publishers race closely: one that is a moment late is to skip the block, not to connect anew.
+    # The publishers race closely: one that is a moment late shall skip the block, not connect again.
     arguments += ["--publish-duplicate-skip-window", str(SKIP_WINDOW_BLOCKS)]
     count = last - first + 1
     node_log, spark_log = options.folder / "node.log", options.folder / "spark.log"
@@ -187,7 +187,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
 
 
 def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> tuple[Path, list[str]]:
-    """Return the folder of blocks, made if need be, and what `sluice serve` needs to know to verify them."""
+    """Return the folder of blocks, made if need be, and the arguments with which the node verifies them."""
     if options.source is not None:
         trusted = any(word == "--ledger-key" for word in options.node_arguments)
         return options.source, [] if trusted else ["--verify", "hash"]
@@ -203,7 +203,7 @@ def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) ->
 def _await_reader(
     reader: StreamReader, report: JobReport, count: int, on_progress: Callable[[DemoProgress], None]
 ) -> None:
-    """Let the client read the rest, if all of it is there to be read."""
+    """Wait until the client has read the rest, if all blocks are stored."""
     deadline = time.monotonic() + READ_SECONDS
     while report.is_complete and reader.is_alive() and time.monotonic() < deadline:
         reader.join(0.1)
@@ -213,7 +213,7 @@ def _await_reader(
 
 
 def _blocks_won(node: NodeProcess) -> dict[str, int]:
-    """Ask the node who won how many blocks; only it knows, since it commits each once."""
+    """Ask the node who won how many blocks; only the node knows."""
     found = {}
     for name, value in node.metrics().items():
         if match := _WON.fullmatch(name):

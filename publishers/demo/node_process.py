@@ -1,7 +1,11 @@
-"""A node as a process of its own: start `sluice serve` on free ports, ask it, stop it.
+"""A node in its own process: starts `sluice serve` on free ports, asks it, stops it.
 
-For the demo, for tests that kill nodes, and for benchmarks. The node logs as JSON to a file, which is also
-how its addresses are learned.
+For the demo, for tests that kill nodes, and for benchmarks. The node logs as JSON to a file, which also tells
+its addresses. `python -m publishers.demo.node_process serve …` is a bound node, one that ends with its
+starter, however that ends:
+
+    starter                 node
+    end of a pipe   ──►     end of standard input, which is SIGTERM
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Sequence
@@ -22,17 +27,18 @@ from publishers.errors import PublisherError
 __all__ = ["NodeNotStarted", "NodeProcess", "environment_without_settings"]
 
 START_SECONDS: Final = 60.0
-"""How long a node may take to open its ledger and listen."""
+"""How long a node may take to open its block store and listen."""
 STOP_SECONDS: Final = 20.0
 """How long a node may take to stop after SIGTERM before it is killed."""
 _LOOK_SECONDS: Final = 0.02
 _WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""The node is on this machine: `http_proxy` is for others."""
+"""The node is on this machine; `http_proxy` is for others."""
 _LOG_LINES_SHOWN: Final = 3
+_STANDARD_INPUT: Final = 0
 
 
 class NodeNotStarted(PublisherError):
-    """A node ended before it listened, or did not come to listen. Fields: `got`, `last_words` of its log."""
+    """A node ended before it listened, or did not listen in time. Fields: `got`, `last_words` of its log."""
 
     def __init__(self, got: str, last_words: str) -> None:
         super().__init__(f"node: got {got}, expected its addresses; its log ends with: {last_words}")
@@ -41,7 +47,7 @@ class NodeNotStarted(PublisherError):
 
 
 def environment_without_settings() -> dict[str, str]:
-    """Return the environment without the variables that `sluice serve` reads: a node has what it is told."""
+    """Return the environment without the variables that `sluice serve` reads."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
 
 
@@ -52,12 +58,12 @@ class NodeProcess:
         data_dir: the node's folder.
         log_path: where its log goes; appended to.
         arguments: further words for `sluice serve`.
-        module: what is run; one that does more than `gateway.commands.cli` (benchmarks).
-        prefix: what the command begins with, where something else is to start it.
-        is_bound: it ends with this process, even with one that is killed; only for the default module.
+        module: the module to run, for one that does more than `gateway.commands.cli` (benchmarks).
+        prefix: the first words of the command, for something else that starts the node.
+        is_bound: whether it ends with this process, even a killed one; only with the default module.
 
     Raises:
-        NodeNotStarted: it ended, or did not say that it listens in time.
+        NodeNotStarted: it ended, or did not listen in time.
     """
 
     def __init__(
@@ -71,7 +77,7 @@ class NodeProcess:
         is_bound: bool = False,
     ) -> None:
         if is_bound:
-            module = "publishers.demo.bound_node"
+            module = __name__
         self.data_dir = data_dir
         self.log_path = log_path
         words = ["serve", "--data-dir", str(data_dir), "--log-format", "json"]
@@ -122,13 +128,13 @@ class NodeProcess:
         return self._process.pid
 
     def get(self, path: str) -> str:
-        """Ask its HTTP side; an answer of 4xx or 5xx raises `urllib.error.HTTPError`."""
+        """Get a page of its HTTP side; a status of 4xx or 5xx raises `urllib.error.HTTPError`."""
         with _WITHOUT_PROXY.open(f"http://{self.http}{path}", timeout=10) as answer:
             text: str = answer.read().decode()
             return text
 
     def metrics(self) -> dict[str, float]:
-        """Read its metrics: name with labels -> value."""
+        """Return its metrics: name with labels -> value."""
         lines = (line for line in self.get("/metrics").splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
@@ -137,7 +143,7 @@ class NodeProcess:
         self._process.send_signal(signal_number)
 
     def wait(self, seconds: float | None = None) -> int:
-        """Wait for its end; return its exit status, negative for the signal that ended it.
+        """Wait for its end; return its exit status, or the negative number of the signal that ended it.
 
         Raises:
             subprocess.TimeoutExpired: it runs longer.
@@ -148,7 +154,7 @@ class NodeProcess:
         return status
 
     def stop(self) -> int:
-        """Ask it to stop (SIGTERM), and return its exit status; one that takes too long is killed."""
+        """Stop it (SIGTERM) and return its exit status; kill it if it takes too long."""
         self.send(signal.SIGTERM)
         try:
             return self.wait(STOP_SECONDS)
@@ -157,7 +163,7 @@ class NodeProcess:
             return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would be."""
+        """Kill it (SIGKILL), as a crash would."""
         self.send(signal.SIGKILL)
         self.wait()
 
@@ -193,7 +199,7 @@ class NodeProcess:
 
 
 def _started_entry(log: IO[str]) -> dict[str, str] | None:
-    """Read on in the log; return the entry in which the node says that it has started."""
+    """Read on in the log; return the entry that says that the node has started."""
     place = log.tell()
     while (line := log.readline()).endswith("\n"):
         place = log.tell()
@@ -203,5 +209,22 @@ def _started_entry(log: IO[str]) -> dict[str, str] | None:
             continue  # no log line
         if isinstance(entry, dict) and entry.get("message") == "node started":
             return entry
-    log.seek(place)  # what is there of a line that is still being written comes again
+    log.seek(place)  # a line that is still being written is read again
     return None
+
+
+# --- in the node's own process ------------------------------------------------------------------------------
+
+
+def _end_with_standard_input() -> None:
+    """Wait for the end of standard input, on which nothing ever comes, and stop the node in order."""
+    while os.read(_STANDARD_INPUT, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":  # of a bound node: its standard input is a pipe, which ends with whoever holds it
+    from gateway.commands.start import main
+
+    threading.Thread(target=_end_with_standard_input, name="pipe", daemon=True).start()
+    sys.exit(main())

@@ -1,13 +1,13 @@
-"""The folder in which `sluice publish --follow` keeps where it is: whose it is, and that only one uses it.
+"""The checkpoint folder of `sluice publish --follow`: one source, and one command at a time.
 
     CHECKPOINT/
-      sluice.json       which source, and where it was begun
+      sluice.json       the source, and where it began
       sluice.lock       locked while a command follows
       publisher-1/      Spark's own checkpoint of one publisher's query
       publisher-2/
 
-Spark's checkpoint holds block or entry numbers and nothing about their source: with another one it would go
-on at the same number of another chain. So the source is written beside it, and compared.
+Spark's checkpoint holds block or entry numbers, but not their source: with another source Spark would go on
+at the same number of another chain. So the source stands beside it, and is compared.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from publishers.errors import CheckpointError
@@ -29,12 +28,12 @@ _REMEDY: Final = "begin with a new folder: what is stored is passed over"
 
 
 class FollowCheckpoint:
-    """The folder, claimed from `__enter__` to `__exit__`; a lock that a killed process held is gone with it.
+    """The folder, locked from `__enter__` to `__exit__`; the lock of a killed process ends with it.
 
     Args:
-        folder: made if it is not there.
-        source: what is read, as text.
-        first_block: `--from`, 0 where it is not given.
+        folder: made if it is missing.
+        source: the source as text.
+        first_block: `--from`; 0 if it is not given.
     """
 
     def __init__(self, folder: Path, source: str, first_block: int) -> None:
@@ -44,14 +43,14 @@ class FollowCheckpoint:
         self._made_lock = False
 
     def of(self, publisher_id: str) -> str:
-        """Name the folder of one publisher's query."""
+        """Return the folder of one publisher's query."""
         return str(self.folder / publisher_id.replace("/", "_"))
 
     def committed_next(self, publisher_id: str) -> int | None:
-        """Give the number after the last that a publisher's query has committed; None: that is not known.
+        """Return the number after the last that a publisher's query has committed; None: unknown.
 
-        Spark writes `commits/B` when batch B is done, and where it ends in the third line of `offsets/B`.
-        A batch is done when all its blocks are known to be stored.
+        Spark writes `commits/B` when batch B is done, with its end in the third line of `offsets/B`. A batch
+        is done when all its blocks are known to be stored.
         """
         folder = Path(self.of(publisher_id))
         try:
@@ -63,10 +62,7 @@ class FollowCheckpoint:
         return number if isinstance(number, int) and number >= 0 else None
 
     def damage(self, publisher_id: str) -> CheckpointError | None:
-        """Look for what Spark stumbles over in a query's folder, and does not name; None: nothing is found.
-
-        For a query that has failed: one that runs is writing there.
-        """
+        """Return the damage in the folder of a query that failed, which Spark does not name; None: none."""
         folder = Path(self.of(publisher_id))
         metadata = folder / "metadata"
         if metadata.exists() and not _has_json(metadata, 0):
@@ -81,10 +77,10 @@ class FollowCheckpoint:
         return None
 
     def __enter__(self) -> Self:
-        """Lock it, and compare or write the facts.
+        """Lock the folder, and compare or write its source.
 
         Raises:
-            CheckpointError: it is in use, of something else, or cannot be written.
+            CheckpointError: it is in use, belongs to another source, or cannot be written.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -99,10 +95,8 @@ class FollowCheckpoint:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        """Unlock it."""
+    def __exit__(self, *error: object) -> None:
+        """Unlock the folder."""
         self._release()
 
     def _claim(self) -> None:
@@ -117,10 +111,10 @@ class FollowCheckpoint:
                 self._compare(_facts_in(path))
                 return
             temporary = path.with_suffix(".part")
-            ours = (_LOCK, temporary.name)  # a full disk may have left half of the facts
+            ours = (_LOCK, temporary.name)  # a full disk may have left half a file
             others = [child.name for child in self.folder.iterdir() if child.name not in ours]
             if others:
-                if self._made_lock:  # what is not ours stays as it was; we hold the lock, so nobody else does
+                if self._made_lock:  # a folder that is not ours stays as it was
                     (self.folder / _LOCK).unlink()
                 raise CheckpointError(
                     str(self.folder), f"it is not empty and not of this command ({others[0]})"
@@ -154,7 +148,7 @@ def _facts_in(path: Path) -> object:
 
 
 def _has_json(path: Path, version_lines: int) -> bool:
-    """Whether a file of Spark's has its version line, or none, and behind it lines of JSON, or `-`."""
+    """Return whether a file of Spark has its version lines, and then lines of JSON or `-`."""
     try:
         lines = path.read_text().splitlines()
         for line in lines[version_lines:]:

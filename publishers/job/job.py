@@ -1,12 +1,12 @@
-"""What `sluice publish` runs: racing Spark jobs, each publishing the whole chain.
+"""The Spark jobs of `sluice publish`: they race, and each publishes the whole chain.
 
     publisher-1   job, or query with --follow ──┐
     publisher-2   the same rows, read again   ──┼──► the sink's tasks ──► gateways
     publisher-3                               ──┘        │
-    watch: ask the gateways, open the gate, stop ◄── coordinator (how far each task is)
+    watch: ask the gateways, say go and stop ◄── coordinator (reports of each task)
 
-The jobs run at once, from threads of the driver, in one session. The gateway takes each block from whoever is
-first and tells the others to skip it. Publishers with gateways of one priority begin with different ones.
+The jobs run at once, from threads of the driver, in one session. The gateway takes each block from the first
+publisher and tells the others to skip it. Publishers with gateways of one priority begin with different ones.
 Source: docs/spark.md; docs/protocol.md.
 """
 
@@ -22,17 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.transport.channels import ClientTls
+import grpc
+
+from gateway.api import node_pb2, node_pb2_grpc
+from gateway.services.node_service import held_of
+from gateway.transport.channels import ClientTls, open_blocking_channel, refused_headers
 from publishers import limits
 from publishers.blocks.signing_key import KeyPlace
-from publishers.client.status import GatewayStatus
 from publishers.coordination.coordinator import Coordinator
 from publishers.job.checkpoint import FollowCheckpoint
 from publishers.job_report import JobFailure, JobProgress, JobReport
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport, safe_through_of
 from publishers.report_totals import by_publisher
-from publishers.spark.active_session import active_session
 from publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,
@@ -42,16 +44,19 @@ from publishers.spark.chain_sources import (
 )
 from publishers.spark.failures import is_passing, reason_in
 from publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
-from publishers.spark.slots import turn_seconds_for
+from publishers.spark.session import active_session, turn_seconds_for
 from publishers.spark.source_names import SourceName, parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["JobFailure", "JobProgress", "JobReport", "publish"]
+__all__ = ["GatewayStatus", "JobFailure", "JobProgress", "JobReport", "publish"]
 
 _logger = logging.getLogger(__name__)
 
+QUERY_STARTS_MAX: Final = 5
+"""Starts of a streaming query that falls over something of Spark's own; its checkpoint knows where it was."""
+_STATUS_TIMEOUT_SECONDS: Final = 1.0
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
 _LOCAL_HOST: Final = "127.0.0.1"
@@ -59,19 +64,19 @@ _LOCAL_HOST: Final = "127.0.0.1"
 
 @dataclass(slots=True)
 class _Job:
-    """One publisher's job, or query, and what came of it."""
+    """One publisher's job or query, and its result."""
 
     publisher_id: str
     gateways: str
     thread: threading.Thread | None = None
     query: Any = None
     ending: threading.Thread | None = None
-    """Waits for the end of the query."""
+    """The thread that stops the query."""
     reports: list[PublishReport] = field(default_factory=list)
-    """Of what is committed."""
+    """Reports of what is committed."""
     error: Exception | None = None
     is_over: bool = False
-    """All that is wanted was safe before it was ended, in a batch or between two: it has not failed."""
+    """All that is wanted was safe before the query was stopped: it has not failed."""
 
     @property
     def has_failed(self) -> bool:
@@ -84,38 +89,38 @@ class _Job:
 
 @dataclass(slots=True)
 class _Race:
-    """What the threads of one call of `publish` share; they read it only."""
+    """The state that the threads of one call of `publish` share."""
 
     spark: SparkSession
     chain: ChainFrame
     options: dict[str, str]
     folder: Path
-    """Where the sink's reports come."""
+    """Where the sink writes its reports."""
     checkpoint: FollowCheckpoint | None
-    """None: a batch, or a stream that ends where it ended when it was begun."""
+    """None: a batch, or a stream that ends where it ended when the query began."""
     coordinator: Coordinator
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
     """When the first publisher could send."""
     acknowledged: int = 0
-    """By the publisher that heard of most."""
+    """By the publisher that has most acknowledgements."""
     acknowledged_at: float = 0.0
     """When that changed last."""
     is_stopping: bool = False
 
     @property
     def tag(self) -> str:
-        """Of the Spark jobs."""
+        """The tag of the Spark jobs."""
         return f"sluice-publish-{self.coordinator.address.token}"
 
     def rows(self, job: _Job) -> list[PublishReport]:
-        """Add up what is committed and what tasks say."""
+        """Return the sums of what is committed and what tasks report."""
         is_told = bool(job.reports) and not self.chain.is_streaming
         live = [] if is_told else self.coordinator.reports(job.publisher_id)
         return by_publisher(job.publisher_id, [*job.reports, *live], with_latency=True)
 
     def rate(self, rows: Sequence[PublishReport]) -> float:
-        """Give the blocks per second: every publisher hears of every block, so the most is all."""
+        """Return the blocks per second; every publisher hears of every block, so the most is all."""
         acknowledged = max((row.acknowledged for row in rows), default=0)
         if acknowledged != self.acknowledged:
             self.acknowledged, self.acknowledged_at = acknowledged, time.monotonic()
@@ -151,22 +156,22 @@ def publish(
         publishers: how many race.
         numbers: blocks that are wanted; None: all that there are.
         shards: consecutive parts of the chain that each publisher prepares at once, and sends in order.
-        key: where a worker finds the key that blocks are signed with; None: they are signed.
-        checkpoint: follow the source without end, from where this is; None: publish what is there.
-        publisher_prefix: they are called prefix-1, prefix-2, …
+        key: where a worker finds the key that signs blocks; None: they are signed already.
+        checkpoint: follow the source without end, from there on; None: publish what is there.
+        publisher_prefix: publishers are called prefix-1, prefix-2, …
         deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
         reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
         blocks_per_second: each publisher offers at most so many; None: no limit.
-        tls: how gateways are connected to, with absolute paths; None: without TLS.
+        tls: how connections are secured, with absolute paths; None: not at all.
         sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
         stop: once set, publishers finish the block in flight, and the report says that it was interrupted.
 
     Returns:
-        The reports; a publisher that failed is in `failures`.
+        The reports; `failures` has the publishers that failed.
 
     Raises:
-        PublisherError: the source cannot be read, is no chain, or an option is wrong; nothing was sent.
+        PublisherError: the source cannot be read or is no chain, or an option is wrong; nothing was sent.
     """
     if isinstance(source, Path):
         source = parse_source(f"blockfiles:{source}")
@@ -185,13 +190,13 @@ def publish(
     jobs = _jobs(publisher_prefix, publishers, prioritized)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder,
-        GatewayStatus(rotated(prioritized, 0), tls) as head,
+        GatewayStatus(rotated(prioritized, 0), tls) as status,
         _coordinator_for(spark) as coordinator,
     ):
         texts |= {"report_path": folder, "coordinator": str(coordinator.address)}
         race = _Race(spark, _signed(chain, key), texts, Path(folder), checkpoint, coordinator)
         _take_earlier(race, jobs, source)
-        _run(race, jobs, head, on_progress, stop)
+        _run(race, jobs, status, on_progress, stop)
         return _report(race, jobs)
 
 
@@ -203,13 +208,13 @@ def _chain_of(
 
 
 def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
-    """Name the publishers, each with the gateways in its own order."""
-    return [_Job(f"{prefix}-{turn + 1}", ",".join(rotated(prioritized, turn))) for turn in range(count)]
+    """Return the publishers, each with the gateways in its own order."""
+    return [_Job(f"{prefix}-{place + 1}", ",".join(rotated(prioritized, place))) for place in range(count)]
 
 
 def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName) -> None:
-    """Take in what earlier runs have published: where nothing is left to do, no batch would tell of it."""
-    if race.checkpoint is None or source.kind == "datastream":  # whose numbers are of entries
+    """Add what earlier runs have published; if nothing is left to do, no batch reports it."""
+    if race.checkpoint is None or source.kind == "datastream":  # its numbers are those of entries
         return
     for job in jobs:
         following = race.checkpoint.committed_next(job.publisher_id)
@@ -227,7 +232,7 @@ def _signed(chain: ChainFrame, key: KeyPlace | None) -> ChainFrame:
 
 
 def _coordinator_for(spark: SparkSession) -> Coordinator:
-    """Listen where the workers can come: on a cluster under the name that Spark has for this machine."""
+    """Start the coordinator where workers reach it: on a cluster under Spark's name of this machine."""
     settings = spark.sparkContext.getConf()
     if (settings.get("spark.master") or "").startswith("local"):
         return Coordinator(_LOCAL_HOST)
@@ -236,32 +241,32 @@ def _coordinator_for(spark: SparkSession) -> Coordinator:
 
 
 def _texts(**values: float | None) -> dict[str, str]:
-    """Write options as Spark wants them; nothing for those that are not given."""
+    """Return options as Spark takes them, without those that are None."""
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
 def _run(
     race: _Race,
     jobs: list[_Job],
-    head: GatewayStatus,
+    status: GatewayStatus,
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
 ) -> None:
-    """Start the jobs, and return when all are done; on an exception they are ended before it goes on."""
+    """Start the jobs, and return when all are done; an exception ends them first."""
     try:
         for job in jobs:
             job.thread = threading.Thread(
                 target=_run_job, args=(race, job), name=job.publisher_id, daemon=True
             )
             job.thread.start()
-        _watch(race, jobs, head, on_progress, stop)
+        _watch(race, jobs, status, on_progress, stop)
     except BaseException:
         _abort(race, jobs)
         raise
 
 
 def _abort(race: _Race, jobs: list[_Job]) -> None:
-    """End jobs and queries, again and again: one may just be starting, and is not there to be ended yet."""
+    """End jobs and queries, repeatedly: one that is just starting cannot be ended yet."""
     give_up_at = time.monotonic() + _ABORT_WAIT_SECONDS
     while (running := [job for job in jobs if job.is_running]) and time.monotonic() < give_up_at:
         _end(race, running)
@@ -272,11 +277,11 @@ def _abort(race: _Race, jobs: list[_Job]) -> None:
 def _watch(
     race: _Race,
     jobs: list[_Job],
-    head: GatewayStatus,
+    status: GatewayStatus,
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
 ) -> None:
-    """Open the gate when everybody is ready, show progress, stop when told to."""
+    """Open the gate when all publishers are ready, show progress, and stop when told to."""
     stop_by = None
     while True:
         running = [job for job in jobs if job.is_running]
@@ -287,7 +292,7 @@ def _watch(
         for job in jobs:
             _take_batches(race, job)
         if on_progress is not None:
-            on_progress(_progress(race, jobs, head, ready_count, len(running)))
+            on_progress(_progress(race, jobs, status, ready_count, len(running)))
         if not running:
             return
         if stop is not None and stop.is_set() and not race.is_stopping:
@@ -299,16 +304,16 @@ def _watch(
         for job in running:
             job.is_over |= is_all_safe and job.error is None
         if stop_by is not None and time.monotonic() > stop_by + _ABORT_WAIT_SECONDS:
-            return  # what still runs does not end at all
+            return  # some job does not end at all
         if is_stopped or is_all_safe:
-            # Again and again: a query may just be starting, and is not there to be ended yet.
+            # Repeatedly: a query that is just starting cannot be ended yet.
             _end(race, running)
         assert running[0].thread is not None
         running[0].thread.join(limits.STATUS_POLL_SECONDS / (1 if race.opened_at and not stop_by else 10))
 
 
 def _end(race: _Race, jobs: list[_Job]) -> None:
-    """End jobs and queries, in the middle of whatever they do."""
+    """End jobs and queries at once."""
     race.spark.sparkContext.cancelJobsWithTag(race.tag)
     for job in jobs:
         if job.query is not None and (job.ending is None or not job.ending.is_alive()):
@@ -317,15 +322,15 @@ def _end(race: _Race, jobs: list[_Job]) -> None:
 
 
 def _stop_query(job: _Job) -> None:
-    """Stop a query; in a thread, since Spark waits without end for a batch whose worker hangs."""
+    """Stop a query; in its own thread, as Spark waits for ever for a batch whose worker hangs."""
     try:
         job.query.stop()
-    except Exception as error:  # it is tried again, and what ends the query is told by its own thread
+    except Exception as error:  # it is tried again; the query's own thread reports how it ends
         _logger.debug("query %s: %s", job.publisher_id, reason_in(str(error)))
 
 
 def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
-    """Whether every query that runs has committed the last block that is wanted."""
+    """Return whether every running query has committed the last block that is wanted."""
     last = race.chain.last_block
     if last is None:
         return False
@@ -333,8 +338,8 @@ def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
     return all(through is not None and through >= last for through in known)
 
 
-def _progress(race: _Race, jobs: list[_Job], head: GatewayStatus, ready: int, running: int) -> JobProgress:
-    last, is_reachable = head.ask()
+def _progress(race: _Race, jobs: list[_Job], status: GatewayStatus, ready: int, running: int) -> JobProgress:
+    last, is_reachable = status.ask()
     rows = tuple(row for job in jobs for row in race.rows(job))
     return JobProgress(
         head=last,
@@ -360,10 +365,10 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
         if job.has_failed and not race.is_stopping:
             failures.append(JobFailure(job.publisher_id, _reason_of(race, job)))
         is_interrupted |= race.is_stopping and not is_whole
-        # What is committed is all there is; of a job that failed or was stopped, the tasks' own words count.
+        # Of a job that failed or was stopped, the tasks' own reports count, too.
         if is_whole:
             race.coordinator.forget(job.publisher_id, 1 << 62)
-        # One that was ended before its tasks said anything has done nothing, and is told of like the others.
+        # A job that ended before its tasks reported has done nothing; it has a row all the same.
         rows += race.rows(job) or [PublishReport(job.publisher_id)]
     starts = [row.first_block for row in rows if row.first_block is not None]
     ends = [row.last_block for row in rows if row.last_block is not None]
@@ -380,7 +385,7 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
 
 
 def _reason_of(race: _Race, job: _Job) -> str:
-    """Say why a job failed; of a damaged checkpoint Spark gives the words of a parser, and no remedy."""
+    """Return why a job failed; of a damaged checkpoint Spark itself names no remedy."""
     damage = race.checkpoint.damage(job.publisher_id) if race.checkpoint else None
     if damage is not None:
         return str(damage)
@@ -391,7 +396,7 @@ def _reason_of(race: _Race, job: _Job) -> str:
 
 
 def _run_job(race: _Race, job: _Job) -> None:
-    """Run one publisher's Spark job, or query, to its end; in its own thread."""
+    """Run one publisher's Spark job or query to its end; in its own thread."""
     context = race.spark.sparkContext
     options = race.options | {"gateways": job.gateways, "publisher_id": job.publisher_id}
     try:
@@ -410,7 +415,7 @@ def _run_job(race: _Race, job: _Job) -> None:
 
 
 def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None:
-    """Run the query to its end; one that fell over something of Spark's own is begun again."""
+    """Run the query to its end; start it again after a passing failure of Spark."""
     starts = 0
     while True:
         starts, committed = starts + 1, job.reports
@@ -419,8 +424,8 @@ def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None
             return
         except Exception as error:
             if job.reports is not committed:
-                starts = 1  # it had batches; one that follows for months may fall over more than a few times
-            if starts == limits.QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
+                starts = 1  # it has done batches; over months a query may fail more than a few times
+            if starts == QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
                 raise
             _logger.warning("query %s is begun again: %s", job.publisher_id, reason_in(str(error)))
 
@@ -434,7 +439,7 @@ def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:
 
 
 def _take_batches(race: _Race, job: _Job) -> None:
-    """Take in the reports of batches that a query has committed since the last look, and remove them."""
+    """Add the reports of batches that a query has committed since the last call, and remove them."""
     for path in race.folder.glob(f"{glob.escape(job.publisher_id.replace('/', '_'))}-batch-*.json"):
         name = path.name.removesuffix(".json")
         reports = _read_reports(race.folder, name)
@@ -447,3 +452,56 @@ def _read_reports(folder: Path, name: str) -> list[PublishReport]:
     from publishers.spark.block_sink import read_reports
 
     return read_reports(folder, name)
+
+
+# --- the gateways' status -----------------------------------------------------------------------------------
+
+
+class GatewayStatus:
+    """The last block of the first gateway that answers, asked over connections that stay open.
+
+    Args:
+        gateways: `host:port` each, in order of preference.
+        tls: how connections are secured; None: not at all.
+    """
+
+    def __init__(self, gateways: Sequence[str], tls: ClientTls | None = None) -> None:
+        self._gateways = tuple(gateways)
+        self._tls = tls
+        self._channels = [open_blocking_channel(address, tls) for address in gateways]
+
+    def __enter__(self) -> GatewayStatus:
+        """Return self."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the connections."""
+        for channel in self._channels:
+            channel.close()
+
+    def ask(self) -> tuple[int | None, bool]:
+        """Ask all gateways at once; the first in their order that answers counts.
+
+        Returns:
+            Its last block, None if it has none; and whether any gateway answered.
+        """
+        calls = [
+            node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus.future(
+                node_pb2.ServerStatusRequest(), timeout=_STATUS_TIMEOUT_SECONDS
+            )
+            for channel in self._channels
+        ]
+        try:
+            for at, call in enumerate(calls):
+                try:
+                    _, last = held_of(call.result())
+                except grpc.RpcError as error:
+                    if refused_headers(self._gateways[at], error):  # it answers the next time
+                        self._channels[at].close()
+                        self._channels[at] = open_blocking_channel(self._gateways[at], self._tls)
+                    continue
+                return last, True
+            return None, False
+        finally:
+            for call in calls:
+                call.cancel()

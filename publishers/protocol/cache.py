@@ -1,7 +1,7 @@
-"""The blocks that one publisher holds because no gateway has them for sure.
+"""The blocks that one publisher holds because no gateway is known to store them.
 
-Pure. Consecutive numbers, oldest first; a block leaves only when it is known to be stored, whatever happens
-to streams. The size limit is kept by the caller, who takes no block while `is_full` (see limits.py).
+Pure. Numbers are consecutive, the oldest first. A block leaves only when it is known to be stored, whatever
+happens to streams. The caller keeps the size limit: it takes no block while `is_full`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ __all__ = ["BlockCache", "HeldBlock", "HeldState"]
 
 
 class HeldState(Enum):
-    """Where a block number stands relative to what is held."""
+    """Where a block number stands relative to the cache."""
 
     HELD = "held"
     GONE = "gone"
-    """Below what is held: it was dropped as safe, or never came from the source."""
+    """Below the cache: it was dropped as safe, or never came from the source."""
     COMING = "coming"
     """The source has not given it yet."""
 
 
 @dataclass(slots=True)
 class HeldBlock:
-    """A block and what is known about it. The marks are about the present stream; a new stream clears
-    them."""
+    """A block and its marks, which are about the present stream; a new stream clears them."""
 
     number: int
     sets: tuple[ItemSet, ...]
     size_bytes: int
     whole_at_ns: int | None = None
-    """When its end was sent on this stream; None while it was not."""
+    """When its end was sent on this stream; None: not yet."""
     skipped: bool = False
     """The gateway takes it from another publisher."""
     offered_ever: bool = False
@@ -45,7 +44,7 @@ class HeldBlock:
     """It was skipped on some stream."""
 
     def clear_marks(self) -> None:
-        """Forget what the present stream knew."""
+        """Forget the marks of the present stream."""
         self.whole_at_ns = None
         self.skipped = False
 
@@ -54,11 +53,7 @@ class BlockCache:
     """Blocks by number, without gaps."""
 
     def __init__(self, size_bytes_max: int) -> None:
-        """Start empty.
-
-        Args:
-            size_bytes_max: from here on `is_full`.
-        """
+        """Start empty; from `size_bytes_max` on the cache `is_full`."""
         self._blocks: deque[HeldBlock] = deque()
         self._next: int | None = None
         self.size_bytes = 0
@@ -74,7 +69,7 @@ class BlockCache:
 
     @property
     def next_number(self) -> int | None:
-        """The number that the source must give next; None before its first."""
+        """The number that the source must yield next; None before its first."""
         return self._next
 
     @property
@@ -92,35 +87,27 @@ class BlockCache:
             raise BlockOrderError(self._next, number)
 
     def add(self, block: HeldBlock) -> None:
-        """Hold the source's next block.
-
-        Raises:
-            BlockOrderError: it is not the next; nothing is changed.
-        """
+        """Hold the source's next block; raises as `check_order`."""
         self.check_order(block.number)
         self._blocks.append(block)
         self.size_bytes += block.size_bytes
         self._next = block.number + 1
 
     def pass_over(self, number: int) -> None:
-        """Note the source's next block without holding it, because it is safe already.
-
-        Raises:
-            BlockOrderError: it is not the next; nothing is changed.
-        """
+        """Pass over the source's next block, which is safe already; raises as `check_order`."""
         self.check_order(number)
         assert not self._blocks, "a safe block cannot follow one that is held"
         self._next = number + 1
 
     def get(self, number: int) -> HeldBlock | None:
-        """Give a block that is held, else None."""
+        """Return a block; None: it is not held."""
         if not self._blocks:
             return None
         index = number - self._blocks[0].number
         return self._blocks[index] if 0 <= index < len(self._blocks) else None
 
     def standing_of(self, number: int) -> HeldState:
-        """Say where a number stands."""
+        """Return where a number stands."""
         if self.get(number) is not None:
             return HeldState.HELD
         if self._next is not None and number < self._next:
@@ -128,7 +115,7 @@ class BlockCache:
         return HeldState.COMING
 
     def drop_through(self, number: int) -> list[HeldBlock]:
-        """Let go of every block up to `number`, and give them, oldest first."""
+        """Drop every block up to `number`; return them, oldest first."""
         dropped = []
         while self._blocks and self._blocks[0].number <= number:
             block = self._blocks.popleft()
@@ -137,5 +124,5 @@ class BlockCache:
         return dropped
 
     def blocks_from(self, number: int) -> Iterable[HeldBlock]:
-        """Give the blocks held from `number` on, oldest first."""
+        """Return the blocks from `number` on, oldest first."""
         return (block for block in self._blocks if block.number >= number)

@@ -1,8 +1,7 @@
-"""How a block's items are cut into the sets that travel as messages.
+"""The item sets of a block: its items, cut into messages.
 
-Pure. A set holds consecutive items of one block, the header first in the first set; sets never span blocks.
-A set ends before the item that would take it over `set_bytes_max`, or over ITEM_SET_ITEMS_MAX items; an item
-larger than a set goes alone.
+Pure. A set holds consecutive items of one block; no set spans blocks. A set ends before the item that would
+take it over `set_bytes_max` or ITEM_SET_ITEMS_MAX; an item larger than a set travels alone.
 
 Source: docs/spec/wire.md section 2.1.
 """
@@ -21,11 +20,7 @@ ItemSet = tuple[bytes, ...]
 
 
 def size_in_set(item: bytes) -> int:
-    """Count the bytes that an item takes in a `BlockItemSet`: tag, length, item.
-
-    Args:
-        item: a serialized `BlockItem`.
-    """
+    """Return the bytes that a serialized `BlockItem` takes in a `BlockItemSet`: tag, length, item."""
     size = len(item)
     return 1 + max(1, (size.bit_length() + 6) // 7) + size
 
@@ -39,10 +34,10 @@ def split_items(
     """Cut a block's items into sets.
 
     Args:
-        block_number: named in the error only.
+        block_number: for the error.
         items: the block's serialized `BlockItem`s, in order.
-        set_bytes_max: bytes of a set, each item counted with its tag and length.
-        item_bytes_max: the same of the largest item that fits in a message.
+        set_bytes_max: bytes of a set; each item counts with its tag and length.
+        item_bytes_max: bytes of the largest item that fits in a message, counted likewise.
 
     Returns:
         The sets, in order; their concatenation is `items`. No items give no sets.

@@ -1,22 +1,20 @@
-"""One publisher's side of the publish protocol: its life from stream to stream, until every block is stored.
+"""The publish machine: one publisher from stream to stream, until every block is stored.
 
 Pure: no gRPC type, no clock, no task. The shell passes each event with `now_ns` (a monotonic clock) and
-performs the actions that come back. Sends come back from `Writable` only, one message at a time, so that an
+performs the actions that the machine returns. Only `Writable` returns sends, one message at a time, so an
 answer that arrives between two messages takes effect at once.
 
     event ──► TABLE (machine_tables) ──► one step here ──┬── send_window   which block is sent next
-                                                         ├── refusals      whether a refusal is final
-                                                         └── route         which gateway, and when
+                                                         └── retries       which gateway, when, how often
 
 Rules
-  - Whoever is sent back goes back: `ResendBlock(N)` restarts at N's header even in mid-block; the gateway
-    lets the same publisher start a block over.
-  - What a gateway says is stored is believed where it can only mean that: in an acknowledgement, as the last
-    block of DUPLICATE_BLOCK, or of a behind answer. It is never believed of a block below the gateway's first
-    one, which no number that it says can mean: a gateway that begins above the oldest block held is left, and
-    one that may begin anywhere is asked for its first block before its first acknowledgement counts.
-  - A stream is ended in order: this side says why and which blocks it holds, closes its side, and waits for
-    the gateway, but not for ever.
+  - `ResendBlock(N)` restarts at N's header, even in mid-block; a gateway lets a publisher start a block over.
+  - The machine believes that a block is stored where the gateway can only mean that: in an acknowledgement,
+    and in the last block of DUPLICATE_BLOCK or of a behind answer. It never believes it of a block below the
+    gateway's first one. So it leaves a gateway that begins above the oldest block held, and asks one that may
+    begin anywhere for its first block before the first acknowledgement counts.
+  - A stream ends in order: the machine says why and which blocks it holds, closes its side, and waits for the
+    gateway, but not for ever.
 
 Source: docs/protocol.md.
 """
@@ -31,7 +29,6 @@ from typing import Final
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from publishers import limits
 from publishers.errors import MachineError
-from publishers.protocol.gateway_choice import GatewayChoice
 from publishers.protocol.machine_tables import (
     ENDINGS,
     FINAL_STATES,
@@ -64,7 +61,7 @@ from publishers.protocol.messages import (
     StreamEnded,
     StreamOutcome,
 )
-from publishers.protocol.refusals import Refusals
+from publishers.protocol.retries import GatewayChoice, Refusals
 from publishers.protocol.send_window import SendWindow
 from publishers.protocol.tally import Tally
 from publishers.report import PublishReport
@@ -76,26 +73,26 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """What bounds one publisher; the reasons are in limits.py."""
+    """The bounds of one publisher; limits.py has the reasons."""
 
     cache_bytes_max: int = limits.CACHE_BYTES_DEFAULT
     """Bytes of unacknowledged blocks held."""
     window_blocks_max: int = limits.WINDOW_BLOCKS_DEFAULT
     """Blocks offered and not acknowledged."""
     bad_proof_retries_max: int = limits.BAD_PROOF_RETRIES_MAX
-    """Times that a block is offered again after BAD_BLOCK_PROOF."""
+    """How often a block is offered again after BAD_BLOCK_PROOF."""
     invalid_request_retries_max: int = limits.INVALID_REQUEST_RETRIES_MAX
-    """Streams in a row that INVALID_REQUEST may end before the last."""
+    """How many streams in a row INVALID_REQUEST may end before it is final."""
     answer_timeout_ns: int = int(limits.ANSWER_TIMEOUT_SECONDS_DEFAULT * SECOND_NS)
-    """Silence of a gateway that is borne."""
+    """How long a gateway may be silent."""
     close_timeout_ns: int = int(limits.CLOSE_TIMEOUT_SECONDS * SECOND_NS)
     """How long the other side may take to end a stream."""
     stop_timeout_ns: int = int(limits.STOP_TIMEOUT_SECONDS * SECOND_NS)
-    """How long the block in flight may take when the user wants to end."""
+    """How long the block in flight may take after `Stop`."""
     deadline_ns: int | None = None
     """Give up after so long without a block becoming safe; None: never."""
     reset_interval_ns: int | None = None
-    """Leave a stream in good order (RESET, between blocks) after so long; None: never."""
+    """Leave a stream in order (RESET, between blocks) after so long; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +103,34 @@ class _Departure:
     gateway: Gateway = Gateway.SAME
     pace: Pace = Pace.BACKOFF
     outcome: StreamOutcome | None = None
-    """None: another stream; else the end."""
+    """None: another stream follows."""
+
+
+_STOPPED: Final = _Departure("stopped", outcome=StreamOutcome.STOPPED)
 
 
 class PublisherMachine:
-    """The protocol core of one publisher. See the module's docstring for how a shell drives it."""
+    """The protocol core of one publisher; the module's docstring says how a shell drives it."""
 
     def __init__(self, publisher_id: str, gateway_count: int, options: MachineLimits | None = None) -> None:
-        """Start in RESTING: nothing happens before the first block.
+        """Start in IDLE: the machine connects when the first block comes.
 
         Args:
             publisher_id: for the report.
             gateway_count: length of the shell's list of gateways, at least 1.
             options: the bounds.
         """
-        self.state = MachineState.RESTING
+        self.state = MachineState.IDLE
         self._limits = bounds = options or MachineLimits()
         self._tally = Tally(publisher_id)
         self._window = SendWindow(self._tally, bounds.cache_bytes_max, bounds.window_blocks_max)
         self._refusals = Refusals(
             self._tally, gateway_count, bounds.bad_proof_retries_max, bounds.invalid_request_retries_max
         )
-        self._route = GatewayChoice(gateway_count)
+        self._choice = GatewayChoice(gateway_count)
         self._gateway = 0  # of the present stream, or of the next
         self._first: int | None = 0  # the first block of the present gateway; None: not settled, or not known
-        self._unplaced: int | None = None  # acknowledged by a gateway that is being asked for its first block
+        self._unplaced: int | None = None  # acknowledged by a gateway that has yet to tell its first block
         self._source_ended = False
         self._departure = _Departure("")
         self._parting: deque[Action] = deque()
@@ -171,7 +171,7 @@ class PublisherMachine:
     # --- what the shell asks --------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_ns: int) -> list[Action]:
-        """Take one event and say what to do.
+        """Take one event; return what to do.
 
         Args:
             event: what happened.
@@ -193,8 +193,7 @@ class PublisherMachine:
         place = self._window.place
         actions = self._steps[step](event)
         if self._window.place != place:
-            # A message was taken, or an answer said something new: a gateway that only talks is as good as
-            # silent.
+            # A gateway that repeats itself counts as silent.
             self._heard_at_ns = now_ns
         return actions
 
@@ -221,7 +220,7 @@ class PublisherMachine:
         return self._window.safe_through
 
     def report(self) -> PublishReport:
-        """Say what was done so far."""
+        """Return what was done so far."""
         return self._tally.report(self.safe_through, self._now_ns - (self._started_at_ns or self._now_ns))
 
     # --- the source -----------------------------------------------------------------------------------------
@@ -235,8 +234,8 @@ class PublisherMachine:
         if was_empty:
             self._progress_at_ns = self._now_ns
             self._heard_at_ns = self._now_ns
-        if self.state is MachineState.RESTING:
-            return self._connect(self._route.first())
+        if self.state is MachineState.IDLE:
+            return self._connect(self._choice.first())
         return []
 
     def _end_source(self, event: Event) -> list[Action]:
@@ -245,7 +244,7 @@ class PublisherMachine:
             return []
         if self.state is MachineState.STREAMING:
             return self._half_close()
-        if self.state in (MachineState.RESTING, MachineState.CONNECTING):
+        if self.state in (MachineState.IDLE, MachineState.CONNECTING):
             return self._finish(StreamOutcome.DONE, None)
         return []
 
@@ -275,7 +274,7 @@ class PublisherMachine:
         return [] if event.first is None else self._place_first(event.first)
 
     def _place_first(self, first: int) -> list[Action]:
-        """Note the gateway's first block, and leave it if it does not store the oldest that is held here."""
+        """Note the gateway's first block; leave the gateway if it does not store the oldest block held."""
         self._first = first
         self._refusals.begins_with(self._gateway, first)
         number = self._window.first
@@ -288,7 +287,7 @@ class PublisherMachine:
         reason = f"the gateway begins with block {first}, and does not store block {number}"
         departure = _Departure(reason, Gateway.NEXT, Pace.BACKOFF)
         if self.state is MachineState.STOPPING:
-            departure = _Departure("stopped", outcome=StreamOutcome.STOPPED)
+            departure = _STOPPED
         elif (final := self._refusals.stored_nowhere(number)) is not None:
             departure = _Departure(final, outcome=StreamOutcome.FAILED)
         return self._leave(EndStreamCode.RESET, departure)
@@ -297,7 +296,7 @@ class PublisherMachine:
         assert isinstance(event, FirstTold)
         number, self._unplaced = self._unplaced, None
         if event.first is None or number is None:
-            return []  # what it has acknowledged is not believed; with the next one it is asked again
+            return []  # its acknowledgement does not count; with the next one it is asked again
         self._place_first(event.first)
         self._mark_safe(number, acknowledged=True)
         return self._close_if_all_safe()
@@ -310,25 +309,25 @@ class PublisherMachine:
         return self._go_on(departure)
 
     def _go_on(self, departure: _Departure) -> list[Action]:
-        """Do what follows a stream: finish, rest, or ask for another one."""
+        """Follow a stream that ended: finish, become idle, or connect again."""
         if departure.outcome is not None:
             return self._finish(departure.outcome, departure.reason)
         if self._window.is_empty:
             if self._source_ended:
                 return self._finish(StreamOutcome.DONE, None)
-            self._route.rest(departure.gateway)
-            self.state = MachineState.RESTING
+            self._choice.aim(departure.gateway)
+            self.state = MachineState.IDLE
             return []
         self._tally.trouble = None if departure.pace is Pace.AT_ONCE else departure.reason  # that is routine
         if self._is_past(self._deadline_at_ns()):
             return self._finish(StreamOutcome.FAILED, self._deadline_reason())
-        return self._connect(self._route.after(departure.gateway, departure.pace))
+        return self._connect(self._choice.after(departure.gateway, departure.pace))
 
     def _depart(self, event: Event) -> list[Action]:
         return self._go_on(self._departure)
 
     def _leave(self, code: EndStreamCode, departure: _Departure) -> list[Action]:
-        """End the stream from this side, saying which blocks are held."""
+        """End the stream from this side, and say which blocks are held."""
         self._parting = deque([SendEndStream(code, *self._window.range_held()), HalfClose()])
         return self._start_leaving(departure)
 
@@ -357,23 +356,23 @@ class PublisherMachine:
     def _stop_after_block(self, event: Event) -> list[Action]:
         if self.state is MachineState.LEAVING:
             if self._departure.outcome is None:
-                self._departure = _Departure("stopped", outcome=StreamOutcome.STOPPED)
+                self._departure = _STOPPED
             return []
         if self._window.is_between_blocks:
-            return self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=StreamOutcome.STOPPED))
+            return self._leave(EndStreamCode.RESET, _STOPPED)
         self.state = MachineState.STOPPING
         self._close_by_ns = self._now_ns + self._limits.stop_timeout_ns
         return []
 
     def _close(self, event: Event) -> list[Action]:
-        """The gateway ended a stream that we were ending, too."""
-        self._take_back_wins(event)
+        """Close a stream that both sides were ending."""
+        self._retract_wins(event)
         self._parting.clear()
         return [CloseStream("the gateway ended the stream")]
 
     def _stop_closed(self, event: Event) -> list[Action]:
-        self._take_back_wins(event)
-        self._start_leaving(_Departure("stopped", outcome=StreamOutcome.STOPPED))
+        self._retract_wins(event)
+        self._start_leaving(_STOPPED)
         return [CloseStream("the gateway ended the stream")]
 
     # --- sending --------------------------------------------------------------------------------------------
@@ -381,7 +380,7 @@ class PublisherMachine:
     def _send(self, event: Event) -> list[Action]:
         if self._window.is_between_blocks:
             if self.state is MachineState.STOPPING:
-                self._leave(EndStreamCode.RESET, _Departure("stopped", outcome=StreamOutcome.STOPPED))
+                self._leave(EndStreamCode.RESET, _STOPPED)
                 return self._send_parting(event)
             if self._is_reset_due():
                 self._has_gained = False
@@ -401,7 +400,7 @@ class PublisherMachine:
     def _count_safe(self, event: Event) -> list[Action]:
         assert isinstance(event, Acknowledged)
         if event.number > BLOCK_NUMBER_MAX:
-            # No gateway has that many blocks; to believe it would mean to forget everything.
+            # No gateway has that many blocks; believing it would drop everything.
             return self._leave_if_streaming(f"the gateway acknowledged block {event.number}")
         if self._first is None:
             was_asked, self._unplaced = self._unplaced is not None, max(self._unplaced or 0, event.number)
@@ -420,7 +419,7 @@ class PublisherMachine:
         return []
 
     def _mark_safe(self, number: int, *, acknowledged: bool) -> bool:
-        """Let go of every block up to `number`, if the gateway stores them all; say whether that is news."""
+        """Drop every block up to `number`, if the gateway stores them all; return whether that is news."""
         oldest = self._window.first
         if self._first is None or (oldest is not None and oldest < self._first):
             return False
@@ -428,7 +427,7 @@ class PublisherMachine:
             return False
         self._progress_at_ns, self._tally.trouble = self._now_ns, None
         self._has_gained = True
-        self._route.progress()
+        self._choice.progress()
         self._refusals.progress()
         return True
 
@@ -444,8 +443,8 @@ class PublisherMachine:
     def _behind(self, event: Event) -> list[Action]:
         assert isinstance(event, NodeBehind)
         wanted = (self._first or 0) if event.last is None else event.last + 1
-        answered = self._window.hear_behind(wanted)  # before what is safe, and its header, is forgotten
-        if event.last is not None and answered is not None:  # else no header is ahead of it: it cannot be
+        answered = self._window.hear_behind(wanted)  # before `_mark_safe` forgets the header
+        if event.last is not None and answered is not None:  # else no header is ahead of it
             self._mark_safe(event.last, acknowledged=False)
         if self._window.is_empty:
             return self._close_if_all_safe()
@@ -455,7 +454,7 @@ class PublisherMachine:
     def _leave_too_far_behind(self, wanted: int) -> list[Action]:
         self._tally.too_far_behind += 1
         if self.state is MachineState.STOPPING:
-            departure = _Departure("stopped", outcome=StreamOutcome.STOPPED)
+            departure = _STOPPED
         else:
             earliest = self._window.first
             held = "nothing is held here any more" if earliest is None else f"the earliest here is {earliest}"
@@ -471,9 +470,9 @@ class PublisherMachine:
         reason = f"{event.code.name}: {ending.why}"
         departure = _Departure(reason, ending.gateway, ending.pace)
         if event.code is EndCode.DUPLICATE_BLOCK:
-            self._take_back_wins(event)
+            self._retract_wins(event)
             if not self._explains_itself(event):
-                # Or it would go round and round: this gateway says what cannot be.
+                # This gateway says what cannot be; the same gateway at once would loop.
                 departure = replace(departure, gateway=Gateway.NEXT, pace=Pace.BACKOFF)
         elif event.code is EndCode.BAD_BLOCK_PROOF:
             departure = self._count_bad_proof(event, departure)
@@ -483,25 +482,25 @@ class PublisherMachine:
         return [CloseStream(reason)]
 
     def _explains_itself(self, event: StreamEnded) -> bool:
-        """Believe the last block of DUPLICATE_BLOCK; say whether the next stream will begin elsewhere for it.
+        """Believe the last block of DUPLICATE_BLOCK; return whether it explains the end of the stream.
 
-        That is so where it is news, and where a block up to it was offered: an acknowledgement that crossed
-        with the header has told of it already, and the node ends the stream all the same.
+        It does if it is news, or if a block up to it was offered: an acknowledgement that crossed with the
+        header may have told of it already.
         """
         if event.last is None:
             return False
         is_news = self._mark_safe(event.last, acknowledged=False)
         return is_news or (self._first is not None and self._window.has_offered_through(event.last))
 
-    def _take_back_wins(self, event: Event) -> None:
+    def _retract_wins(self, event: Event) -> None:
         """Correct the count when our header was not accepted although its block was acknowledged."""
         if isinstance(event, StreamEnded) and event.code is EndCode.DUPLICATE_BLOCK:
-            self._tally.take_back_wins(event.proximate)
+            self._tally.retract_wins(event.proximate)
 
     def _count_bad_proof(self, event: StreamEnded, departure: _Departure) -> _Departure:
         last = -1 if event.last is None else event.last
-        # Gateways that do not know the field leave 0 in it; they verify in order, so it is the one after
-        # `last`, and the first that is held here where they have none.
+        # Gateways that do not know the field leave it 0. They verify in order, so they mean the block after
+        # `last`; without one, the first that is held.
         known = event.proximate > max(last, 0)
         number = event.proximate if known else max(last + 1, self._window.first or 0)
         reason = self._refusals.bad_proof(number) if self._window.holds(number) else None
@@ -550,15 +549,14 @@ class PublisherMachine:
         return f"block {self._window.first} was not acknowledged within {seconds:g} s{trouble}"
 
     def _silence_at_ns(self) -> int | None:
-        # Whatever an answer sent us back to, or told us of: a message that is stuck cannot be taken back.
+        # A message that is stuck counts, too, whatever answers have said meanwhile.
         if self.state is not MachineState.STREAMING or not (self._window.is_owed or self._is_writing):
             return None
         return self._heard_at_ns + self._limits.answer_timeout_ns
 
     def _is_reset_due(self) -> bool:
         interval = self._limits.reset_interval_ns
-        # Streams that bring no block lead nowhere, however short they are; those to a gateway that reads
-        # slowly would be left too early, one after the other.
+        # Unless a block became safe: streams to a slow gateway would all end too early.
         if not (self._window.has_offered and self._has_gained):
             return False
         return interval is not None and self._now_ns >= self._began_at_ns + interval

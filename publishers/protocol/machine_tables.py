@@ -1,10 +1,10 @@
 """One publisher's side of the protocol as tables: what each event means in each state.
 
-Pure. `TABLE` has every (state, event); what is not possible is `REFUSE`, so a hole cannot hide. `ENDINGS`
-says for each code that a gateway can end a stream with where the publisher goes next. `machine.py` has one
-method per `MachineStep`.
+Pure. `TABLE` has every (state, event); `REFUSE` marks the impossible, so a hole cannot hide. `ENDINGS` says
+where the publisher goes next after each code that a gateway can end a stream with. `machine.py` has one
+method for each `MachineStep`.
 
-    RESTING ──block──> CONNECTING ──connected──> STREAMING ──all safe──> FINISHING ──disconnected──> DONE
+    IDLE ─────block──> CONNECTING ──connected──> STREAMING ──all safe──> FINISHING ──disconnected──> DONE
        ^                 ^    ^                    │  │
        │nothing to offer │    └────disconnected────┘  │ the gateway ends it, or we do
        └─────────────────┴──── LEAVING <──────────────┘            ──> FAILED (gave up), STOPPED (user)
@@ -37,20 +37,20 @@ __all__ = [
 
 
 class MachineState(Enum):
-    """Where a publisher stands."""
+    """The state of a publisher."""
 
-    RESTING = "resting"
+    IDLE = "idle"
     """No stream, and nothing to offer."""
     CONNECTING = "connecting"
     """A stream was asked for."""
     STREAMING = "streaming"
     """Blocks go out, answers come in."""
     STOPPING = "stopping"
-    """The user wants to end; the block that is being sent is finished first."""
+    """The user wants to end; the publisher first finishes the block that it is sending."""
     LEAVING = "leaving"
-    """The stream is ending; `Departure` says what comes after it."""
+    """The stream is ending; the machine remembers what follows."""
     FINISHING = "finishing"
-    """Everything is safe; the sending side is closed, the gateway's is awaited."""
+    """Everything is safe; the sending side is closed, the gateway's is to follow."""
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -60,11 +60,11 @@ FINAL_STATES: Final = frozenset({MachineState.DONE, MachineState.FAILED, Machine
 
 
 class MachineStep(Enum):
-    """What an event makes the machine do; each is one method of `PublisherMachine`."""
+    """What the machine does on an event; each is one method of `PublisherMachine`."""
 
     NOTHING = "nothing"
     REFUSE = "refuse"
-    """The shell cannot see this event here: `MachineError`, state unchanged."""
+    """This event is impossible here: `MachineError`, state unchanged."""
     TAKE_BLOCK = "take block"
     END_SOURCE = "end source"
     FAIL = "fail"
@@ -77,9 +77,9 @@ class MachineStep(Enum):
     """The stream is gone: another one."""
     SEND = "send"
     SEND_PARTING = "send parting"
-    """What is left to say on a stream that is ending."""
+    """Send what is left to say on a stream that is ending."""
     WATCH = "watch"
-    """Look at the clocks: deadline, silence, routine reset."""
+    """Check the clocks: deadline, silence, routine reset."""
     CLOSE_OVERDUE = "close overdue"
     """End the call by force when the gateway does not end it."""
     COUNT_SAFE = "count safe"
@@ -87,7 +87,7 @@ class MachineStep(Enum):
     RESEND = "resend"
     BEHIND = "behind"
     LEARN_FIRST = "learn first"
-    """The gateway has told its first block: what it acknowledged counts, or it is left."""
+    """The gateway has told its first block: its acknowledgements count, or the publisher leaves it."""
     OBEY_END = "obey end"
     """The gateway ended the stream: see ENDINGS."""
     STOP_AFTER_BLOCK = "stop after block"
@@ -116,7 +116,7 @@ _NO_STREAM: Final = {
 _OVER: Final = dict.fromkeys(EventKind, MachineStep.NOTHING)
 
 TABLE: Final[dict[MachineState, dict[EventKind, MachineStep]]] = {
-    MachineState.RESTING: {
+    MachineState.IDLE: {
         **_NO_STREAM,
         EventKind.BLOCK_READY: MachineStep.TAKE_BLOCK,
         EventKind.SOURCE_ENDED: MachineStep.END_SOURCE,
@@ -201,14 +201,14 @@ TABLE: Final[dict[MachineState, dict[EventKind, MachineStep]]] = {
         EventKind.STREAM_ENDED: MachineStep.CLOSE,
         EventKind.FIRST_TOLD: MachineStep.NOTHING,
     },
-    MachineState.DONE: _OVER,  # a shell that is winding down may still report what it sees
+    MachineState.DONE: _OVER,  # a shell that is winding down may still pass events
     MachineState.FAILED: _OVER,
     MachineState.STOPPED: _OVER,
 }
 
 
 class Gateway(Enum):
-    """Where to go after a stream."""
+    """The gateway of the next stream."""
 
     SAME = "same"
     NEXT = "next"
@@ -216,18 +216,18 @@ class Gateway(Enum):
 
 
 class Pace(Enum):
-    """When to go there."""
+    """The wait before the next stream."""
 
     AT_ONCE = "at once"
     SOON = "soon"
-    """As BACKOFF, but where there are several gateways with short waits at first."""
+    """As BACKOFF, but where there are several gateways the first waits are short."""
     BACKOFF = "backoff"
-    """After the wait of the retry policy, but at once where a gateway of the list was not tried yet."""
+    """After the wait of the retry policy; at once where a gateway of the list was not tried yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What a gateway's EndOfStream code leads to."""
+    """What follows a gateway's EndOfStream code."""
 
     gateway: Gateway
     pace: Pace
@@ -255,7 +255,7 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
 }
 
 
-# --- for the documents -----------------------------------------------------------------------------------
+# --- for the documents --------------------------------------------------------------------------------------
 
 ADVICE: Final[dict[MachineStep, tuple[str, str]]] = {
     MachineStep.COUNT_SAFE: (
@@ -295,7 +295,7 @@ ADVICE: Final[dict[MachineStep, tuple[str, str]]] = {
         """,
     ),
 }
-"""Step that an answer leads to while blocks go out -> the answer, and what any publisher should do on it."""
+"""Step of an answer while streaming -> the answer, and what any publisher should do on it."""
 
 
 def advice_table() -> str:

@@ -1,7 +1,7 @@
-"""What the publish machine hears (events) and orders (actions), as values.
+"""The events that the publish machine takes, and the actions that it returns, as values.
 
 Pure. Numbers are block numbers; a last block of `None` means that there is none (2^64 - 1 on the wire).
-Times are not in the events: the shell passes `now_ns` with each.
+Events have no times: the shell passes `now_ns` with each.
 
 Source: docs/spec/wire.md section 2.1.
 """
@@ -88,7 +88,7 @@ class EventKind(Enum):
     FIRST_TOLD = "first told"
 
 
-# --- events ----------------------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,12 @@ class Connected:
 
     kind: ClassVar = EventKind.CONNECTED
     first: int | None = 0
-    """The first block that the gateway holds or will hold, as its status says; None: that is not settled."""
+    """The first block that the gateway holds or will hold, as its status says; None: it is not settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The stream is over, or could not be opened; nothing more will be heard from it."""
+    """The stream is over, or did not open; it gives no further event."""
 
     kind: ClassVar = EventKind.DISCONNECTED
     reason: str
@@ -139,7 +139,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """The last send is done, the next may go. The only event that is answered with sends."""
+    """The last send is done, the next may follow. No other event returns sends."""
 
     kind: ClassVar = EventKind.WRITABLE
 
@@ -153,7 +153,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The user wants to end: finish the block that is being sent, then say goodbye."""
+    """The user wants to end: finish the block that is being sent, then end the stream."""
 
     kind: ClassVar = EventKind.STOP
 
@@ -184,7 +184,7 @@ class ResendAsked:
 
 @dataclass(frozen=True, slots=True)
 class NodeBehind:
-    """The block offered is ahead of the gateway, whose last block is `last`."""
+    """The offered block is ahead of the gateway, whose last block is `last`."""
 
     kind: ClassVar = EventKind.NODE_BEHIND
     last: int | None
@@ -197,9 +197,9 @@ class StreamEnded:
     kind: ClassVar = EventKind.STREAM_ENDED
     code: EndCode
     last: int | None
-    """Its last acknowledged block, as far as it says; believed with DUPLICATE_BLOCK only."""
+    """The last block that it acknowledged, as it says; believed with DUPLICATE_BLOCK only."""
     proximate: int = 0
-    """The block that the code is about; 0 may also mean that it does not say."""
+    """The block that the code is about; 0 may also mean that it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ Event = (
     | FirstTold
 )
 
-# --- actions ---------------------------------------------------------------------------------------------
+# --- actions ------------------------------------------------------------------------------------------------
 
 
 class StreamOutcome(Enum):
@@ -248,7 +248,7 @@ class ConnectGateway:
     attempt: int
     """0: at once; k: after the wait before the k-th retry."""
     is_soon: bool = False
-    """After a short wait in its place."""
+    """Whether a short wait takes the place of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class SendEndStream:
 
 @dataclass(frozen=True, slots=True)
 class HalfClose:
-    """Close the sending side; the gateway will end the stream."""
+    """Close the sending side; the gateway then ends the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +291,12 @@ class CloseStream:
 
     reason: str
     force: bool = False
-    """False: send nothing more, and let the gateway end it. True: cancel it."""
+    """False: send nothing more and let the gateway end it. True: cancel it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Nothing more is to be done."""
+    """The publisher is done."""
 
     outcome: StreamOutcome
     reason: str | None = None

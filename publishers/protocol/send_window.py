@@ -1,6 +1,6 @@
 """The send window of one publisher: the blocks it holds, and the place among them where the stream is.
 
-Pure. As in a protocol of go-back-N, two edges move over the chain, and answers move them:
+Pure. As in go-back-N, two edges move over the chain, and answers move them:
 
                  first              cursor                   next
     ──stored─────┤ held, offered    ┤ held, to be offered    ┤ still to come from the source──►
@@ -13,7 +13,7 @@ Pure. As in a protocol of go-back-N, two edges move over the chain, and answers 
 
 Invariants
   - A block leaves only when a gateway said that it is stored; skipped is not stored.
-  - A block that is known to be stored is not offered, nor is the rest of it sent.
+  - A block that is known to be stored is not offered, and the rest of it is not sent.
   - Every stream begins with the oldest block held.
   - An answer to a header from before the stream went back moves nothing.
 
@@ -22,31 +22,43 @@ Source: docs/protocol.md, "What the node says, and what to do".
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
 from publishers import limits
 from publishers.protocol.cache import BlockCache, HeldBlock, HeldState
 from publishers.protocol.messages import BlockReady, SendEndOfBlock, SendItems
-from publishers.protocol.offers import Offers
 from publishers.protocol.tally import Tally
 
-__all__ = ["SendWindow"]
+__all__ = ["Offers", "SendWindow"]
+
+READ_AHEAD_BLOCKS: Final = 32
+"""Blocks taken from the source ahead of the cursor; more would only cost memory."""
+BEHIND_ANSWERS_MAX: Final = 16
+"""How often one stream goes back for BehindPublisher without a block becoming safe. Once is enough for a
+gateway that takes the block that it asks for; the publisher leaves another one for a while."""
+RESEND_ANSWERS_MAX: Final = 128
+"""The same for ResendBlock. Each follows another publisher's failure, so there can be as many as
+publishers race, and more; the publisher leaves a gateway that asks for the same again and again."""
 
 
 class SendWindow:
-    """Which block is sent next. What is told of blocks is counted here, too."""
+    """The blocks held, and which one is sent next; it also counts."""
 
     def __init__(self, tally: Tally, cache_bytes_max: int, blocks_max: int) -> None:
         """Start with no block.
 
         Args:
-            tally: counts.
-            cache_bytes_max: bytes of blocks held from which on no further one is wanted.
-            blocks_max: blocks that may be offered and not be stored.
+            tally: the counts.
+            cache_bytes_max: bytes of held blocks at which no further one is wanted.
+            blocks_max: blocks that may be offered and not stored.
         """
         self._tally = tally
         self._blocks_max = blocks_max
         self._cache = BlockCache(cache_bytes_max)
         self._cursor = 0  # the block that is being sent, or comes next
-        self._position = 0  # sets of it that were sent; as many as it has: only its end is left
+        self._position = 0  # sets of it that were sent; with all of them, its end is left
         self._offers = Offers(limits.OFFERS_MAX)
         self._offered_first: int | None = None  # on the present stream; no later one is lower
         self._behind_count = 0  # on the present stream, since a block last became safe
@@ -56,25 +68,20 @@ class SendWindow:
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """What messages and answers move; an answer that leaves it as it was says nothing new."""
+        """The state that messages and answers move; an answer that leaves it unchanged says nothing new."""
         return self._safe_through, self._cursor, self._position, len(self._offers)
 
     # --- what is held ---------------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether no block is held: all that came from the source are stored."""
+        """Whether no block is held: all that came from the source is stored."""
         return not self._cache
 
     @property
     def first(self) -> int | None:
         """Number of the oldest block held."""
         return self._cache.first
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the blocks held."""
-        return self._cache.size_bytes
 
     @property
     def safe_through(self) -> int | None:
@@ -87,16 +94,16 @@ class SendWindow:
         first, following = self._cache.first, self._cache.next_number
         if first is None or following is None:
             return True
-        return not self._cache.is_full and following - max(self._cursor, first) < limits.READ_AHEAD_BLOCKS
+        return not self._cache.is_full and following - max(self._cursor, first) < READ_AHEAD_BLOCKS
 
     def range_held(self) -> tuple[int, int]:
-        """Say which blocks are held, the earliest and the latest; twice the latest that was, if none is."""
+        """Return the earliest and the latest block held; if none is, twice the last one that was."""
         latest = max(0, (self._cache.next_number or 0) - 1)
         earliest = self._cache.first
         return (latest if earliest is None else earliest), latest
 
     def holds(self, number: int) -> bool:
-        """Tell whether a block is held."""
+        """Return whether a block is held."""
         return self._cache.get(number) is not None
 
     def take(self, block: BlockReady) -> None:
@@ -124,11 +131,11 @@ class SendWindow:
 
     @property
     def is_owed(self) -> bool:
-        """Whether the gateway has something to answer: a block was offered that is not stored."""
+        """Whether the gateway owes an answer: a block was offered that is not stored."""
         return bool(self._cache) and (self._cursor, self._position) != (self._cache.first, 0)
 
     def begin_stream(self) -> None:
-        """Go to the oldest block held: a stream has begun, which has heard of nothing."""
+        """Go to the oldest block held: a new stream has begun."""
         self._offers.clear()
         self._offered_first = None
         self._behind_count = self._resend_count = 0
@@ -138,14 +145,7 @@ class SendWindow:
             block.clear_marks()
 
     def next_message(self, now_ns: int) -> SendItems | SendEndOfBlock | None:
-        """Give what is to be sent next, as sent.
-
-        Args:
-            now_ns: the machine's clock.
-
-        Returns:
-            None: the source has not given the block yet, or the window is full.
-        """
+        """Return the next message, which counts as sent; None: the window is full or the block is missing."""
         block = self._cache.get(self._cursor)
         if block is None:
             return None
@@ -168,19 +168,15 @@ class SendWindow:
 
     @property
     def has_offered(self) -> bool:
-        """Tell whether any block was offered on the present stream."""
+        """Whether a block was offered on the present stream."""
         return self._offered_first is not None
 
     def has_offered_through(self, number: int) -> bool:
-        """Tell whether a block up to `number` was offered on the present stream."""
+        """Return whether a block up to `number` was offered on the present stream."""
         return self._offered_first is not None and self._offered_first <= number
 
     def last_sent(self, said: int) -> int:
-        """Name the block that a refusal of what was sent is about.
-
-        Args:
-            said: what the gateway says; 0 may also mean that it does not.
-        """
+        """Return the block that a refusal is about; `said` is what the gateway names, 0 perhaps for none."""
         number = said if self._cache.get(said) else self._cursor
         if self._position == 0 and number == self._cursor and self._cache.get(number - 1):
             number -= 1  # the block just sent whole
@@ -189,12 +185,12 @@ class SendWindow:
     # --- answers --------------------------------------------------------------------------------------------
 
     def stored(self, number: int, now_ns: int, *, acknowledged: bool) -> bool:
-        """Let go of every block up to `number`: a gateway has it on disk.
+        """Drop every block up to `number`: a gateway has it on disk.
 
         Args:
-            number: of a block, which need not be held, nor have come yet.
+            number: of a block, which need not be held, or have come yet.
             now_ns: the machine's clock.
-            acknowledged: it was said in an acknowledgement.
+            acknowledged: whether an acknowledgement said so.
 
         Returns:
             Whether that is news.
@@ -210,20 +206,20 @@ class SendWindow:
             if acknowledged and block.whole_at_ns is not None and not block.skipped:
                 self._tally.win(block.number, now_ns - block.whole_at_ns)
         if self._cursor <= number:
-            # It may be the block that is being sent: the rest of it is not wanted any more.
+            # It may be the block that is being sent: nobody wants the rest of it.
             self._move_to(number + 1)
         self._offers.drop_through(number)
         return True
 
     def skip(self, number: int) -> None:
-        """Send no more of a block: another publisher does."""
+        """Send no more of a block: another publisher sends it."""
         is_present = self._offers.answered(lambda offered: offered == number)
         block = self._cache.get(number)
         if number <= self._safe_through:  # answers come in order: it was stored before our header was heard
             self._tally.skip_stored(number)
             return
         if not is_present or block is None:
-            return  # never offered here, or about a header from before we were sent back
+            return  # never offered here, or about a header from before the stream went back
         block.skipped = True
         self._tally.skip(block)
         if self._cursor == number:
@@ -233,7 +229,7 @@ class SendWindow:
         """Go back to a block that the gateway asks for again.
 
         Returns:
-            False: it is gone, or the gateway has asked too often without taking it.
+            False: the block is gone, or the gateway has asked for it too often without taking it.
         """
         standing = self._cache.standing_of(number)
         if standing is HeldState.GONE:
@@ -241,32 +237,33 @@ class SendWindow:
         if standing is HeldState.COMING or (self._cursor, self._position) <= (number, 0):
             return True  # it is still to be offered on this stream
         self._resend_count += 1
-        if self._resend_count > limits.RESEND_ANSWERS_MAX:
-            return False  # or it would go on at the speed of the line
+        if self._resend_count > RESEND_ANSWERS_MAX:
+            return False  # else it would repeat at the speed of the line
         self._tally.resent += 1
         self._go_back_to(number)
         return True
 
     def hear_behind(self, wanted: int) -> bool | None:
-        """Match an answer "behind" to the header that it is about; call `go_on_from` then.
+        """Match an answer "behind" to the header that it is about; call `go_on_from` next.
 
         Args:
-            wanted: the block that the gateway is to be sent first.
+            wanted: the block that the gateway needs first.
 
         Returns:
-            False: that header is from before the stream went back; None: there is no such header.
+            True: it is about the present; False: that header is from before the stream went back; None: there
+            is no such header.
         """
         return self._offers.answered(lambda offered: offered > wanted)
 
     def go_on_from(self, wanted: int, *, is_late: bool) -> bool:
-        """Go back to the block that a gateway needs which is behind.
+        """Go back to the block that a gateway needs that is behind.
 
         Args:
             wanted: the block.
-            is_late: what `hear_behind` said.
+            is_late: whether `hear_behind` returned False.
 
         Returns:
-            False: it is gone, or the gateway has asked too often without taking it.
+            False: the block is gone, or the gateway has asked for it too often without taking it.
         """
         standing = self._cache.standing_of(wanted)
         if standing is HeldState.GONE:
@@ -275,8 +272,8 @@ class SendWindow:
         if standing is not HeldState.HELD or is_late or (self._cursor, self._position) <= (wanted, 0):
             return True
         self._behind_count += 1
-        if self._behind_count > limits.BEHIND_ANSWERS_MAX:
-            return False  # or it would go on at the speed of the line
+        if self._behind_count > BEHIND_ANSWERS_MAX:
+            return False  # else it would repeat at the speed of the line
         self._go_back_to(wanted)
         return True
 
@@ -291,3 +288,54 @@ class SendWindow:
         self._move_to(number)
         for block in self._cache.blocks_from(number):
             block.clear_marks()
+
+
+class Offers:
+    """The headers sent on one stream, oldest first, each with the epoch it was sent in.
+
+    A gateway answers headers in order, and an accepted one not at all. So an answer (skip, behind) is about
+    the oldest header that fits it, and the gateway accepted all before that. A header is late when the stream
+    has gone back (resend, behind) since: its block will be offered again, and that offer gets its own answer.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        """Start with no header; beyond `count_max` the oldest is forgotten."""
+        self._offers: deque[tuple[int, int]] = deque(maxlen=count_max)
+        self._epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._offers)
+
+    def clear(self) -> None:
+        """Forget all: a new stream begins."""
+        self._offers.clear()
+        self._epoch = 0
+
+    def sent(self, number: int) -> None:
+        """Note a header."""
+        self._offers.append((number, self._epoch))
+
+    def sent_back(self) -> None:
+        """Note that the stream goes back: all headers so far are late."""
+        self._epoch += 1
+
+    def drop_through(self, number: int) -> None:
+        """Forget the headers of blocks up to `number`."""
+        while self._offers and self._offers[0][0] <= number:
+            self._offers.popleft()
+
+    def answered(self, fits: Callable[[int], bool]) -> bool | None:
+        """Take an answer: forget the header that it is about, and those before.
+
+        Args:
+            fits: says whether the answer can be about a block number.
+
+        Returns:
+            True: it is about the present; False: it is late; None: no header fits.
+        """
+        for index, (number, epoch) in enumerate(self._offers):
+            if fits(number):
+                for _ in range(index + 1):
+                    self._offers.popleft()
+                return epoch == self._epoch
+        return None

@@ -1,4 +1,4 @@
-"""Counts what one publisher does, and makes its report of them.
+"""The running counts of one publisher.
 
 Pure. The machine counts here; `PublishReport` is the frozen result.
 """
@@ -15,10 +15,10 @@ __all__ = ["Tally"]
 
 
 class Tally:
-    """The running counts of one publisher; the fields mean what they mean in `PublishReport`."""
+    """The running counts of one publisher; `PublishReport` says what the fields mean."""
 
     def __init__(self, publisher_id: str) -> None:
-        """Start at nothing."""
+        """Start at zero."""
         self.publisher_id = publisher_id
         self.first_block: int | None = None
         self.last_block: int | None = None
@@ -44,11 +44,7 @@ class Tally:
         self._stream_wins: deque[int] = deque(maxlen=OFFERS_MAX)
 
     def begin_stream(self, gateway: int = 0) -> None:
-        """Count a stream; what was won before it stays won.
-
-        Args:
-            gateway: 0-based position of its gateway in the list.
-        """
+        """Count a stream to the gateway at a 0-based position; wins of earlier streams stand."""
         self.streams += 1
         self.failovers += self._gateway not in (None, gateway)
         self._gateway = gateway
@@ -62,21 +58,21 @@ class Tally:
         self.blocks += 1
 
     def offer(self, block: HeldBlock) -> None:
-        """Count a header, once per block."""
+        """Count a header, once for each block."""
         self.offered += not block.offered_ever
         block.offered_ever = True
 
     def skip(self, block: HeldBlock) -> None:
-        """Count a skip, once per block; the gateway came to it past all headers before: their wins stand."""
+        """Count a skip, once for each block; wins of blocks before it are confirmed."""
         self._stream_wins.clear()
         self.skipped += not block.skipped_ever
         block.skipped_ever = True
 
     def skip_stored(self, number: int) -> None:
-        """Count a skip of a block that is known to be stored: it was another publisher's after all.
+        """Count a skip of a block that is known to be stored: another publisher won it after all.
 
-        Within its duplicate window a gateway answers so, and not with DUPLICATE_BLOCK. It came to the header
-        past all before, so their wins stand.
+        Within its duplicate window a gateway answers so, instead of with DUPLICATE_BLOCK. It has passed all
+        headers before, so their wins are confirmed.
         """
         wins = self._stream_wins
         while wins and wins[0] < number:
@@ -96,25 +92,20 @@ class Tally:
             self.duplicate += 1
 
     def win(self, number: int, latency_ns: int) -> None:
-        """Count a block that this publisher won, as far as is known.
-
-        Args:
-            number: of the block.
-            latency_ns: from its last byte sent to its acknowledgement.
-        """
+        """Count a block that seems to be won here, acknowledged `latency_ns` after its last byte."""
         self.won += 1
         self._latency_ns.append(latency_ns)
         self._stream_wins.append(number)
 
-    def take_back_wins(self, from_number: int) -> None:
-        """Take back what was counted as won on this stream from a block on, as far as no skip confirmed it.
+    def retract_wins(self, from_number: int) -> None:
+        """Retract the unconfirmed wins of this stream from a block on.
 
-        An acknowledgement of another publisher's block can cross with our sending the same block. It looks
-        like a win, until the gateway comes to our header and ends the stream with DUPLICATE_BLOCK: no header
-        from that on was accepted.
+        An acknowledgement of another publisher's block can cross with the same block sent here. It looks like
+        a win, until the gateway reaches that header and ends the stream with DUPLICATE_BLOCK: it accepted no
+        header from that on.
 
         Args:
-            from_number: the block of that header; 0 where the gateway does not say.
+            from_number: the block of that header; 0: the gateway does not say.
         """
         while self._stream_wins and self._stream_wins[-1] >= from_number:
             self._stream_wins.pop()
@@ -123,18 +114,13 @@ class Tally:
                 self._latency_ns.pop()
 
     def refuse(self, number: int, code: str) -> int:
-        """Count a refusal of a block, and say how many it has now."""
+        """Count a refusal of a block; return how many it has now."""
         self._refusals[number] += 1
         self._refusal_codes[number] = code
         return self._refusals[number]
 
     def report(self, safe_through: int | None, elapsed_ns: int) -> PublishReport:
-        """Make the report.
-
-        Args:
-            safe_through: every block up to this one is known to be stored.
-            elapsed_ns: since the publisher's first event.
-        """
+        """Return the report; `elapsed_ns` counts from the publisher's first event."""
         refused = tuple(
             RefusedBlock(number, self._refusal_codes[number], count)
             for number, count in sorted(self._refusals.items())

@@ -1,13 +1,20 @@
-"""Spark data sources and sinks for blocks: `register(spark)` makes them known to a session.
+"""Blocks in Spark: data sources, a sink, and functions over DataFrames of blocks.
 
-    blockfiles    read: a folder of block files                        (block_files.py)
-    blockstream   read and write: subscribe to gateways, and publish   (block_stream.py)
-    publish       check the numbers, sort, and write                   (publishing.py)
-    prepare       hash, link, sign                                     (prepare.py)
-    records       wrap foreign records into blocks                     (records.py)
-    verify        check root hashes, proofs and links                  (verify.py)
+A block is a row, `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized `BlockItem`.
 
-Between them: `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized `BlockItem`.
+    source or sink   what it does                                         its options
+    blockfiles       reads block files in folders and archives            block_files.py
+    datastream       reads a stream file, or a data streamer over TCP     data_stream.py
+    blockstream      reads blocks from gateways, and publishes to them    block_stream.py, sink_options.py
+
+    function                                        what it does
+    register                                        makes the sources known to a session
+    publish                                         publishes a DataFrame, whatever the order of its rows
+    root_hashes, link_blocks, sign_blocks,          hash, link and sign blocks
+    link_and_sign_blocks, chain_start
+    records_to_blocks, records_to_signed_blocks     make blocks out of any records
+    verify_blocks                                   checks root hashes, proofs and links
+    by_publisher, read_totals                       add up the reports of publishers
 
     from publishers.spark import publish, register
     register(spark)
@@ -76,18 +83,22 @@ _registering: Final = Lock()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function when it is asked for: this package can be imported where there is no PySpark."""
+    """Import a function on first use, so that this package can be imported without PySpark."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data sources known to a session; again is harmless."""
-    from publishers.spark.active_session import active_session
+    """Make the data sources `blockfiles`, `datastream` and `blockstream` known to a session.
+
+    Args:
+        spark: the session; registering again is harmless. `build_session` of session.py registers by itself.
+    """
     from publishers.spark.block_files import BlockFilesDataSource
     from publishers.spark.block_stream import BlockStreamDataSource
     from publishers.spark.data_stream import DataStreamDataSource
+    from publishers.spark.session import active_session
 
     with active_session(spark), _environment_for_many_queries(spark):
         for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):
@@ -96,15 +107,14 @@ def register(spark: SparkSession) -> None:
 
 @contextmanager
 def _environment_for_many_queries(spark: SparkSession) -> Iterator[None]:
-    """Have what is registered meanwhile keep the environment of its workers in a map that queries may share.
+    """Give the data sources that are registered meanwhile a concurrent map for their workers' environment.
 
-    PySpark (4.3) gives each data source a Java HashMap for it, and a streaming query that reads one puts
-    names into that map from a thread of its own (PythonStreamingSourceRunner.init). Two that begin at once
-    can leave it with a size that is not the number of its entries. From then on no task of any query of the
-    session can be read (OptionalDataException), however often it is begun again. A map of Java's is taken
-    as it is.
+    PySpark (4.3) makes a Java HashMap of it for each data source, and each streaming query puts names into
+    that map from its own thread (PythonStreamingSourceRunner.init). Two queries that begin at once can leave
+    the map with a size that is not the number of its entries. From then on no task of any query of the
+    session can be read (OptionalDataException), even after a restart. PySpark keeps a Java map as it is.
     """
-    # Spark Connect's session has no JVM here; its server makes these maps.
+    # A session of Spark Connect has no JVM here; its server makes these maps.
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         yield

@@ -1,66 +1,30 @@
-"""Rows as Arrow batches, bounded in rows and in bytes, with only the columns that are wanted."""
+"""Rows as Arrow batches, and Arrow batches as rows and blocks.
+
+A batch is bounded in rows and in bytes, and has only the columns that are wanted. A row of a block has a
+number from 0 on, and items, none of which is null. Rows that were made from blocks (hashes, links) have no
+column of items.
+"""
 
 from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
+from gateway.blocks.block import Block
+from gateway.blocks.root_hash import BlockSummary
 from publishers import limits
-from publishers.spark.schema import arrow_schema
+from publishers.errors import BadBlock, FrameError, PublisherError
+from publishers.spark.schema import ALL_BLOCKS, BLOCK_NUMBER, ITEMS, LAYOUT, PREVIOUS, ROOT, arrow_schema
 
-__all__ = ["Batcher", "row_batches"]
+__all__ = ["blocks_in", "root_row", "row_batches", "rows_in"]
 
 _BYTES_FIXED: Final = 8  # of a number, or of a null
 _LARGE_BYTES: Final = 1024 * 1024
 _LISTS: Final = pa.list_(pa.binary())
-
-
-class Batcher:
-    """Gathers rows until a batch is full.
-
-    Args:
-        columns: names and Arrow types, in order.
-        rows_max: rows of a batch at most.
-    """
-
-    def __init__(self, columns: Mapping[str, pa.DataType], rows_max: int) -> None:
-        self._schema = arrow_schema(columns)
-        self._rows_max = rows_max
-        self._values: list[list[Any]] = [[] for _ in self._schema.names]
-        self._size_bytes = 0
-
-    def add(self, row: Mapping[str, Any]) -> pa.RecordBatch | None:
-        """Take a row; give a batch when one is full.
-
-        Args:
-            row: values by column; those of other columns are dropped, missing ones are null.
-        """
-        for values, name in zip(self._values, self._schema.names, strict=True):
-            value = row.get(name)
-            values.append(value)
-            self._size_bytes += _size_of(value)
-        full = len(self._values[0]) >= self._rows_max or self._size_bytes >= limits.ARROW_BATCH_BYTES
-        return self.flush() if full else None
-
-    def flush(self) -> pa.RecordBatch | None:
-        """Give the rows that are left; None when there are none."""
-        if not self._values or not self._values[0]:
-            return None
-        is_large = self._size_bytes >= _LARGE_BYTES
-        arrays = [
-            _joined(values)
-            if is_large and field.type == _LISTS and None not in values
-            else pa.array(values, field.type)
-            for values, field in zip(self._values, self._schema, strict=True)
-        ]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-        self._values = [[] for _ in self._schema.names]
-        self._size_bytes = 0
-        return batch
 
 
 def row_batches(
@@ -68,28 +32,45 @@ def row_batches(
     columns: Mapping[str, pa.DataType],
     rows_max: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Make batches of rows.
+    """Yield batches of rows.
 
     Args:
-        rows: values by column, as `Batcher.add` takes them.
+        rows: values by column; those of other columns are dropped, missing ones are null.
         columns: names and Arrow types, in order; at least one.
-        rows_max: rows of a batch at most; None: the limit for rows that are blocks.
+        rows_max: rows of a batch at most; None: ARROW_BATCH_ROWS, the limit for blocks.
     """
-    batcher = Batcher(columns, limits.ARROW_BATCH_ROWS if rows_max is None else rows_max)
+    schema = arrow_schema(columns)
+    count_max = limits.ARROW_BATCH_ROWS if rows_max is None else rows_max
+    gathered: list[list[Any]] = [[] for _ in columns]
+    size_bytes = 0
     for row in rows:
-        batch = batcher.add(row)
-        if batch is not None:
-            yield batch
-    batch = batcher.flush()
-    if batch is not None:
-        yield batch
+        for values, name in zip(gathered, columns, strict=True):
+            value = row.get(name)
+            values.append(value)
+            size_bytes += _size_of(value)
+        if len(gathered[0]) >= count_max or size_bytes >= limits.ARROW_BATCH_BYTES:
+            yield _batch(gathered, schema, size_bytes)
+            gathered, size_bytes = [[] for _ in columns], 0
+    if gathered[0]:
+        yield _batch(gathered, schema, size_bytes)
+
+
+def _batch(gathered: Sequence[Sequence[Any]], schema: pa.Schema, size_bytes: int) -> pa.RecordBatch:
+    is_large = size_bytes >= _LARGE_BYTES
+    arrays = [
+        _joined(values)
+        if is_large and field.type == _LISTS and None not in values
+        else pa.array(values, field.type)
+        for values, field in zip(gathered, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _joined(values: Sequence[Sequence[bytes]]) -> pa.Array:
-    """Make an array of lists out of exactly the bytes that it needs.
+    """Return an array of lists with exactly the bytes that it needs.
 
-    `pa.array` lets its buffer grow by doubling: several times the memory, and most of the time goes into new
-    pages. For small batches it is the faster one.
+    `pa.array` doubles its buffer as it grows, which takes several times the memory, and most of the time for
+    new pages. It is faster for small batches.
     """
     items = list(itertools.chain.from_iterable(values))
     list_ends = array("i", itertools.accumulate(map(len, values), initial=0))
@@ -105,3 +86,64 @@ def _size_of(value: Any) -> int:
     if isinstance(value, Sequence):
         return sum(map(len, value))
     return _BYTES_FIXED
+
+
+# --- rows and blocks of batches -----------------------------------------------------------------------------
+
+Refuse = Callable[[int | None, str], PublisherError]
+"""Makes the error for a row, of its block number (None: it has none) and what is wrong."""
+
+
+def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[str, Any]]:
+    """Yield the rows of batches, values by column.
+
+    Args:
+        batches: with a column of block numbers; a column of items is checked, too.
+        refuse: makes the error.
+
+    Raises:
+        PublisherError: the error of `refuse`: a number or items are null, or a number is below 0.
+    """
+    for batch in batches:
+        names = batch.schema.names
+        columns = [column.to_pylist() for column in batch.columns]
+        for values in zip(*columns, strict=True):
+            row = dict(zip(names, values, strict=True))
+            number = row[BLOCK_NUMBER]
+            if number is None:
+                raise refuse(None, "a row has no block_number (null)")
+            if number < 0:
+                raise refuse(number, "numbers begin with 0")
+            if ITEMS in row:
+                items = row[ITEMS]
+                if items is None:
+                    raise refuse(number, "the row has no items (null)")
+                if None in items:
+                    raise refuse(number, f"item {items.index(None)} is null")
+            yield row
+
+
+def blocks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
+    """Yield the blocks of batches, row by row; other columns are not read.
+
+    Raises:
+        FrameError: a row without a block number.
+        BadBlock: a number is below 0, or a row has no items, or a null among them.
+    """
+    for row in rows_in((batch.select([BLOCK_NUMBER, ITEMS]) for batch in batches), _refusal):
+        yield Block(row[BLOCK_NUMBER], tuple(row[ITEMS]))
+
+
+def _refusal(number: int | None, reason: str) -> PublisherError:
+    return FrameError(reason, "every row is a block") if number is None else BadBlock(number, reason)
+
+
+def root_row(summary: BlockSummary) -> dict[str, Any]:
+    """Return the row of a hashed block: values by column, `ROOT_COLUMNS`."""
+    return {
+        BLOCK_NUMBER: summary.number,
+        ROOT: summary.root_hash,
+        LAYOUT: summary.root_layout,
+        PREVIOUS: summary.previous_root_hash,
+        ALL_BLOCKS: summary.all_blocks_root_hash,
+    }

@@ -4,39 +4,35 @@
     spark.read.format("blockfiles").load(["historic/", "live/**/*.blk.zstd"])
     spark.readStream.format("blockfiles").load("chain/")
 
-    option            meaning                                                             default
-    path              a folder with all below it, a file, an archive or a glob (what      needed
-                      `load` is given); a URL of an object store, too
+    option            meaning                                                  (`FileOptions`: defaults)
+    path              a folder with all below it, a file, an archive or a glob (the argument of `load`);
+                      a URL of an object store, too
     paths             several of them, as a JSON array of texts
-    from              the first block to read                                             the first there is
-    to                the last block to read                                              the last there is
-    partitions        parts of consecutive blocks, about as many bytes each               the processors
-    decode            `blocks`, or `hashes`: a row has the root hash and the links of its  blocks
-                      block, as `root_hashes` gives them, and no items
-    check             `true`: a block that no gateway would take (structure, root hash,    false
-                      links within the partition) is like a damaged file
-    mode              `failfast`: a damaged file is an error; `permissive`: it is a row    failfast
-                      without a block whose column `_corrupt` says why
-    blocks_per_batch  streaming: blocks in one batch at most                              1000
+    from, to          the first and the last block to read
+    partitions        parts of consecutive blocks, about as many bytes each
+    decode            `blocks`, or `hashes`: a row has the root hash and the links of its block, as
+                      `root_hashes` returns them, and no items
+    check             `true`: a block that no gateway would take (structure, root hash, links within the
+                      partition) counts as a damaged file
+    mode              `failfast`: a damaged file is an error; `permissive`: it is a row without a block, whose
+                      column `_corrupt` says why
+    blocks_per_batch  streaming: blocks in one batch at most
 
-A partition holds consecutive blocks in order; members of one archive may be in several, each of which reads
-no more than its own. Batch: a missing number is an error that names it, before
-anything is read. Streaming: a missing number is waited for, and what comes after it waits with it; the offset
-is a block number. A damaged file that was changed a moment ago is being written, and is waited for, too; such
-an archive has no blocks yet.
-What is checked or hashed here need not be in another process: Spark would carry each block
-to it, through the JVM.
+A partition holds consecutive blocks in order. Members of one archive may be in several partitions, each of
+which reads its own members only. In a batch a missing number is an error that names it, before anything is
+read. A stream waits for a missing number, and so for all after it; its offset is a block number. A stream
+also waits for a damaged file that changed a moment ago, since it is being written.
+Checking and hashing here saves a process: Spark would carry each block to it through the JVM.
 Source: docs/spark.md, "Block files".
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -52,16 +48,22 @@ from publishers.errors import BadBlock, BlockFileError, BlockListError, OptionEr
 from publishers.limits import (
     ARROW_BATCH_HASHES,
     BLOCKS_PER_BATCH_DEFAULT,
-    FILE_LOOK_SECONDS,
-    FILE_WRITE_SECONDS_MAX,
     PARTITIONS_MAX,
 )
 from publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
-from publishers.spark.batches import row_batches
-from publishers.spark.block_rows import root_row
+from publishers.spark.batches import root_row, row_batches
 from publishers.spark.folders import BlockFolders, folder_of
 from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import block_bounds, check_known, flag, one_of, whole_number
+from publishers.spark.options import (
+    block_bounds,
+    check_known,
+    flag,
+    given,
+    one_of,
+    option_names,
+    processor_count,
+    whole_number,
+)
 from publishers.spark.schema import (
     BLOCK_COLUMNS,
     BLOCK_NUMBER,
@@ -81,14 +83,15 @@ __all__ = [
     "folder_of",
 ]
 
-_KNOWN: Final = frozenset(
-    ("path", "paths", "from", "to", "partitions", "decode", "check", "mode", "blocks_per_batch")
-)
+FILE_WRITE_SECONDS_MAX: Final = 300.0
+"""How long a stream waits at most for a file that is being written."""
+FILE_LOOK_SECONDS: Final = 0.2
+"""Time between two looks at such a file."""
+_KNOWN: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
-_MODES: Final = ("failfast", "permissive")
 _ALL: Final = NumberRange()
-_BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes, as bytes
+_BLOCK_BYTES: Final = 16_384  # the cost of a block beside its bytes, as bytes
 
 
 @dataclass(frozen=True)
@@ -96,23 +99,21 @@ class FileOptions:
     """The source's options, read and checked."""
 
     folders: BlockFolders
-    first_block: int | None
-    """Where to begin; None: with the first there is."""
-    last_block: int | None
-    """Where to end; None: with the last there is."""
-    partition_count: int
-    """At most so many partitions."""
-    decode: str
-    """`blocks` or `hashes`."""
-    is_checked: bool
-    """Whether blocks are checked as gateways do, but for their proofs."""
-    is_permissive: bool
-    """Whether a damaged file is a row, not an error."""
-    blocks_per_batch: int
+    first_block: int | None = None
+    """None: begin with the first block there is."""
+    last_block: int | None = None
+    """None: end with the last block there is."""
+    partition_count: int = field(default_factory=processor_count)
+    """At most so many partitions; the default is a processor's each."""
+    decode: str = "blocks"
+    is_checked: bool = False
+    """Whether blocks are checked as gateways do, except for their proofs."""
+    mode: str = "failfast"
+    blocks_per_batch: int = BLOCKS_PER_BATCH_DEFAULT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> FileOptions:
-        """Read what Spark was given.
+        """Read the options that Spark passes.
 
         Raises:
             OptionError: naming the option, what it was, and what it may be.
@@ -123,24 +124,29 @@ class FileOptions:
             folders=BlockFolders(_paths(options)),
             first_block=first,
             last_block=last,
-            partition_count=whole_number(options, "partitions", os.cpu_count() or 1, 1, PARTITIONS_MAX),
-            decode=one_of(options, "decode", "blocks", tuple(_COLUMNS)),
-            is_checked=flag(options, "check"),
-            is_permissive=one_of(options, "mode", "failfast", _MODES) == "permissive",
-            blocks_per_batch=whole_number(
-                options, "blocks_per_batch", BLOCKS_PER_BATCH_DEFAULT, 1, NUMBER_MAX
+            **given(
+                partition_count=whole_number(options, "partitions", 1, PARTITIONS_MAX),
+                decode=one_of(options, "decode", tuple(_COLUMNS)),
+                is_checked=flag(options, "check"),
+                mode=one_of(options, "mode", ("failfast", "permissive")),
+                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
             ),
         )
 
     @property
+    def is_permissive(self) -> bool:
+        """Whether a damaged file is a row, not an error."""
+        return self.mode == "permissive"
+
+    @property
     def numbers(self) -> NumberRange:
-        """The blocks to read, as far as options say."""
+        """The range of blocks that `from` and `to` name."""
         end = None if self.last_block is None else self.last_block + 1
         return NumberRange(self.first_block or 0, end)
 
     @property
     def columns(self) -> dict[str, pa.DataType]:
-        """The columns that the source has."""
+        """The columns of the source: names and Arrow types."""
         columns = dict(_COLUMNS[self.decode])
         if self.is_permissive:
             columns[CORRUPT] = pa.string()
@@ -149,40 +155,48 @@ class FileOptions:
 
 @dataclass
 class FileRange(InputPartition):
-    """One partition: where its blocks lie, by number."""
+    """One partition: the places of its blocks, by number."""
 
     places: tuple[BlockPlace, ...]
 
 
 class BlockFilesDataSource(DataSource):
-    """Spark's handle of the source; the module's docstring has the options."""
+    """The data source `blockfiles`; the module's docstring has its options."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the format's name."""
+        """Return `blockfiles`."""
         return "blockfiles"
 
     def schema(self) -> StructType:
-        """Give the columns."""
+        """Return the columns that the options ask for.
+
+        Raises:
+            OptionError: an option is wrong.
+        """
         return spark_schema(FileOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a batch."""
+        """Return the reader of a batch.
+
+        Raises:
+            OptionError, SchemaError: an option is wrong, or the source has no such column.
+        """
         options = FileOptions.parse(self.options)
         return BlockFilesReader(options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> BlockFilesStreamReader:
-        """Make the reader of a stream."""
+        """Return the reader of a stream; it raises as `reader`."""
         options = FileOptions.parse(self.options)
         return BlockFilesStreamReader(options, columns_of(schema, options.columns))
 
 
 class BlockFilesReader(DataSourceReader):
-    """Plans the partitions on the driver and reads them on the workers.
+    """The reader of a batch: plans partitions on the driver, and reads them on the workers.
 
     Args:
         options: of the source.
-        columns: that are wanted. Files are not opened when only their numbers are.
+        columns: the wanted columns; without others than numbers, no file is opened.
     """
 
     def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -191,16 +205,16 @@ class BlockFilesReader(DataSourceReader):
         self._numbers = options.numbers
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the chain into ranges of about as many bytes.
+        """Cut the chain into ranges of about the same size in bytes.
 
         Raises:
-            BlockListError: there are no blocks, two of one number, or a gap in what is to be read.
+            BlockListError: there are no blocks, two of one number, or a gap.
         """
         places = self._options.folders.blocks(self._numbers)
         if places or not self._options.folders.blocks():
             check_no_gaps(self._options.folders.path, places)
         self._check_ends(places)
-        # Spark reads a partition of its own making when there is none.
+        # Without a partition Spark would make one itself.
         return _ranges(self._options, places) or [FileRange(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -208,7 +222,7 @@ class BlockFilesReader(DataSourceReader):
         return _row_batches(self._options, self._columns, partition, is_stream=False)
 
     def _check_ends(self, places: list[BlockPlace]) -> None:
-        """Check that the blocks that `from` and `to` name are there."""
+        """Check that the blocks of `from` and `to` are there."""
         there = {places[0].number, places[-1].number} if places else set()
         for number in (self._options.first_block, self._options.last_block):
             if number is not None and number in self._numbers and number not in there:
@@ -216,11 +230,11 @@ class BlockFilesReader(DataSourceReader):
 
 
 class BlockFilesStreamReader(NumberStreamReader):
-    """Follows a folder: blocks in order of number, as soon as all before them are there.
+    """The reader of a stream: blocks in order of number, as soon as all before them are there.
 
     Args:
         options: of the source.
-        columns: that are wanted.
+        columns: the wanted columns.
     """
 
     def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -229,14 +243,14 @@ class BlockFilesStreamReader(NumberStreamReader):
         self._columns = dict(columns)
 
     def first_number(self) -> int | None:
-        """Give `from`, else the lowest number there is."""
+        """Return `from`, else the lowest number there is."""
         if self._options.first_block is not None:
             return self._options.first_block
         places = self._places()
         return places[0].number if places else None
 
     def end_number(self, following: int) -> int:
-        """Look how far the files go without a gap."""
+        """Return how far the files go without a gap."""
         end = following
         for place in self._places(self._options.numbers.narrowed(following)):
             if place.number == end:
@@ -244,15 +258,15 @@ class BlockFilesStreamReader(NumberStreamReader):
         return end
 
     def available_end(self) -> int:
-        """Give the number after the highest; files of blocks that were read before may be gone."""
+        """Return the number after the highest; files of blocks that were read may be gone."""
         places = self._places()
         return places[-1].number + 1 if places else 0
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range that was complete when its end was looked for.
+        """Cut a range, which was complete when its end was determined.
 
         Raises:
-            BlockListError: a file has gone since; without its block the batch would count as read.
+            BlockListError: a file has gone since; the batch would count as read without its block.
         """
         places, where = self._places(NumberRange(first, end)), self._options.folders.path
         check_no_gaps(where, places)
@@ -262,7 +276,7 @@ class BlockFilesStreamReader(NumberStreamReader):
         return _ranges(self._options, places)
 
     def _places(self, numbers: NumberRange = _ALL) -> list[BlockPlace]:
-        """Look what is there now, while more is being written."""
+        """List the blocks that are there now, while more are being written."""
         return self._options.folders.blocks(numbers, is_growing=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -271,10 +285,10 @@ class BlockFilesStreamReader(NumberStreamReader):
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    """Give the paths that `load` was given: one, or several.
+    """Return the paths that `load` was given: one, or several.
 
     Raises:
-        OptionError: they are no texts.
+        OptionError: `paths` is no JSON array of texts.
     """
     text = options.get("paths")
     if text is None:
@@ -292,11 +306,11 @@ def _ranges(options: FileOptions, places: Sequence[BlockPlace]) -> list[FileRang
     def weight(place: BlockPlace) -> int:
         if place.entry >= 0:
             return _BLOCK_BYTES + place.size_bytes
-        with suppress(OSError):  # what is wrong with it is said where it is read
+        with suppress(OSError):  # reading it will say what is wrong
             return _BLOCK_BYTES + store.state(place.path).size_bytes
         return _BLOCK_BYTES
 
-    # A request for each object of a bucket would take longer than what it is good for.
+    # In a bucket, a request for the size of each object would cost more than it gains.
     weights = [
         _BLOCK_BYTES if options.folders.is_remote and place.entry < 0 else weight(place) for place in places
     ]
@@ -334,11 +348,11 @@ def _rows(
 
 
 def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -> None:
-    """Wait for a file that is being written, until it holds a whole block or is left alone."""
+    """Wait for a file that is being written, until it holds a whole block or no longer changes."""
     give_up_at = time.monotonic() + FILE_WRITE_SECONDS_MAX
     while store.is_being_written(place.path) and time.monotonic() < give_up_at:
         with suppress(BlockFileError, ItemError):
-            # What is cut off between two items can be read all the same; the proofs come last.
+            # A file cut off between two items can be read; a whole one ends with a proof.
             if kind_of(reader.read(place).items[-1]) == ItemKind.BLOCK_PROOF:
                 return
         time.sleep(FILE_LOOK_SECONDS)
@@ -347,7 +361,7 @@ def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -
 def _row(
     options: FileOptions, check: OfferCheck | None, reader: BlockFileReader, place: BlockPlace
 ) -> dict[str, Any]:
-    """Read one block, check or hash it as far as that is wanted, and give its row."""
+    """Read one block, check or hash it as the options say, and return its row."""
     block = reader.read(place)
     try:
         summary = None if check is None else check.check(block)

@@ -1,15 +1,15 @@
-"""What the tasks of the sink `blockstream` do, and what the driver does when they are done.
+"""The sink of `blockstream`: its tasks publish partitions, and the driver gathers their reports.
 
-    rows of a partition ─► decode ─► check ─► (wait for the turn) ─► one or several publishers ─► acknowledged
+    rows of a partition ─► decode ─► check ─► (wait for the part order) ─► publishers ─► acknowledged
                           └── in a thread, up to a quarter of the cache ahead ──┘
 
-A task reports success when every block of its partition is known to be stored. Blocks that are stored already
-are passed over, so a task that Spark runs again, or twice, does no harm. Tasks prepare at once and publish in
-order: the task of a later partition begins to send when the gateways have what is before it.
+A task succeeds when every block of its partition is known to be stored. It passes over blocks that are stored
+already, so a task that Spark runs again, or twice, does no harm. Tasks prepare at once and publish in order:
+the task of a later partition begins to send when the gateways have all blocks before it.
 
 Batch: the blocks of a partition are consecutive; a gap or a repetition is an error that names the numbers.
-Streaming: a block that came before is passed over, and before a gap the task waits until a gateway has the
-missing blocks from somebody else.
+Streaming: a task passes over a block that came before, and before a gap waits until a gateway has the missing
+blocks from somebody else.
 Source: docs/spark.md, "How blocks get out".
 """
 
@@ -21,27 +21,27 @@ import logging
 import random
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from gateway.blocks.block import Block
-from publishers import limits
 from publishers.blocks.block_check import OfferCheck
 from publishers.client.racing import Racer, race
 from publishers.coordination.coordinator import NO_BATCH
 from publishers.coordination.coordinator_client import CoordinatorClient
-from publishers.coordination.part_order import await_turn
-from publishers.coordination.prepared import PreparedBlocks
+from publishers.coordination.part_order import await_part_order
 from publishers.errors import BlockOrderError, FrameError, OptionError
 from publishers.report import PublishReport, safe_through_of
 from publishers.report_totals import QueryTotals
-from publishers.spark.block_rows import blocks_in
+from publishers.spark.batches import blocks_in
 from publishers.spark.folders import folder_of
 from publishers.spark.sink_options import SinkOptions
 
@@ -52,6 +52,7 @@ __all__ = [
     "BlockStreamStreamWriter",
     "BlockStreamWriter",
     "PartitionPublished",
+    "PreparedBlocks",
     "make_report_folder",
     "publish_partition",
     "read_reports",
@@ -60,6 +61,16 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+LAST_WORD_SECONDS: Final = 1.0
+"""How long each gateway may take to say what it holds after a job has failed: often it is silent."""
+BATCH_REPORTS_KEPT: Final = 100
+"""Batches of a streaming query whose reports stay in `report_path`; the totals of all stay in one file."""
+PACE_LEAD_SECONDS: Final = 1.0
+"""With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
+the one that connects first would be far ahead of the others."""
+THREAD_SWITCH_SECONDS: Final = 0.001
+"""How long the thread of a task that checks blocks may keep the interpreter while the one that publishes
+waits. With Python's default, 5 ms, the gateway is idle while a task reads ahead."""
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, or sort it by block_number"
@@ -67,11 +78,11 @@ _REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, 
 
 @dataclass
 class PartitionPublished(WriterCommitMessage):
-    """What a task tells the driver: its reports, as JSON."""
+    """The message of a task to the driver: its reports, as JSON."""
 
     reports: tuple[str, ...]
     query_id: str | None = None
-    """Spark's name of the streaming query; None: a batch."""
+    """Spark's id of the streaming query; None: a batch."""
 
 
 class _Runs:
@@ -83,19 +94,19 @@ class _Runs:
         self._next_number: int | None = None
 
     async def begin(self) -> int | None:
-        """Give the number of the first block of the next run; None when there is none."""
+        """Return the number of the first block of the next run; None: there is none."""
         if self._pending is None:
             self._pending = await anext(self._blocks, None)
         return None if self._pending is None else self._pending.number
 
     async def strict(self) -> AsyncIterator[Block]:
-        """Give all blocks as they come; who takes them refuses what is out of order."""
+        """Yield all blocks as they come; the client refuses what is out of order."""
         while self._pending is not None:
             yield self._pending
             self._pending = await anext(self._blocks, None)
 
     async def run(self) -> AsyncIterator[Block]:
-        """Give the blocks up to the next gap, without those that came before."""
+        """Yield the blocks up to the next gap, without repetitions."""
         while self._pending is not None:
             number = self._pending.number
             if self._next_number is not None and number > self._next_number:
@@ -115,7 +126,7 @@ def publish_partition(
     Args:
         batches: with at least the columns of blocks.
         options: of the sink.
-        is_streaming: whether gaps are waited for.
+        is_streaming: whether the task waits at a gap.
 
     Returns:
         A report of each publisher and run; none for a partition without rows.
@@ -127,7 +138,7 @@ def publish_partition(
         PublishStopped: the coordinator told the task to stop.
     """
     switch_seconds = sys.getswitchinterval()
-    sys.setswitchinterval(limits.THREAD_SWITCH_SECONDS)
+    sys.setswitchinterval(THREAD_SWITCH_SECONDS)
     try:
         return uvloop.run(_publish(batches, options, is_streaming))
     finally:
@@ -153,7 +164,7 @@ async def _publish(
                 racers = options.racers(name)
                 must_wait = bool(reports) or not is_first
                 if must_wait:
-                    racers = await link.unless_stopped(_await_turns(racers, first, options))
+                    racers = await link.unless_stopped(_await_part_order(racers, first, options))
                 source = runs.run() if is_streaming else runs.strict()
                 if options.blocks_per_second is not None:
                     source = _paced(source, options.blocks_per_second, is_beginning=not must_wait)
@@ -168,14 +179,16 @@ async def _publish(
 
 
 def _task_name(publisher_id: str, partition: int, attempt: int) -> str:
-    """Name a task's publisher. Nodes know a publisher by its name and take it for one; tasks are several, and
-    so are the attempts of one task that run at once."""
+    """Return the name of a task's publisher.
+
+    Nodes know a publisher by its name. So each task has its own, and each attempt, as two may run at once.
+    """
     name = publisher_id if partition == 0 else f"{publisher_id}-{partition}"
     return name if attempt == 0 else f"{name}-attempt-{attempt}"
 
 
 def _batch_of(context: TaskContext | None) -> int:
-    """Give the number of the streaming batch that a task is of, as Spark tells its tasks."""
+    """Return the number of a task's streaming batch, as Spark tells its tasks."""
     text = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     return NO_BATCH if text is None else int(text)
 
@@ -188,34 +201,115 @@ def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
         yield block
 
 
-async def _await_turns(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
+async def _await_part_order(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
     ask = options.asker().held_by
-    limits_of_turn = options.turn_seconds, options.deadline_seconds
-    turns = [await_turn(racer.gateways, first_block, ask, *limits_of_turn) for racer in racers]
-    ordered = await asyncio.gather(*turns)
+    waits = [
+        await_part_order(racer.gateways, first_block, ask, options.turn_seconds, options.deadline_seconds)
+        for racer in racers
+    ]
+    ordered = await asyncio.gather(*waits)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
 
 
 async def _paced(
     blocks: AsyncIterator[Block], per_second: float, *, is_beginning: bool
 ) -> AsyncIterator[Block]:
-    """Give each block no sooner than its turn, and up to half a turn later by chance.
+    """Yield each block no sooner than it is due, and up to half an interval later by chance.
 
-    As consensus nodes have a block at almost the same time, and none is always the first. The turns are
-    counted from the first block that is asked for, which a later shard does when it may send. Where the chain
-    begins, the first turn comes when all racing publishers have had time to connect.
+    So do consensus nodes: they have a block at almost the same time, and none is always the first. The times
+    count from the first block that is asked for, which a later shard does when it may send. At the beginning
+    of the chain all racing publishers first have time to connect.
     """
     loop = asyncio.get_running_loop()
-    started, count = loop.time() + (limits.PACE_LEAD_SECONDS if is_beginning else 0), 0
+    started, count = loop.time() + (PACE_LEAD_SECONDS if is_beginning else 0), 0
     async for block in blocks:
-        turn = (count + random.uniform(0, 0.5)) / per_second
-        await asyncio.sleep(max(0.0, started + turn - loop.time()))
+        due = started + (count + random.uniform(0, 0.5)) / per_second
+        await asyncio.sleep(max(0.0, due - loop.time()))
         count += 1
         yield block
 
 
+class PreparedBlocks:
+    """Blocks that a thread prepares ahead, up to so many bytes; read it once, with `async for`.
+
+    Spark hands a task its rows by blocking calls, and decoding, hashing and checking take time: all of that
+    happens in the thread while the event loop publishes. At the limit the thread waits, and Spark with it.
+
+    Args:
+        blocks: the iterator that the thread reads; the reader gets what it raises.
+        size_bytes_max: bytes of blocks at which the thread reads no more.
+    """
+
+    def __init__(self, blocks: Iterator[Block], size_bytes_max: int) -> None:
+        self._blocks = blocks
+        self._size_bytes_max = size_bytes_max
+        self._held: deque[Block] = deque()
+        self._size_bytes = 0
+        self._is_over = False
+        self._is_stopped = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="prepare-blocks", daemon=True)
+
+    def start(self) -> None:
+        """Start to read."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop to read, and drop what is held."""
+        with self._changed:
+            self._is_stopped = True
+            self._held.clear()
+            self._changed.notify_all()
+
+    async def __aiter__(self) -> AsyncIterator[Block]:
+        """Yield the blocks in order.
+
+        Raises:
+            Exception: what the iterator raised, after the blocks before it.
+        """
+        while True:
+            # A hop to a thread takes longer than a small block: only to wait.
+            block = self._take(wait=False) or await asyncio.to_thread(self._take, wait=True)
+            if block is None:
+                if self._error is not None:
+                    raise self._error
+                return
+            yield block
+
+    def _take(self, *, wait: bool) -> Block | None:
+        """Take the next block; with `wait`, None means that no more will come."""
+        with self._changed:
+            while wait and not self._held and not self._is_over and not self._is_stopped:
+                self._changed.wait()
+            if not self._held:
+                return None
+            block = self._held.popleft()
+            self._size_bytes -= block.size_bytes
+            self._changed.notify_all()
+            return block
+
+    def _run(self) -> None:
+        try:
+            for block in self._blocks:
+                with self._changed:
+                    while self._size_bytes >= self._size_bytes_max and not self._is_stopped:
+                        self._changed.wait()
+                    if self._is_stopped:
+                        return
+                    self._held.append(block)
+                    self._size_bytes += block.size_bytes
+                    self._changed.notify_all()
+        except BaseException as error:
+            self._error = error
+        finally:
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+
+
 class BlockStreamWriter(DataSourceArrowWriter):
-    """Publishes partitions on the workers, and gathers their reports on the driver."""
+    """The writer of a batch: publishes partitions on the workers, and gathers reports on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         """Take the options."""
@@ -234,12 +328,12 @@ class BlockStreamWriter(DataSourceArrowWriter):
             _write_reports(_report_folder(self._options.report_path), self._options.publisher_id, reports)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say which blocks are stored although the job failed."""
+        """Log which blocks are stored although the job failed."""
         _say_what_is_safe(self._options, _reports_in(messages))
 
 
 class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
-    """The same for the batches of a streaming query; a batch that is run again does no harm."""
+    """The writer of a streaming query's batches; a batch that runs again does no harm."""
 
     def __init__(self, options: SinkOptions) -> None:
         """Take the options."""
@@ -261,20 +355,20 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         folder, name = _report_folder(self._options.report_path), self._options.publisher_id
         if reports:
             _write_reports(folder, f"{name}-batch-{batchId}", reports)
-        _report_file(folder, f"{name}-batch-{batchId - limits.BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
+        _report_file(folder, f"{name}-batch-{batchId - BATCH_REPORTS_KEPT}").unlink(missing_ok=True)
         totals = _totals_before(folder, name, batchId).through(batchId, reports, _query_in(messages))
         _write(_report_file(folder, f"{name}-totals"), totals.to_json())
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Say which blocks are stored although the batch failed."""
+        """Log which blocks are stored although the batch failed."""
         _say_what_is_safe(self._options, _reports_in(messages))
 
 
 def make_report_folder(report_path: str) -> None:
-    """Make the folder for reports where it is not there; on the driver, before a block is sent.
+    """Make the folder for reports if it is missing; on the driver, before a block is sent.
 
     Raises:
-        OptionError: it cannot be made, or written to, or is no folder on a disk.
+        OptionError: it cannot be made or written to, or is no folder on a disk.
     """
     folder = _report_folder(report_path)
     try:
@@ -286,10 +380,10 @@ def make_report_folder(report_path: str) -> None:
 
 
 def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
-    """Read what `commit` wrote to `report_path`; nothing when the job did not commit.
+    """Return the reports that `commit` wrote to `report_path`; none if the job did not commit.
 
     Returns:
-        One report per publisher of each partition that had blocks, in no order.
+        A report of each publisher of each partition that had blocks, in no order.
     """
     path = _report_file(folder, publisher_id)
     if not path.exists():
@@ -298,21 +392,21 @@ def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
 
 
 def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTotals:
-    """Read what a streaming query has published so far: what its `commit` wrote to `report_path`.
+    """Return what a streaming query has published so far, from the folder `report_path`.
 
     Args:
         report_path: the option of the sink.
-        publisher_id: the option of the sink. Queries that have both in common are added up.
+        publisher_id: the option of the sink. Queries that share both are added up.
 
     Returns:
-        All batches up to the last; empty when there was none.
+        The totals of all batches that are committed; empty if there are none.
     """
     path = _report_file(_report_folder(str(report_path)), f"{publisher_id}-totals")
     return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)
 
 
 def _totals_before(folder: Path, name: str, batch: int) -> QueryTotals:
-    """Read the totals that a batch is added to; damaged figures, as after a power failure, stop no query."""
+    """Return the totals before a batch; damaged ones, as after a power failure, begin anew."""
     try:
         return read_totals(folder, name)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -326,7 +420,7 @@ def _message(reports: list[PublishReport], query_id: str | None = None) -> Parti
 
 
 def _query_in(messages: list[WriterCommitMessage | None]) -> str | None:
-    """Give the query that tasks were of; the driver's process that commits is not told."""
+    """Return the query of the tasks; Spark does not tell it to the process that commits."""
     names = [message.query_id for message in messages if isinstance(message, PartitionPublished)]
     return names[0] if names else None
 
@@ -343,8 +437,8 @@ def _reports_in(messages: list[WriterCommitMessage | None]) -> list[PublishRepor
 def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> None:
     known = safe_through_of(reports)
     try:
-        held = options.asker(limits.LAST_WORD_SECONDS).held()
-    except Exception as error:  # Spark would show this one, and hide why the job has failed
+        held = options.asker(LAST_WORD_SECONDS).held()
+    except Exception as error:  # Spark would show this one in place of the job's
         log.warning("the gateways cannot be asked what they have: %s", error)
         held = None
     if held is not None and held.last is not None:

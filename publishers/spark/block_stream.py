@@ -1,65 +1,177 @@
-"""The Spark source and sink `blockstream`: the blocks of gateways.
+"""The Spark source and sink `blockstream`: the blocks of gateways; batch and streaming.
 
     blocks.write.format("blockstream").option("gateways", "a:40840,b:40840").mode("append").save()
     blocks.writeStream.format("blockstream").option("gateways", …).option("checkpointLocation", …).start()
     spark.read.format("blockstream").option("gateways", "a:40840,b:40840").load()
     spark.readStream.format("blockstream").option("gateways", "a:40840,b:40840").load()
 
-Writing publishes: block_sink.py says what it promises, sink_options.py has the options. Reading subscribes:
-block_subscription.py.
-Source: docs/spark.md.
+Writing publishes: block_sink.py says what it promises, sink_options.py has its options. Reading subscribes to
+committed blocks, with these options:
+
+    option            meaning                                                (`SubscriptionOptions`: defaults)
+    gateways, tls…,   see gateway_options.py; when one gateway fails, the next takes over
+    max_message_bytes
+    from              the first block: a number, `first`, or `latest` (streaming: only blocks after the last
+                      one there is)
+    to                the last block
+    partitions        parts that are read in parallel, each a subscription; default: the processors for a
+                      batch, 1 for a stream
+    blocks_per_batch  streaming: blocks in one batch at most
+    deadline_seconds  fail after so long without a block that is there
+
+The streaming offset is a block number. A query asks once, when it begins, which block is the latest; where a
+gateway has no block then, every block comes after it.
+Source: docs/spark.md; docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from gateway.transport.channels import ClientTls
+from publishers import limits
 from publishers.errors import OptionError
+from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
+from publishers.sources.block_gateways import BlockGateways, HeldRange
+from publishers.spark.batches import row_batches
 from publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter, make_report_folder
-from publishers.spark.block_subscription import (
-    BlockStreamReader,
-    SubscriptionOptions,
-    SubscriptionReader,
+from publishers.spark.gateway_options import (
+    GATEWAY_OPTIONS,
+    gateway_tls,
+    gateways_of,
+    message_bytes_of,
+    rotated,
 )
-from publishers.spark.schema import BLOCK_COLUMNS, check_schema, columns_of, spark_schema
+from publishers.spark.number_stream import NumberStreamReader
+from publishers.spark.options import check_known, given, option_names, positive, processor_count, whole_number
+from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, ITEMS, check_schema, columns_of, spark_schema
 from publishers.spark.sink_options import SinkOptions
 
-__all__ = ["BlockStreamDataSource"]
+__all__ = [
+    "BlockRange",
+    "BlockStreamDataSource",
+    "BlockStreamReader",
+    "SubscriptionOptions",
+    "SubscriptionReader",
+]
+
+SUBSCRIPTIONS_MAX: Final = 10_000
+"""Parts that blocks of a gateway may be read in; each is a subscription, of which a gateway has 1,000 at once
+and Spark a few."""
+_KNOWN: Final = GATEWAY_OPTIONS | option_names("from to partitions blocks_per_batch deadline_seconds path")
+FIRST, LATEST = "first", "latest"
+
+
+@dataclass(frozen=True)
+class SubscriptionOptions:
+    """The options of reading, parsed and checked."""
+
+    gateways: tuple[str, ...]
+    tls: ClientTls | None = None
+    """How connections are secured; None: not at all."""
+    message_bytes: int = limits.MESSAGE_BYTES_MAX
+    """The longest message that is taken from a gateway."""
+    begin: int | str = FIRST
+    """A block number, `first` or `latest`."""
+    last_block: int | None = None
+    """None: the last there is; a stream has no end."""
+    partition_count: int | None = None
+    """None: as many as there are processors for a batch, one for a stream."""
+    blocks_per_batch: int = limits.BLOCKS_PER_BATCH_DEFAULT
+    deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
+        """Read the options that Spark passes.
+
+        Raises:
+            OptionError: naming the option, what it was, and what it may be.
+        """
+        check_known(options, _KNOWN)
+        word = options.get("from", "").strip().lower()
+        is_word = word in (FIRST, LATEST)
+        first = None if is_word else whole_number(options, "from", 0, NUMBER_MAX - 1)
+        return cls(
+            gateways=rotated(gateways_of(options), 0),
+            tls=gateway_tls(options),
+            message_bytes=message_bytes_of(options),
+            **given(
+                begin=word if is_word else first,
+                last_block=whole_number(options, "to", first or 0, NUMBER_MAX - 1),
+                partition_count=whole_number(options, "partitions", 1, SUBSCRIPTIONS_MAX),
+                blocks_per_batch=whole_number(options, "blocks_per_batch", 1, NUMBER_MAX),
+                deadline_seconds=positive(options, "deadline_seconds", "seconds"),
+            ),
+        )
+
+    def connect(self) -> BlockGateways:
+        """Return what reads from the gateways."""
+        return BlockGateways(
+            self.gateways,
+            self.tls,
+            deadline_seconds=self.deadline_seconds,
+            message_bytes_max=self.message_bytes,
+        )
+
+    def held(self) -> HeldRange:
+        """Return what the first gateway that answers holds.
+
+        Raises:
+            SourceUnreachable: no gateway answers.
+        """
+        return self.connect().held_surely()
+
+
+@dataclass
+class BlockRange(InputPartition):
+    """One partition: blocks `first` to `end` - 1."""
+
+    first: int
+    end: int
 
 
 class BlockStreamDataSource(DataSource):
-    """Spark's handle of source and sink."""
+    """The data source and sink `blockstream`; block_stream.py and sink_options.py have its options."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the format's name."""
+        """Return `blockstream`."""
         return "blockstream"
 
     def schema(self) -> StructType:
-        """Give the columns of reading."""
+        """Return the columns of reading: block_number and items."""
         return spark_schema(BLOCK_COLUMNS)
 
     def reader(self, schema: StructType) -> BlockStreamReader:
-        """Make the reader of a batch."""
+        """Return the reader of a batch.
+
+        Raises:
+            OptionError, SchemaError: an option is wrong, or the source has no such column.
+        """
         return BlockStreamReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
 
     def streamReader(self, schema: StructType) -> SubscriptionReader:
-        """Make the reader of a stream."""
+        """Return the reader of a stream; it raises as `reader`."""
         return SubscriptionReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
 
     def writer(self, schema: StructType, overwrite: bool) -> BlockStreamWriter:
-        """Check options and columns on the driver, before any task.
+        """Return the writer of a batch, after checking options and columns on the driver.
 
         Raises:
-            OptionError: an option is wrong, reports cannot be written where it says, or the mode is
-                `overwrite`: a chain only grows.
-            SchemaError: the DataFrame has other columns.
+            OptionError: an option is wrong, `report_path` cannot be written to, or the mode is `overwrite`: a
+                chain only grows.
+            SchemaError: the DataFrame does not have the columns of blocks.
         """
         return BlockStreamWriter(self._checked_for_writing(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BlockStreamStreamWriter:
-        """Check options and columns on the driver, before any batch; as `writer`."""
+        """Return the writer of a streaming query; it raises as `writer`."""
         return BlockStreamStreamWriter(self._checked_for_writing(schema, overwrite))
 
     def _checked_for_writing(self, schema: StructType, overwrite: bool) -> SinkOptions:
@@ -70,3 +182,114 @@ class BlockStreamDataSource(DataSource):
         if options.report_path is not None:
             make_report_folder(options.report_path)
         return options
+
+
+class BlockStreamReader(DataSourceReader):
+    """The reader of a batch: the blocks that gateways hold now.
+
+    Args:
+        options: of the source.
+        columns: the wanted columns.
+    """
+
+    def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
+        self._options = options
+        self._columns = dict(columns)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Cut the blocks into ranges.
+
+        Raises:
+            SourceUnreachable: no gateway answers.
+        """
+        held = self._options.held()
+        begin, last = self._options.begin, self._options.last_block
+        numbers = NumberRange()
+        if isinstance(begin, int):
+            numbers = numbers.narrowed(begin)
+        elif held.first is not None:
+            numbers = numbers.narrowed(held.first if begin == FIRST else (held.last or 0) + 1)
+        if last is None:
+            last = -1 if held.last is None else held.last
+        end = numbers.narrowed(end=last + 1).end
+        assert end is not None
+        parts = cut_evenly(numbers.first, end, self._options.partition_count or processor_count())
+        # Without a partition Spark would make one itself.
+        return [BlockRange(*part) for part in parts] or [BlockRange(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches."""
+        return _batches(self._options, self._columns, partition)
+
+
+class SubscriptionReader(NumberStreamReader):
+    """The reader of a stream: the blocks that gateways commit.
+
+    Args:
+        options: of the source.
+        columns: the wanted columns.
+    """
+
+    def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
+        super().__init__(options.blocks_per_batch)
+        self._options = options
+        self._columns = dict(columns)
+        self._promised_end = 0
+        """The result of `available_end`, which holds even if the gateways go away before it is read."""
+
+    def first_number(self) -> int | None:
+        """Return the block that a new query begins with; None: the gateway has none yet.
+
+        Raises:
+            SourceUnreachable: no gateway said within the deadline which block is the latest.
+        """
+        if self._options.begin != LATEST:
+            return self.first_arrival()
+        # Silence must not count as an empty gateway: the query would begin with the chain's first block.
+        held = self._options.connect().held_in_time("the latest block")
+        return None if held.last is None else held.last + 1
+
+    def first_arrival(self) -> int | None:
+        """Return the first wanted block that is there; None: no gateway says which it is."""
+        if isinstance(self._options.begin, int):
+            return self._options.begin
+        held = self._options.connect().held()
+        return None if held is None else held.first
+
+    def end_number(self, following: int) -> int:
+        """Return how far the chain is; without an answer there is nothing new."""
+        return max(following, self._promised_end, self._end_in(self._options.connect().held()))
+
+    def available_end(self) -> int:
+        """Return how far the chain is.
+
+        Raises:
+            SourceUnreachable: no gateway answers.
+        """
+        self._promised_end = self._end_in(self._options.held())
+        return self._promised_end
+
+    def cut(self, first: int, end: int) -> Sequence[InputPartition]:
+        """Cut a range of blocks; each part is a subscription of its own."""
+        return [BlockRange(*part) for part in cut_evenly(first, end, self._options.partition_count or 1)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one range as Arrow batches."""
+        return _batches(self._options, self._columns, partition)
+
+    def _end_in(self, held: HeldRange | None) -> int:
+        if held is None or held.last is None:
+            return 0
+        last = held.last if self._options.last_block is None else min(held.last, self._options.last_block)
+        return last + 1
+
+
+def _batches(
+    options: SubscriptionOptions, columns: Mapping[str, pa.DataType], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, BlockRange)
+    if partition.end <= partition.first:
+        return
+    blocks = options.connect().blocks(partition.first, partition.end - 1)
+    rows = ({BLOCK_NUMBER: block.number, ITEMS: block.items} for block in blocks)
+    yield from row_batches(rows, columns)

@@ -1,14 +1,13 @@
 """The sources of `sluice publish` as DataFrames that the sink can write: consecutive parts, each in order.
 
-    blockfiles    folders and archives are listed on the driver; blocks are read when the jobs run
-    blockstream   a gateway is asked what it holds
+    blockfiles    the driver lists folders and archives; the jobs read the blocks
+    blockstream   a gateway says what it holds
     datastream    of a file the numbers are read first; a server's stream is a query that ends where the
                   stream ended when it began
     parquet,      the numbers are read first; rows that are not in order, or come from a shuffle, as those of
     table         a view may, are partitioned by range and sorted
 
-What is wrong with a chain (nothing there, a gap, a number twice, an end that is not there) is said before a
-job starts.
+Errors of a chain (no blocks, a gap, a number twice, an end that is missing) are found before a job starts.
 Source: docs/spark.md.
 """
 
@@ -16,7 +15,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,18 +54,18 @@ class ChainFrame:
     frame: DataFrame
     """The columns of blocks; partitions are consecutive ranges in order."""
     first_block: int | None = None
-    """None: not known before the rows are read."""
+    """None: unknown before the rows are read."""
     last_block: int | None = None
-    """None: not known, or without end."""
+    """None: unknown, or there is no end."""
     is_streaming: bool = False
     """Whether it is a streaming DataFrame."""
 
 
 def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
-    """Say what is wrong with a folder of block files before Spark, which takes seconds to start.
+    """Check a folder of block files before Spark starts, which takes seconds.
 
     Raises:
-        BlockListError: it has no blocks, a gap or a number twice, or not those that are wanted.
+        BlockListError: it has no blocks, a gap, a number twice, or not the wanted blocks.
         OptionError: an option of the format cannot be used.
     """
     if source.kind == "blockfiles":
@@ -73,13 +73,13 @@ def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
 
 
 def check_options(source: SourceName) -> None:
-    """Check the options of a format of ours; Spark's own formats take any.
+    """Check the options of one of Sluice's formats; Spark's own formats take any.
 
     Raises:
-        OptionError: there is no such option, or it cannot be that.
+        OptionError: there is no such option, or its value is wrong.
     """
     from publishers.spark.block_files import FileOptions
-    from publishers.spark.block_subscription import SubscriptionOptions
+    from publishers.spark.block_stream import SubscriptionOptions
     from publishers.spark.data_stream import StreamOptions
 
     given = {name.lower(): value for name, value in source.options.items()}  # as Spark takes them
@@ -92,10 +92,10 @@ def check_options(source: SourceName) -> None:
 
 
 def check_followed(source: SourceName) -> None:
-    """Check that new blocks of a source can be waited for.
+    """Check that a source can be followed.
 
     Raises:
-        OptionError: they cannot.
+        OptionError: it cannot.
     """
     if source.kind in ("blockfiles", "blockstream") or source.is_server:
         return
@@ -108,12 +108,12 @@ def check_followed(source: SourceName) -> None:
 def checked_where_read(
     source: SourceName, sink: Mapping[str, str], *, is_signed_next: bool = False
 ) -> tuple[SourceName, dict[str, str]]:
-    """Let the process that reads block files check them, not the one that publishes, which has enough to do.
+    """Let the process that reads block files check them, instead of the busy one that publishes.
 
     Args:
         source: what to read.
-        sink: options of the sink. Where one of both says `check`, both stay as they are.
-        is_signed_next: whether blocks get their proofs after they are read: they may have none before.
+        sink: options of the sink. If either side has `check`, both stay as they are.
+        is_signed_next: whether blocks get their proofs after they are read; they may have none before.
 
     Returns:
         The source and the options of the sink.
@@ -124,52 +124,54 @@ def checked_where_read(
 
 
 def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    """Make the DataFrame of the blocks that are there now.
+    """Return the DataFrame of the blocks that are there now.
 
     Args:
         spark: a session that knows the sources.
         source: what to read.
-        numbers: blocks that are wanted; both ends must be there.
+        numbers: the wanted blocks; both ends must be there.
         shards: partitions.
 
     Returns:
         A batch; of a data streamer's TCP side a stream, to be read with `availableNow`.
 
     Raises:
-        BlockListError, FrameError: the blocks are no chain, or not those that are wanted.
+        BlockListError, FrameError: the blocks are no chain, or not the wanted ones.
         OptionError, SchemaError, SparkJobFailed, SourceUnreachable: the source cannot be read.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-
     if source.kind == "datastream" and source.is_server:
         _check_server(source, numbers)
         return stream_frame(spark, source, numbers, shards)
     make = {"blockfiles": _block_files, "blockstream": _block_stream}.get(source.kind, _planned)
-    try:
+    with _readable(source):
         return make(spark, source, numbers, shards)
-    except (PySparkException, Py4JError) as error:  # no such table, no driver for such a path, …
-        raise BlockListError(str(source), reason_in(str(error))) from error
 
 
 def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    """Make the streaming DataFrame of the blocks that are there and come.
+    """Return the streaming DataFrame of the blocks that are there and those that will come.
 
     Args:
         spark, source, shards: as in `batch_frame`.
-        numbers: blocks that are wanted; without an end the stream has none.
+        numbers: the wanted blocks; without an end the stream has none.
 
     Raises:
         BlockListError: Spark cannot read it.
         OptionError: the source cannot be followed.
         SourceUnreachable: a data streamer does not say where the first block is.
     """
+    check_followed(source)
+    with _readable(source):
+        return _followed(spark, source, numbers, shards)
+
+
+@contextmanager
+def _readable(source: SourceName) -> Iterator[None]:
+    """Turn an error of Spark (no such table, no driver for such a path, …) into one about the source."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    check_followed(source)
     try:
-        return _followed(spark, source, numbers, shards)
+        yield
     except (PySparkException, Py4JError) as error:
         raise BlockListError(str(source), reason_in(str(error))) from error
 
@@ -204,14 +206,14 @@ def _block_files(spark: SparkSession, source: SourceName, numbers: NumberRange, 
 
 
 def _paths(source: SourceName) -> dict[str, str]:
-    """Give the option of the source `blockfiles` that says where to look."""
+    """Return the option of `blockfiles` that names the locations."""
     if len(source.locations) == 1:
         return {"path": source.location}
     return {"paths": json.dumps(source.locations)}
 
 
 def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
-    """Give the first and the last block of folders that are wanted."""
+    """Return the first and the last wanted block of folders."""
     from publishers.spark.block_files import FileOptions
 
     folders = FileOptions.parse({**_paths(source), **source.options}).folders
@@ -226,7 +228,7 @@ def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
 
 
 def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    from publishers.spark.block_subscription import SubscriptionOptions
+    from publishers.spark.block_stream import SubscriptionOptions
 
     options = {"gateways": source.location, **source.options}
     held = SubscriptionOptions.parse(options).connect().held_surely(f"what {source} holds")
@@ -242,7 +244,7 @@ def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange,
 def _check_ends(
     source: SourceName, numbers: NumberRange, there: tuple[int, int], wanted: range | set[int]
 ) -> None:
-    """Check that the blocks that --from and --to name are among those that there are."""
+    """Check that the blocks of --from and --to are there."""
     for number in _ends(numbers):
         if number not in wanted:
             reason = f"block {number} is not there; the first is {there[0]} and the last {there[1]}"
@@ -262,7 +264,7 @@ def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shar
     from publishers.spark.publishing import is_shuffled, plan_frame
     from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 
-    # Numbers are looked for with all processors; a publisher reads with its shards.
+    # Numbers are read with all processors; a publisher reads with its shards.
     found = _within(_read(spark, source, os.cpu_count() or 1), numbers)
     check_schema(found.schema)
     plan = plan_frame(found)
@@ -307,7 +309,7 @@ def _bounds(numbers: NumberRange) -> dict[str, str]:
 
 
 def _check_server(source: SourceName, numbers: NumberRange) -> None:
-    """Check that a data streamer has something, and the blocks that --from and --to name."""
+    """Check that a data streamer has entries, and the blocks of --from and --to."""
 
     def missing(client: BlockingStreamClient) -> str | None:
         if not client.header().total_entries:
@@ -321,7 +323,7 @@ def _check_server(source: SourceName, numbers: NumberRange) -> None:
 
 
 def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
-    """Ask for the entry that a block begins with; None when the server does not have the block."""
+    """Return the number of the entry that a block begins with; None: the server does not have the block."""
     try:
         return client.bookmark(bookmark_of(block_number)).number - BOOKMARK_COUNT
     except BookmarkNotFound:
@@ -329,7 +331,7 @@ def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
 
 
 def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
-    """Ask the first server that answers."""
+    """Return the answer of the first server that gives one."""
     from publishers.spark.data_stream import StreamOptions
 
     stream_type = StreamOptions.parse(source.options).stream_type

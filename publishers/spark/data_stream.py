@@ -4,20 +4,20 @@
     spark.read.format("datastream").option("decode", "blocks").load("sluice-data")
     spark.readStream.format("datastream").option("server", "127.0.0.1:6900").load()
 
-    option             meaning                                                            default
-    path               batch: the stream file, or the data folder of a node               needed
-    server             streaming: `host:port` of the TCP side, comma list; the others     needed
-                       take over when the first fails
-    decode             `entries`: entry_number, entry_type, data; `blocks`: block_number,  entries
-                       items; `events`: a column for each field of the typed events
-    generation         with decode=events: `auto`, `network` or `original`                auto
-    partitions         parts that are read in parallel                                     the processors
-    from               streaming: the first entry to read                                 0
-    entries_per_batch  streaming: entries in one batch at most                            100000
-    stream_type        streaming: that the commands name                                  1
-    deadline_seconds   streaming: fail after so long without an entry that is there        60
+    option             meaning                                                     (`StreamOptions`: defaults)
+    path               batch: the stream file, or the data folder of a node
+    server             streaming: `host:port` of the TCP side, comma list; when one server fails, the next
+                       takes over
+    decode             `entries`: entry_number, entry_type, data; `blocks`: block_number, items; `events`: a
+                       column for each field of the typed events
+    generation         with decode=events: `auto`, `network` or `original`
+    partitions         parts that are read in parallel
+    from               streaming: the first entry to read
+    entries_per_batch  streaming: entries in one batch at most
+    stream_type        streaming: the stream type that the commands name
+    deadline_seconds   streaming: fail after so long without an entry that is there
 
-A partition of the file is a run of data pages. With decode=blocks it gives the blocks that begin in it.
+A partition of the file is a run of data pages. With decode=blocks it has the blocks that begin in it.
 The streaming offset is an entry number.
 Source: docs/spark.md; docs/spec/stream-file.md.
 """
@@ -25,9 +25,8 @@ Source: docs/spark.md; docs/spec/stream-file.md.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +48,16 @@ from publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
 from publishers.spark.batches import row_batches
 from publishers.spark.folders import folder_of
 from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import check_known, one_of, positive, required, whole_number
+from publishers.spark.options import (
+    check_known,
+    given,
+    one_of,
+    option_names,
+    positive,
+    processor_count,
+    required,
+    whole_number,
+)
 from publishers.spark.page_blocks import block_batches
 from publishers.spark.page_entries import PageEntries, read_page
 from publishers.spark.schema import (
@@ -70,6 +78,10 @@ __all__ = [
     "StreamOptions",
 ]
 
+ARROW_BATCH_ENTRIES: Final = 8_192
+"""Entries of a stream in one Arrow batch; most of them are small."""
+ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
+"""Entries in one batch of a streaming query."""
 ENTRY_NUMBER: Final = "entry_number"
 ENTRY_TYPE: Final = "entry_type"
 DATA: Final = "data"
@@ -85,87 +97,89 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
     "events": {name: _ARROW_OF[kind] for name, kind in EVENT_COLUMNS.items()},
 }
 """The columns of each `decode`."""
-_KNOWN: Final = frozenset(
-    (
-        *("path", "server", "decode", "generation", "partitions", "from"),
-        *("entries_per_batch", "stream_type", "deadline_seconds"),
-    )
+_KNOWN: Final = option_names(
+    "path server decode generation partitions from entries_per_batch stream_type deadline_seconds"
 )
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """The source's options, read and checked."""
+    """The source's options, parsed and checked."""
 
-    decode: str
+    decode: str = "entries"
     """`entries`, `blocks` or `events`."""
-    generation: Generation | None
-    """None: as the bytes say."""
-    partition_count: int
-    first_entry: int
-    entries_per_batch: int
-    stream_type: int
-    deadline_seconds: float
+    generation: Generation | None = None
+    """None: `auto`, as the bytes say."""
+    partition_count: int = field(default_factory=processor_count)
+    first_entry: int = 0
+    entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT
+    stream_type: int = 1
+    deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
-        """Read what Spark was given.
+        """Read the options that Spark passes.
 
         Raises:
             OptionError: naming the option, what it was, and what it may be.
         """
         check_known(options, _KNOWN)
-        generation = one_of(options, "generation", "auto", ("auto", *(kind.value for kind in Generation)))
+        generation = one_of(options, "generation", ("auto", *(kind.value for kind in Generation)))
         return cls(
-            decode=one_of(options, "decode", "entries", tuple(COLUMNS)),
-            generation=None if generation == "auto" else Generation(generation),
-            partition_count=whole_number(
-                options, "partitions", os.cpu_count() or 1, 1, limits.PARTITIONS_MAX
-            ),
-            first_entry=whole_number(options, "from", 0, 0, NUMBER_MAX),
-            entries_per_batch=whole_number(
-                options, "entries_per_batch", limits.ENTRIES_PER_BATCH_DEFAULT, 1, NUMBER_MAX
-            ),
-            stream_type=whole_number(options, "stream_type", 1, 0, 2**64 - 1),
-            deadline_seconds=positive(options, "deadline_seconds", "seconds")
-            or limits.SOURCE_DEADLINE_SECONDS_DEFAULT,
+            **given(
+                decode=one_of(options, "decode", tuple(COLUMNS)),
+                generation=None if generation in (None, "auto") else Generation(generation),
+                partition_count=whole_number(options, "partitions", 1, limits.PARTITIONS_MAX),
+                first_entry=whole_number(options, "from", 0, NUMBER_MAX),
+                entries_per_batch=whole_number(options, "entries_per_batch", 1, NUMBER_MAX),
+                stream_type=whole_number(options, "stream_type", 0, 2**64 - 1),
+                deadline_seconds=positive(options, "deadline_seconds", "seconds"),
+            )
         )
 
     @property
     def columns(self) -> Mapping[str, pa.DataType]:
-        """The columns that the source has."""
+        """The columns of the source: names and Arrow types."""
         return COLUMNS[self.decode]
 
 
 @dataclass
 class RunPartition(InputPartition):
-    """One partition of a file."""
+    """One partition of a file: a run of data pages."""
 
     run: PageRun
 
 
 @dataclass
 class EntryRange(InputPartition):
-    """One partition of a server's stream."""
+    """One partition of a server's stream: entries `first` to `end` - 1."""
 
     first: int
     end: int
 
 
 class DataStreamDataSource(DataSource):
-    """Spark's handle of the source; the module's docstring has the options."""
+    """The data source `datastream`; the module's docstring has its options."""
 
     @classmethod
     def name(cls) -> str:
-        """Give the format's name."""
+        """Return `datastream`."""
         return "datastream"
 
     def schema(self) -> StructType:
-        """Give the columns."""
+        """Return the columns that `decode` asks for.
+
+        Raises:
+            OptionError: an option is wrong.
+        """
         return spark_schema(StreamOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make the reader of a file."""
+        """Return the reader of a file.
+
+        Raises:
+            OptionError, SchemaError: an option is wrong, or the source has no such column.
+        """
         options = StreamOptions.parse(self.options)
         if "server" in self.options:
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
@@ -173,7 +187,7 @@ class DataStreamDataSource(DataSource):
         return DataStreamReader(stream_file_in(folder_of(path)), options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> DataStreamTcpReader:
-        """Make the reader of a server."""
+        """Return the reader of a server; it raises as `reader`."""
         options = StreamOptions.parse(self.options)
         text = required(self.options, "server", "host:port, or several with commas between")
         try:
@@ -184,12 +198,12 @@ class DataStreamDataSource(DataSource):
 
 
 class DataStreamReader(DataSourceReader):
-    """Reads a stream file, several runs of pages at once.
+    """The reader of a stream file: several runs of pages at once.
 
     Args:
-        path: of the file; must be readable under the same path on every worker.
+        path: of the file; the same on every worker.
         options: of the source.
-        columns: that are wanted.
+        columns: the wanted columns.
     """
 
     def __init__(self, path: Path, options: StreamOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -201,11 +215,11 @@ class DataStreamReader(DataSourceReader):
         """Cut the file's pages into runs.
 
         Raises:
-            OSError, StreamFileRefused: there is no such file, or it is no stream file.
+            OSError, StreamFileRefused: the file is missing, or is no stream file.
         """
         with PagesReader(self._path) as pages:
             runs = pages.plan(self._options.partition_count)
-        # Spark reads a partition of its own making when there is none.
+        # Without a partition Spark would make one itself.
         return [RunPartition(run) for run in runs] or [EntryRange(0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -222,7 +236,7 @@ class DataStreamReader(DataSourceReader):
                 yield from block_batches(from_run, run.first_number, run.end_number, self._columns)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
-                # A node may have gone on writing since the run was planned; that part of the page is not its.
+                # Entries that a node has added to the page since the run was planned are left out.
                 count = min(len(page), run.end_number - page.first_number)
                 if self._options.decode == "events":
                     yield from _event_batches(page.entries()[:count], self._options, self._columns)
@@ -231,12 +245,12 @@ class DataStreamReader(DataSourceReader):
 
 
 class DataStreamTcpReader(NumberStreamReader):
-    """Follows the stream of a server.
+    """The reader of a server's stream.
 
     Args:
         servers: in the order in which they are tried.
         options: of the source.
-        columns: that are wanted.
+        columns: the wanted columns.
     """
 
     def __init__(
@@ -247,22 +261,22 @@ class DataStreamTcpReader(NumberStreamReader):
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
-        """What `available_end` has said: it stays so when the servers go away before it is read."""
+        """The result of `available_end`, which holds even if the servers go away before it is read."""
 
     def first_number(self) -> int | None:
-        """Give `from`."""
+        """Return `from`."""
         return self._options.first_entry
 
     def end_number(self, following: int) -> int:
-        """Ask how many entries there are; none new when nobody answers."""
+        """Return how many entries there are; without an answer there is nothing new."""
         header = self._servers.header()
         return max(following, self._promised_end, 0 if header is None else header.total_entries)
 
     def available_end(self) -> int:
-        """Ask how many entries there are.
+        """Return how many entries there are.
 
         Raises:
-            SourceUnreachable: nobody answers.
+            SourceUnreachable: no server answers.
         """
         self._promised_end = self._servers.header_surely().total_entries
         return self._promised_end
@@ -298,7 +312,7 @@ def _event_batches(
     entries: Iterable[Entry], options: StreamOptions, columns: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
     rows = (event_row(entry.number, entry.type, entry.data, options.generation) for entry in entries)
-    return row_batches(rows, columns, limits.ARROW_BATCH_ENTRIES)
+    return row_batches(rows, columns, ARROW_BATCH_ENTRIES)
 
 
 def _page_batch(page: PageEntries, columns: Mapping[str, pa.DataType]) -> pa.RecordBatch:
@@ -319,6 +333,6 @@ def _entry_batches(entries: Iterable[Entry], columns: Mapping[str, pa.DataType])
         DATA: lambda entry: entry.data,
     }
     # Column by column: several times as fast as row by row.
-    while chunk := list(itertools.islice(rest, limits.ARROW_BATCH_ENTRIES)):
+    while chunk := list(itertools.islice(rest, ARROW_BATCH_ENTRIES)):
         arrays = [pa.array(list(map(values[name], chunk)), kind) for name, kind in columns.items()]
         yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))

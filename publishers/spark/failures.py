@@ -1,8 +1,8 @@
-"""Finds the line that matters in what Spark reports of a failure, and says what to do about the usual ones.
+"""The line that matters in Spark's report of a failure, and remedies for the usual failures.
 
-Pure. Spark's own text has tracebacks of several processes in it. An error of ours is worth more than what
-Spark says around it; else what Spark usually fails on is known by a word, and has a remedy; else what Python
-raised, in a function of the user's, say; else the first line that says something.
+Pure. Spark's report has tracebacks of several processes. The line that matters is, in this order: an error of
+Sluice's; a known failure, with its remedy; what Python raised, in a function of the user's, say; the first
+line with words.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Final
 __all__ = ["is_passing", "known_failure", "reason_in"]
 
 _OUR_ERROR: Final = re.compile(
-    r"^(?:publishers|gateway|datastream)\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE
+    r"^(?:publishers|gateway|datastream)[\w.]*\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE
 )
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<error>\S.*)")
-# What has nothing to do with the job, and need not be there the next time.
+# Failures that have nothing to do with the job, and may not happen again.
 _PASSING: Final = (
-    # Queries that read the same data source share a Java map, with the environment of its workers. Spark
-    # writes it into the tasks of one query while it still puts names into it for another; a map that changed
-    # meanwhile cannot be read. Our own sources have one that bears it (`register`), others' may not.
+    # Queries that read the same data source share a Java map, their workers' environment. Spark may serialize
+    # it for one query while it adds names for another, and then cannot read it. Sluice's own sources have a
+    # concurrent map (`register`); others may not.
     "OptionalDataException",
     "ConcurrentModificationException",
-    # Spark gives the Python that reads a streaming source on the driver 10 seconds to start, whatever else
-    # the machine does. No setting changes that (4.3, PythonWorkerFactory.createSimpleWorker).
+    # The Python that reads a streaming source on the driver has 10 seconds to start, and no setting changes
+    # that (4.3, PythonWorkerFactory.createSimpleWorker).
     "Python worker failed to connect back",
 )
 _STATUS_MARK: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
@@ -36,11 +36,11 @@ _REINSTALL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Something that Spark usually fails on."""
+    """A usual failure of Spark."""
 
     pattern: re.Pattern[str]
     explanation: str
-    """With the pattern's groups, and {line}, the first line that was found."""
+    """It has the pattern's groups, and {line}, the first line that matches."""
 
 
 def _known(pattern: str, explanation: str) -> _Known:
@@ -140,7 +140,7 @@ _KNOWN: Final = (
 
 
 def known_failure(text: str) -> str | None:
-    """Explain a failure that is known; None for others.
+    """Return the explanation of a known failure; None: it is not known.
 
     Args:
         text: what Spark, Java or a worker wrote.
@@ -155,7 +155,7 @@ def known_failure(text: str) -> str | None:
 
 
 def is_passing(text: str) -> bool:
-    """Tell whether a streaming query that failed so may just be started again; its checkpoint makes it safe.
+    """Return whether a streaming query that failed so may be started again, from its checkpoint.
 
     Args:
         text: as for `known_failure`.
@@ -164,7 +164,7 @@ def is_passing(text: str) -> bool:
 
 
 def reason_in(text: str) -> str:
-    """Find the line that matters in what Spark reports of a failed job.
+    """Return the line that matters in Spark's report of a failed job.
 
     Args:
         text: an exception's text, with tracebacks of several processes in it.

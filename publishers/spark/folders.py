@@ -1,11 +1,11 @@
-"""Where the source `blockfiles` reads: on a disk that all workers see, or in an object store.
+"""The places that `blockfiles` reads: on a disk that all workers see, or in an object store.
 
     chain/  chain/00/0.zip  blocks/**/*.zip     paths and globs         read with the file system
     file:///data/chain                          a URL of one            read with the file system
     s3://bucket/chain                           an object store, HDFS   read with pyarrow.fs; s3a, s3n mean s3
 
-Spark's own Hadoop connectors are in the JVM and not within reach of a Python data source; `pyarrow.fs` has
-S3, Google storage (gs), Azure (abfss) and HDFS, with the usual environment variables for credentials.
+A Python data source cannot reach Spark's Hadoop connectors, which are in the JVM. `pyarrow.fs` has S3, Google
+storage (gs), Azure (abfss) and HDFS, with the usual environment variables for credentials.
 """
 
 from __future__ import annotations
@@ -37,21 +37,19 @@ __all__ = ["BlockFolders", "RemoteStore", "folder_of"]
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://")
 _SAME_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
-_FETCH_BYTES: Final = (
-    1 << 20
-)  # of an archive in an object store; its members are mostly read one after the other
+_FETCH_BYTES: Final = 1 << 20  # of an archive in an object store; its members are mostly read in order
 _ALL: Final = NumberRange()
 
 
 def folder_of(path: str, option: str = "path") -> Path:
-    """Make a folder of what an option says: a path, or a file: URL.
+    """Return the path of an option: a path, or a file: URL.
 
     Args:
         path: as it was given.
         option: for the error.
 
     Raises:
-        OptionError: it is the URL of something that is not on a disk.
+        OptionError: it is a URL of another kind.
     """
     if _is_remote(path):
         raise OptionError(option, repr(path), "a path, or a file: URL")
@@ -60,13 +58,13 @@ def folder_of(path: str, option: str = "path") -> Path:
 
 
 class BlockFolders:
-    """Folders, files, archives and globs; they travel to the workers, and connect where they are used.
+    """Folders, files, archives and globs; they travel to the workers, and connect on use.
 
     Args:
         paths: paths or URLs, as `load` was given them; all on disks, or all in one object store.
 
     Raises:
-        OptionError: there is none, or they are not in one store.
+        OptionError: there is no path, or they are not in one store.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -79,11 +77,11 @@ class BlockFolders:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is read with pyarrow.fs."""
+        """Whether pyarrow.fs reads them."""
         return _is_remote(self._paths[0])
 
     def blocks(self, numbers: NumberRange = _ALL, *, is_growing: bool = False) -> list[BlockPlace]:
-        """Find the blocks, by number; `find_blocks` has the rest.
+        """Find the blocks, in order of number; see `find_blocks`.
 
         Raises:
             BlockListError: as `find_blocks`.
@@ -96,16 +94,16 @@ class BlockFolders:
         return find_blocks(self.store(), sources, numbers, is_growing=is_growing)
 
     def store(self) -> FileStore:
-        """Give what reads the files."""
+        """Return what reads the files."""
         return RemoteStore(self._paths[0]) if self.is_remote else LocalStore()
 
     def reader(self) -> BlockFileReader:
-        """Give what reads the blocks."""
+        """Return what reads the blocks."""
         return BlockFileReader(self.store())
 
 
 class RemoteStore:
-    """Files in an object store.
+    """The files of an object store.
 
     Args:
         url: of anything in it.
@@ -115,7 +113,7 @@ class RemoteStore:
         self._url = url
 
     def is_folder(self, path: str) -> bool | None:
-        """Whether a path is a folder; None: nothing is there."""
+        """Return whether a path is a folder; None: nothing is there."""
         kind = self._info(path).type
         return None if kind == fs.FileType.NotFound else bool(kind == fs.FileType.Directory)
 
@@ -124,7 +122,7 @@ class RemoteStore:
         return [part for part in path.split("/") if part]
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
-        """Give each folder with the names of the files in it, sorted."""
+        """Yield each folder with the names of its files, sorted."""
         with _named(self._url):
             found = self._system().get_file_info(fs.FileSelector(root, recursive=True))
         folders: dict[str, list[str]] = {}
@@ -136,7 +134,7 @@ class RemoteStore:
             yield folder, sorted(folders[folder])
 
     def state(self, path: str) -> BlockFileState:
-        """Look at a file."""
+        """Return size and time of a file."""
         info = self._info(path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(2, "No such file or directory")
@@ -148,7 +146,7 @@ class RemoteStore:
             return io.BufferedReader(self._system().open_input_file(path), _FETCH_BYTES)
 
     def is_being_written(self, path: str) -> bool:
-        """Whether somebody has changed a file a moment ago: what an object store shows is whole."""
+        """Return False: an object store shows whole files only."""
         return False
 
     def _info(self, path: str) -> Any:
@@ -171,7 +169,7 @@ def _store_name(path: str) -> str:
 
 @lru_cache(maxsize=8)
 def _connect(path: str) -> tuple[Any, str]:
-    """Give the file system and the root in it, or the glob; each process keeps its connections."""
+    """Return the file system, and the root or glob in it; each process keeps its connections."""
     match = _URL.match(path)
     assert match is not None
     scheme = match["scheme"].lower()
@@ -184,7 +182,7 @@ def _connect(path: str) -> tuple[Any, str]:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Say what is wrong with a store in one line."""
+    """Turn errors of a store into one line."""
     try:
         yield
     except (OSError, ValueError, NotImplementedError) as error:
@@ -193,7 +191,7 @@ def _named(path: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Make one kind of error of all that pyarrow raises."""
+    """Turn all errors of pyarrow into OSError."""
     try:
         yield
     except FileNotFoundError:

@@ -1,17 +1,17 @@
-"""The options that say which gateways to talk to, and how: the same for publishing and subscribing.
+"""The options that name gateways and how to connect to them: the same for publishing and subscribing.
 
     gateways            `host:port`, comma list, the preferred one first. A priority may follow each, as in
-                        `a:40840/1,b:40840/1,c:40840/2`: the lowest number is preferred, and those with the
-                        same number are shared by racing publishers
-    max_message_bytes   the longest message that the gateways take, or that is taken from them: as their
-                        setting `grpc.max_message_bytes`; 131072000 otherwise
+                        `a:40840/1,b:40840/1,c:40840/2`: the lowest number is preferred, and racing publishers
+                        share those with the same number
+    max_message_bytes   the longest message that the gateways take, or that is taken from them, as in their
+                        setting `grpc.max_message_bytes` (131072000)
     tls                 `true`: TLS with the system's authorities. Any of the following means TLS, too
-    tls_ca              PEM file of the authorities that the gateways' certificates come from
-    tls_certificate     PEM file of this side's certificate, for gateways that ask for one
+    tls_ca              PEM file of the authorities that sign the gateways' certificates
+    tls_certificate     PEM file of the client's certificate, for gateways that ask for one
     tls_key             PEM file of its private key
     tls_server_name     the name in the gateways' certificates, where it is not their host
 
-Files are read on the worker that connects: no key is in the plan.
+Workers read the files when they connect: no key is in the plan.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ GATEWAY_OPTIONS: Final = frozenset(
 )
 
 Gateways = tuple[tuple[str, int], ...]
-"""Address and priority of each, the preferred one first."""
+"""Address and priority of each gateway, the preferred one first."""
 
 
 def gateways_of(options: Mapping[str, str]) -> Gateways:
     """Read the list of gateways.
 
     Returns:
-        (address, priority) of each, in order of priority; without priorities in the order given.
+        The gateways in order of priority; without priorities in the order given.
 
     Raises:
-        OptionError: there is none, or one is no address.
+        OptionError: the list is empty, or one is no address.
     """
     text = required(options, "gateways", "host:port, or several with commas between")
     found: dict[str, int] = {}
@@ -72,35 +72,35 @@ def gateways_of(options: Mapping[str, str]) -> Gateways:
 
 
 def message_bytes_of(options: Mapping[str, str]) -> int:
-    """Read how long a message may be.
+    """Read how many bytes a message may have.
 
     Raises:
         OptionError: it is no number, or not one of those that nodes take.
     """
-    least, most = limits.MESSAGE_OPTION_MIN, limits.MESSAGE_OPTION_MAX
-    return whole_number(options, SIZE_OPTION, limits.MESSAGE_BYTES_MAX, least, most)
+    size_bytes = whole_number(options, SIZE_OPTION, limits.MESSAGE_OPTION_MIN, limits.MESSAGE_OPTION_MAX)
+    return limits.MESSAGE_BYTES_MAX if size_bytes is None else size_bytes
 
 
-def rotated(gateways: Gateways, turn: int) -> tuple[str, ...]:
-    """Give the addresses for one of several racing publishers.
+def rotated(gateways: Gateways, place: int) -> tuple[str, ...]:
+    """Return the addresses for one of several racing publishers, the one to begin with first.
 
     Args:
-        gateways: as `gateways_of` gives them.
-        turn: 0-based number of the publisher; those with the same priority take turns in being first.
+        gateways: as `gateways_of` returns them.
+        place: 0-based number of the publisher; it rotates the gateways of the same priority.
     """
     ordered: list[str] = []
     for priority in sorted({priority for _, priority in gateways}):
         equal = [address for address, its in gateways if its == priority]
-        start = turn % len(equal)
+        start = place % len(equal)
         ordered += equal[start:] + equal[:start]
     return tuple(ordered)
 
 
 def gateway_tls(options: Mapping[str, str]) -> ClientTls | None:
-    """Read the TLS options; None: connect without.
+    """Read the TLS options; None: connect without TLS.
 
     Raises:
-        OptionError: a certificate without its key, or a key without its certificate.
+        OptionError: a certificate has no key, or a key no certificate.
     """
     files = {name: options.get(f"tls_{name}") for name in ("ca", "certificate", "key", "server_name")}
     if not flag(options, "tls") and not any(files.values()):
@@ -112,7 +112,7 @@ def gateway_tls(options: Mapping[str, str]) -> ClientTls | None:
 
 
 def tls_gateway_options(tls: ClientTls | None) -> dict[str, str]:
-    """Write TLS as options: what `gateway_tls` reads."""
+    """Return TLS as options, as `gateway_tls` reads them."""
     if tls is None:
         return {}
     named = {

@@ -1,14 +1,13 @@
-"""A streaming source whose offset is a number: of a block, or of an entry.
+"""The base of streaming sources whose offset is a number: of a block, or of an entry.
 
     offset   {"next": N}                 everything below N is read
              {"first": F, "next": N}     the same, and this batch began at F
              {"next": -1}                nothing was there yet when the query began; the first number that
                                          comes is the beginning
 
-An offset in a checkpoint means the same numbers for ever, so a batch that is run again reads the same rows.
-Spark asks for the beginning of a query again when it runs the first batch; where that has moved since, the
-batch still begins at F.
-A source gives its beginning, how far it goes, and the partitions of a range.
+An offset in a checkpoint means the same numbers for ever, so a batch that runs again reads the same rows.
+Spark asks for the beginning of a query again when it runs the first batch; even if that has moved, the batch
+begins at F. A source defines its beginning, how far it goes, and the partitions of a range.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _UNKNOWN: Final = -1
 
 
 class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The part that is the same for all sources.
+    """The common part of such sources.
 
     Args:
         rows_max: numbers in one batch at most; None: all that are there.
@@ -45,46 +44,46 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @abstractmethod
     def first_number(self) -> int | None:
-        """Give the number that a new query begins with; None: nothing is there yet."""
+        """Return the number that a new query begins with; None: nothing is there yet."""
 
     def first_arrival(self) -> int | None:
-        """Give where a query goes on that began before anything was there; None: still nothing is.
+        """Return where a query goes on that began when nothing was there; None: still nothing is.
 
-        What came since then is its own, whatever a query would begin with that is new now.
+        All that came since belongs to it, wherever a new query would begin now.
         """
         return self.first_number()
 
     @abstractmethod
     def end_number(self, following: int) -> int:
-        """Give the number after the last that can be read now without a gap.
+        """Return the number after the last that can be read now without a gap.
 
         Args:
-            following: the number that would be read next; it comes back when nothing is there.
+            following: the number to read next; the result if nothing is there.
         """
 
     @abstractmethod
     def available_end(self) -> int:
-        """Give the number after the last that is there now, wherever it is read from; 0: nothing is there.
+        """Return the number after the last that is there now; 0: nothing is there.
 
         Raises:
-            SourceUnreachable: nobody says; a query that took that for nothing would end as if all were read.
+            SourceUnreachable: no server says; with 0 a query would end as if all were read.
         """
 
     @abstractmethod
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Give the partitions of a range that is not empty."""
+        """Return the partitions of a range that is not empty."""
 
     def initialOffset(self) -> dict[str, Any]:
-        """Give the offset of a new query."""
+        """Return the offset of a new query."""
         first = self.first_number()
         return {"next": _UNKNOWN if first is None else first}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Give the bound of a batch."""
+        """Return the bound of a batch."""
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Say how far the next batch goes; the same as `start` when there is nothing new."""
+        """Return how far the next batch goes; `start` if there is nothing new."""
         first = self._beginning(start)
         if first is None:
             return start
@@ -96,13 +95,13 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end <= first else {"first": first, "next": end}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Go no further than what is there now."""
+        """End the query with what is there now."""
         self._target = self.available_end()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the range between two offsets."""
         first, following = _next_in(start), _next_in(end)
-        if "first" not in start:  # no batch ended there; it may be another beginning than the batch was given
+        if "first" not in start:  # no batch ended there; the beginning may have moved since
             first = end.get("first", first)
         if first == _UNKNOWN or following <= first:
             return []
@@ -114,10 +113,10 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _next_in(offset: object) -> int:
-    """Give the number after an offset, which Spark may have found in the checkpoint of another query.
+    """Return the number after an offset.
 
     Raises:
-        OptionError: it is none of ours.
+        OptionError: it comes from the checkpoint of another kind of query.
     """
     number = offset.get("next") if isinstance(offset, dict) else None
     if not isinstance(number, int):

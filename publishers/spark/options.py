@@ -1,16 +1,17 @@
-"""Reads the options of data sources: text by name, each with its range.
+"""Readers for the options of data sources: text by name, each with its range.
 
-Pure. Spark gives all options as text, under names without regard to case.
+Spark passes every option as text, under names without regard to case. An option that is not given is
+None; its default stands in the dataclass of the source's options (`given` leaves such options out).
 """
 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping, Sequence
-from typing import SupportsIndex
+from typing import Any, Final, SupportsIndex
 
 from publishers.errors import OptionError
-from publishers.limits import OPTION_MAX
 from publishers.number_range import NUMBER_MAX
 
 __all__ = [
@@ -18,19 +19,41 @@ __all__ = [
     "check_known",
     "check_root_layout",
     "flag",
+    "given",
     "one_of",
+    "option_names",
     "positive",
+    "processor_count",
     "required",
     "whole_argument",
     "whole_number",
 ]
 
+OPTION_MAX: Final = 1e9
+"""The longest time, and the highest rate, that an option takes: 31 years. Clocks count in nanoseconds, and
+what is far longer is too large a number for them."""
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None: arguments for a dataclass, which has a default for the others."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def option_names(text: str) -> frozenset[str]:
+    """Return the names of options that stand in a text, for `check_known`."""
+    return frozenset(text.split())
+
+
+def processor_count() -> int:
+    """Return the default of `partitions`: how many processors the driver has."""
+    return os.cpu_count() or 1
+
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
-    """Give an option that must be there.
+    """Return an option that must be there.
 
     Raises:
-        OptionError: it is not, or is blank.
+        OptionError: it is missing or blank.
     """
     text = options.get(name, "").strip()
     if not text:
@@ -38,15 +61,15 @@ def required(options: Mapping[str, str], name: str, example: str) -> str:
     return text
 
 
-def whole_number(options: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:
-    """Give a whole number.
+def whole_number(options: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    """Return a whole number.
 
     Raises:
-        OptionError: it is none, or out of range.
+        OptionError: it is no whole number, or out of range.
     """
     text = options.get(name)
     if text is None:
-        return default
+        return None
     try:
         value = int(text)
     except ValueError:
@@ -57,10 +80,10 @@ def whole_number(options: Mapping[str, str], name: str, default: int, least: int
 
 
 def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None = None) -> int:
-    """Give a whole number that a caller gave as one, and not as text.
+    """Return a whole number that a caller passed as an argument, not as text.
 
     Raises:
-        OptionError: it is none, or out of range.
+        OptionError: it is no whole number, or out of range.
     """
     expected = f"at least {least}" if most is None else f"{least} to {most}"
     try:
@@ -73,7 +96,7 @@ def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None
 
 
 def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
-    """Give a number above 0, or None where it is not set.
+    """Return a number above 0.
 
     Args:
         options: as given.
@@ -81,7 +104,7 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
         unit: what it counts, for the error.
 
     Raises:
-        OptionError: it is not such a number, or above OPTION_MAX.
+        OptionError: it is no such number, or above OPTION_MAX.
     """
     text = options.get(name)
     if text is None:
@@ -97,60 +120,60 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
     return value
 
 
-def one_of(options: Mapping[str, str], name: str, default: str, choices: Sequence[str]) -> str:
-    """Give a word out of a few.
+def one_of(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str | None:
+    """Return one of a few words, in lower case.
 
     Raises:
-        OptionError: it is another.
+        OptionError: it is another word.
     """
     text = options.get(name)
     if text is None:
-        return default
+        return None
     word = text.strip().lower()
     if word not in choices:
         raise OptionError(name, repr(text), f"one of {', '.join(choices)}")
     return word
 
 
-def flag(options: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """Give a yes or no.
+def flag(options: Mapping[str, str], name: str) -> bool | None:
+    """Return a yes or no.
 
     Raises:
         OptionError: it is neither `true` nor `false`.
     """
-    return one_of(options, name, str(default).lower(), ("true", "false")) == "true"
+    word = one_of(options, name, ("true", "false"))
+    return None if word is None else word == "true"
 
 
 def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Give the first and the last block to read, by the options `from` and `to`; None where not given.
+    """Return the options `from` and `to`: the first and the last block to read.
 
     Raises:
         OptionError: one is no block number, or the last is before the first.
     """
-    first = whole_number(options, "from", 0, 0, NUMBER_MAX - 1) if "from" in options else None
-    last = whole_number(options, "to", 0, first or 0, NUMBER_MAX - 1) if "to" in options else None
-    return first, last
+    first = whole_number(options, "from", 0, NUMBER_MAX - 1)
+    return first, whole_number(options, "to", first or 0, NUMBER_MAX - 1)
 
 
 def check_root_layout(root_layout: object) -> None:
-    """Refuse what would pass for `auto`: the layout "8", as the command line has it, or one that is none.
+    """Refuse a layout of root hashes that does not exist, such as the text "8".
 
     Raises:
-        OptionError: it is no layout of root hashes.
+        OptionError: it is not `auto`, 8 or 16.
     """
     if root_layout not in ("auto", 8, 16):
         raise OptionError("root_layout", repr(root_layout), "'auto', 8 or 16")
 
 
 def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:
-    """Refuse options that nobody reads: they are slips of the hand, or several paths given to `load`.
+    """Refuse options that nobody reads: typing errors, or several paths given to `load`.
 
     Args:
         options: as given.
         known: names in lower case.
 
     Raises:
-        OptionError: naming the first that is not known.
+        OptionError: naming the first unknown option.
     """
     if "paths" in options and "paths" not in known:
         raise OptionError("path", f"several: {options['paths']}", "one; join what is read of each by union")

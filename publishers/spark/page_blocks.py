@@ -1,10 +1,10 @@
-"""Blocks out of the pages of a stream file, as Arrow batches, without a step of Python for each item. Pure.
+"""The blocks of pages of a stream file as Arrow batches, without a step of Python for each item. Pure.
 
     page ─► page ─► page            the pages with the end of a block make a window:
     └──── window ────┘└─ the rest begins the next window
 
-A window holds whole blocks. Its layout is checked column by column, as `BlockDecoder` does entry by entry;
-what is not the ordinary case (items in several entries, something that is wrong) is left to the decoder.
+A window holds whole blocks. Its layout is checked column by column, as `BlockDecoder` does entry by entry.
+The decoder itself takes the rare cases: items in several entries, and errors.
 Source: docs/spec/block-layout.md; `gateway/blocks/stream_layout.py` has the layout.
 """
 
@@ -52,7 +52,7 @@ class _Part:
     first_number: int
     types: NDArray[np.uint32]
     kinds: NDArray[np.uint32]
-    """What each entry's data says that it is, if it is an item; 0: that is not known."""
+    """The kind of each entry's item, from its data; 0: unknown."""
     data: pa.Array
 
     def __len__(self) -> int:
@@ -70,16 +70,16 @@ class _Part:
 def block_batches(
     pages: Iterable[PageEntries], first_number: int, end_number: int, columns: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the blocks whose first entry is in a part of a stream, as `blocks_that_begin_in` does.
+    """Yield the blocks whose first entry is in a part of a stream, as `blocks_that_begin_in` does.
 
     Args:
-        pages: from the one that begins with entry `first_number` on, as far as they are asked for.
-        first_number: of the part. A stream's entry 0 has to be the first of a block.
+        pages: from the one that begins with entry `first_number` on, as far as needed.
+        first_number: of the part. Entry 0 of a stream has to begin a block.
         end_number: the entry after the part's last.
-        columns: of blocks, those that are wanted.
+        columns: the wanted columns of blocks.
 
     Returns:
-        A batch for each window: some MB, or what one block has.
+        A batch for each window: some MB, or one block.
 
     Raises:
         LayoutError: the entries are no blocks, or the last block is cut off.
@@ -117,7 +117,7 @@ def _part_of(page: PageEntries) -> _Part:
 
 
 def _kinds_in(page: PageEntries) -> NDArray[np.uint32]:
-    """Do what `kind_of` does for items with a tag of one byte and a length of one or two."""
+    """Return the kinds of items with a tag of one byte and a length of one or two, as `kind_of` does."""
     every_byte = np.frombuffer(page.page, np.uint8)
     starts = page.positions[:-1].astype(np.int64) + ENTRY_HEAD_SIZE
     sizes = page.positions[1:].astype(np.int64) - starts
@@ -150,10 +150,10 @@ def _joined(parts: list[_Part]) -> _Part:
 
 
 def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
-    """Check a block that has no end yet, as far as it must be looked at not to be held for nothing.
+    """Check the beginning of a block that has no end yet.
 
     Raises:
-        LayoutError: it is none, or the stream is over.
+        LayoutError: it is no block, or the stream is over.
     """
     bookmark_count = sum(int((part.types == BOOKMARK_TYPE).sum()) for part in held)
     size_bytes = sum(part.data.nbytes for part in held)
@@ -171,7 +171,7 @@ def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
 def _window_batches(
     window: _Part, end_number: int, columns: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
-    """Give the blocks of a window that begin before `end_number`."""
+    """Yield the blocks of a window that begin before `end_number`."""
     ends = np.flatnonzero(window.types == BLOCK_END_TYPE)
     starts = np.concatenate(([0], ends[:-1] + 1))
     count = int(np.searchsorted(starts, end_number - window.first_number))
@@ -194,7 +194,7 @@ def _window_batches(
 
 
 def _numbers_of(window: _Part, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int] | None:
-    """Check the layout of whole blocks; give their numbers, None where the decoder has to look."""
+    """Check the layout of whole blocks; return their numbers, None if the decoder has to check."""
     types = window.types
     if (
         bool((ends - starts < _ENTRIES_MIN - 1).any())

@@ -1,15 +1,15 @@
 """The entries of a data page as columns, without a step of Python for each of them. Pure.
 
-A page is walked from entry to entry, as each says how long it is. That takes Python longer than all the rest,
-so the heads are looked for instead, all at once: positions with the packet type of data, 9 bytes before a
-number that an entry of this page can have. They are believed when they are what a walk would find:
+Each entry says how long it is, so a page is walked from entry to entry. In Python that takes longer than all
+the rest. So numpy finds the heads at once: positions with the packet type of data, 9 bytes before a number
+that an entry of this page can have. They are right if they are what a walk would find:
 
   - the first is at position 0, each further one where the one before it ends;
   - their numbers are consecutive;
   - the last ends where the page's data may end.
 
-Data can hold what looks like a head. Then, and when a page is damaged, it is walked after all, and the walk
-says what is wrong.
+Data can look like a head. Then, and when a page is damaged, the page is walked after all, and the walk says
+what is wrong.
 Source: docs/spec/stream-file.md section 1; `datastream/file/pages.py` has the walk.
 """
 
@@ -49,21 +49,21 @@ class PageEntries:
     """Type of each entry."""
 
     def __len__(self) -> int:
-        """How many entries there are."""
+        """Return how many entries there are."""
         return len(self.types)
 
     def numbers(self) -> pa.Array:
-        """Give the entry numbers, int64."""
+        """Return the entry numbers, int64."""
         return pa.array(np.arange(self.first_number, self.first_number + len(self), dtype=np.int64))
 
     def data(self) -> pa.Array:
-        """Give the data of each entry, as binary."""
+        """Return the data of each entry, as binary."""
         buffers = [None, pa.py_buffer(self.positions), pa.py_buffer(self.page)]
         with_heads = pa.Array.from_buffers(pa.binary(), len(self), buffers)
         return pc.binary_slice(with_heads, ENTRY_HEAD_SIZE, PAGE_SIZE)
 
     def entries(self) -> list[Entry]:
-        """Give the entries one by one."""
+        """Return the entries one by one."""
         positions = self.positions.tolist()
         return [
             Entry(kind, number, self.page[start + ENTRY_HEAD_SIZE : end])
@@ -83,7 +83,7 @@ def read_page(page: bytes, first_number: int, end: int) -> PageEntries:
     Args:
         page: the page's bytes from its start, at least `end` of them.
         first_number: the number of the page's first entry.
-        end: position where the entries end at the latest: PAGE_SIZE, or that of `total_length`.
+        end: position, in bytes, where the entries end at the latest: PAGE_SIZE, or that of `total_length`.
 
     Raises:
         PageFault: as `walk_page`.
@@ -96,7 +96,7 @@ def read_page(page: bytes, first_number: int, end: int) -> PageEntries:
 
 
 def _heads(page: bytes, first_number: int, end: int) -> NDArray[np.int32] | None:
-    """Look for heads; None when what is found is not certainly what a walk would find."""
+    """Find the heads; None: it is not certain that a walk would find the same."""
     places = end - ENTRY_HEAD_SIZE + 1
     count_max = end // ENTRY_HEAD_SIZE
     if places <= 0:
@@ -128,7 +128,7 @@ def _heads(page: bytes, first_number: int, end: int) -> NDArray[np.int32] | None
 
 
 def _walk(page: bytes, first_number: int, end: int) -> NDArray[np.int32]:
-    """Find the entries one after the other; raises PageFault where that is not possible."""
+    """Walk the page; raise PageFault where that is not possible."""
     walk = walk_page(page, first_number, end)
     sizes = _at_every_byte(page, end, _SIZE_AT, ">u4")
     positions = np.empty(walk.entries_end - first_number + 1, np.int32)
@@ -142,5 +142,5 @@ def _walk(page: bytes, first_number: int, end: int) -> NDArray[np.int32]:
 
 
 def _at_every_byte(page: bytes, end: int, offset: int, kind: str) -> NDArray[Any]:
-    """Give the integers that stand `offset` bytes after each position at which a head has room."""
+    """Return the integers that stand `offset` bytes after each position where a head has room."""
     return np.ndarray((max(0, end - ENTRY_HEAD_SIZE + 1),), kind, page, offset, (1,))

@@ -1,16 +1,16 @@
-"""What Spark needs of this machine besides Java, looked at before it starts.
+"""Checks of this machine before Spark starts, besides Java.
 
-Later, what is wrong costs seconds, and is said in the words of another process.
+Later, an error costs seconds, and another process words it.
 
-    pandas, pyarrow      in the bounds that PySpark and we know
+    pandas, pyarrow      in the bounds that PySpark and Sluice know
     SPARK_HOME           a Spark of PySpark's own version, where it is set
     the local folder     can be written to, and has some space
-    the folder for       has a name that Java can say, or the JVM waits for ever, and we for it
+    the folder for       has a name that Java can encode, or the JVM would wait for ever
     temporary files
     the workers' Python  of the driver's version, with Sluice's own modules and a protobuf that fits them
 
-The last is looked at only where it is another interpreter than the driver's, or has a path of its own.
-Workers of a cluster are other machines; failures.py explains their failures when they come.
+The last is checked only if it is another interpreter than the driver's, or PYTHONPATH is set. Workers of a
+cluster are other machines; failures.py explains their failures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from publishers.errors import SparkUnavailable
-from publishers.limits import SPARK_LOCAL_BYTES_MIN
 
 __all__ = [
     "check_libraries",
@@ -38,6 +37,9 @@ __all__ = [
     "worker_environment",
 ]
 
+SPARK_LOCAL_BYTES_MIN: Final = 64 * 1024 * 1024
+"""Space in Spark's folder for temporary files below which it is not started: broadcasts and shuffles of a
+small chain need some megabytes."""
 _INSTALL: Final = "pip install 'sluice-gateway[spark]' brings those that fit"
 _BOUNDS: Final = (
     # Name, at least, below; None: no bound. pyproject.toml has the same.
@@ -47,7 +49,7 @@ _BOUNDS: Final = (
 _ASCII_LOCALES: Final = ("C", "POSIX")
 _PROBE_SECONDS: Final = 60
 _CORE_JAR: Final = re.compile(r"spark-core_[\d.]+-(?P<version>[\w.-]+)\.jar")
-# Runs in the workers' interpreter, as they do: with its paths, and nothing of ours given.
+# Runs in the workers' interpreter, with its own paths.
 _PROBE: Final = """
 import json, sys
 found = {"version": "%d.%d" % sys.version_info[:2]}
@@ -83,7 +85,7 @@ def check_spark_home(environment: Mapping[str, str]) -> None:
     """Check that a Spark that SPARK_HOME names is of PySpark's version.
 
     Raises:
-        SparkUnavailable: it is none, or another one.
+        SparkUnavailable: it is no Spark, or of another version.
     """
     home = environment.get("SPARK_HOME")
     if not home:
@@ -105,10 +107,10 @@ def check_local_folder(environment: Mapping[str, str], settings: Mapping[str, st
 
     Args:
         environment: of this process.
-        settings: of Spark, as far as they are given.
+        settings: the given settings of Spark.
 
     Raises:
-        SparkUnavailable: one cannot, or is full.
+        SparkUnavailable: one cannot be written to, or is full.
     """
     text = environment.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir")
     remedy = "set SPARK_LOCAL_DIRS to a folder on a disk with space"
@@ -134,12 +136,12 @@ def check_local_folder(environment: Mapping[str, str], settings: Mapping[str, st
 
 
 def check_temporary_folder(environment: Mapping[str, str]) -> None:
-    """Check that Java has a name for the folder where PySpark leaves a file for the JVM.
+    """Check that Java can encode the name of the folder where PySpark leaves a file for the JVM.
 
-    Without LC_ALL there is no doubt: where LANG is C or is not set, Python tells Java of a locale with UTF-8.
+    Without LC_ALL it can: where LANG is C or unset, Python gives Java a locale with UTF-8.
 
     Raises:
-        SparkUnavailable: it has none.
+        SparkUnavailable: it cannot.
     """
     locale = environment.get("LC_ALL")
     if locale in _ASCII_LOCALES and not (folder := tempfile.gettempdir()).isascii():
@@ -148,10 +150,10 @@ def check_temporary_folder(environment: Mapping[str, str]) -> None:
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Give what workers are to have in their environment.
+    """Return what workers have in their environment.
 
-    They are started as `python -m`, which looks for modules in the working directory before all others: a
-    `gateway.py` there would hide our package. PYTHONSAFEPATH ends that.
+    They run as `python -m`, which looks for modules in the working directory first: a `gateway.py` there
+    would hide the package. PYTHONSAFEPATH prevents that.
     """
     return {
         "PYSPARK_PYTHON": environment.get("PYSPARK_PYTHON") or sys.executable,
@@ -161,7 +163,7 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_worker_python(environment: Mapping[str, str]) -> None:
-    """Run the workers' interpreter, where it may be another than the driver's, and look what it imports.
+    """Run the workers' interpreter, if it may differ from the driver's, and check what it imports.
 
     Args:
         environment: of the workers: that of this process, with `worker_environment` in it.

@@ -1,16 +1,16 @@
-"""Prepares blocks in parallel: root hashes, links, signatures; DataFrames of blocks in and out.
+"""Blocks prepared in parallel: root hashes, links, signatures; DataFrames of blocks in and out.
 
     linked = link_blocks(blocks)                                  footers that make one chain
     signed = sign_blocks(linked, key_file="network.key")          a proof each
-    signed = link_and_sign_blocks(blocks, key_file="network.key") both, and hashed only once
+    signed = link_and_sign_blocks(blocks, key_file="network.key") both, with one pass of hashing
 
-Each block is hashed in parallel but for its links, which leaves 200 bytes a block (`blocks.linking`). One
-task goes over these in order of number and finds links and roots; they are joined back to the blocks, whose
-footers and signatures are made in parallel again. Everything is lazy, no block passes through the driver, and
-the result depends on the blocks alone, not on partitions or order. The DataFrame is read twice: once for the
-hashes, once for the footers; `persist()` it if that is expensive, and always if it is not the same each time.
+Tasks hash all of each block but its links, which leaves 200 bytes a block (`blocks.linking`). One task goes
+over these in order of number and computes links and root hashes. They are joined to the blocks, and tasks
+make footers and signatures in parallel again. Everything is lazy, no block passes through the driver, and the
+result depends on the blocks alone, not on partitions or order. The DataFrame is read twice, for the hashes
+and for the footers: `persist()` it if that is expensive, and always if it may differ each time.
 
-Rows come out in no order. Source: docs/spark-prepare.md.
+Results are in no order. Source: docs/spark-prepare.md.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from publishers.blocks.linking import ChainStart, Linker, LinkPath, Links, open_
 from publishers.blocks.signing_key import KeyPlace
 from publishers.errors import PrepareError
 from publishers.limits import ARROW_BATCH_HASHES
-from publishers.spark.batches import row_batches
-from publishers.spark.block_rows import root_row, rows_in
+from publishers.spark.batches import root_row, row_batches, rows_in
 from publishers.spark.options import check_root_layout
 from publishers.spark.schema import (
     ALL_BLOCKS,
@@ -70,21 +69,23 @@ Rows = Iterable[Mapping[str, Any]]
 
 
 def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFrame:
-    """Hash blocks as they are; proofs may be missing and are not looked at.
+    """Compute the root hashes of blocks; proofs may be missing and are not read.
+
+    For block files, the source's option `decode=hashes` gives the same rows, and no item leaves the process
+    that reads the file.
 
     Args:
-        blocks: `block_number BIGINT, items ARRAY<BINARY>`; streaming, too.
-        root_layout: of the root hash; `auto` goes by the version in the header.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`; batch or streaming.
+        root_layout: leaves of the top hash tree, 8 or 16; `auto` goes by the version in the header.
 
     Returns:
-        One row a block: its number, its root hash, the layout that it was computed with (8 or 16), and both
-        links as its footer has them (`ROOT_COLUMNS`). Of block files, the source's `decode=hashes` gives the
-        same rows, and no item leaves the process that reads the file.
+        A row for each block: block_number BIGINT, root_hash BINARY (48 bytes), root_layout BIGINT (8 or 16),
+        and the links in its footer, previous_root_hash and all_blocks_root_hash BINARY (48 bytes each).
 
     Raises:
-        SchemaError: it has no such columns.
-        OptionError: there is no such layout. When it runs, PrepareError for a block that no gateway would
-            take.
+        SchemaError: the DataFrame does not have these columns.
+        OptionError: there is no such layout.
+        PrepareError: when the result is read: a block that no gateway would take.
     """
     check_root_layout(root_layout)
     return _mapped(blocks, partial(_hash_rows, root_layout), ROOT_COLUMNS, ARROW_BATCH_HASHES)
@@ -93,19 +94,20 @@ def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFram
 def chain_start(
     blocks: DataFrame, start: ChainStart | None = None, root_layout: RootLayout = "auto"
 ) -> ChainStart:
-    """Go over a linked chain and find where it goes on; this runs a job.
+    """Check the links of a chain and return where it goes on; this runs a job.
 
     Args:
-        blocks: all blocks from `start` on, in any order.
-        start: where the chain was begun; None: with block 0.
+        blocks: all blocks from `start` on, with footers, in any order.
+        start: where the chain begins; None: with block 0.
         root_layout: as in `root_hashes`.
 
     Returns:
-        What the block after the last is linked to: give it to `link_blocks` as `start`. It is `start` itself
-        when there are no blocks.
+        What the block after the last links to, for `start` of `link_blocks`; `start` itself if there are no
+        blocks.
 
     Raises:
-        PrepareError: naming the block: a gap, a number twice, a wrong link; as Spark's PythonException.
+        PySparkException: it has the text of the PrepareError, which names the block: a gap, a number twice, a
+            wrong link.
     """
     begin = start or ChainStart()
     roots = _in_order(root_hashes(blocks, root_layout))
@@ -121,25 +123,26 @@ def link_blocks(
     root_layout: RootLayout = "auto",
     broadcast_links: bool = True,
 ) -> DataFrame:
-    """Give blocks the footers that make them one chain.
+    """Add the footers that make blocks one chain.
 
-    A footer that is there is replaced, its state root kept; proofs are dropped, since they would be of other
-    root hashes. Blocks may come in any order.
+    An existing footer is replaced, and its state root kept. Proofs are dropped: they sign other root hashes.
 
     Args:
-        blocks: `block_number BIGINT, items ARRAY<BINARY>`, each a header and items, with or without the rest.
-        start: where the chain goes on; None: the first block is block 0.
-        root_layout: layout of the root hashes; `auto` goes by the version in the header.
-        broadcast_links: send the links (some 200 bytes a block) to every worker, through the driver; else
-            both sides are shuffled, for chains of very many blocks.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, each a header and items, with or without footer
+            and proofs; in any order.
+        start: where the chain goes on (`chain_start`); None: the first block is block 0.
+        root_layout: as in `root_hashes`.
+        broadcast_links: whether the links (some 200 bytes a block) go to every worker, through the driver;
+            False: both sides are shuffled, for chains of very many blocks.
 
     Returns:
-        Blocks with footers and no proofs, in no order.
+        The same columns, blocks with footers and no proofs, in no order.
 
     Raises:
-        SchemaError, OptionError, PrepareError: wrong columns; no such layout; a streaming DataFrame. When it
-            runs, PrepareError that names the block: a gap, a number twice, a first block that is not the
-            start's, a block that cannot be.
+        SchemaError: the DataFrame does not have these columns.
+        OptionError: there is no such layout.
+        PrepareError: the DataFrame is streaming. When the result is read, it names the block: a gap, a number
+            twice, a first block that does not follow `start`, a block that no gateway would take.
     """
     return _linked(blocks, None, start, root_layout, broadcast_links)
 
@@ -153,14 +156,19 @@ def sign_blocks(
     """Sign blocks: each gets one proof, an Ed25519 signature of its root hash.
 
     Args:
-        blocks: with footers; proofs that are there are replaced. Streaming, too.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, with footers; batch or streaming. Existing proofs
+            are replaced.
         key_file: path of a key file (`sluice keygen`) that every worker has.
         key_env: name of an environment variable of the workers with the text of such a file.
-        root_layout: as in `link_blocks`; the links of the blocks are to be of the same.
+        root_layout: as in `root_hashes`; the links of the blocks must have the same layout.
+
+    Returns:
+        The same columns, blocks with one proof each, in no order.
 
     Raises:
-        OptionError: not exactly one of file and variable, or no such layout. When it runs, KeyFileError or
-            PrepareError.
+        SchemaError: the DataFrame does not have these columns.
+        OptionError: not exactly one of file and variable is given, or there is no such layout.
+        KeyFileError, PrepareError: when the result is read: the key, or a block, cannot be used.
     """
     check_root_layout(root_layout)
     sign_rows = partial(_sign_rows, KeyPlace.parse(key_file, key_env), root_layout)
@@ -175,7 +183,18 @@ def link_and_sign_blocks(
     root_layout: RootLayout = "auto",
     broadcast_links: bool = True,
 ) -> DataFrame:
-    """Do what `link_blocks` and then `sign_blocks` would do, but hash each block once."""
+    """Link and sign blocks as `link_blocks` and then `sign_blocks`, but hash each block once.
+
+    Args:
+        blocks, start, root_layout, broadcast_links: as in `link_blocks`.
+        key_file, key_env: as in `sign_blocks`.
+
+    Returns:
+        The same columns, blocks with footers and one proof each, in no order.
+
+    Raises:
+        SchemaError, OptionError, PrepareError, KeyFileError: as `link_blocks` and `sign_blocks`.
+    """
     return _linked(blocks, KeyPlace.parse(key_file, key_env), start, root_layout, broadcast_links)
 
 
@@ -204,7 +223,7 @@ def _linked(
 
 
 def _in_order(rows: DataFrame) -> DataFrame:
-    """All rows in one partition, sorted; Spark spills what does not fit in memory."""
+    """Return all rows in one partition, sorted; Spark spills what does not fit in memory."""
     return rows.repartition(1).sortWithinPartitions(BLOCK_NUMBER)
 
 
@@ -216,10 +235,7 @@ def _mapped(
     *,
     check: bool = True,
 ) -> DataFrame:
-    """Run a function over rows, as Arrow batches bounded in rows and bytes.
-
-    With `check` the rows are blocks, and nothing else of them is read.
-    """
+    """Run a function over rows, as Arrow batches; with `check` they are blocks, without other columns."""
     if check:
         check_schema(frame.schema)
         frame = frame.select(BLOCK_NUMBER, ITEMS)

@@ -1,15 +1,15 @@
-"""Publishing a DataFrame of blocks, in whatever order its rows are.
+"""Publishes a DataFrame of blocks, whatever the order of its rows.
 
     from publishers.spark import publish
     publish(spark.read.format("blockfiles").load("chain/"), "a:40840,b:40840", race=2)
 
-The block numbers are looked at first, alone: a number that is missing or there twice is an error that names
-it, and nothing is published. Rows that are not in order are then partitioned by range and sorted. So are rows
-that a shuffle gives: Spark may put its partitions together by the size of what is read, and of numbers alone
-that is one partition, of whole blocks several (adaptive execution); in which order they come is chance.
+The block numbers are read first, alone: a missing or repeated number is an error that names it, and nothing
+is published. Rows that are not in order are then partitioned by range and sorted. So are rows that come from
+a shuffle: adaptive execution merges partitions by size, so numbers alone may come in one partition and whole
+blocks in several, in any order.
 
 The DataFrame is read twice; a source that can leave out columns reads no blocks the first time. Cache a
-DataFrame that is dear to make, or gives other rows the second time.
+DataFrame that is expensive, or may have other rows the second time.
 Source: docs/spark.md.
 """
 
@@ -29,14 +29,13 @@ from publishers.errors import FrameError, SparkJobFailed
 from publishers.report import PublishReport, safe_through_of
 from publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
 from publishers.spark import register
-from publishers.spark.active_session import active_session
 from publishers.spark.block_sink import read_reports
 from publishers.spark.failures import reason_in
 from publishers.spark.folders import folder_of
 from publishers.spark.options import whole_argument
 from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
+from publishers.spark.session import active_session, turn_seconds_for
 from publishers.spark.sink_options import SinkOptions
-from publishers.spark.slots import turn_seconds_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,20 +55,21 @@ def publish(
     """Publish all blocks of a DataFrame, and return when each is known to be stored.
 
     Args:
-        blocks: with at least the columns of blocks, in any order.
-        gateways: as the option `gateways`, or a list of them.
-        shards: consecutive ranges that are prepared in parallel and published in order; None: as the
-            DataFrame is partitioned.
-        options: of the sink (sink_options.py); `True` and `False` for its flags.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order; other columns are not read.
+        gateways: `host:port`, comma list or sequence, the preferred one first; as the option `gateways`.
+        shards: consecutive ranges that are prepared in parallel and published in order; None: as many as the
+            DataFrame has partitions.
+        options: options of the sink by name (sink_options.py), such as `race=3`, `check=False`,
+            `deadline_seconds=60`; None leaves an option out.
 
     Returns:
         A report of each publisher of each partition; none for a DataFrame without blocks.
 
     Raises:
-        FrameError: numbers are missing, or there more than once, or it is a stream; nothing was published.
-            Also when the last blocks did not come when the rows were read; what came is stored.
+        FrameError: a number is missing or repeated, or the DataFrame is streaming; nothing was published.
+            Also if the last blocks were missing when the rows were read; those that came are stored.
         SchemaError, OptionError: the columns, or an option, cannot be used.
-        SparkJobFailed: a task gave up; it says why. What was acknowledged is stored; run it again to go on.
+        SparkJobFailed: a task gave up; it says why. Acknowledged blocks are stored; publish again to go on.
     """
     check_schema(blocks.schema)
     if blocks.isStreaming:
@@ -80,7 +80,7 @@ def publish(
     texts = {name: _text(value) for name, value in options.items() if value is not None}
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
     if "report_path" in texts:
-        # Python of the JVM's, which writes them, keeps the working directory that it began with.
+        # The Python process that writes them may have another working directory.
         texts["report_path"] = str(folder_of(texts["report_path"], "report_path").absolute())
     parsed = SinkOptions.parse(texts)
     with active_session(blocks.sparkSession):
@@ -95,7 +95,7 @@ def _publish(
         return []
     texts["first_block"] = str(plan.first_block)
     count = min(shards or plan.partition_count, plan.block_count)
-    # A task that waits for its turn holds a slot, which the task that it waits for may need for another try.
+    # A task that waits holds a slot, which the task that it waits for may need for another try.
     texts.setdefault("turn_seconds", str(turn_seconds_for(rows.sparkSession, count)))
     if not plan.is_ordered or count != plan.partition_count or is_shuffled(rows):
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
@@ -111,7 +111,7 @@ def _publish(
 
 
 def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
-    """Check that the last block that was looked at was also read; a gap before it stops the job by itself."""
+    """Check that the last block was also read the second time; a gap before it fails the job by itself."""
     known = safe_through_of(reports)
     if known is None or known < plan.last_block:
         came = "no block" if known is None else f"only blocks up to {known}"
@@ -123,7 +123,7 @@ def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
 
 
 def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
-    """Write to the sink; where the session does not know it yet, it is told."""
+    """Write to the sink; register it if the session does not know it yet."""
     writer = rows.write.format("blockstream").mode("append").options(**options)
     try:
         writer.save()
@@ -135,10 +135,10 @@ def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
 
 
 def plan_frame(blocks: DataFrame) -> ChainPlan | None:
-    """Look at the numbers of a DataFrame's blocks, and at nothing else of it.
+    """Read the block numbers of a DataFrame, and nothing else of it.
 
     Returns:
-        The chain; None when there are no rows.
+        The plan of the chain; None: there are no rows.
 
     Raises:
         FrameError: the rows are no chain; it names the numbers.
@@ -156,10 +156,9 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
 
 
 def is_shuffled(frame: DataFrame) -> bool:
-    """Say whether a DataFrame's partitions, and the order of its rows, come from a shuffle.
+    """Return whether a DataFrame's partitions and order come from a shuffle, and so may differ each time.
 
-    Then they may be others each time that it is read. What is cached is read as it was put there. Over Spark
-    Connect it cannot be told, and is taken for shuffled.
+    A cached DataFrame does not change. Over Spark Connect nothing is known, and the result is True.
     """
     frame_in_jvm = getattr(frame, "_jdf", None)
     if frame_in_jvm is None:
@@ -170,7 +169,7 @@ def is_shuffled(frame: DataFrame) -> bool:
         kind = node.getClass().getSimpleName()
         if kind.endswith("ExchangeExec") and not kind.startswith("Broadcast"):
             return True
-        if kind == "AdaptiveSparkPlanExec":  # has no children, but what it begins with
+        if kind == "AdaptiveSparkPlanExec":  # has no children, but an initial plan
             nodes.append(node.initialPlan())
         children = node.children()
         nodes += [children.apply(position) for position in range(children.size())]
@@ -178,7 +177,7 @@ def is_shuffled(frame: DataFrame) -> bool:
 
 
 def _runs_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Give the runs of the numbers of one partition, on its worker."""
+    """Yield the runs of numbers of one partition; on its worker."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     numbers = (

@@ -1,18 +1,18 @@
-"""Wraps foreign records into blocks: any DataFrame with a binary payload and a time becomes a chain.
+"""Blocks out of foreign records: any DataFrame with a binary payload and a time becomes a chain.
 
     records_to_blocks(events, payload="body", time="at", items_per_block=500)
 
-Records are numbered in the order of time, then of `order_by`, then of their payloads' bytes, which leaves
-nothing to chance: the same records give the same blocks, however they are partitioned. Block N has the
-records from N times `items_per_block` on; the last one may have fewer.
+Records are numbered in order of time, then of `order_by`, then of their payloads' bytes: the same records
+give the same blocks, however they are partitioned. Block N has the records from N times `items_per_block` on;
+the last block may have fewer.
 
-    time    one look at the times alone, for bounds that cut them into parts of about the same size
-    part    each part is sorted; a record's number is its place there, and the count of the parts before
-    block   the records of each block are gathered, and wrapped (`publishers.blocks.record_blocks`)
+    time    a small job reads the times alone, for bounds that cut them into parts of about the same size
+    part    each part is sorted; a record's number is its place there plus the count of the parts before
+    block   the records of each block are gathered and wrapped (`publishers.blocks.record_blocks`)
 
-Bounds only balance the parts: they have no influence on the numbers. Records of the very same time are in one
-part, so a task has to hold their sort; Spark spills. The DataFrame is read several times: `persist()` it if
-that is expensive, and always if it is not the same each time. Source: docs/spark-prepare.md.
+Bounds only balance the parts; the numbers do not depend on them. Records of the same time are in one part, so
+one task sorts them; Spark spills. The DataFrame is read several times: `persist()` it if that is expensive,
+and always if it may differ each time. Source: docs/spark-prepare.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from gateway.blocks.items import ItemKind
 from publishers.blocks.linking import ChainStart
 from publishers.blocks.record_blocks import check_item_kind, record_block
 from publishers.errors import PrepareError, SchemaError
-from publishers.limits import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_DEFAULT, RECORDS_PER_BLOCK_MAX
 from publishers.spark.batches import row_batches
 from publishers.spark.options import whole_argument
 from publishers.spark.prepare import link_and_sign_blocks, link_blocks
@@ -41,6 +40,13 @@ if TYPE_CHECKING:
 
 __all__ = ["records_to_blocks", "records_to_signed_blocks"]
 
+RECORDS_PER_BLOCK_DEFAULT: Final = 1_000
+"""Records that are wrapped into one block, where nothing else is said."""
+RECORDS_PER_BLOCK_MAX: Final = 1_000_000
+"""Half the items that a gateway takes in a block; a block's records are in the memory of one task."""
+RECORD_PARTS_MAX: Final = 256
+"""Parts that records are sorted in. Finding a record's part takes a comparison for each doubling, and the
+expression for it has as many cases as there are parts."""
 _BALANCE_ERROR: Final = 0.001
 _MICROSECOND_NS: Final = 1_000
 
@@ -57,25 +63,26 @@ def records_to_blocks(
     item_kind: int = ItemKind.SIGNED_TRANSACTION,
     previous: ChainStart | None = None,
 ) -> DataFrame:
-    """Make a chain of blocks out of records: linked, not signed. It runs a small job, over the times.
+    """Make a chain of linked blocks out of records, not signed; this runs a small job over the times.
 
     Args:
-        records: any DataFrame; nothing else of it is read.
-        payload: BINARY column; each value is the content of an item.
-        time: TIMESTAMP column, or BIGINT with nanoseconds since 1970; a block has the time of its first
-            record.
+        records: any DataFrame; only the named columns are read.
+        payload: name of a BINARY column; each value is the content of an item.
+        time: name of a TIMESTAMP column, or a BIGINT one with nanoseconds since 1970; a block has the time of
+            its first record.
         items_per_block: records in a block, 1 to 1,000,000.
-        order_by: columns that order records of the same time, before their payloads do.
-        item_kind: field number in `BlockItem` of the items; 4, signed transaction, unless it is said.
+        order_by: names of columns that order records of the same time, before their payloads do.
+        item_kind: field number of the items in `BlockItem`; by default 4, signed transaction.
         previous: where the chain goes on (`chain_start`); None: it begins with block 0.
 
     Returns:
         `block_number BIGINT, items ARRAY<BINARY>`, in no order; no rows for no records.
 
     Raises:
-        SchemaError, OptionError, PrepareError: wrong columns or arguments; a streaming DataFrame. When it
-            runs, PrepareError or ItemTooLarge that names the block: a null, a time before 1970, too many
-            bytes.
+        SchemaError: a column is missing, or has another type.
+        OptionError: an argument is out of range.
+        PrepareError: the DataFrame is streaming. When the result is read, PrepareError or ItemTooLarge names
+            the block: a null, a time before 1970, too many bytes.
     """
     return link_blocks(
         _bodies(records, payload, time, items_per_block, order_by, item_kind, previous), previous
@@ -93,7 +100,19 @@ def records_to_signed_blocks(
     key_file: str | os.PathLike[str] | None = None,
     key_env: str | None = None,
 ) -> DataFrame:
-    """Make a signed chain out of records: `records_to_blocks`, and a proof each as in `sign_blocks`."""
+    """Make a chain of linked and signed blocks out of records.
+
+    Args:
+        records, payload, time, items_per_block, order_by, item_kind, previous: as in `records_to_blocks`.
+        key_file, key_env: as in `sign_blocks`.
+
+    Returns:
+        `block_number BIGINT, items ARRAY<BINARY>`, with one proof each, in no order; no rows for no records.
+
+    Raises:
+        SchemaError, OptionError, PrepareError, ItemTooLarge, KeyFileError: as `records_to_blocks` and
+            `sign_blocks`.
+    """
     bodies = _bodies(records, payload, time, items_per_block, order_by, item_kind, previous)
     return link_and_sign_blocks(bodies, key_file, key_env, previous)
 
@@ -107,7 +126,7 @@ def _bodies(
     item_kind: int,
     previous: ChainStart | None,
 ) -> DataFrame:
-    """Make blocks that have neither footers nor proofs."""
+    """Return blocks without footers and proofs."""
     from pyspark.sql import functions as F
 
     items_per_block = whole_argument("items_per_block", items_per_block, 1, RECORDS_PER_BLOCK_MAX)
@@ -163,7 +182,7 @@ def _numbered(keyed: DataFrame, order: Sequence[str]) -> DataFrame:
     bounds = sorted({int(bound) for bound in keyed.approxQuantile(_TIME, shares, _BALANCE_ERROR)})
     parted = keyed.withColumn(_PART, _part_of(F.col(_TIME), bounds))
     counts = parted.groupBy(_PART).agg(F.count("*").alias("part_count"))
-    # One row a part, so a window over all of them is no burden.
+    # One row a part: a window over all of them is cheap.
     before = F.sum("part_count").over(Window.orderBy(_PART)) - F.col("part_count")
     offsets = counts.select(F.col(_PART).alias("offset_part"), before.alias("offset"))
     place = F.row_number().over(Window.partitionBy(_PART).orderBy(*order)) - 1
@@ -175,9 +194,9 @@ def _numbered(keyed: DataFrame, order: Sequence[str]) -> DataFrame:
 
 
 def _part_of(moment: Column, bounds: Sequence[int], first_part: int = 0) -> Column:
-    """Find the part of a time by halving: part P has the times from bound P - 1 on and below bound P.
+    """Return the part of a time, by bisection: part P has the times from bound P - 1 on and below bound P.
 
-    A null is below everything, as it is when Spark sorts.
+    A null is below everything, as in Spark's sort.
     """
     from pyspark.sql import functions as F
 

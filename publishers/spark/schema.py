@@ -61,7 +61,7 @@ PREVIOUS: Final = "previous_root_hash"
 ALL_BLOCKS: Final = "all_blocks_root_hash"
 
 BLOCK_SCHEMA: Final = f"{BLOCK_NUMBER} BIGINT, {ITEMS} ARRAY<BINARY>"
-"""As Spark writes it."""
+"""The columns of a block, as Spark writes them."""
 
 BLOCK_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     BLOCK_NUMBER: pa.int64(),
@@ -87,24 +87,24 @@ _SPARK_TYPES: Final[dict[pa.DataType, DataType]] = {
 
 
 def arrow_schema(columns: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Give columns as a schema of Arrow."""
+    """Return columns as a schema of Arrow."""
     return pa.schema(list(columns.items()))
 
 
 def spark_schema(columns: Mapping[str, pa.DataType]) -> StructType:
-    """Give columns as a schema of Spark."""
+    """Return columns as a schema of Spark."""
     return StructType([StructField(name, _SPARK_TYPES[kind]) for name, kind in columns.items()])
 
 
 def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Find out which of a source's columns are asked for.
+    """Return the wanted columns of a source.
 
     Args:
-        schema: what Spark wants: the source's own, or what was given to `schema(...)`.
-        offered: all columns that the source has.
+        schema: what Spark wants: the source's own schema, or the one of `schema(...)`.
+        offered: all columns of the source.
 
     Returns:
-        Those of them that are wanted, in the order of `schema`.
+        The wanted ones, in the order of `schema`.
 
     Raises:
         SchemaError: the source has no such column, or it is of another type.
@@ -123,10 +123,10 @@ def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[s
 
 
 def check_schema(schema: StructType) -> None:
-    """Check that a DataFrame has the two columns; others are not read.
+    """Check that a DataFrame has the columns of blocks; others are not read.
 
     Raises:
-        SchemaError: a column is missing or has another type.
+        SchemaError: a column is missing, or has another type.
     """
     types = {field.name: field.dataType for field in schema.fields}
     number, items = types.get(BLOCK_NUMBER), types.get(ITEMS)

@@ -1,9 +1,8 @@
-"""Starts a Spark session that publishers can run in, and says clearly why it cannot.
+"""Starts a Spark session for publishers, or says clearly why it cannot.
 
-What it sees to: Java 17 or later, and what else is needed (preflight.py); workers with the driver's
-interpreter; a task slot for each racing publisher; small Arrow batches, as a row is a whole block; and quiet:
-Spark's log goes to a file, not between our lines. Under spark-submit there is a JVM already, with settings of
-the user's; they are left alone. Source: docs/spark.md.
+It needs Java 17 or later and passes preflight.py. Workers get the driver's interpreter, each racing publisher
+a task slot, Arrow batches are small, as a row is a whole block, and Spark's log goes to a file. Under
+spark-submit there is a JVM already; the user's settings stay as they are. Source: docs/spark.md.
 """
 
 from __future__ import annotations
@@ -25,43 +24,60 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.ignored_signals import unless_ignored
 from publishers.errors import SparkUnavailable
-from publishers.limits import ARROW_BATCH_BYTES, ARROW_BATCH_ROWS, JAVA_VERSION_MIN, JVM_STARTS_MAX
+from publishers.limits import (
+    ARROW_BATCH_BYTES,
+    ARROW_BATCH_ROWS,
+    TURN_SECONDS_DEFAULT,
+)
 from publishers.spark import preflight
 from publishers.spark.failures import known_failure
-from publishers.spark.submission import is_submitted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "active_session",
     "build_session",
     "failures_allowed",
     "is_local",
+    "is_submitted",
     "java_version",
     "leave_signals_to_python",
     "require_java",
+    "turn_seconds",
+    "turn_seconds_for",
     "with_slots",
 ]
 
+JAVA_VERSION_MIN: Final = 17
+"""PySpark 4 needs Java 17 or later."""
+JVM_STARTS_MAX: Final = 3
+"""Starts of a JVM that ends before it has said anything. PySpark forks this process to start it; where gRPC
+runs already, its handler in the forked child can abort before Java begins (about one fork in fifty with
+grpcio 1.85), and the next fork is another try."""
+TURN_SECONDS_CROWDED: Final = 60.0
+"""How long a part waits without progress where there are more parts than task slots, and tasks are tried
+again. Waiting tasks may hold all slots, and a failed one that they wait for finds none until one gives up."""
 _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
     "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
-_JAVA_TIMEOUT_SECONDS: Final = 60  # it takes 0.1 s, and far longer on a machine that has no time
+_JAVA_TIMEOUT_SECONDS: Final = 60  # it takes 0.1 s, and far longer on a busy machine
 _STACK_FRAME: Final = re.compile(r"\s*at [\w.$]+\(|\s*\.\.\. \d+ more")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
 _TASK_FAILURES: Final = 4
+_GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 _LOG_TAIL_LINES: Final = 200
 _LOG_SHOWN_LINES: Final = 5
 _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """Read in this process, whenever a session or a query begins."""
 _LOOPBACK: Final = "127.0.0.1"
 _LOCAL_HEAP: Final = "4g"
-"""The most that Java's heap may have. Each task there has the blocks of an Arrow batch several times, and one
-block may have 125 MB: with Spark's 1 GB, two tasks that have one end the JVM. It takes what it needs."""
-# A local job's time is mostly Java compiling Spark: with the quick compiler alone, a session and two small
-# jobs take 14 s of processor time instead of 23 s. The JVM only passes Arrow batches on, so nothing is lost.
+"""The largest heap of the JVM, which takes what it needs. A task holds the blocks of an Arrow batch several
+times, and one block may have 125 MB: with Spark's 1 GB, two such tasks end the JVM."""
+# Java spends most of a local job compiling Spark: with the quick compiler alone, a session and two small jobs
+# take 14 s of processor time instead of 23 s. The JVM only passes Arrow batches on, so nothing is lost.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _LOG_CONFIGURATION: Final = """\
@@ -76,11 +92,7 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 def java_version(java: Path) -> int | str:
-    """Ask a Java for its major version.
-
-    Returns:
-        The version, or what it did instead of saying it.
-    """
+    """Return the major version of a Java, or, as text, what it did instead of saying it."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_SECONDS, check=False
@@ -98,16 +110,16 @@ def java_version(java: Path) -> int | str:
 
 
 def require_java(environment: Mapping[str, str] | None = None) -> int:
-    """Check that Spark will find a Java that it can run on.
+    """Check that Spark will find a Java that it runs on.
 
     Args:
-        environment: JAVA_HOME and PATH are read; the process's own by default.
+        environment: for JAVA_HOME and PATH; by default that of the process.
 
     Returns:
         The major version.
 
     Raises:
-        SparkUnavailable: there is none, or it is too old; it says where and how to get one.
+        SparkUnavailable: there is no Java, or it is too old; it says how to get one.
     """
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME")
@@ -137,10 +149,10 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
 
 
 def with_slots(master: str, slot_count: int) -> str:
-    """Give a local master at least so many task slots; a master of another kind is left alone.
+    """Return a local master with at least so many task slots; another master is unchanged.
 
-    Racing publishers are one long task each: with fewer slots than publishers, some would only begin when
-    others are done.
+    A racing publisher is one long task: with fewer slots than publishers, some would begin when others are
+    done.
     """
     match = _LOCAL_MASTER.fullmatch(master.strip())
     if match is None:
@@ -151,11 +163,11 @@ def with_slots(master: str, slot_count: int) -> str:
 
 
 def failures_allowed(master: str, setting: str | None) -> int:
-    """Give how often a task may fail before its job does: a local master says it itself.
+    """Return how often a task may fail before its job does; a local master says it itself.
 
     Args:
         master: of the session.
-        setting: `spark.task.maxFailures`; None: Spark's own 4.
+        setting: `spark.task.maxFailures`; None: Spark's 4.
     """
     match = _LOCAL_MASTER.fullmatch(master.strip())
     if match is not None:
@@ -164,14 +176,19 @@ def failures_allowed(master: str, setting: str | None) -> int:
 
 
 def is_local(master: str | None) -> bool:
-    """Whether the workers are threads of this machine's own session.
+    """Return whether the workers run on this machine.
 
     Args:
-        master: None: `local[*]`, or what spark-submit was told; of that nothing is said.
+        master: None: `local[*]`; under spark-submit it is unknown, and the result is False.
     """
     if master is None:
         return not is_submitted(os.environ)
     return _LOCAL_MASTER.fullmatch(master.strip()) is not None
+
+
+def is_submitted(environment: Mapping[str, str]) -> bool:
+    """Return whether spark-submit started this process, and a JVM with it."""
+    return _GATEWAY_PORT in environment
 
 
 def build_session(
@@ -185,13 +202,16 @@ def build_session(
 
     Args:
         master: a Spark master; None: that of spark-submit, else `local[*]`.
-        publishers: how many will race at once.
+        publishers: how many task slots a local master gets at least.
         app_name: shown in Spark's UI and logs.
         log_file: where Spark's log goes; None: a temporary file, shown when Spark does not start.
-        settings: further Spark settings; they win over ours.
+        settings: further Spark settings, which win over the defaults.
+
+    Returns:
+        The session, which knows `blockfiles`, `blockstream` and `datastream`.
 
     Raises:
-        SparkUnavailable: no PySpark, no Java, or Spark does not start.
+        SparkUnavailable: PySpark or Java is missing, or Spark does not start; it says what to do.
     """
     try:
         from pyspark.sql import SparkSession
@@ -212,7 +232,7 @@ def build_session(
             builder = builder.config(name, value)
     environment = preflight.worker_environment(os.environ)
     if is_local(master):
-        # Else the JVM looks for the address of this machine's name, which not every machine has, and ends.
+        # Else the JVM resolves this machine's name, and ends if that has no address.
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK
     try:
         spark = _started(builder, log_path, environment)
@@ -229,11 +249,11 @@ def build_session(
 
 
 def _started(builder: SparkSession.Builder, log_path: Path, environment: Mapping[str, str]) -> SparkSession:
-    """Start the session; a JVM that ended before it said anything is started again, beside a running gRPC."""
+    """Start the session; beside a running gRPC, start a JVM again that ended without a word."""
     from pyspark.errors import PySparkRuntimeError
 
     if "grpc" not in sys.modules:
-        # Read when gRPC begins. With it off, what is forked from here on runs none of gRPC's handlers.
+        # gRPC reads it when it starts: forks then run none of its handlers.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     for start in range(1, JVM_STARTS_MAX + 1):
         try:
@@ -248,14 +268,14 @@ def _started(builder: SparkSession.Builder, log_path: Path, environment: Mapping
 
 
 def _start_context(builder: SparkSession.Builder) -> None:
-    """Start what the session stands on, and leave SIGINT to who had it.
+    """Start the Spark context, and restore the handler of SIGINT.
 
-    PySpark's own handler asks the JVM to cancel jobs. When it interrupts another question to the JVM, which
-    is most of the time while a session starts, that ends in tracebacks, and at times in no interrupt at all.
+    PySpark's own handler asks the JVM to cancel jobs. If it interrupts another call to the JVM, which it
+    mostly does while a session starts, that ends in tracebacks, and sometimes in no interrupt at all.
     """
     from pyspark import SparkConf, SparkContext
 
-    # An interrupt is no error; py4j logs a traceback of each that finds it at work.
+    # py4j logs a traceback for an interrupt during a call.
     logging.getLogger().addFilter(_is_no_interrupt)
     configuration = SparkConf().setAll(list(builder._options.items()))
     before = signal.getsignal(signal.SIGINT)
@@ -268,10 +288,10 @@ def _start_context(builder: SparkSession.Builder) -> None:
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and SIGHUP take effect at the end; for the start of the JVM, a few seconds.
+    """Defer Ctrl-C, SIGTERM and SIGHUP to the end; for the few seconds in which the JVM starts.
 
-    PySpark takes the place away where the JVM is to say how it is reached, when it is interrupted there; and
-    the JVM, which ends with this process only after it has said so, stays for ever.
+    Interrupted there, PySpark removes the file in which the JVM would say how to reach it; and the JVM, which
+    ends with this process only after it has said so, would stay for ever.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -295,13 +315,13 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
-    """Spark's settings; the folder is for what Spark would otherwise leave in the working directory."""
-    # As a URI: options are cut at spaces, which a path may have.
+    """Return Spark's settings; the folder is for files that Spark would leave in the working directory."""
+    # As a URI: Spark splits options at spaces, which a path may have.
     java_options = f"-Dlog4j2.configurationFile={configuration.as_uri()}"
     local = {}
     if is_local(master):
         java_options += f" {_LOCAL_JAVA_OPTIONS}"
-        # Nobody else is to connect; the workers of a cluster have to.
+        # Only the workers of a cluster need to connect.
         local = {
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
@@ -309,7 +329,7 @@ def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
         }
     return local | {
         "spark.driver.extraJavaOptions": java_options,
-        "spark.log.level": "WARN",  # what counts where the JVM is there already
+        "spark.log.level": "WARN",  # takes effect if the JVM is there already
         "spark.executorEnv.PYTHONSAFEPATH": "1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -320,7 +340,7 @@ def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
 
 
 def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
-    """Look what can be known before Spark starts, and set what its workers are to have.
+    """Check the machine before Spark starts, and set the workers' interpreter.
 
     Raises:
         SparkUnavailable: something that Spark needs is missing.
@@ -338,7 +358,7 @@ def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
 
 
 def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
-    """Say why Spark did not start, as far as its log and the error tell."""
+    """Return why Spark did not start, as far as its log and the error tell."""
     lines = list(dict.fromkeys(line for line in _tail(log_path) if not _STACK_FRAME.match(line)))
     explained = known_failure("\n".join([str(error), *lines]))
     tail = " | ".join(lines[-_LOG_SHOWN_LINES:]) or str(error).split("\n", 1)[0]
@@ -346,10 +366,10 @@ def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
 
 
 def leave_signals_to_python(spark: SparkSession) -> None:
-    """Let signals end this process, which then ends the JVM, and not the JVM under its feet.
+    """Let the JVM ignore signals: they end this process, which then ends the JVM.
 
-    A terminal sends Ctrl-C, and SIGHUP when it is closed, and systemd SIGTERM, to all processes of a command.
-    Under spark-submit the JVM is the one that a supervisor knows: it hands its SIGTERM on.
+    A terminal sends SIGINT and SIGHUP, and systemd SIGTERM, to all processes of a command. Under spark-submit
+    the supervisor knows the JVM only, which passes its SIGTERM on.
     """
     jvm: Any = spark._jvm
     signals = jvm.sun.misc
@@ -366,7 +386,7 @@ def leave_signals_to_python(spark: SparkSession) -> None:
 
 
 class _HandOn:
-    """A signal handler of the JVM's that sends the signal to this process."""
+    """A signal handler of the JVM that sends SIGTERM to this process."""
 
     def handle(self, signal_of_jvm: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -376,7 +396,7 @@ class _HandOn:
 
 
 def _submitted_settings() -> dict[str, str]:
-    """Give what spark-submit was given, its master, too: settings of the user's, which win over ours."""
+    """Return the settings and the master of spark-submit, which win over the defaults."""
     if not is_submitted(os.environ):
         return {}
     from pyspark import SparkConf, SparkContext
@@ -387,7 +407,7 @@ def _submitted_settings() -> dict[str, str]:
 
 @contextmanager
 def _passed_on(environment: Mapping[str, str]) -> Iterator[None]:
-    """Let the JVM and its workers have this in their environment; what this process starts later has not."""
+    """Set the environment of the JVM and its workers, but not of processes that start later."""
     before = {name: os.environ.get(name) for name in environment if name not in _READ_BY_PYSPARK}
     os.environ.update(environment)
     try:
@@ -402,9 +422,9 @@ def _passed_on(environment: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _standard_error_to(path: Path) -> Iterator[None]:
-    """Let child processes that start meanwhile write their standard error to a file, for good.
+    """Send the standard error of child processes that start meanwhile to a file, for good.
 
-    The JVM writes there before any log configuration is read, and so do Spark's Python workers.
+    The JVM writes there before it reads a log configuration, and so do Spark's Python workers.
     """
     sys.stderr.flush()
     kept = os.dup(2)
@@ -423,3 +443,67 @@ def _tail(path: Path) -> list[str]:
     except OSError:
         return []
     return [line.strip() for line in lines if line.strip()][-_LOG_TAIL_LINES:]
+
+
+@contextmanager
+def active_session(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one of this thread, and afterwards the one that was, or none.
+
+    Spark finds data sources that were registered from Python through the active session of the thread, not
+    through the session that a DataFrame is of. A thread of Python has none in the JVM, and the first session
+    of a program stays active when the program works with a second one. There is no public call for it.
+    """
+    # Spark Connect's session has no JVM here; its server looks at no thread of ours.
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        yield
+        return
+    session_class = spark._get_j_spark_session_class(jvm)
+    before = session_class.getActiveSession()
+    session_class.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            session_class.setActiveSession(before.get())
+        else:
+            session_class.clearActiveSession()
+
+
+def turn_seconds(part_count: int, slot_count: int, failures_max: int) -> float:
+    """Return how long a part of a chain waits until it is next, without progress of the gateways.
+
+        slots     parts     a failed task is
+        enough    any       tried again at once, in the slot that it had                   600 s
+        too few   any       not tried again: the job fails, and the waiting ones with it   600 s
+        too few   any       tried again when a slot is free, but those that wait for it     60 s
+                            have them all, and go on only when it has gone on
+
+    Args:
+        part_count: parts that are published at once, each a task.
+        slot_count: tasks that can run at once.
+        failures_max: failures of one task with which the job fails.
+
+    Returns:
+        Seconds, for the sink's option of that name.
+    """
+    is_crowded = part_count > slot_count and failures_max > 1
+    return TURN_SECONDS_CROWDED if is_crowded else TURN_SECONDS_DEFAULT
+
+
+def turn_seconds_for(spark: SparkSession, part_count: int) -> float:
+    """Return `turn_seconds` for a session, which has so many task slots.
+
+    A cluster that grows with its tasks has a slot for a failed one; a session over Spark Connect does not
+    tell.
+    """
+    try:
+        context = spark.sparkContext
+    except Exception:  # Connect's own error, which exists only if Connect is installed
+        return TURN_SECONDS_DEFAULT
+    settings = context.getConf()
+    if settings.get("spark.dynamicAllocation.enabled") == "true":
+        return TURN_SECONDS_DEFAULT
+    cpus = int(settings.get("spark.task.cpus") or 1)
+    failures_max = failures_allowed(str(context.master), settings.get("spark.task.maxFailures"))
+    return turn_seconds(part_count, context.defaultParallelism // cpus, failures_max)

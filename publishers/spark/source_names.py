@@ -1,4 +1,4 @@
-"""What `sluice publish --source` names: one of a few formats, and where the blocks lie.
+"""The names of `sluice publish --source`: a format, and where the blocks are.
 
 blockfiles:PATH        a folder of block files, a zip, a tar or a glob, or the URL of one in an object store
 datastream:PATH        a stream file, or the data folder of a node
@@ -8,7 +8,7 @@ parquet:PATH           a lake table of block_number and items, by its path
 table:NAME             the same by its name in Spark's catalog
 PATH                   whichever of them is there, else a folder of block files
 
-Block files may be in several places: each is then named as one source, and they are one chain.
+Block files may be in several places: each is a source of its own, and together they are one chain.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ __all__ = ["SourceKind", "SourceName", "parse_source", "parse_sources"]
 
 SourceKind = Literal["blockfiles", "datastream", "blockstream", "parquet", "table"]
 """The formats."""
+_KINDS: Final[tuple[SourceKind, ...]] = get_args(SourceKind)
 
 _PREFIX: Final = re.compile(r"(?P<word>[A-Za-z_][A-Za-z0-9_-]*):(?!//)(?P<rest>.*)", re.DOTALL)
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -42,13 +43,13 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SourceName:
-    """A source, named and not yet looked into."""
+    """A source by its name; nothing of it is read yet."""
 
     kind: SourceKind
     location: str
-    """Path (absolute), URL, addresses or name, as the format has it."""
+    """An absolute path, a URL, addresses or a name, depending on the format."""
     is_server: bool = False
-    """With `datastream`: whether it is read over TCP."""
+    """With `datastream`: whether it is a server."""
     options: Mapping[str, str] = field(default_factory=dict)
     """Further options of the format."""
     further: tuple[str, ...] = ()
@@ -60,19 +61,19 @@ class SourceName:
         return (self.location, *self.further)
 
     def __str__(self) -> str:
-        """Write it so that it can be read again, each location as one source."""
+        """Return the text that can be parsed again, each location as one source."""
         return " ".join(f"{self.kind}:{location}" for location in self.locations)
 
 
 def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None) -> SourceName:
-    """Read the names of one source or, of block files, several.
+    """Parse the names of one source or, of block files, several.
 
     Args:
         texts: as given, at least one.
         options: of the format.
 
     Raises:
-        OptionError: as `parse_source`; or one of several is no place of block files.
+        OptionError: as `parse_source`; or one of several is no source of block files.
     """
     sources = [parse_source(text, options) for text in texts]
     for source in sources:
@@ -82,25 +83,26 @@ def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None
 
 
 def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceName:
-    """Read the name of a source; of one without a format, look what is there.
+    """Parse the name of a source; without a format, what is there decides.
 
     Args:
         text: as given.
         options: of the format.
 
     Raises:
-        OptionError: it cannot be told what it is, or it is not there.
+        OptionError: the format is unclear, or nothing is there.
     """
     given = dict(options or {})
     text = required({"source": text}, "source", _FORMS)
     match = _PREFIX.fullmatch(text)
-    if match is not None and match["word"].lower() in get_args(SourceKind):
-        return _named(match["word"].lower(), match["rest"].strip(), given)
+    for kind in _KINDS:
+        if match is not None and match["word"].lower() == kind:
+            return _named(kind, match["rest"].strip(), given)
     if _URL.match(text):
         return SourceName("blockfiles", text, options=given)
     path = Path(text)
     if path.exists():
-        return _found(path, given)
+        return SourceName(_kind_at(path), str(path.absolute()), options=given)
     if has_glob(text) and not _is_addresses(text):
         return SourceName("blockfiles", str(path.absolute()), options=given)
     if _is_addresses(text):
@@ -111,7 +113,7 @@ def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceN
     raise OptionError("source", f"{text!r}, which is not there", _FORMS)
 
 
-def _named(kind: str, location: str, options: dict[str, str]) -> SourceName:
+def _named(kind: SourceKind, location: str, options: dict[str, str]) -> SourceName:
     if not location:
         raise OptionError("source", f"{kind}: and nothing", f"{kind}: and where the blocks are")
     if kind == "table":
@@ -123,42 +125,33 @@ def _named(kind: str, location: str, options: dict[str, str]) -> SourceName:
     if kind == "datastream" and not Path(location).exists() and _is_addresses(location):
         return SourceName("datastream", location, is_server=True, options=options)
     if _URL.match(location) and kind != "datastream":
-        return SourceName("parquet" if kind == "parquet" else "blockfiles", location, options=options)
+        return SourceName(kind, location, options=options)
     path = Path(location)
-    is_glob = kind == "blockfiles" and has_glob(location)
-    if not path.exists() and not is_glob:
+    if not path.exists() and not (kind == "blockfiles" and has_glob(location)):
         raise OptionError("source", f"{location!r}, which is not there", f"a path after {kind}:")
-    absolute = str(path.absolute())
-    if kind == "parquet":
-        return SourceName("parquet", absolute, options=options)
-    if kind == "datastream":
-        return SourceName("datastream", absolute, options=options)
-    return SourceName("blockfiles", absolute, options=options)
+    return SourceName(kind, str(path.absolute()), options=options)
 
 
-def _found(path: Path, options: dict[str, str]) -> SourceName:
-    """Look at what is there."""
-    absolute = str(path.absolute())
+def _kind_at(path: Path) -> SourceKind:
+    """Return the format of what is at a path."""
     if path.is_dir():
         names = [child.name for child in path.iterdir()]
         if any(is_block_name(name) or is_archive_name(name) for name in names):
-            return SourceName("blockfiles", absolute, options=options)
+            return "blockfiles"
         if STREAM_FILE_NAME in names:
-            return SourceName("datastream", absolute, options=options)
-        if any(name.endswith(".parquet") for name in names):
-            return SourceName("parquet", absolute, options=options)
-        return SourceName("blockfiles", absolute, options=options)
+            return "datastream"
+        return "parquet" if any(name.endswith(".parquet") for name in names) else "blockfiles"
     if path.suffix == ".parquet":
-        return SourceName("parquet", absolute, options=options)
+        return "parquet"
     if _is_stream_file(path):
-        return SourceName("datastream", absolute, options=options)
+        return "datastream"
     if is_block_name(path.name) or is_archive_name(path.name):
-        return SourceName("blockfiles", absolute, options=options)
+        return "blockfiles"
     raise OptionError("source", f"{str(path)!r}, a file of no kind that is known", _FORMS)
 
 
 def _is_stream_file(path: Path) -> bool:
-    if not path.is_file():  # to open a pipe waits for who writes to it
+    if not path.is_file():  # opening a pipe would wait for a writer
         return False
     with path.open("rb") as file:
         return file.read(HEADER_OFFSET) == MAGIC

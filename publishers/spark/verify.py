@@ -1,4 +1,4 @@
-"""Verifies the blocks of a DataFrame, in parallel: a whole archive on a cluster.
+"""Verifies the blocks of a DataFrame in parallel, such as a whole archive on a cluster.
 
     from publishers.spark import verify_blocks
     blocks = spark.read.format("blockfiles").load("s3://bucket/chain/")
@@ -8,17 +8,15 @@
     column        type     a row for each block, in no order
     block_number  BIGINT
     verdict       STRING   accepted or refused
-    kind          STRING   the kinds of its proofs, `blocks.proofs.ProofKind`; none: it has none that parses
+    kind          STRING   the kinds of its proofs, `blocks.proofs.ProofKind`; `none`: none parses
     reason        STRING   why it is refused, beginning with the kind of the refusal; null: it is accepted
 
-Structure, root hash and proofs of a block are checked in whatever task has it. Then each footer's
-previous_block_root_hash is held against the root hash of the block before it, where that is in the frame and
-is accepted in itself; if that is there more than once, it has to be one of them. Its second link, the tree
-over all blocks, is for `sluice verify` and the node, which see the blocks in order. In a streaming frame no
-links are checked.
-The files that keys name are read on the driver; so is block 0 where the keys say that its publication is
-believed, which is why it has to be in the frame then: it is looked for in the whole frame, so for an archive
-without it name a tss:FILE. The workers get what was read.
+The task that has a block checks its structure, root hash and proofs. Then previous_block_root_hash of each
+footer is compared with the root hash of the block before, if that is in the frame and accepted; if it is
+there more than once, with each. The second link, the tree over all blocks, is for `sluice verify` and the
+node, which see the blocks in order. In a streaming frame no links are checked.
+The driver reads the files that keys name. Where the keys trust what block 0 publishes, it also searches the
+frame for block 0, all of it if need be: for an archive without block 0 name a tss:FILE.
 Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2; docs/spec/tss.md section 1.1.
 """
 
@@ -65,7 +63,7 @@ _CHECKED_SCHEMA: Final = (
     "other_root_hash STRING, previous_root_hash STRING"
 )
 _BLOCK_0_ROWS_MAX: Final = 8
-"""Rows of number 0 that are tried for the ledger data: one may be garbage."""
+"""Rows of number 0 that are tried for the ledger data: some may be garbage."""
 _VERDICT_ROWS: Final = 4096
 """Verdicts in one Arrow batch."""
 
@@ -78,19 +76,23 @@ def verify_blocks(
     root_layout: RootLayout = "auto",
     rsa_threshold: int = 0,
 ) -> DataFrame:
-    """Check the blocks of a frame; the module's docstring has the columns of the result.
+    """Check the blocks of a DataFrame: structure, root hashes, proofs and links.
 
     Args:
-        frame: block_number BIGINT, items ARRAY<BINARY>, as `blockfiles` gives them; of other columns only
-            `_corrupt` is looked at, which says why a row has no items.
-        ledger_keys: as `--ledger-key` of `sluice serve`; without any, what block 0 publishes is believed.
-        mode: `full`, or `hash`: proofs are not checked.
-        root_layout: as the setting `verification.root_layout`.
-        rsa_threshold: nodes that must have signed a record file; 0: more than a third.
+        frame: `block_number BIGINT, items ARRAY<BINARY>`, batch or streaming; of other columns only
+            `_corrupt` is read, which says why a row has no items.
+        ledger_keys: as `--ledger-key` of `sluice serve`; without any, what block 0 publishes is trusted.
+        mode: `full`, or `hash`, which does not check proofs.
+        root_layout: leaves of the top hash tree, 8 or 16; `auto` goes by the version in the header.
+        rsa_threshold: how many nodes must have signed a record file; 0: more than a third.
+
+    Returns:
+        A row for each block, in no order: block_number BIGINT; verdict STRING, `accepted` or `refused`; kind
+        STRING, the kinds of its proofs; reason STRING, why it is refused, null if it is accepted.
 
     Raises:
-        SchemaError: the frame does not have the columns of blocks.
-        OptionError: mode, layout or threshold is none that there is.
+        SchemaError: the frame does not have these columns.
+        OptionError: mode, layout or threshold does not exist.
         LedgerKeyError: a key cannot be used.
     """
     check_schema(frame.schema)
@@ -106,7 +108,7 @@ def verify_blocks(
 
 
 def _check_options(mode: str, root_layout: str | int, rsa_threshold: int) -> None:
-    """Refuse what would pass for something else."""
+    """Refuse values that do not exist."""
     if mode not in ("full", "hash"):
         raise OptionError("mode", repr(mode), "full or hash")
     check_root_layout(root_layout)
@@ -115,16 +117,16 @@ def _check_options(mode: str, root_layout: str | int, rsa_threshold: int) -> Non
 
 
 def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:
-    """Take the ledger data from block 0, if it is there and holds with them."""
-    # A filter that Spark cannot push into the source: it keeps one that it has pushed for the next query over
-    # the same frame, which would then see block 0 alone.
+    """Take the ledger data from block 0, if it is there and verifies with them."""
+    # Spark cannot push this filter into the source. It would keep a pushed one for the next query over the
+    # same frame, which would then see block 0 alone.
     is_block_0 = f"CAST({BLOCK_NUMBER} AS STRING) = '0' AND {ITEMS} IS NOT NULL"
     rows_0 = frame.filter(is_block_0).select(ITEMS)
-    # More than one are looked for only if the first is no good: that reads all of the frame.
+    # More rows are tried only if the first is no good: that may read all of the frame.
     for count in (1, _BLOCK_0_ROWS_MAX):
         for row in rows_0.take(count):
             items = [None if item is None else bytes(item) for item in row[0]]
-            checked = _check(verifier, 0, items, None)  # if it is refused, its own row says why
+            checked = _check(verifier, 0, items, None)
             if checked.published is not None:
                 verifier.believe(checked.published)
                 return
@@ -133,7 +135,7 @@ def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:
 def _checker(
     verifier: BlockVerifier,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Make what the workers do; it takes the verifier along."""
+    """Return the function that the workers run, with the verifier."""
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (_checked_row(verifier, row) for batch in batches for row in batch.to_pylist())
@@ -189,14 +191,14 @@ def _with_links(checked: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 
-    # Only accepted blocks count: the number of another may be anything, the lowest that there is too.
+    # Only accepted blocks count: the number of another one may be anything.
     is_accepted = F.col("verdict") == "accepted"
     accepted_number = F.when(is_accepted, F.col(BLOCK_NUMBER))
-    # One task sees all rows here; they have no items any more, some 300 bytes each. A number may be there
-    # more than once, in any order: so it is all rows of the number before, not the row before.
+    # One task sees all rows here, without items, some 300 bytes each. A number may be there more than once:
+    # so the window has all rows of the number before, not the row before.
     just_before = Window.orderBy(accepted_number).rangeBetween(-1, -1)
     linked = checked.withColumn("_roots", F.sort_array(F.collect_set("root_hash").over(just_before)))
-    # Where no proof signs the root of the block before, this footer may name it in the other layout.
+    # Where no proof signs the root hash of the block before, the footer may name it in the other layout.
     linked = linked.withColumn("_other_roots", F.collect_set("other_root_hash").over(just_before))
     is_broken = (
         is_accepted

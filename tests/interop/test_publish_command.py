@@ -29,7 +29,7 @@ import pyspark
 
 from gateway.node.node import Node
 from publishers.blocks.block_files import write_block_file
-from publishers.client.status import GatewayStatus
+from publishers.job.job import GatewayStatus
 from publishers.job.submit import sluice_publish
 from tests.nodes import KEY, make_blocks
 from tests.publishers.fake_node import FakeNode, running

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.api import publish_pb2
-from publishers.client.wire import event_of, request_of
+from publishers.client.client import event_of, request_of
 from publishers.errors import MachineError
 from publishers.protocol.item_sets import ItemSet
 from publishers.protocol.machine import MachineLimits, PublisherMachine

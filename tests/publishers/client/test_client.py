@@ -14,7 +14,14 @@ from gateway.blocks.block import Block
 from gateway.blocks.items import field_item
 from publishers import limits
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.client.client import ClientOptions, PublishClient, publish_blocks, retry_wait
+from publishers.client.client import (
+    RETRY_JITTER_SECONDS,
+    RETRY_SECONDS_MAX,
+    ClientOptions,
+    PublishClient,
+    publish_blocks,
+    retry_wait,
+)
 from publishers.errors import (
     BlockOrderError,
     ItemTooLarge,
@@ -50,7 +57,7 @@ def publish(
     return asyncio.run(run())
 
 
-# --- it works ---------------------------------------------------------------------------------------------
+# --- it works -----------------------------------------------------------------------------------------------
 
 
 def test_a_chain_arrives_whole_and_in_order() -> None:
@@ -256,7 +263,7 @@ def test_the_next_gateway_takes_over() -> None:
 
 def test_gateways_that_go_away_together_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a wait that is short, but is one: they do not come back at once."""
-    monkeypatch.setattr(limits, "SOON_SECONDS", 0.5)
+    monkeypatch.setattr("publishers.client.client.SOON_SECONDS", 0.5)
     went_at: list[float] = []
 
     async def go(stream: FakeStream) -> None:
@@ -559,6 +566,6 @@ def test_the_retry_policy_doubles_up_to_its_limit() -> None:
     client = PublishClient(["127.0.0.1:1"], "alice", ClientOptions(wait=retry_wait()))
     for attempt, least in ((1, 1), (2, 2), (3, 4), (4, 8), (5, 16), (6, 30), (60, 30)):
         seconds = client._wait_seconds(attempt)
-        assert least <= seconds <= min(least + limits.RETRY_JITTER_SECONDS, limits.RETRY_SECONDS_MAX)
+        assert least <= seconds <= min(least + RETRY_JITTER_SECONDS, RETRY_SECONDS_MAX)
     # Publishers that lost their node together do not all come back in the same moment.
     assert len({client._wait_seconds(1) for _ in range(20)}) > 1

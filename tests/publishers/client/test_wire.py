@@ -6,7 +6,7 @@ import pytest
 
 from gateway.api import block_items_pb2, publish_pb2
 from gateway.blocks.block_numbers import U64_MAX
-from publishers.client.wire import event_of, request_of
+from publishers.client.client import event_of, request_of
 from publishers.number_range import NUMBER_MAX
 from publishers.protocol.messages import (
     Acknowledged,

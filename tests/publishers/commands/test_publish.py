@@ -20,12 +20,13 @@ from publishers.blocks.block_files import write_block_file
 from publishers.blocks.maker import BlockMaker, key_of_seed
 from publishers.blocks.signing_key import KeyPlace
 from publishers.commands import publish as module
-from publishers.commands.publish import command
+from publishers.commands.publish import PUBLISHERS_MAX, SHARDS_MAX, command, command_line, program_words
 from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
 from publishers.job_report import JobFailure, JobReport
-from publishers.limits import PUBLISHER_ID_CHARS_MAX, PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
+from publishers.spark.session import is_submitted
+from publishers.spark.sink_options import PUBLISHER_ID_CHARS_MAX
 
 PUBLISHED = PublishReport("publisher-1", blocks=2, won=1, acknowledged=2, safe_through=1)
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25)
@@ -381,3 +382,42 @@ def test_help_is_enough() -> None:
         assert isinstance(parameter, click.Option)
         assert parameter.opts[0] in text
         assert parameter.help
+
+
+# --- the command that goes on -------------------------------------------------------------------------------
+
+SUBMITTED = {"PYSPARK_GATEWAY_PORT": "1234"}
+
+
+@pytest.mark.parametrize(
+    ("words", "first_block", "line"),
+    [
+        (["--source", "my chain", "--json"], None, "sluice publish --source 'my chain' --json"),
+        (["--source", "a"], 5, "sluice publish --source a --from 5"),
+        (["--from", "2", "--source", "a"], 5, "sluice publish --source a --from 5"),
+        (["--source", "a", "--from=2"], 5, "sluice publish --source a --from 5"),
+        (["--source", "a", "--from=2"], None, "sluice publish --source a --from=2"),
+    ],
+)
+def test_from_is_replaced(words: list[str], first_block: int | None, line: str) -> None:
+    assert command_line(program_words({}), words, first_block) == line
+
+
+def test_the_words_of_spark_submit_are_those_of_its_jvm(tmp_path: Path) -> None:
+    words = ["/usr/bin/java", "-cp", "x", "org.apache.spark.deploy.SparkSubmit", "--conf", "a=b c"]
+    script = "/opt/sluice_publish.py"
+    (tmp_path / "cmdline").write_text("\0".join([*words, script, "--source", "x", ""]))
+    found = program_words(SUBMITTED, tmp_path)
+    assert found == ["spark-submit", "--conf", "a=b c", script]
+    assert command_line(found, ["--source", "x"], 3) == (
+        f"spark-submit --conf 'a=b c' {script} --source x --from 3"
+    )
+
+
+def test_what_cannot_be_known_is_left_open(tmp_path: Path) -> None:
+    unknown = ["spark-submit", "…", "sluice_publish.py"]
+    assert program_words(SUBMITTED, tmp_path) == unknown
+    (tmp_path / "cmdline").write_text("init\0")
+    assert program_words(SUBMITTED, tmp_path) == unknown
+    assert is_submitted(SUBMITTED)
+    assert not is_submitted({})

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 from publishers.coordination import coordinator as coordinator_module
-from publishers.coordination.coordinator import NO_BATCH, Coordinator, CoordinatorAddress
-from publishers.errors import OptionError
-from publishers.limits import (
+from publishers.coordination.coordinator import (
     COORDINATOR_HELLO_BYTES_MAX,
     COORDINATOR_LINE_BYTES_MAX,
+    NO_BATCH,
+    Coordinator,
+    CoordinatorAddress,
+)
+from publishers.errors import OptionError
+from publishers.limits import (
     LATENCY_SAMPLES_MAX,
     RACE_MAX,
 )

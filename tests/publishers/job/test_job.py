@@ -17,13 +17,11 @@ from gateway.blocks.block import Block
 from publishers.blocks.block_files import write_block_file
 from publishers.blocks.block_places import read_chain
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.client.status import GatewayStatus
 from publishers.demo.node_process import NodeProcess
 from publishers.errors import BlockListError
 from publishers.job import job as job_module
 from publishers.job.checkpoint import FollowCheckpoint
-from publishers.job.job import JobProgress, JobReport, publish
-from publishers.limits import QUERY_STARTS_MAX
+from publishers.job.job import QUERY_STARTS_MAX, GatewayStatus, JobProgress, JobReport, publish
 from publishers.number_range import NumberRange
 from publishers.report import PublishReport
 from publishers.report_totals import add_reports

@@ -45,21 +45,6 @@ def test_standing_before_the_first_and_after_the_last_block() -> None:
     assert [cache.standing_of(number) for number in (5, 6)] == [HeldState.GONE, HeldState.COMING]
 
 
-def test_the_size_limit_is_reached_exactly() -> None:
-    cache = cache_of(5, 6)
-    assert not cache.is_full
-    cache.add(held(7, size_bytes=5))
-    assert cache.is_full
-
-
-def test_order_is_checked_and_nothing_changes() -> None:
-    cache = cache_of(5)
-    with pytest.raises(BlockOrderError) as caught:
-        cache.add(held(7))
-    assert str(caught.value) == "block 6 is missing: block 7 came after block 5"
-    assert (len(cache), cache.size_bytes, cache.next_number) == (1, 10, 6)
-
-
 def test_a_block_may_be_passed_over() -> None:
     cache = cache_of()
     cache.pass_over(5)

@@ -34,10 +34,10 @@ from publishers.protocol.messages import (
 )
 from tests.publishers.scenario import Publisher, block_ready, word
 
-# --- every state and every event ------------------------------------------------------------------------
+# --- every state and every event ----------------------------------------------------------------------------
 
 
-def resting() -> Publisher:
+def idle() -> Publisher:
     return Publisher()
 
 
@@ -91,7 +91,7 @@ def stopped() -> Publisher:
 
 
 BUILDERS: dict[MachineState, Callable[[], Publisher]] = {
-    MachineState.RESTING: resting,
+    MachineState.IDLE: idle,
     MachineState.CONNECTING: connecting,
     MachineState.STREAMING: streaming,
     MachineState.STOPPING: stopping,
@@ -124,14 +124,14 @@ ENDS = [f"end {code.name}" for code in EndCode]
 REFUSED = "refused"
 Expected = tuple[str, list[str]] | str
 EXPECTED: dict[MachineState, dict[str, Expected]] = {
-    MachineState.RESTING: {
-        "block": ("connecting", ["Connect"]),
+    MachineState.IDLE: {
+        "block": ("connecting", ["ConnectGateway"]),
         "source ended": ("done", ["Finish"]),
         "source failed": ("failed", ["Finish"]),
         "connected": REFUSED,
         "disconnected": REFUSED,
         "writable": REFUSED,
-        "clock": ("resting", []),
+        "clock": ("idle", []),
         "stop": ("stopped", ["Finish"]),
         "first": REFUSED,
         **dict.fromkeys(ANSWERS, REFUSED),
@@ -141,7 +141,7 @@ EXPECTED: dict[MachineState, dict[str, Expected]] = {
         "source ended": ("connecting", []),
         "source failed": ("failed", ["Finish"]),
         "connected": ("streaming", []),
-        "disconnected": ("connecting", ["Connect"]),
+        "disconnected": ("connecting", ["ConnectGateway"]),
         "writable": REFUSED,
         "clock": ("connecting", []),
         "stop": ("stopped", ["Finish"]),
@@ -153,7 +153,7 @@ EXPECTED: dict[MachineState, dict[str, Expected]] = {
         "source ended": ("streaming", []),
         "source failed": ("leaving", []),
         "connected": REFUSED,
-        "disconnected": ("connecting", ["Connect"]),
+        "disconnected": ("connecting", ["ConnectGateway"]),
         "writable": ("streaming", ["6"]),
         "clock": ("streaming", []),
         "stop": ("stopping", []),
@@ -185,7 +185,7 @@ EXPECTED: dict[MachineState, dict[str, Expected]] = {
         "source ended": ("leaving", []),
         "source failed": ("leaving", []),
         "connected": REFUSED,
-        "disconnected": ("connecting", ["Connect"]),
+        "disconnected": ("connecting", ["ConnectGateway"]),
         "writable": ("leaving", ["TOO_FAR_BEHIND(5, 7)"]),
         "clock": ("leaving", []),
         "stop": ("leaving", []),
@@ -235,7 +235,7 @@ def test_every_state_and_event(state: MachineState, name: str) -> None:
         assert (publisher.state, words) == expected
 
 
-# --- the base protocol -----------------------------------------------------------------------------------
+# --- the base protocol --------------------------------------------------------------------------------------
 
 
 def test_nothing_is_opened_before_the_first_block() -> None:
@@ -308,19 +308,7 @@ def test_a_broken_source_is_told_to_the_gateway() -> None:
     assert publisher.report.failure == "2.blk: truncated"
 
 
-# --- the race ---------------------------------------------------------------------------------------------
-
-
-def test_a_skipped_block_is_not_sent_further_but_kept() -> None:
-    publisher = Publisher().streaming([9, 10], set_count=3)
-    assert word(publisher.write() or Finish(StreamOutcome.DONE)) == "9"
-    publisher.skip(9)
-    assert publisher.write_all() == ["10", "10", "10", "10."]
-    assert publisher.machine._window.size_bytes == 60
-    publisher.ack(9)
-    assert publisher.machine._window.size_bytes == 30
-    publisher.ack(10)
-    assert (publisher.report.won, publisher.report.skipped, publisher.report.acknowledged) == (1, 1, 2)
+# --- the race -----------------------------------------------------------------------------------------------
 
 
 def test_a_laggard_does_not_send_what_is_acknowledged() -> None:
@@ -346,14 +334,6 @@ def test_resend_goes_back_and_offers_everything_from_there() -> None:
     assert publisher.report.resent == 1
     publisher.ack(11)
     assert publisher.report.won == 3
-
-
-def test_resend_of_a_block_that_is_still_to_come_changes_nothing() -> None:
-    publisher = Publisher().streaming([9, 10])
-    assert publisher.resend(9) == []
-    assert publisher.resend(12) == []
-    assert publisher.write_all() == ["9", "9.", "10", "10."]
-    assert publisher.report.resent == 0
 
 
 def test_resend_of_a_block_that_is_gone_ends_the_stream_with_the_range_held() -> None:
@@ -404,7 +384,7 @@ def test_the_example_of_alice_bob_and_carol_as_carol_sees_it() -> None:
     assert (report.won, report.skipped, report.acknowledged, report.resent) == (1, 3, 3, 1)
 
 
-# --- behind and duplicate ----------------------------------------------------------------------------------
+# --- behind and duplicate -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("last", "held_first"), [(None, 0), (4, 5), (5, 5)])
@@ -417,17 +397,6 @@ def test_behind_goes_on_after_the_last_block_of_the_gateway(last: int | None, he
     assert publisher.write_all() == again
     assert set(again) <= set(sent)
     assert publisher.report.duplicate == wanted - held_first
-
-
-def test_further_behind_answers_to_headers_from_before_do_not_start_over() -> None:
-    publisher = Publisher().streaming([5, 6, 7, 8], set_count=2)
-    publisher.write_all()
-    publisher.behind(4)  # answers the header of 6, the first above 5
-    publisher.write()
-    publisher.behind(4)  # answers 7
-    publisher.behind(4)  # answers 8
-    assert publisher.write_all() == ["5", "5.", "6", "6", "6.", "7", "7", "7.", "8", "8", "8."]
-    assert publisher.report.behind == 3
 
 
 def test_behind_below_what_is_held_says_what_is_held_and_tries_the_next_gateway() -> None:
@@ -453,7 +422,7 @@ def test_publishing_again_what_is_stored_takes_one_stream() -> None:
         CloseStream("DUPLICATE_BLOCK: the gateway has the block already")
     ]
     assert publisher.lose() == []
-    assert publisher.state == "resting"
+    assert publisher.state == "idle"
     publisher.take(range(10, 1000))
     assert publisher.source_ends() == [Finish(StreamOutcome.DONE)]
     report = publisher.report

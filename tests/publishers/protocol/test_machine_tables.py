@@ -40,7 +40,7 @@ def test_nothing_happens_in_a_final_state() -> None:
 
 def test_answers_are_refused_without_a_stream() -> None:
     answers = (EventKind.ACKNOWLEDGED, EventKind.SKIPPED, EventKind.RESEND_ASKED, EventKind.NODE_BEHIND)
-    for state in (MachineState.RESTING, MachineState.CONNECTING):
+    for state in (MachineState.IDLE, MachineState.CONNECTING):
         assert {TABLE[state][kind] for kind in answers} == {MachineStep.REFUSE}
 
 

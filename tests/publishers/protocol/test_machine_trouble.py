@@ -23,9 +23,10 @@ from publishers.protocol.messages import (
     Skipped,
     StreamOutcome,
 )
+from publishers.protocol.send_window import BEHIND_ANSWERS_MAX, RESEND_ANSWERS_MAX
 from tests.publishers.scenario import Publisher
 
-# --- the ends of a stream ----------------------------------------------------------------------------------
+# --- the ends of a stream -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_invalid_request_gives_up_after_a_streak() -> None:
 
 def test_a_gateway_that_does_not_take_the_block_that_it_asks_for_is_left_for_a_while() -> None:
     publisher = Publisher(gateway_count=2).streaming([5, 6])
-    for _ in range(limits.BEHIND_ANSWERS_MAX):
+    for _ in range(BEHIND_ANSWERS_MAX):
         publisher.write()
         publisher.behind(4)
     publisher.write()
@@ -147,14 +148,14 @@ def test_a_gateway_that_does_not_take_the_block_that_it_asks_for_is_left_for_a_w
 
 def test_a_gateway_that_asks_for_ever_for_what_it_is_sent_is_left_for_a_while() -> None:
     publisher = Publisher(options=MachineLimits(deadline_ns=60 * SECOND_NS)).streaming([5, 6])
-    for _ in range(limits.RESEND_ANSWERS_MAX):
+    for _ in range(RESEND_ANSWERS_MAX):
         publisher.write()
         assert publisher.write() == SendEndOfBlock(5)
         publisher.resend(5)
     publisher.write()
     publisher.resend(5)
     assert publisher.write_all() == ["TOO_FAR_BEHIND(5, 6)", "HalfClose"]
-    assert publisher.report.resent == limits.RESEND_ANSWERS_MAX
+    assert publisher.report.resent == RESEND_ANSWERS_MAX
     assert publisher.lose() == [ConnectGateway(0, attempt=1)]
     publisher.wait(60)
     assert publisher.actions == [
@@ -169,7 +170,7 @@ def test_a_gateway_that_asks_for_ever_for_what_it_is_sent_is_left_for_a_while() 
 def test_a_block_that_becomes_safe_ends_the_count_of_resends() -> None:
     publisher = Publisher().streaming([5, 6])
     for number in (5, 6):
-        for _ in range(limits.RESEND_ANSWERS_MAX):
+        for _ in range(RESEND_ANSWERS_MAX):
             publisher.write()
             publisher.resend(number)
         publisher.write()
@@ -178,8 +179,8 @@ def test_a_block_that_becomes_safe_ends_the_count_of_resends() -> None:
 
 
 def test_a_block_that_becomes_safe_ends_the_count_of_behind_answers() -> None:
-    publisher = Publisher().streaming(range(5, 5 + limits.BEHIND_ANSWERS_MAX + 2))
-    for number in range(5, 5 + limits.BEHIND_ANSWERS_MAX + 1):
+    publisher = Publisher().streaming(range(5, 5 + BEHIND_ANSWERS_MAX + 2))
+    for number in range(5, 5 + BEHIND_ANSWERS_MAX + 1):
         publisher.write()
         publisher.behind(number - 1)
         publisher.ack(number)
@@ -234,16 +235,7 @@ def test_the_highest_number_that_a_block_can_have_is_believed() -> None:
     assert publisher.report.safe_through == NUMBER_MAX
 
 
-# --- bounds ------------------------------------------------------------------------------------------------
-
-
-def test_the_window_stops_offers_until_an_acknowledgement() -> None:
-    publisher = Publisher(options=MachineLimits(window_blocks_max=2)).streaming([5, 6, 7, 8])
-    assert publisher.write_all() == ["5", "5.", "6", "6."]
-    publisher.skip(6)
-    assert publisher.write_all() == []
-    publisher.ack(5)
-    assert publisher.write_all() == ["7", "7."]
+# --- bounds -------------------------------------------------------------------------------------------------
 
 
 def test_the_cache_takes_no_block_beyond_its_bytes() -> None:
@@ -257,13 +249,6 @@ def test_the_cache_takes_no_block_beyond_its_bytes() -> None:
     assert not publisher.machine.wants_block
     publisher.ack(0)
     assert publisher.machine.wants_block
-
-
-def test_the_source_is_not_read_far_ahead() -> None:
-    publisher = Publisher().take(range(limits.READ_AHEAD_BLOCKS - 1))
-    assert publisher.machine.wants_block
-    publisher.take([limits.READ_AHEAD_BLOCKS - 1])
-    assert not publisher.machine.wants_block
 
 
 def test_the_deadline_fails_a_publisher_that_cannot_connect() -> None:
@@ -431,7 +416,7 @@ def test_after_a_reset_with_nothing_to_offer_the_next_block_goes_to_the_next_gat
     publisher.ack(5)
     assert publisher.write_all() == ["RESET(5, 5)", "HalfClose"]
     assert publisher.lose() == []
-    assert publisher.state == "resting"
+    assert publisher.state == "idle"
     publisher.take([6])
     assert publisher.actions == [ConnectGateway(1, attempt=0)]
 
@@ -447,7 +432,7 @@ def test_a_gateway_that_ends_the_stream_when_nothing_is_left_is_not_asked_first(
     assert publisher.actions == [ConnectGateway(1, attempt=0)]
 
 
-# --- stopping ----------------------------------------------------------------------------------------------
+# --- stopping -----------------------------------------------------------------------------------------------
 
 
 def test_stopping_finishes_the_block_in_flight_then_resets() -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from publishers import limits
-from publishers.errors import BlockOrderError
-from publishers.protocol.send_window import SendWindow
+from publishers.protocol.send_window import BEHIND_ANSWERS_MAX, READ_AHEAD_BLOCKS, Offers, SendWindow
 from publishers.protocol.tally import Tally
 from publishers.report import PublishReport
 from tests.publishers.scenario import block_ready, word
@@ -48,7 +46,7 @@ class Window:
 
 def test_a_window_begins_empty_and_wants_blocks() -> None:
     edges = Window().edges
-    assert (edges.is_empty, edges.first, edges.safe_through, edges.size_bytes) == (True, None, None, 0)
+    assert (edges.is_empty, edges.first, edges.safe_through) == (True, None, None)
     assert edges.wants_block
     assert edges.range_held() == (0, 0)
     assert edges.next_message(0) is None
@@ -59,15 +57,6 @@ def test_the_range_held_is_the_last_block_twice_when_all_are_stored() -> None:
     assert window.edges.range_held() == (5, 7)
     window.ack(7)
     assert window.edges.range_held() == (7, 7)
-
-
-def test_a_block_out_of_order_changes_nothing() -> None:
-    window = Window().take(5)
-    before = window.report
-    with pytest.raises(BlockOrderError) as caught:
-        window.take(7)
-    assert str(caught.value) == "block 6 is missing: block 7 came after block 5"
-    assert (window.report, window.edges.range_held()) == (before, (5, 5))
 
 
 def test_a_block_that_is_stored_already_is_counted_and_not_held() -> None:
@@ -84,9 +73,9 @@ def test_room_ends_with_the_bytes_of_the_cache_and_with_the_read_ahead() -> None
     window = Window(cache_bytes_max=20).take(5)
     assert window.edges.wants_block
     assert not window.take(6).edges.wants_block
-    ahead = Window().take(*range(limits.READ_AHEAD_BLOCKS - 1))
+    ahead = Window().take(*range(READ_AHEAD_BLOCKS - 1))
     assert ahead.edges.wants_block
-    assert not ahead.take(limits.READ_AHEAD_BLOCKS - 1).edges.wants_block
+    assert not ahead.take(READ_AHEAD_BLOCKS - 1).edges.wants_block
     ahead.send(2)  # the read-ahead is counted from where the stream is
     assert ahead.edges.wants_block
 
@@ -164,7 +153,7 @@ def test_what_is_stored_is_let_go_and_the_rest_of_it_not_sent() -> None:
     window.send(4)
     window.now_ns = 7
     assert window.ack(6)
-    assert (window.edges.first, window.edges.safe_through, window.edges.size_bytes) == (7, 6, 20)
+    assert (window.edges.first, window.edges.safe_through) == (7, 6)
     assert not window.edges.holds(6)
     assert window.send() == ["7", "7", "7."]
     assert (window.report.won, window.report.acknowledged, window.report.latency_ns) == (1, 2, (7,))
@@ -263,7 +252,7 @@ def test_behind_about_a_header_from_before_a_resend_moves_nothing() -> None:
 
 def test_behind_is_obeyed_a_bounded_number_of_times_until_a_block_is_stored() -> None:
     window = Window().take(5, 6, 7)
-    for _ in range(limits.BEHIND_ANSWERS_MAX):
+    for _ in range(BEHIND_ANSWERS_MAX):
         window.send(1)
         assert window.behind(5)
     window.send(1)
@@ -272,3 +261,32 @@ def test_behind_is_obeyed_a_bounded_number_of_times_until_a_block_is_stored() ->
     window.ack(5)
     assert window.behind(6)
     assert window.send() == ["6", "6.", "7", "7."]
+
+
+# --- late answers -------------------------------------------------------------------------------------------
+
+
+def offers_of(*numbers: int, count_max: int = 10) -> Offers:
+    offers = Offers(count_max)
+    for number in numbers:
+        offers.sent(number)
+    return offers
+
+
+def test_an_answer_forgets_its_header_and_those_before() -> None:
+    offers = offers_of(5, 6, 7)
+    assert offers.answered(lambda number: number == 6) is True
+    assert len(offers) == 1
+    assert offers.answered(lambda number: number == 6) is None
+
+
+def test_acknowledged_headers_are_forgotten() -> None:
+    offers = offers_of(5, 6, 7)
+    offers.drop_through(6)
+    assert len(offers) == 1
+
+
+def test_beyond_the_limit_the_oldest_is_forgotten() -> None:
+    offers = offers_of(5, 6, 7, count_max=2)
+    assert offers.answered(lambda number: number == 5) is None
+    assert len(offers) == 2

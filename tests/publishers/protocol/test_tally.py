@@ -59,7 +59,7 @@ def test_a_skip_of_a_stored_block_takes_back_its_win_and_makes_those_before_sure
     tally.skip_stored(number)
     report = tally.report(None, 0)
     assert (report.won, report.latency_ns, report.skipped) == (len(left), left, skipped)
-    tally.take_back_wins(0)
+    tally.retract_wins(0)
     assert tally.report(None, 0).won == sure
 
 
@@ -68,7 +68,7 @@ def test_a_skip_of_a_stored_block_takes_back_its_win_and_makes_those_before_sure
 )
 def test_wins_are_taken_back_from_a_block_on(from_number: int, left: tuple[int, ...]) -> None:
     tally = wins(5, 6, 7, 8)
-    tally.take_back_wins(from_number)
+    tally.retract_wins(from_number)
     report = tally.report(None, 0)
     assert (report.won, report.latency_ns) == (len(left), left)
 
@@ -77,14 +77,14 @@ def test_wins_before_a_skip_stand() -> None:
     tally = wins(5, 6)
     tally.skip(HeldBlock(7, ((b"x",),), 1))
     tally.win(8, 8)
-    tally.take_back_wins(0)
+    tally.retract_wins(0)
     assert tally.report(None, 0).won == 2
 
 
 def test_wins_of_earlier_streams_stay() -> None:
     tally = wins(5, 6)
     tally.begin_stream()
-    tally.take_back_wins(0)
+    tally.retract_wins(0)
     assert tally.report(None, 0).won == 2
 
 

@@ -30,8 +30,13 @@ from publishers.blocks.linking import summary_of
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
 from publishers.spark import block_files as block_files_module
-from publishers.spark.block_files import BlockFilesDataSource, BlockFilesReader, BlockFilesStreamReader
-from publishers.spark.block_rows import root_row
+from publishers.spark.batches import root_row
+from publishers.spark.block_files import (
+    FILE_WRITE_SECONDS_MAX,
+    BlockFilesDataSource,
+    BlockFilesReader,
+    BlockFilesStreamReader,
+)
 from publishers.spark.failures import reason_in
 from publishers.spark.schema import BLOCK_COLUMNS, ROOT_COLUMNS, arrow_schema, spark_schema
 from tests.publishers import field_files
@@ -477,7 +482,7 @@ def test_a_stream_does_not_wait_for_ever_for_a_file_that_is_being_written(
         path.write_bytes(whole[:-1])  # never the last byte
 
     write_on(0)
-    monkeypatch.setattr(block_files_module, "FILE_LOOK_SECONDS", limits.FILE_WRITE_SECONDS_MAX / 3)
+    monkeypatch.setattr(block_files_module, "FILE_LOOK_SECONDS", FILE_WRITE_SECONDS_MAX / 3)
     # Its clock, not that of the process: threads of the Spark session that other tests began sleep as well.
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=write_on)
     monkeypatch.setattr(block_files_module, "time", clock)
@@ -485,4 +490,4 @@ def test_a_stream_does_not_wait_for_ever_for_a_file_that_is_being_written(
     (partition,) = stream.partitions({"next": 0}, {"next": 10})
     with pytest.raises(BlockFileError, match="not a block"):
         read(stream, [partition])
-    assert now[0] - 1000 == pytest.approx(limits.FILE_WRITE_SECONDS_MAX)
+    assert now[0] - 1000 == pytest.approx(FILE_WRITE_SECONDS_MAX)

@@ -20,15 +20,17 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from gateway.blocks.block import Block
-from publishers import limits
 from publishers.coordination.coordinator import Coordinator
-from publishers.coordination.part_order import await_turn
+from publishers.coordination.part_order import await_part_order
 from publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
 from publishers.report import PublishReport
 from publishers.report_totals import QueryTotals
 from publishers.sources.block_gateways import BlockGateways
 from publishers.spark import block_sink
 from publishers.spark.block_sink import (
+    BATCH_REPORTS_KEPT,
+    LAST_WORD_SECONDS,
+    PACE_LEAD_SECONDS,
     BlockStreamStreamWriter,
     BlockStreamWriter,
     PartitionPublished,
@@ -216,7 +218,7 @@ def test_commit_writes_the_reports_for_the_driver(tmp_path: Path) -> None:
 def test_a_query_adds_up_its_batches_and_keeps_the_reports_of_the_last(tmp_path: Path) -> None:
     sink = stream_writer(gateways="127.0.0.1:1", publisher_id="alice", report_path=str(tmp_path))
     assert read_totals(tmp_path, "alice") == QueryTotals("alice")
-    kept = limits.BATCH_REPORTS_KEPT
+    kept = BATCH_REPORTS_KEPT
     for batch in (*range(kept + 2), kept + 1):  # the last one twice, as after a crash
         report = PublishReport("alice", safe_through=batch, blocks=1, acknowledged=1, failovers=batch % 2)
         sink.commit([PartitionPublished((report.to_json(),))], batch)
@@ -279,7 +281,7 @@ def test_abort_waits_no_longer_than_a_second_for_a_gateway_that_says_nothing(
     monkeypatch.setattr(BlockGateways, "__init__", noted)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         writer(gateways=f"127.0.0.1:{mute.getsockname()[1]}").abort([])
-    assert waits == [limits.LAST_WORD_SECONDS]
+    assert waits == [LAST_WORD_SECONDS]
     assert "the job failed; as far as is known no block is stored" in caplog.messages
 
 
@@ -298,7 +300,7 @@ def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> No
         paced = _paced(source(), per_second=0.001, is_beginning=is_beginning)
         return [block.number async for block in paced]
 
-    for is_beginning, lead_seconds in ((True, limits.PACE_LEAD_SECONDS), (False, 0.0)):
+    for is_beginning, lead_seconds in ((True, PACE_LEAD_SECONDS), (False, 0.0)):
         asked.clear()
         assert asyncio.run(run(is_beginning)) == [0, 1, 2, 3, 4]
         # A turn lasts 1,000 s, of which up to a half is chance; no time passes here.
@@ -313,7 +315,7 @@ def test_the_pace_of_a_later_partition_begins_with_its_turn(
     order: list[str] = []
 
     async def waiting(*arguments: Any) -> tuple[str, ...]:
-        gateways = await await_turn(*arguments)
+        gateways = await await_part_order(*arguments)
         order.append("turn")
         return gateways
 
@@ -322,7 +324,7 @@ def test_the_pace_of_a_later_partition_begins_with_its_turn(
         async for block in _paced(blocks, *arguments, **named):
             yield block
 
-    monkeypatch.setattr(block_sink, "await_turn", waiting)
+    monkeypatch.setattr(block_sink, "await_part_order", waiting)
     monkeypatch.setattr(block_sink, "_paced", pacing)
     in_task(monkeypatch, 1)
     store(tmp_path, BLOCKS[:5])

@@ -1,4 +1,4 @@
-"""Java, slots, and what is said when Spark cannot start."""
+"""Java, slots, the active session of a thread, and what is said when Spark cannot start."""
 
 from __future__ import annotations
 
@@ -8,19 +8,27 @@ import shlex
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from publishers.errors import SparkUnavailable
-from publishers.limits import JAVA_VERSION_MIN, JVM_STARTS_MAX
+from publishers.spark import register
 from publishers.spark import session as session_module
 from publishers.spark.session import (
+    JAVA_VERSION_MIN,
+    JVM_STARTS_MAX,
+    active_session,
     build_session,
     failures_allowed,
     java_version,
     require_java,
+    turn_seconds,
+    turn_seconds_for,
     with_slots,
 )
 
@@ -334,3 +342,101 @@ def test_what_spark_wrote_when_it_did_not_start_is_shown_without_its_stack(tmp_p
         'Exception in thread "main" org.apache.spark.SparkException: Master must start with spark'
     )
     assert error.remedy == f"its log is {log}"
+
+
+# --- the active session of a thread -------------------------------------------------------------------------
+
+
+def is_active(spark: SparkSession) -> bool:
+    assert spark._jvm is not None
+    found = spark._get_j_spark_session_class(spark._jvm).getActiveSession()
+    return bool(found.isDefined() and found.get().equals(spark._jsparkSession))
+
+
+@pytest.mark.spark
+def test_afterwards_it_is_the_one_that_was(spark: SparkSession) -> None:
+    second = spark.newSession()
+    with active_session(spark):
+        with suppress(KeyError), active_session(second):
+            assert is_active(second)
+            raise KeyError
+        assert is_active(spark)
+
+
+@pytest.mark.spark
+def test_a_thread_has_none_before_and_after(spark: SparkSession) -> None:
+    def look() -> list[bool]:
+        seen = [is_active(spark)]
+        with active_session(spark):
+            seen.append(is_active(spark))
+        return [*seen, is_active(spark)]
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(look).result() == [False, True, False]
+
+
+@pytest.mark.spark
+def test_a_second_session_gets_the_sources_again_and_again(spark: SparkSession) -> None:
+    second = spark.newSession()
+    with active_session(spark):
+        register(second)
+        register(second)
+        register(spark)
+    with active_session(second):
+        assert second.read.format("blockfiles").load("/nowhere").columns == ["block_number", "items"]
+
+
+def test_a_session_over_connect_has_none() -> None:
+    class Connected:
+        pass
+
+    with active_session(Connected()):  # type: ignore[arg-type]
+        pass
+
+
+# --- how long parts wait for their turn ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("parts", "slots", "failures", "seconds"),
+    [(4, 4, 4, 600.0), (5, 4, 4, 60.0), (5, 4, 1, 600.0), (1, 1, 1, 600.0), (9, 0, 2, 60.0)],
+)
+def test_parts_give_way_where_slots_are_few_and_tasks_are_tried_again(
+    parts: int, slots: int, failures: int, seconds: float
+) -> None:
+    assert turn_seconds(parts, slots, failures) == seconds
+
+
+class Session:
+    """As much of a session as is asked."""
+
+    def __init__(self, master: str, slots: int, **settings: str) -> None:
+        given = {f"spark.{name.replace('_', '.')}": value for name, value in settings.items()}
+        conf = SimpleNamespace(get=given.get)
+        self.sparkContext = SimpleNamespace(master=master, defaultParallelism=slots, getConf=lambda: conf)
+
+
+class ConnectSession:
+    """One that has no context."""
+
+    @property
+    def sparkContext(self) -> object:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("session", "seconds"),
+    [
+        (Session("local[2]", 2), 600.0),  # a task that fails once fails the job
+        (Session("local[2,3]", 2), 60.0),
+        (Session("local[4,3]", 4), 600.0),
+        (Session("spark://host:7077", 2), 60.0),
+        (Session("spark://host:7077", 2, task_maxFailures="1"), 600.0),
+        (Session("spark://host:7077", 4), 600.0),
+        (Session("spark://host:7077", 4, task_cpus="2"), 60.0),
+        (Session("yarn", 2, dynamicAllocation_enabled="true"), 600.0),
+        (ConnectSession(), 600.0),
+    ],
+)
+def test_a_session_is_asked_for_its_slots(session: Any, seconds: float) -> None:
+    assert turn_seconds_for(session, 4) == seconds

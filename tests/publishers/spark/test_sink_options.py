@@ -8,7 +8,7 @@ from publishers import limits
 from publishers.client.racing import Racer
 from publishers.errors import OptionError
 from publishers.protocol.machine import SECOND_NS
-from publishers.spark.sink_options import SinkOptions
+from publishers.spark.sink_options import CACHE_BYTES_MAX, PUBLISHER_ID_CHARS_MAX, SinkOptions
 
 
 def test_the_defaults() -> None:
@@ -92,7 +92,7 @@ def test_racers_begin_with_different_gateways_of_one_priority() -> None:
             "option 'reset_interval_seconds': got '-1', expected seconds above 0",
         ),
         (
-            {"gateways": "a:1", "cache_bytes": str(limits.CACHE_BYTES_MAX + 1)},
+            {"gateways": "a:1", "cache_bytes": str(CACHE_BYTES_MAX + 1)},
             "option 'cache_bytes': got 1099511627777, expected 1 to 1099511627776",
         ),
         ({"gateways": "a:1", "race": str(limits.RACE_MAX + 1)}, "option 'race': got 17, expected 1 to 16"),
@@ -101,7 +101,7 @@ def test_racers_begin_with_different_gateways_of_one_priority() -> None:
             r"option 'publisher_id': got 'a\nb', expected printable ASCII characters",
         ),
         (
-            {"gateways": "a:1", "publisher_id": "x" * (limits.PUBLISHER_ID_CHARS_MAX + 1)},
+            {"gateways": "a:1", "publisher_id": "x" * (PUBLISHER_ID_CHARS_MAX + 1)},
             "option 'publisher_id': got 129 characters, expected 128 characters at most",
         ),
         ({"gateways": "a:1", "check": "no"}, "option 'check': got 'no', expected one of true, false"),
@@ -118,7 +118,7 @@ def test_the_highest_numbers_are_taken() -> None:
         {
             "gateways": "a:1",
             "race": str(limits.RACE_MAX),
-            "cache_bytes": str(limits.CACHE_BYTES_MAX),
+            "cache_bytes": str(CACHE_BYTES_MAX),
             "window_blocks": str(limits.OFFERS_MAX),
             "set_bytes": str(limits.ITEM_BYTES_MAX),
         }

@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from publishers.job.interrupts import Interrupts
+from publishers.commands.publish import Interrupts
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest.importorskip("pyspark")
+
 from gateway.blocks.block import Block
-from publishers.coordination.prepared import PreparedBlocks
+from publishers.spark.block_sink import PreparedBlocks
 
 
 def blocks(count: int, size: int = 100) -> Iterator[Block]:
