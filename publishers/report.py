@@ -1,17 +1,60 @@
-"""What a publisher did: the counts that are shown at the end, and how they travel as JSON.
+"""Reports of publishers: the counts shown at the end, how they travel as JSON, and their sums.
 
-Pure. `PublishReport` is one publisher; it crosses process borders as JSON (Spark's sink writes it to a file).
+Pure.
+
+    PublishReport   one publisher; Spark's sink writes it to a file, and the driver reads it
+    add_reports, by_publisher   the sum over partitions and attempts
+    QueryTotals     the sums of a streaming query, batch after batch
+    JobProgress, JobReport      `sluice publish`: while it runs, and at its end; --json is JobReport.to_fields
+
+Each racer of a sink is a publisher: racer 2 of `team` is `team.2` in partition 0, `team-3.2` in partition 3,
+and `team-3-attempt-1.2` when Spark tries that task again. All of these add up to `team.2`.
+
+Spark may run the last batch of a query again after a crash; its last run alone counts. A query that begins
+anew, with an empty checkpoint, is another query: its batch 0 is added, even to a batch 0.
+Source: docs/spark.md.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["PublishReport", "RefusedBlock", "percentile_ns", "safe_through_of"]
+from publishers.limits import LATENCY_SAMPLES_MAX
+
+__all__ = [
+    "JobFailure",
+    "JobProgress",
+    "JobReport",
+    "PublishReport",
+    "QueryTotals",
+    "RefusedBlock",
+    "add_reports",
+    "by_publisher",
+    "percentile_ns",
+    "safe_through_of",
+]
+
+_SUMS: Final = (
+    "blocks",
+    "offered",
+    "won",
+    "skipped",
+    "acknowledged",
+    "duplicate",
+    "resent",
+    "behind",
+    "too_far_behind",
+    "reconnects",
+    "failovers",
+    "bytes_sent",
+    "elapsed_ns",
+)
+_PERCENTS: Final = (50, 99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +172,220 @@ def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> in
     ordered = sorted(samples_ns)
     rank = max(1, -(-len(ordered) * percent // 100))
     return ordered[int(rank) - 1]
+
+
+# --- sums ---------------------------------------------------------------------------------------------------
+
+
+def add_reports(
+    publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
+) -> PublishReport:
+    """Add up reports.
+
+    Args:
+        publisher_id: the name of the sum.
+        reports: in the order in which they were made.
+        with_latency: keep the newest latencies, LATENCY_SAMPLES_MAX at most; else none, so that it stays
+            small.
+
+    Returns:
+        Counts and times are sums, the first and last block, `safe_through` and `stored_from` those of all,
+        `failure` is the last one there is, `trouble` that of the last report. Of a chain whose beginning no
+        gateway stores, nothing counts as stored up to a block, though later parts of it may be.
+    """
+    given = list(reports)
+    firsts = [report.first_block for report in given if report.first_block is not None]
+    lasts = [report.last_block for report in given if report.last_block is not None]
+    stored_from = max((one.stored_from for one in given if one.stored_from is not None), default=None)
+    failures = [report.failure for report in given if report.failure is not None]
+    refused: dict[tuple[int, str], int] = {}
+    for block in (block for report in given for block in report.refused):
+        key = (block.number, block.code)
+        refused[key] = refused.get(key, 0) + block.refused_count
+    latency_ns = [sample for report in given for sample in report.latency_ns] if with_latency else []
+    return PublishReport(
+        publisher_id,
+        latency_ns=tuple(latency_ns[-LATENCY_SAMPLES_MAX:]),
+        first_block=min(firsts, default=None),
+        last_block=max(lasts, default=None),
+        safe_through=safe_through_of(given) if stored_from is None else None,
+        stored_from=stored_from,
+        refused=tuple(RefusedBlock(*key, count) for key, count in sorted(refused.items())),
+        failure=failures[-1] if failures else None,
+        trouble=given[-1].trouble if given else None,
+        **{name: sum(getattr(report, name) for report in given) for name in _SUMS},
+    )
+
+
+def by_publisher(
+    publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
+) -> list[PublishReport]:
+    """Add up the reports of each publisher over partitions and attempts.
+
+    Args:
+        publisher_id: the option of the sink.
+        reports: of its tasks.
+        with_latency: as in `add_reports`.
+
+    Returns:
+        One for each racer, by name; one alone without a race.
+    """
+    name = re.compile(rf"{re.escape(publisher_id)}(-\d+)?(-attempt-\d+)?(?P<racer>\.\d+)?")
+    groups: dict[str, list[PublishReport]] = {}
+    for report in reports:
+        match = name.fullmatch(report.publisher_id)
+        racer = report.publisher_id if match is None else publisher_id + (match["racer"] or "")
+        groups.setdefault(racer, []).append(report)
+    by_length = sorted(groups, key=lambda racer: (len(racer), racer))
+    return [add_reports(racer, groups[racer], with_latency=with_latency) for racer in by_length]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTotals:
+    """A streaming query up to its last batch."""
+
+    publisher_id: str
+    """The option of the sink."""
+    batch_id: int = -1
+    """Spark's number of the last batch; -1 before the first."""
+    before: tuple[PublishReport, ...] = ()
+    """Each publisher, without the last batch."""
+    publishers: tuple[PublishReport, ...] = ()
+    """Each publisher, with the last batch."""
+    query_id: str | None = None
+    """Spark's name of the last batch's query, the same from start to start; None: not known."""
+
+    @property
+    def total(self) -> PublishReport:
+        """All publishers together: racers publish the same blocks, and each counts them."""
+        return add_reports(self.publisher_id, self.publishers)
+
+    def through(
+        self, batch_id: int, reports: Sequence[PublishReport], query_id: str | None = None
+    ) -> QueryTotals:
+        """Add a batch; the last one again takes the place of what it was.
+
+        Args:
+            batch_id: Spark's number of it; a query that is begun anew begins with 0 again.
+            reports: of its tasks.
+            query_id: Spark's name of the query; None: not known, and taken for the same.
+        """
+        is_other = None not in (query_id, self.query_id) and query_id != self.query_id
+        is_again = batch_id == self.batch_id and not is_other
+        before = self.before if is_again else self.publishers
+        added = by_publisher(self.publisher_id, (*before, *reports))
+        return QueryTotals(self.publisher_id, batch_id, before, tuple(added), query_id or self.query_id)
+
+    def to_json(self) -> str:
+        """Encode as one JSON object."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> QueryTotals:
+        """Decode what `to_json` made.
+
+        Raises:
+            ValueError: not JSON, or not this object's.
+            TypeError: a field is unknown.
+        """
+        fields = json.loads(text)
+        for name in ("before", "publishers"):
+            fields[name] = tuple(PublishReport.from_json(json.dumps(report)) for report in fields[name])
+        return cls(**fields)
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailure:
+    """A publisher that gave up."""
+
+    publisher_id: str
+    reason: str
+    """One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """What is known while the jobs run."""
+
+    head: int | None
+    """Last block stored by the first gateway that answers; None: it has none, or none answers."""
+    is_reachable: bool
+    """Whether a gateway answered."""
+    ready: int
+    """Publishers that are, or were, ready to send."""
+    running: int
+    """Publishers that are not done."""
+    elapsed_seconds: float
+    """Since the jobs were started."""
+    first_block: int | None = None
+    """Of the source; None: not known yet."""
+    last_block: int | None = None
+    """Of the source; None: not known, or without end."""
+    safe_through: int | None = None
+    """Every block of the source up to this one is known to be stored."""
+    blocks_per_second: float = 0.0
+    """Blocks acknowledged in a second, on average from when the first publisher could send to the last
+    acknowledgement."""
+    publishers: tuple[PublishReport, ...] = ()
+    """What each has done so far, without latencies."""
+    is_stopping: bool = False
+    """Whether they were told to finish the block in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """What the publishers did."""
+
+    first_block: int | None
+    """Of the source; None: it was a stream, and nothing came."""
+    last_block: int | None
+    publishers: tuple[PublishReport, ...]
+    """Of those that did something, in order of their names; one that failed has its figures here, too, as far
+    as they are known."""
+    failures: tuple[JobFailure, ...]
+    elapsed_seconds: float
+    """From the start of the jobs to the end of the last."""
+    blocks_per_second: float = 0.0
+    """As in `JobProgress`."""
+    is_interrupted: bool = False
+    """Whether they were stopped before they were done."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every publisher knows that every block is stored: what it has taken, and all that there was
+        when the source was looked at. A source may have less when it is read."""
+        done = [report for report in self.publishers if report.failure is None]
+        is_open = any(report.unacknowledged for report in done)
+        known, last = self.safe_through, self.last_block
+        is_short = last is not None and (known is None or known < last)
+        return not (self.failures or self.is_interrupted or is_open or is_short)
+
+    @property
+    def safe_through(self) -> int | None:
+        """Every block of the source up to this one is known to be stored."""
+        return safe_through_of(self.publishers)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Give all of it for JSON; times to acknowledge as percentiles."""
+        return {
+            "complete": self.is_complete,
+            "interrupted": self.is_interrupted,
+            "first_block": self.first_block,
+            "last_block": self.last_block,
+            "safe_through": self.safe_through,
+            "blocks_per_second": round(self.blocks_per_second, 1),
+            "elapsed_seconds": round(self.elapsed_seconds, 3),
+            "publishers": [_fields_of(report) for report in self.publishers],
+            "failures": [dataclasses.asdict(failure) for failure in self.failures],
+        }
+
+
+def _fields_of(report: PublishReport) -> dict[str, Any]:
+    fields = dataclasses.asdict(report)
+    del fields["latency_ns"]  # a number per block; the percentiles say enough
+    for percent in _PERCENTS:
+        fields[f"latency_p{percent}_ns"] = percentile_ns(report.latency_ns, percent)
+    return fields

@@ -24,11 +24,20 @@ from typing import BinaryIO, Final, cast
 
 import zstandard
 
-from publishers import limits
 from publishers.blocks.block_layouts import number_of_parts
 from publishers.errors import ArchiveError
+from publishers.limits import BLOCK_FILE_BYTES_MAX
 
 __all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember"]
+
+ARCHIVE_MEMBERS_MAX: Final = 1_000_000
+"""Members of a zip or a tar: as many as a block node can be told to put into one. Beyond it is refused."""
+
+ARCHIVE_LIST_BYTES_MAX: Final = 96 << 20
+"""The list at the end of a zip, which is read at once: so many members with the names that blocks have."""
+
+TAR_NAME_BYTES_MAX: Final = 64 * 1024
+"""A name in a tar that is too long for a header. The longest path that Linux takes has 4,096 bytes."""
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -99,8 +108,8 @@ class Archive:
         with _faults_named():
             for name, entry, size_bytes in self._in_zip() if self._zip is not None else self._in_tar():
                 count += 1
-                if count > limits.ARCHIVE_MEMBERS_MAX:
-                    raise ArchiveError(f"more than {limits.ARCHIVE_MEMBERS_MAX} members")
+                if count > ARCHIVE_MEMBERS_MAX:
+                    raise ArchiveError(f"more than {ARCHIVE_MEMBERS_MAX} members")
                 number = number_of_parts(_checked_parts(name))
                 if number is not None and entry is not None:
                     yield ArchiveMember(number, name, entry, size_bytes)
@@ -173,17 +182,17 @@ class Archive:
         if self._size_bytes is not None and begin + info.size > self._size_bytes:
             reason = f"{info.name} would end at byte {begin + info.size:,}, the file at {self._size_bytes:,}"
             raise ArchiveError(f"truncated: {reason}")
-        if self._size_bytes is None and info.size > limits.BLOCK_FILE_BYTES_MAX:
+        if self._size_bytes is None and info.size > BLOCK_FILE_BYTES_MAX:
             raise ArchiveError(
                 f"{info.name} has {info.size:,} bytes and would have to be decompressed to come to what is "
-                f"after it; expected at most {limits.BLOCK_FILE_BYTES_MAX:,}"
+                f"after it; expected at most {BLOCK_FILE_BYTES_MAX:,}"
             )
 
     def _extension(self, info: tarfile.TarInfo) -> bytes:
         """Read a name that is too long for a header."""
-        if info.size > limits.TAR_NAME_BYTES_MAX:
+        if info.size > TAR_NAME_BYTES_MAX:
             got = f"a name of {info.size:,} bytes"
-            raise ArchiveError(f"{got}; expected at most {limits.TAR_NAME_BYTES_MAX:,}")
+            raise ArchiveError(f"{got}; expected at most {TAR_NAME_BYTES_MAX:,}")
         data = self._read_on(info.size)
         if len(data) < info.size:
             raise ArchiveError(_TRUNCATED.format("a name"))
@@ -239,9 +248,9 @@ class _BoundedReads:
 
     def read(self, count: int = -1) -> bytes:
         """Read, or refuse to."""
-        if count > limits.ARCHIVE_LIST_BYTES_MAX:
+        if count > ARCHIVE_LIST_BYTES_MAX:
             got = f"a list of members of {count:,} bytes"
-            raise ArchiveError(f"{got}; expected at most {limits.ARCHIVE_LIST_BYTES_MAX:,}")
+            raise ArchiveError(f"{got}; expected at most {ARCHIVE_LIST_BYTES_MAX:,}")
         return self._file.read(count)
 
     def __getattr__(self, name: str) -> object:

@@ -22,7 +22,6 @@ from typing import BinaryIO, Final, Protocol
 
 from gateway.blocks.block import Block
 from gateway.regular_files import open_regular
-from publishers import limits
 from publishers.blocks.block_archives import Archive, ArchiveMember
 from publishers.blocks.block_files import decode_block, stored_bytes_max
 from publishers.blocks.block_layouts import (
@@ -50,6 +49,14 @@ __all__ = [
     "find_blocks",
     "read_chain",
 ]
+
+ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
+"""Members of archives that a process remembers, so that a stream which looks for new files does not read the
+lists of all again: some 200 bytes each. The archives that were looked at first are forgotten beyond."""
+
+FILE_REST_SECONDS: Final = 5.0
+"""A stream takes a block file that it cannot read for one that is being written, until nobody has changed it
+for so long: some writers do not write under another name first."""
 
 NO_BLOCKS: Final = "no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar)"
 _ALL: Final = NumberRange()
@@ -178,7 +185,7 @@ class LocalStore:
             changed_at = Path(path).stat().st_mtime
         except OSError:
             return False
-        return abs(time.time() - changed_at) <= limits.FILE_REST_SECONDS
+        return abs(time.time() - changed_at) <= FILE_REST_SECONDS
 
 
 # --- finding ------------------------------------------------------------------------------------------------
@@ -329,7 +336,7 @@ def _members(store: FileStore, path: str, is_growing: bool) -> Iterator[BlockPla
             return
         raise BlockListError(path, _reason(error)) from error
     _lists[path, state] = members
-    while len(_lists) > 1 and sum(map(len, _lists.values())) > limits.ARCHIVE_MEMBERS_KEPT:
+    while len(_lists) > 1 and sum(map(len, _lists.values())) > ARCHIVE_MEMBERS_KEPT:
         del _lists[next(iter(_lists))]
     for member in members:
         yield BlockPlace(member.number, path, member.name, member.entry, member.size_bytes, state.changed_ns)
@@ -443,7 +450,7 @@ class _Comparison:
         if blocks[0] != blocks[1]:
             reason = f"block {one.number} is there twice, and not the same: {one} and {other}"
             raise BlockListError(other.path, reason)
-        if len(_same) >= limits.ARCHIVE_MEMBERS_KEPT:
+        if len(_same) >= ARCHIVE_MEMBERS_KEPT:
             _same.clear()
         _same.add(key)
         return one

@@ -35,7 +35,7 @@ from gateway.blocks.merkle import (
     unary_hash,
 )
 from gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
-from publishers.blocks.frame_items import SIGNATURE_SIZE, footer_item, proof_item
+from publishers.blocks.block_items import SIGNATURE_SIZE, footer_item, proof_item
 from publishers.errors import PrepareError
 
 __all__ = ["ChainStart", "LinkPath", "Linker", "Links", "OpenBlock", "open_block", "sign_block", "summary_of"]

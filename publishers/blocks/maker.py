@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.blocks.block import Block
 from gateway.blocks.merkle import EMPTY_HASH, StreamingTree, leaf_hash
 from gateway.blocks.root_hash import BlockHasher
-from publishers.blocks.frame_items import SECOND_NS, SIGNATURE_SIZE, footer_item, header_item, proof_item
+from publishers.blocks.block_items import SECOND_NS, SIGNATURE_SIZE, footer_item, header_item, proof_item
 from publishers.blocks.maker_items import (
     ITEM_BYTES_MIN,
     NODE_COUNT,
@@ -38,14 +38,21 @@ from publishers.blocks.maker_items import (
     transaction,
 )
 from publishers.errors import MakerOptionError
-from publishers.limits import (
-    MAKER_BLOCK_BYTES_MAX,
-    MAKER_COUNT_MAX,
-    MAKER_EVENTS_MAX,
-    MAKER_ITEM_BYTES_MAX,
-)
+from publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
 
 __all__ = ["BlockMaker", "MakerOptions", "key_of_seed"]
+
+MAKER_ITEM_BYTES_MAX: Final = ITEM_BYTES_MAX - 16
+"""Largest transaction that is generated: it fits in a message, with its tags and lengths."""
+
+MAKER_COUNT_MAX: Final = 100_000
+"""Rounds of a block, events of a round, and transactions of a block that are generated at most."""
+
+MAKER_EVENTS_MAX: Final = 1_000_000
+"""Events of a block, the two factors multiplied: half the items that a gateway takes in a block."""
+
+MAKER_BLOCK_BYTES_MAX: Final = BLOCK_FILE_BYTES_MAX
+"""Bytes of topic messages in a block: no node takes a larger one, and each is made in memory."""
 
 _STATE_CHANGES_KIND: Final = 7
 

@@ -18,9 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.errors import KeyFileError
 from gateway.key_files import load_private_key, private_key_of
 from publishers.errors import OptionError
-from publishers.limits import KEY_PATH_CHARACTERS_MAX
 
 __all__ = ["KeyPlace"]
+
+KEY_PATH_CHARACTERS_MAX: Final = 4_096
+"""Characters of a key file's path, as the kernel has it; what is longer may be a key by mistake, and is not
+repeated."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")

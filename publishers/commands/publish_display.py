@@ -1,6 +1,6 @@
 """What `sluice publish` shows: a progress bar, lines where there is no terminal, a final table, JSON.
 
-Bar, lines, table and JSON have the same figures under the same names, those of `job_report`.
+Bar, lines, table and JSON have the same figures under the same names, those of `publishers.report`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gateway.table_lines import table_lines
-from publishers.job_report import JobProgress, JobReport
-from publishers.report import PublishReport, percentile_ns
+from publishers.report import JobProgress, JobReport, PublishReport, percentile_ns
 
 __all__ = ["FIGURES", "Display", "progress_text", "report_json", "report_lines", "report_table"]
 

@@ -8,7 +8,7 @@ records from N times `items_per_block` on; the last one may have fewer.
 
     time    one look at the times alone, for bounds that cut them into parts of about the same size
     part    each part is sorted; a record's number is its place there, and the count of the parts before
-    block   the records of each block are gathered, and wrapped (`publishers.blocks.record_blocks`)
+    block   the records of each block are gathered, and wrapped (`publishers.blocks.block_items`)
 
 Bounds only balance the parts: they have no influence on the numbers. Records of the very same time are in one
 part, so a task has to hold their sort; Spark spills. The DataFrame is read several times: `persist()` it if
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gateway.blocks.items import ItemKind
+from publishers.blocks.block_items import check_item_kind, record_block
 from publishers.blocks.linking import ChainStart
-from publishers.blocks.record_blocks import check_item_kind, record_block
 from publishers.errors import PrepareError, SchemaError
 from publishers.limits import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_DEFAULT, RECORDS_PER_BLOCK_MAX
 from publishers.spark.batches import row_batches

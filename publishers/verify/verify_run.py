@@ -20,6 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
 from types import FrameType
+from typing import Final
 
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.refusal import Refusal
@@ -28,11 +29,17 @@ from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.blocks.verification import BlockVerifier
 from gateway.errors import Fatal
 from gateway.store.trust_store import given_address_book, given_ledger
-from publishers.limits import VERIFY_AHEAD_BLOCKS, VERIFY_ALONE_BLOCKS_MAX
 from publishers.verify.verdicts import BlockVerdict, ChainChecker, CheckedBlock
 from publishers.verify.verify_sources import BlockSource, Job, check_job
 
 __all__ = ["VerifyRun", "make_verifier"]
+
+
+VERIFY_ALONE_BLOCKS_MAX: Final = 32
+"""`sluice verify` checks so few blocks in its own process: starting others takes about a second."""
+
+VERIFY_AHEAD_BLOCKS: Final = 4
+"""Blocks on their way to each process that checks, so that none waits and few are in memory."""
 
 
 def make_verifier(

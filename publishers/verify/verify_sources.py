@@ -1,8 +1,8 @@
-"""Where `sluice verify` takes blocks from: block files, a node's gRPC address, a node's TCP stream.
+"""The sources of `sluice verify`: block files, a node (gRPC), a data stream (TCP), and a node's data folder.
 
-Each source names its blocks in order of number, without gaps or with them. A block in a file or an archive is
-read by the process that checks it; a block that comes over the network is read here.
-Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md sections 3 and 4.
+A source names its blocks in order of number; numbers may be missing. The process that checks a block reads it
+from its file or archive; a block that comes over the network, or from a stream file, is read here.
+Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md; docs/spec/block-layout.md.
 """
 
 from __future__ import annotations
@@ -10,28 +10,43 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import Protocol
 
 import grpc
 
 from datastream import BlockingStreamClient, DatastreamError
 from datastream.errors import ConnectionEnded
+from datastream.layout import MAGIC, Entry
 from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.blocks.block import Block
 from gateway.blocks.errors import BlockRefused, LayoutError
 from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of
+from gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock, bookmark_of
 from gateway.blocks.verification import BlockVerifier
-from gateway.services.node_service import held_of
-from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once, open_blocking_channel
+from gateway.regular_files import open_regular
+from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
 from publishers import limits
 from publishers.blocks.block_places import NO_BLOCKS, BlockFileReader, BlockPlace, LocalStore, find_blocks
 from publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
 from publishers.number_range import NumberRange
+from publishers.sources.block_gateways import ask_held, failure_of
+from publishers.sources.entry_blocks import blocks_that_begin_in
+from publishers.sources.stream_runs import PagesReader, stream_file_in
 from publishers.verify.verdicts import CheckedBlock, check_block, unreadable
 
-__all__ = ["BlockSource", "FileSource", "Job", "NodeSource", "StreamSource", "check_job"]
+__all__ = [
+    "BlockSource",
+    "FileSource",
+    "Job",
+    "NodeSource",
+    "StoredSource",
+    "StreamSource",
+    "check_job",
+    "holds_stream",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,19 +187,13 @@ class NodeSource:
 
     def _held(self) -> tuple[int, int]:
         wanted = "what the node has"
-
-        def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
-            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS)
-
         try:
-            status = call_once(self._address, self._tls, ask)
+            held = ask_held(self._address, self._tls, limits.STATUS_SECONDS)
         except grpc.RpcError as error:
             raise self._unreachable(wanted, limits.STATUS_SECONDS, error) from error
-        first, last = held_of(status)
-        if first is None or last is None:
+        if held.first is None or held.last is None:
             raise SourceRefused(wanted, f"{self._address} has no blocks")
-        return first, last
+        return held.first, held.last
 
     def _get(self, first: int, end: int) -> Iterator[Job]:
         code = node_pb2.BlockResponse.Code
@@ -203,11 +212,9 @@ class NodeSource:
                 yield Job(number, items=tuple(response.block.items))
 
     def _unreachable(self, wanted: str, seconds: float, error: grpc.RpcError) -> SourceUnreachable:
-        trouble, waited = str(error), None  # most errors come at once
-        if isinstance(error, grpc.Call):
-            trouble = f"{error.code().name}: {error.details()}"
-            waited = seconds if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else None
-        return SourceUnreachable(wanted, waited, f"{self._address}: {trouble}")
+        is_late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        waited = seconds if is_late else None  # most errors come at once
+        return SourceUnreachable(wanted, waited, f"{self._address}: {failure_of(error)}")
 
 
 # --- a node, over TCP ---------------------------------------------------------------------------------------
@@ -283,3 +290,116 @@ class StreamSource:
             raise SourceUnreachable(f"block {first}", waited, f"{self._address}: {error}") from error
         except DatastreamError as error:
             raise SourceRefused(f"block {first}", f"{self._address}: {error}") from error
+
+
+# --- a data folder ------------------------------------------------------------------------------------------
+
+
+def holds_stream(path: Path) -> bool:
+    """Tell whether a path is a stream file, or a folder that has one under the name that nodes give it."""
+    if path.is_dir():
+        return stream_file_in(path).is_file()
+    try:
+        with open_regular(path) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+class StoredSource:
+    """The blocks of a stream file; what is committed later is left out.
+
+    Args:
+        path: of the file, or of the data folder that it is in.
+        numbers: the blocks that are wanted.
+
+    Raises:
+        SourceRefused: the file cannot be read, is damaged, or holds none of these blocks.
+    """
+
+    def __init__(self, path: Path, numbers: NumberRange) -> None:
+        self._path = stream_file_in(path)
+        try:
+            self._pages = PagesReader(self._path)
+            if self._pages.page_count == 0:
+                raise SourceRefused("blocks", f"{self._path} has none")
+            self._first_held = self._block_ending_from(0)
+            last = self._last_number()
+        except (OSError, DatastreamError, LayoutError) as error:
+            raise self._refusal(error) from error
+        self._first = max(self._first_held, numbers.first)
+        self._end = last + 1 if numbers.end is None else min(last + 1, numbers.end)
+        if self._first >= self._end:
+            raise SourceRefused("these blocks", f"{self._path} has blocks {self._first_held} to {last}")
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._end - self._first
+
+    def jobs(self) -> Iterator[Job]:
+        """Read each block.
+
+        Raises:
+            SourceRefused: the file is damaged, or changes below what was committed.
+        """
+        for stored in self._blocks_from(self._page_before(self._first)):
+            if stored.number >= self._end:
+                return
+            if stored.number >= self._first:
+                yield _job(stored)
+
+    def block_0(self) -> Job | None:
+        """Read block 0, wanted or not."""
+        return _job(next(self._blocks_from(0))) if self._first_held == 0 else None
+
+    def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
+        """Read the blocks that begin on a page or after it."""
+        run = self._pages.run_from(page_number)
+        try:
+            entries = chain.from_iterable(self._pages.pages_from(run))
+            yield from blocks_that_begin_in(entries, run.first_number, run.end_number)
+        except (OSError, DatastreamError, LayoutError) as error:
+            raise self._refusal(error) from error
+
+    def _page_before(self, number: int) -> int:
+        """Find, by halves, the last page on or after which another block ends before this one begins."""
+        low, high = 0, self._pages.page_count
+        try:
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self._block_ending_from(middle) < number:
+                    low = middle
+                else:
+                    high = middle
+        except (OSError, DatastreamError, LayoutError) as error:
+            raise self._refusal(error) from error
+        return low
+
+    def _block_ending_from(self, page_number: int) -> int:
+        """Return the number of the first block that ends on a page or after it."""
+        for entries in self._pages.pages_from(self._pages.run_from(page_number)):
+            for entry in entries:
+                if entry.type == BLOCK_END_TYPE:
+                    return _number_at_end(entry)
+        raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
+
+    def _last_number(self) -> int:
+        """Return the number of the last block, whose end is the last entry."""
+        [entries] = self._pages.pages_from(self._pages.run_from(self._pages.page_count - 1))
+        if entries[-1].type != BLOCK_END_TYPE:
+            got = f"entry type {entries[-1].type:#x}"
+            raise LayoutError(f"entry {entries[-1].number}, the last", got, "the end of a block (0xb1)")
+        return _number_at_end(entries[-1])
+
+    def _refusal(self, error: Exception) -> SourceRefused:
+        return SourceRefused("blocks", f"{self._path}: {error}")
+
+
+def _job(stored: StoredBlock) -> Job:
+    return Job(stored.number, items=stored.items, stored_root_hash=stored.root_hash)
+
+
+def _number_at_end(entry: Entry) -> int:
+    """Return the number in the entry that ends a block; `BlockDecoder` checks it when the block is read."""
+    return int.from_bytes(entry.data[:8], "big")

@@ -22,10 +22,9 @@ from publishers.blocks.signing_key import KeyPlace
 from publishers.commands import publish as module
 from publishers.commands.publish import command
 from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
-from publishers.job_report import JobFailure, JobReport
 from publishers.limits import PUBLISHER_ID_CHARS_MAX, PUBLISHERS_MAX, SHARDS_MAX
 from publishers.number_range import NumberRange
-from publishers.report import PublishReport
+from publishers.report import JobFailure, JobReport, PublishReport
 
 PUBLISHED = PublishReport("publisher-1", blocks=2, won=1, acknowledged=2, safe_through=1)
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25)

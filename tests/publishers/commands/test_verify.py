@@ -25,8 +25,9 @@ from publishers.blocks.block_files import write_block_file
 from publishers.commands import verify
 from publishers.commands.verify import command
 from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.limits import VERIFY_ALONE_BLOCKS_MAX, VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
+from publishers.limits import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX
 from publishers.verify import verify_run
+from publishers.verify.verify_run import VERIFY_ALONE_BLOCKS_MAX
 from publishers.verify.verify_sources import Job
 from tests.certificates import Authority
 from tests.gateway.blocks.proofs import real
