@@ -27,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
+from benchmarks.measuring import Rows
 from benchmarks.publish_processes import free_addresses
 from gateway.blocks.block import Block
 from gateway.cluster.control_client import ControlClient
@@ -187,7 +188,7 @@ class _Cluster:
             process.stop()
 
 
-def run(quick: bool = False, rounds: int | None = None) -> list[tuple[str, str]]:
+def run(quick: bool = False, rounds: int | None = None) -> Rows:
     """Measure both kinds; return labels and texts."""
     planned_rounds = rounds or (3 if quick else 20)
     unplanned_rounds = rounds or (2 if quick else 5)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +14,7 @@ from pathlib import Path
 from grpc import aio
 
 from benchmarks.chains import Chain
+from benchmarks.measuring import running
 from benchmarks.watched_node import worst_pause_seconds
 from gateway.api import publish_pb2
 from publishers.demo.node_process import NodeProcess
@@ -83,19 +82,13 @@ def node(
 @contextmanager
 def bare_loop() -> Iterator[BareLoop]:
     """Run `benchmarks.bare_loop` beside something; its pause is known at the end."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bare_loop"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.readline()
+    with running("benchmarks.bare_loop") as (process, _):
         found = BareLoop()
         try:
             yield found
         finally:
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.close()
             found.worst_pause_seconds = float(process.stdout.readline())
 
@@ -105,15 +98,9 @@ def bare_server(work: str, blocks_per_pair: float, block_count: int) -> Iterator
     """Run `benchmarks.bare_server` (`hash`, `echo` or `race`); give its address."""
     with tempfile.TemporaryDirectory() as folder:
         words = [str(Path(folder, "bare")), work, str(blocks_per_pair), str(block_count)]
-        with subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bare_server", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
+        with running("benchmarks.bare_server", *words) as (process, port):
             try:
-                yield f"127.0.0.1:{int(process.stdout.readline())}"
+                yield f"127.0.0.1:{port}"
             finally:
                 process.terminate()
 

@@ -66,7 +66,7 @@ class _TracedArbiter(Arbiter):
         return super().committed(attempt_id, now_ns)
 
 
-class _TracedLedger(BlockStore):
+class _TracedStore(BlockStore):
     """A ledger whose commits are noted: those that are begun and finished, as those of small blocks are."""
 
     _begun: Sequence[int] = ()
@@ -112,6 +112,6 @@ def _note(moment: Moment, *block_numbers: int) -> None:
 
 if __name__ == "__main__":
     gateway.node.node.Arbiter = _TracedArbiter  # type: ignore[attr-defined]
-    gateway.node.node.Ledger = _TracedLedger  # type: ignore[attr-defined]
+    gateway.node.node.BlockStore = _TracedStore  # type: ignore[attr-defined]
     gateway.node.run.Node = TracedNode  # type: ignore[attr-defined]
     main()

@@ -1,4 +1,4 @@
-"""Every limit of the publisher side: name, unit, reason. What happens at the limit is said beside it."""
+"""Limits that several modules of the publisher side share: name, unit, reason, and what happens beyond."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
 A few bytes of gzip can stand for gigabytes, so reading stops here and the file is refused."""
 
 FILE_WRITE_SECONDS_MAX: Final = 300.0
-"""How long it waits for such a file at most."""
+"""How long a stream waits for a block file that is being written."""
 
 FILE_LOOK_SECONDS: Final = 0.2
-"""Between two looks at it."""
+"""Between two looks at such a file."""
 
 # --- messages --------------------------------------------------------------------------------------------
 

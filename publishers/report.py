@@ -71,53 +71,53 @@ class RefusedBlock:
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """What one publisher did with its source. All counts are of blocks where nothing else is said."""
+    """The counts of one publisher; they count blocks unless another unit is named."""
 
     publisher_id: str
     """The name sent as metadata `publisher-id`."""
     first_block: int | None = None
-    """Number of the first block of the source; None when the source was empty."""
+    """First block of the source; None: the source was empty."""
     last_block: int | None = None
-    """Number of the last block taken from the source."""
+    """Last block taken from the source."""
     safe_through: int | None = None
-    """Every block up to this number is known to be stored by a gateway; None: nothing is known."""
+    """A gateway stores every block up to this one; None: not known."""
     stored_from: int | None = None
     """No gateway stores the blocks of the source below this one; None: some gateway may."""
     blocks: int = 0
     """Taken from the source."""
     offered: int = 0
-    """Whose header was sent at least once."""
+    """Header sent at least once."""
     won: int = 0
-    """Sent whole by this publisher, acknowledged, and not skipped. Where a gateway ends a stream with
-    DUPLICATE_BLOCK and does not say for which block, those since the last skip do not count."""
+    """Sent whole by this publisher, acknowledged, and not skipped. If a gateway ends a stream with
+    DUPLICATE_BLOCK and names no block, those since the last skip do not count."""
     skipped: int = 0
-    """That the gateway wanted from another publisher at least once."""
+    """Wanted by the gateway from another publisher at least once."""
     acknowledged: int = 0
     """Known to be stored by an acknowledgement."""
     duplicate: int = 0
-    """Known to be stored already, by a DUPLICATE_BLOCK or behind answer instead of an acknowledgement."""
+    """Known to be stored by a DUPLICATE_BLOCK or behind answer."""
     resent: int = 0
-    """Times (not blocks) that the gateway sent this publisher back to a block."""
+    """Times that the gateway sent this publisher back to a block."""
     behind: int = 0
     """Times that a gateway said it was behind."""
     too_far_behind: int = 0
-    """Times that a gateway wanted a block that is not held here any more, or never was."""
+    """Times that a gateway wanted a block that is not held here (any more)."""
     reconnects: int = 0
     """Streams opened after the first."""
     failovers: int = 0
     """Streams opened at another gateway than the one before."""
     bytes_sent: int = 0
-    """Bytes of block items sent, repetitions included."""
+    """Bytes of block items, repetitions included."""
     refused: tuple[RefusedBlock, ...] = ()
-    """Blocks refused at least once, in order of number."""
+    """Blocks refused at least once, by number."""
     elapsed_ns: int = 0
     """From the first event to the last, nanoseconds."""
     latency_ns: tuple[int, ...] = field(default=(), repr=False)
-    """For blocks won: from the last byte sent to the acknowledgement, nanoseconds, newest kept."""
+    """Of blocks won: from the last byte sent to the acknowledgement, nanoseconds; the newest."""
     failure: str | None = None
-    """Why the publisher gave up; None when it did not."""
+    """Why the publisher gave up; None: it did not."""
     trouble: str | None = None
-    """What went wrong with a stream since a block last became safe, the last of it; None: nothing."""
+    """The last fault of a stream since a block last became safe; None: there was none."""
 
     @property
     def unacknowledged(self) -> int:
@@ -125,22 +125,22 @@ class PublishReport:
         return self.blocks - self.acknowledged - self.duplicate
 
     def to_json(self) -> str:
-        """Encode as one JSON object."""
+        """Return one JSON object."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> PublishReport:
-        """Decode what `to_json` made.
+        """Read the text of `to_json`.
 
         Raises:
-            ValueError: not JSON, or not this object's.
+            ValueError: it is not JSON, or another object.
             TypeError: a field is unknown.
         """
         return cls.from_fields(json.loads(text))
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> PublishReport:
-        """Make it of its fields, as they are in JSON.
+        """Make a report of its fields, as they are in JSON.
 
         Raises:
             TypeError: a field is unknown.
@@ -152,16 +152,16 @@ class PublishReport:
 
 
 def safe_through_of(reports: Iterable[PublishReport]) -> int | None:
-    """Give the highest block up to which all are known to be stored; None: nothing is known.
+    """Return the block up to which all are known to be stored; None: nothing is known.
 
-    Publishers whose gateways do not store all that they have tell nothing of what comes before.
+    Reports with `stored_from` tell nothing of earlier blocks, and do not count.
     """
     known = (report.safe_through for report in reports if report.stored_from is None)
     return max((safe for safe in known if safe is not None), default=None)
 
 
 def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> int | None:
-    """Give the nearest-rank percentile, or None without samples.
+    """Return the nearest-rank percentile; None: there are no samples.
 
     Args:
         samples_ns: in any order.
@@ -185,13 +185,11 @@ def add_reports(
     Args:
         publisher_id: the name of the sum.
         reports: in the order in which they were made.
-        with_latency: keep the newest latencies, LATENCY_SAMPLES_MAX at most; else none, so that it stays
-            small.
+        with_latency: keep the newest LATENCY_SAMPLES_MAX latencies; else none, so that the sum stays small.
 
     Returns:
-        Counts and times are sums, the first and last block, `safe_through` and `stored_from` those of all,
-        `failure` is the last one there is, `trouble` that of the last report. Of a chain whose beginning no
-        gateway stores, nothing counts as stored up to a block, though later parts of it may be.
+        Counts and times are sums; `failure` is the last one, `trouble` that of the last report. If no gateway
+        stores the beginning of the chain, `safe_through` is None, though later parts may be stored.
     """
     given = list(reports)
     firsts = [report.first_block for report in given if report.first_block is not None]
@@ -242,33 +240,33 @@ def by_publisher(
 
 @dataclass(frozen=True, slots=True)
 class QueryTotals:
-    """A streaming query up to its last batch."""
+    """The sums of a streaming query up to its last batch."""
 
     publisher_id: str
     """The option of the sink."""
     batch_id: int = -1
-    """Spark's number of the last batch; -1 before the first."""
+    """Spark's number of the last batch; -1: there was none."""
     before: tuple[PublishReport, ...] = ()
     """Each publisher, without the last batch."""
     publishers: tuple[PublishReport, ...] = ()
     """Each publisher, with the last batch."""
     query_id: str | None = None
-    """Spark's name of the last batch's query, the same from start to start; None: not known."""
+    """Spark's id of the last batch's query, the same over restarts; None: not known."""
 
     @property
     def total(self) -> PublishReport:
-        """All publishers together: racers publish the same blocks, and each counts them."""
+        """The sum over all publishers; racers publish the same blocks, and each counts them."""
         return add_reports(self.publisher_id, self.publishers)
 
     def through(
         self, batch_id: int, reports: Sequence[PublishReport], query_id: str | None = None
     ) -> QueryTotals:
-        """Add a batch; the last one again takes the place of what it was.
+        """Add a batch; the last one again replaces its earlier run.
 
         Args:
-            batch_id: Spark's number of it; a query that is begun anew begins with 0 again.
+            batch_id: Spark's number of it, 0 for a query that begins anew.
             reports: of its tasks.
-            query_id: Spark's name of the query; None: not known, and taken for the same.
+            query_id: Spark's id of the query; None: not known, and taken for the same.
         """
         is_other = None not in (query_id, self.query_id) and query_id != self.query_id
         is_again = batch_id == self.batch_id and not is_other
@@ -277,20 +275,20 @@ class QueryTotals:
         return QueryTotals(self.publisher_id, batch_id, before, tuple(added), query_id or self.query_id)
 
     def to_json(self) -> str:
-        """Encode as one JSON object."""
+        """Return one JSON object."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> QueryTotals:
-        """Decode what `to_json` made.
+        """Read the text of `to_json`.
 
         Raises:
-            ValueError: not JSON, or not this object's.
+            ValueError: it is not JSON, or another object.
             TypeError: a field is unknown.
         """
         fields = json.loads(text)
         for name in ("before", "publishers"):
-            fields[name] = tuple(PublishReport.from_json(json.dumps(report)) for report in fields[name])
+            fields[name] = tuple(map(PublishReport.from_fields, fields[name]))
         return cls(**fields)
 
 
@@ -308,7 +306,7 @@ class JobFailure:
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """What is known while the jobs run."""
+    """The progress of running jobs."""
 
     head: int | None
     """Last block stored by the first gateway that answers; None: it has none, or none answers."""
@@ -327,24 +325,22 @@ class JobProgress:
     safe_through: int | None = None
     """Every block of the source up to this one is known to be stored."""
     blocks_per_second: float = 0.0
-    """Blocks acknowledged in a second, on average from when the first publisher could send to the last
-    acknowledgement."""
+    """Acknowledged blocks a second, from when the first publisher could send to the last acknowledgement."""
     publishers: tuple[PublishReport, ...] = ()
-    """What each has done so far, without latencies."""
+    """The counts of each so far, without latencies."""
     is_stopping: bool = False
     """Whether they were told to finish the block in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What the publishers did."""
+    """The report of finished jobs."""
 
     first_block: int | None
     """Of the source; None: it was a stream, and nothing came."""
     last_block: int | None
     publishers: tuple[PublishReport, ...]
-    """Of those that did something, in order of their names; one that failed has its figures here, too, as far
-    as they are known."""
+    """Those that did something, by name; a failed one has its figures as far as they are known."""
     failures: tuple[JobFailure, ...]
     elapsed_seconds: float
     """From the start of the jobs to the end of the last."""
@@ -355,8 +351,9 @@ class JobReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every publisher knows that every block is stored: what it has taken, and all that there was
-        when the source was looked at. A source may have less when it is read."""
+        """Whether every publisher knows that every block is stored: all that it took, and all that the source
+        had at first. A source may have less when it is read.
+        """
         done = [report for report in self.publishers if report.failure is None]
         is_open = any(report.unacknowledged for report in done)
         known, last = self.safe_through, self.last_block
@@ -369,7 +366,7 @@ class JobReport:
         return safe_through_of(self.publishers)
 
     def to_fields(self) -> dict[str, Any]:
-        """Give all of it for JSON; times to acknowledge as percentiles."""
+        """Return all of it for JSON; latencies as percentiles."""
         return {
             "complete": self.is_complete,
             "interrupted": self.is_interrupted,

@@ -162,15 +162,15 @@ class BlockFollower:
         try:
             if self.next_number is None:
                 self.next_number = await self._resolve_start(channel)
-            assembler = BlockAssembler(self.next_number, self._end)
-            async for block in self._blocks_of(channel, assembler):
-                yield Received(block, address)
-            if assembler.status == _Code.INVALID_START_BLOCK_NUMBER and self._is_expected_only:
-                # The chain has begun with another block.
-                self.next_number = await self._resolve_start(channel)
+            for is_last_try in (False, True):
                 assembler = BlockAssembler(self.next_number, self._end)
                 async for block in self._blocks_of(channel, assembler):
                     yield Received(block, address)
+                is_refused = assembler.status == _Code.INVALID_START_BLOCK_NUMBER
+                if is_last_try or not (is_refused and self._is_expected_only):
+                    break
+                # The chain has begun with another block.
+                self.next_number = await self._resolve_start(channel)
             if assembler.complete:
                 return
             if assembler.status in _REFUSALS:

@@ -54,34 +54,32 @@ class Job:
     """One block to check; it may go to another process."""
 
     number: int
-    """Block number, as the source says."""
+    """Block number, by the source."""
     place: BlockPlace | None = None
-    """Where the block lies."""
+    """The block's place; else `items` has it."""
     items: tuple[bytes, ...] = ()
     """Else its items."""
     stored_root_hash: bytes | None = None
-    """The root hash that a stream has at the block's end, 48 bytes."""
+    """The root hash at the block's end in a stream, 48 bytes."""
 
 
 class BlockSource(Protocol):
     """Blocks in order of number."""
 
-    @property
-    def count(self) -> int | None:
-        """How many there are, None: that is not known before."""
-        ...
+    count: int | None
+    """The count of blocks; None: not known before."""
 
     def jobs(self) -> Iterator[Job]:
-        """Name each block."""
+        """Yield each block."""
         ...
 
     def block_0(self) -> Job | None:
-        """Name block 0 even if it is not wanted; None: it is not here."""
+        """Return block 0 even if it is not wanted; None: it is not here."""
         ...
 
 
 _reader = BlockFileReader(LocalStore())
-"""What this process reads files with; an archive stays open for the next of its blocks."""
+"""The reader of this process; an archive stays open for its next block."""
 
 
 def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
@@ -111,14 +109,15 @@ def _differs(number: int, what: str, got: str, expected: str) -> CheckedBlock:
 
 
 class FileSource:
-    """Blocks in files, folders and archives.
+    """The blocks in files, folders and archives.
 
     Args:
         sources: paths and globs.
-        numbers: the blocks that are wanted.
+        numbers: the wanted blocks.
 
     Raises:
-        BlockListError: there is no block, one that differs is there twice, or a source cannot be read.
+        BlockListError: there is no block, two files hold different blocks of one number, or a source is
+            unreadable.
     """
 
     def __init__(self, sources: Sequence[str], numbers: NumberRange) -> None:
@@ -127,18 +126,14 @@ class FileSource:
         self._places = [place for place in found if place.number in numbers]
         if not self._places:
             raise BlockListError(", ".join(sources), NO_BLOCKS + (" of these numbers" if found else ""))
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._places)
+        self.count: int | None = len(self._places)
 
     def jobs(self) -> Iterator[Job]:
-        """Name each block."""
+        """Yield the place of each block."""
         return (Job(place.number, place) for place in self._places)
 
     def block_0(self) -> Job | None:
-        """Name block 0, wanted or not."""
+        """Return block 0, wanted or not."""
         return None if self._block_0 is None else Job(0, self._block_0)
 
 
@@ -146,12 +141,12 @@ class FileSource:
 
 
 class NodeSource:
-    """The blocks that a node has committed, asked for one by one; what comes later is left out.
+    """The blocks that a node has committed by now, one request each.
 
     Args:
         address: the node's gRPC address.
-        numbers: the blocks that are wanted.
-        tls: None: connect without.
+        numbers: the wanted blocks.
+        tls: None: connect without TLS.
 
     Raises:
         SourceUnreachable: the node does not answer.
@@ -167,14 +162,10 @@ class NodeSource:
         self._end = last + 1 if numbers.end is None else min(last + 1, numbers.end)
         if self._first >= self._end:
             raise SourceRefused("these blocks", f"{self._address} has blocks {first} to {last}")
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._end - self._first
+        self.count: int | None = self._end - self._first
 
     def jobs(self) -> Iterator[Job]:
-        """Get each block.
+        """Yield each block.
 
         Raises:
             SourceUnreachable, SourceRefused: the node does not give one.
@@ -182,7 +173,7 @@ class NodeSource:
         return self._get(self._first, self._end)
 
     def block_0(self) -> Job | None:
-        """Get block 0, wanted or not."""
+        """Return block 0, wanted or not."""
         return next(self._get(0, 1)) if self._has_block_0 else None
 
     def _held(self) -> tuple[int, int]:
@@ -221,28 +212,24 @@ class NodeSource:
 
 
 class StreamSource:
-    """The blocks of a data stream, as it is when it is asked; what comes later is left out.
+    """The blocks that a data stream has by now.
 
     Args:
         address: of the data streamer, TCP.
-        numbers: the blocks that are wanted.
+        numbers: the wanted blocks.
     """
 
     def __init__(self, address: Address, numbers: NumberRange) -> None:
         self._address = address
         self._numbers = numbers
-
-    @property
-    def count(self) -> None:
-        """How many there are is not known before."""
-        return
+        self.count: int | None = None
 
     def jobs(self) -> Iterator[Job]:
-        """Read each block.
+        """Yield each block.
 
         Raises:
             SourceUnreachable: the streamer does not answer, or has no such block.
-            SourceRefused: it has none of these blocks, or the stream is not one of blocks.
+            SourceRefused: it has none of these blocks, or its stream is not one of blocks.
         """
         is_empty = True
         for stored in self._read(self._numbers.first):
@@ -255,7 +242,7 @@ class StreamSource:
             raise SourceRefused("these blocks", f"the stream of {self._address} does not have them")
 
     def block_0(self) -> Job | None:
-        """Read block 0, wanted or not."""
+        """Return block 0, wanted or not."""
         with contextlib.closing(self._read(0)) as blocks:
             first = next(blocks, None)
         if first is None or first.number != 0:
@@ -263,7 +250,7 @@ class StreamSource:
         return Job(0, items=first.items, stored_root_hash=first.root_hash)
 
     def _read(self, first: int) -> Generator[StoredBlock, None, None]:
-        """Read from a block on, or from the first that there is if that is 0, to the end as it is now."""
+        """Read from a block on (0: from the first that there is) to the end as it is now."""
         decoder = BlockDecoder()
         seconds = limits.BLOCK_SECONDS
         try:
@@ -296,7 +283,7 @@ class StreamSource:
 
 
 def holds_stream(path: Path) -> bool:
-    """Tell whether a path is a stream file, or a folder that has one under the name that nodes give it."""
+    """Return whether a path is a stream file, or a folder that has one under a node's name for it."""
     if path.is_dir():
         return stream_file_in(path).is_file()
     try:
@@ -307,14 +294,17 @@ def holds_stream(path: Path) -> bool:
 
 
 class StoredSource:
-    """The blocks of a stream file; what is committed later is left out.
+    """The blocks that a stream file has by now. The file is read, not locked; a node may append to it.
+
+    Nothing else in a node's data folder is looked at. The beginning of a block is found by bisection over the
+    data pages, so that the last blocks of a long chain are as near as the first ones.
 
     Args:
         path: of the file, or of the data folder that it is in.
-        numbers: the blocks that are wanted.
+        numbers: the wanted blocks.
 
     Raises:
-        SourceRefused: the file cannot be read, is damaged, or holds none of these blocks.
+        SourceRefused: the file is unreadable, damaged, or holds none of these blocks.
     """
 
     def __init__(self, path: Path, numbers: NumberRange) -> None:
@@ -331,14 +321,10 @@ class StoredSource:
         self._end = last + 1 if numbers.end is None else min(last + 1, numbers.end)
         if self._first >= self._end:
             raise SourceRefused("these blocks", f"{self._path} has blocks {self._first_held} to {last}")
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._end - self._first
+        self.count: int | None = self._end - self._first
 
     def jobs(self) -> Iterator[Job]:
-        """Read each block.
+        """Yield each block.
 
         Raises:
             SourceRefused: the file is damaged, or changes below what was committed.
@@ -350,11 +336,11 @@ class StoredSource:
                 yield _job(stored)
 
     def block_0(self) -> Job | None:
-        """Read block 0, wanted or not."""
+        """Return block 0, wanted or not."""
         return _job(next(self._blocks_from(0))) if self._first_held == 0 else None
 
     def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
-        """Read the blocks that begin on a page or after it."""
+        """Yield the blocks that begin on a page or after it."""
         run = self._pages.run_from(page_number)
         try:
             entries = chain.from_iterable(self._pages.pages_from(run))
@@ -363,7 +349,7 @@ class StoredSource:
             raise self._refusal(error) from error
 
     def _page_before(self, number: int) -> int:
-        """Find, by halves, the last page on or after which another block ends before this one begins."""
+        """Bisect for the last page on or after which another block ends before this one begins."""
         low, high = 0, self._pages.page_count
         try:
             while high - low > 1:
@@ -401,5 +387,5 @@ def _job(stored: StoredBlock) -> Job:
 
 
 def _number_at_end(entry: Entry) -> int:
-    """Return the number in the entry that ends a block; `BlockDecoder` checks it when the block is read."""
+    """Return the number in the entry that ends a block; `BlockDecoder` checks it later."""
     return int.from_bytes(entry.data[:8], "big")
