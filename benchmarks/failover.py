@@ -1,4 +1,4 @@
-"""How long publishers pause when the load moves from one node to another, planned and unplanned.
+"""The pause of publishers when the load moves from one node to another, planned and unplanned.
 
     python -m benchmarks.failover [--quick] [--rounds N]
 
@@ -64,7 +64,7 @@ class _Watch:
             self.times.append(time.monotonic())
 
     def longest_pause(self, since: float) -> float:
-        """Give the longest time between two new acknowledgements, from `since` on."""
+        """Return the longest time between two new acknowledgements, from `since` on."""
         after = [at for at in self.times if at > since]
         return max(later - earlier for earlier, later in zip([since, *after], after, strict=False))
 

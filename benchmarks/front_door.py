@@ -1,4 +1,4 @@
-"""What the front door costs: a node with it against the same node without it, in turns, in the same run.
+"""The cost of the front door: a node with it against the same node without it, in turns, in the same run.
 
     python -m benchmarks.front_door [--quick]
 

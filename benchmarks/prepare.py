@@ -47,7 +47,7 @@ OPTIONS = MakerOptions(transactions_per_block=200)
 
 @dataclass(frozen=True, slots=True)
 class _Took:
-    """What one run took, its start taken off."""
+    """The time of one run, without its start."""
 
     seconds: float
     python_seconds: float
@@ -56,7 +56,7 @@ class _Took:
 
     @property
     def busy_cores(self) -> float:
-        """How many processors it kept busy."""
+        """The count of busy processors."""
         return (self.python_seconds + self.jvm_seconds) / self.seconds
 
 

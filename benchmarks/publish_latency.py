@@ -121,7 +121,7 @@ def _flush_pairs(count: int, size_bytes: int, pairs_per_second: float) -> list[L
 
 
 def _ms(figure: Callable[[Sequence[float]], float], rounds: Iterable[Sequence[float]]) -> float:
-    """Give the median of a figure of each round, in milliseconds."""
+    """Return the median of a figure of each round, in milliseconds."""
     return median(map(figure, rounds)) * 1e3
 
 

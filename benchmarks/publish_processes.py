@@ -1,4 +1,4 @@
-"""The servers that publishers are measured on, as processes, and one publisher that sends a whole chain."""
+"""The server processes for publishing benchmarks, and one publisher that sends a whole chain."""
 
 from __future__ import annotations
 
@@ -20,8 +20,16 @@ from gateway.api import publish_pb2
 from publishers.demo.node_process import NodeProcess
 
 __all__ = [
-    *("METHOD", "BareLoop", "Call", "Facts", "bare_loop", "bare_server", "free_addresses", "node"),
-    *("open_call", "publish"),
+    "METHOD",
+    "BareLoop",
+    "Call",
+    "Facts",
+    "bare_loop",
+    "bare_server",
+    "free_addresses",
+    "node",
+    "open_call",
+    "publish",
 ]
 
 METHOD = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
@@ -30,7 +38,7 @@ Call = aio.StreamStreamCall[bytes, publish_pb2.PublishStreamResponse]
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of a node once it has ended."""
+    """The figures of a node, complete once it has ended."""
 
     address: str
     """Where publishers connect."""
@@ -47,7 +55,7 @@ class Facts:
 
 @dataclass(slots=True)
 class BareLoop:
-    """What is known of a bare loop once it has ended."""
+    """The figures of a bare loop, complete once it has ended."""
 
     worst_pause_seconds: float = 0.0
     """The longest that it did not come round, though it had nothing to do."""
@@ -106,7 +114,7 @@ def bare_server(work: str, blocks_per_pair: float, block_count: int) -> Iterator
 
 
 def free_addresses(count: int) -> list[str]:
-    """Give addresses that are free now, for nodes that have to know each other's before they start."""
+    """Return free addresses, for nodes that must know each other's before they start."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]

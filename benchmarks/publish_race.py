@@ -86,16 +86,16 @@ class _GrpcPublisher:
         self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """As `_Publisher`."""
+        """See `_Publisher`."""
         for message in messages:
             self._unsent.put_nowait(message)
 
     async def all_sent(self) -> None:
-        """As `_Publisher`."""
+        """See `_Publisher`."""
         await self._unsent.join()
 
     def close(self) -> None:
-        """As `_Publisher`."""
+        """See `_Publisher`."""
         for task in self._tasks:
             task.cancel()
         self._tasks = [asyncio.ensure_future(self._channel.close())]
@@ -170,7 +170,7 @@ class _Race:
                 self._offer(offering, number + 1)
 
     def _offer(self, indexes: Iterable[int], number: int) -> None:
-        """Have publishers send the header of a block, if there is one."""
+        """Let publishers send the header of a block, if there is one."""
         for messages in self._messages[number : number + 1]:
             for index in indexes:
                 self._publishers[index].send(messages[:1])
@@ -216,7 +216,7 @@ class _Race:
 
 
 class _Took(NamedTuple):
-    """What it took to publish a chain."""
+    """The time that a chain took."""
 
     seconds: float
     processor_seconds: float

@@ -49,7 +49,7 @@ _CASES = (
 
 
 class _Runs:
-    """What the runs of one publisher took; the best counts."""
+    """The times of one publisher's runs; the best counts."""
 
     def __init__(self) -> None:
         self.steady_seconds = float("inf")

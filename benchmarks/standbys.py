@@ -1,4 +1,4 @@
-"""What it costs to acknowledge a block only when a standby has it on disk: `commit.min_standbys` 0 and 1.
+"""The cost of acknowledging a block only when a standby has it on disk: `commit.min_standbys` 0 and 1.
 
     python -m benchmarks.standbys [--quick]
 

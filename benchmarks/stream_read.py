@@ -102,7 +102,7 @@ def _make_chain(folder: Path, size: int) -> None:
 
 
 def _used(path: Path) -> int:
-    """Give the bytes that are in use; a file has empty pages at its end."""
+    """Return the bytes in use; a file has empty pages at its end."""
     with PagesReader(path) as pages:
         return pages.header.total_length
 

@@ -193,7 +193,7 @@ def _idle(port: str, count: str, first: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """What a round of commits showed."""
+    """The figures of one round of commits."""
 
     median_ns: int
     p99_ns: int
@@ -206,7 +206,7 @@ class _Figures:
 
 
 def _commit(server: subprocess.Popen[str], count: int, interval: float) -> tuple[int, int, float]:
-    """Have the server commit; return its resident bytes, its clients and its CPU seconds so far."""
+    """Let the server commit; return its resident bytes, its clients and its CPU seconds so far."""
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(f"{count} {interval}\n")

@@ -1,4 +1,4 @@
-"""A node that notes when each block reaches which stage: `sluice serve`, which leaves a file of moments.
+"""A node that records when each block reaches each stage: `sluice serve` that leaves a file of moments.
 
     python -m benchmarks.traced_node serve …
 
@@ -33,7 +33,7 @@ FILE_NAME = "moments.json"
 
 
 class Moment(StrEnum):
-    """What is noted of a block, in this order."""
+    """A stage of a block, in this order."""
 
     OFFERED = "its header is in the event loop"
     LINKED = "it is verified and linked"

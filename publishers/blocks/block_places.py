@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Protocol
 
 from gateway.blocks.block import Block
@@ -103,27 +102,21 @@ class FileStore(Protocol):
 
     def is_folder(self, path: str) -> bool | None:
         """Return whether a path is a folder; None: nothing is there."""
-        ...
 
     def parts(self, path: str) -> Sequence[str]:
         """Return the folders and the name of a path, as far up as is known."""
-        ...
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
         """Yield each folder, the root first, with the names of its files, sorted."""
-        ...
 
     def state(self, path: str) -> BlockFileState:
         """Return the state of a file."""
-        ...
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading."""
-        ...
 
     def is_being_written(self, path: str) -> bool:
         """Return whether a file has just been changed."""
-        ...
 
 
 class LocalStore:
@@ -219,7 +212,8 @@ def find_blocks(
             if (first.path, first.entry) != (place.path, place.entry):
                 again.append(place)
     if again:
-        with _Comparison(store, is_growing) as comparison:
+        with BlockFileReader(store) as one, BlockFileReader(store) as other:
+            comparison = _Comparison(store, is_growing, one, other)
             for place in again:
                 found[place.number] = comparison.one_of(found[place.number], place)
     return [found[number] for number in sorted(found)]
@@ -364,9 +358,7 @@ class BlockFileReader:
     def __enter__(self) -> BlockFileReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -401,24 +393,18 @@ class BlockFileReader:
 
 
 class _Comparison:
-    """A comparison of blocks that lie in two places. Use with `with`.
+    """A comparison of blocks that lie in two places.
 
     Args:
         store: has the files.
         is_growing: whether one of them may not be whole yet.
+        readers: one for each of the two places.
     """
 
-    def __init__(self, store: FileStore, is_growing: bool) -> None:
+    def __init__(self, store: FileStore, is_growing: bool, *readers: BlockFileReader) -> None:
         self._store = store
         self._is_growing = is_growing
-        self._readers = BlockFileReader(store), BlockFileReader(store)
-
-    def __enter__(self) -> _Comparison:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for reader in self._readers:
-            reader.close()
+        self._readers = readers
 
     def one_of(self, one: BlockPlace, other: BlockPlace) -> BlockPlace:
         """Return the place from which to read a block.

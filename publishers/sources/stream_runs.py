@@ -122,7 +122,7 @@ class PagesReader:
         Args:
             run: where to begin, and its end for a check.
             read: takes the bytes of a page, the number of its first entry, and the position where its entries
-                end at the latest. It raises PageFault for a damaged page. Its result has one element an entry.
+                end at the latest. It raises PageFault for a damaged page. Its length is the count of entries.
 
         Raises:
             EntriesDisagree: the entries differ from the format or the header, or from the run at its end.
