@@ -78,6 +78,19 @@ class BlockSource(Protocol):
         ...
 
 
+def _wanted(numbers: NumberRange, first: int, last: int, where: object) -> range:
+    """Return the wanted blocks of those that somebody has.
+
+    Raises:
+        SourceRefused: there are none.
+    """
+    held = numbers.narrowed(first, last + 1)
+    assert held.end is not None
+    if held.first >= held.end:
+        raise SourceRefused("these blocks", f"{where} has blocks {first} to {last}")
+    return range(held.first, held.end)
+
+
 _reader = BlockFileReader(LocalStore())
 """The reader of this process; an archive stays open for its next block."""
 
@@ -158,11 +171,8 @@ class NodeSource:
         self._tls = tls
         first, last = self._held()
         self._has_block_0 = first == 0
-        self._first = max(first, numbers.first)
-        self._end = last + 1 if numbers.end is None else min(last + 1, numbers.end)
-        if self._first >= self._end:
-            raise SourceRefused("these blocks", f"{self._address} has blocks {first} to {last}")
-        self.count: int | None = self._end - self._first
+        self._wanted = _wanted(numbers, first, last, self._address)
+        self.count: int | None = len(self._wanted)
 
     def jobs(self) -> Iterator[Job]:
         """Yield each block.
@@ -170,11 +180,11 @@ class NodeSource:
         Raises:
             SourceUnreachable, SourceRefused: the node does not give one.
         """
-        return self._get(self._first, self._end)
+        return self._get(self._wanted)
 
     def block_0(self) -> Job | None:
         """Return block 0, wanted or not."""
-        return next(self._get(0, 1)) if self._has_block_0 else None
+        return next(self._get(range(1))) if self._has_block_0 else None
 
     def _held(self) -> tuple[int, int]:
         wanted = "what the node has"
@@ -186,11 +196,11 @@ class NodeSource:
             raise SourceRefused(wanted, f"{self._address} has no blocks")
         return held.first, held.last
 
-    def _get(self, first: int, end: int) -> Iterator[Job]:
+    def _get(self, numbers: range) -> Iterator[Job]:
         code = node_pb2.BlockResponse.Code
         with open_blocking_channel(self._address, self._tls, WHOLE_BLOCKS) as channel:
             stub = node_pb2_grpc.BlockAccessServiceStub(channel)
-            for number in range(first, end):
+            for number in numbers:
                 request = node_pb2.BlockRequest(block_number=number)
                 try:
                     response = stub.getBlock(request, timeout=limits.BLOCK_SECONDS)
@@ -309,19 +319,14 @@ class StoredSource:
 
     def __init__(self, path: Path, numbers: NumberRange) -> None:
         self._path = stream_file_in(path)
-        try:
+        with self._faults_named():
             self._pages = PagesReader(self._path)
             if self._pages.page_count == 0:
                 raise SourceRefused("blocks", f"{self._path} has none")
             self._first_held = self._block_ending_from(0)
             last = self._last_number()
-        except (OSError, DatastreamError, LayoutError) as error:
-            raise self._refusal(error) from error
-        self._first = max(self._first_held, numbers.first)
-        self._end = last + 1 if numbers.end is None else min(last + 1, numbers.end)
-        if self._first >= self._end:
-            raise SourceRefused("these blocks", f"{self._path} has blocks {self._first_held} to {last}")
-        self.count: int | None = self._end - self._first
+        self._wanted = _wanted(numbers, self._first_held, last, self._path)
+        self.count: int | None = len(self._wanted)
 
     def jobs(self) -> Iterator[Job]:
         """Yield each block.
@@ -329,10 +334,10 @@ class StoredSource:
         Raises:
             SourceRefused: the file is damaged, or changes below what was committed.
         """
-        for stored in self._blocks_from(self._page_before(self._first)):
-            if stored.number >= self._end:
+        for stored in self._blocks_from(self._page_before(self._wanted.start)):
+            if stored.number >= self._wanted.stop:
                 return
-            if stored.number >= self._first:
+            if stored.number in self._wanted:
                 yield _job(stored)
 
     def block_0(self) -> Job | None:
@@ -342,24 +347,20 @@ class StoredSource:
     def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
         """Yield the blocks that begin on a page or after it."""
         run = self._pages.run_from(page_number)
-        try:
+        with self._faults_named():
             entries = chain.from_iterable(self._pages.pages_from(run))
             yield from blocks_that_begin_in(entries, run.first_number, run.end_number)
-        except (OSError, DatastreamError, LayoutError) as error:
-            raise self._refusal(error) from error
 
     def _page_before(self, number: int) -> int:
         """Bisect for the last page on or after which another block ends before this one begins."""
         low, high = 0, self._pages.page_count
-        try:
+        with self._faults_named():
             while high - low > 1:
                 middle = (low + high) // 2
                 if self._block_ending_from(middle) < number:
                     low = middle
                 else:
                     high = middle
-        except (OSError, DatastreamError, LayoutError) as error:
-            raise self._refusal(error) from error
         return low
 
     def _block_ending_from(self, page_number: int) -> int:
@@ -378,8 +379,13 @@ class StoredSource:
             raise LayoutError(f"entry {entries[-1].number}, the last", got, "the end of a block (0xb1)")
         return _number_at_end(entries[-1])
 
-    def _refusal(self, error: Exception) -> SourceRefused:
-        return SourceRefused("blocks", f"{self._path}: {error}")
+    @contextlib.contextmanager
+    def _faults_named(self) -> Iterator[None]:
+        """Refuse the file for what is wrong with it."""
+        try:
+            yield
+        except (OSError, DatastreamError, LayoutError) as error:
+            raise SourceRefused("blocks", f"{self._path}: {error}") from error
 
 
 def _job(stored: StoredBlock) -> Job:

@@ -23,7 +23,7 @@ from gateway.cluster import peer_follower as following_module
 from gateway.cluster import standby_watch as standby_watch_module
 from gateway.pipeline import committing as committing_module
 from gateway.race import reputation as race_reputation_module
-from gateway.store import block_store
+from gateway.store import block_store as ledger_module
 from gateway.workers import hashing as hashing_module
 from publishers.protocol.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
@@ -109,7 +109,7 @@ def _gateway_for(simulation: Simulation) -> Iterator[None]:
         changes += [
             (committing_module, "STAGE_BLOCK_ITEMS_MIN", 0),
             (committing_module, "STAGE_ITEM_BYTES_MAX", sys.maxsize),
-            (block_store, "STAGE_ITEMS_MAX", options.stage_items_max),
+            (ledger_module, "STAGE_ITEMS_MAX", options.stage_items_max),
         ]
     before = [vars(module)[name] for module, name, _ in changes]
     for module, name, value in changes:
