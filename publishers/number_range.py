@@ -45,12 +45,7 @@ def number_of(text: str, most: int) -> int | None:
 
 
 def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """Cut a range into parts of about the same size, none of them empty.
-
-    Args:
-        first: of the range.
-        end: of the range, not in it.
-        parts: at least 1; fewer are returned when there are fewer numbers.
+    """Cut a half-open range into at most so many parts of about the same size, none of them empty.
 
     Returns:
         (first, end) of each part, in order.
@@ -64,14 +59,10 @@ def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
 
 
 def cut_by_weight(weights: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Cut a sequence into parts of about the same weight, none of them empty.
-
-    Args:
-        weights: of each element, at least 1.
-        parts: at least 1; fewer are returned when there are fewer weights.
+    """Cut a sequence into at most so many parts of about the same weight, none of them empty.
 
     Returns:
-        (first, end) of each part, by position, in order.
+        (first, end) of each part, by position, in order. Each weight is at least 1.
     """
     if not weights:
         return []

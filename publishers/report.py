@@ -39,21 +39,6 @@ __all__ = [
     "safe_through_of",
 ]
 
-_SUMS: Final = (
-    "blocks",
-    "offered",
-    "won",
-    "skipped",
-    "acknowledged",
-    "duplicate",
-    "resent",
-    "behind",
-    "too_far_behind",
-    "reconnects",
-    "failovers",
-    "bytes_sent",
-    "elapsed_ns",
-)
 _PERCENTS: Final = (50, 99)
 
 
@@ -161,12 +146,7 @@ def safe_through_of(reports: Iterable[PublishReport]) -> int | None:
 
 
 def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> int | None:
-    """Return the nearest-rank percentile; None: there are no samples.
-
-    Args:
-        samples_ns: in any order.
-        percent: 0 < percent ≤ 100.
-    """
+    """Return the nearest-rank percentile (0 < percent ≤ 100); None: there are no samples."""
     if not samples_ns:
         return None
     ordered = sorted(samples_ns)
@@ -177,15 +157,16 @@ def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> in
 # --- sums ---------------------------------------------------------------------------------------------------
 
 
+_SUMS: Final = tuple(one.name for one in dataclasses.fields(PublishReport) if one.default == 0)
+"""The fields that are added up: all counts, and the time."""
+
+
 def add_reports(
     publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
 ) -> PublishReport:
-    """Add up reports.
+    """Add up reports, in the order in which they were made, under the name `publisher_id`.
 
-    Args:
-        publisher_id: the name of the sum.
-        reports: in the order in which they were made.
-        with_latency: keep the newest LATENCY_SAMPLES_MAX latencies; else none, so that the sum stays small.
+    `with_latency` keeps the newest LATENCY_SAMPLES_MAX latencies; else none are kept: the sum stays small.
 
     Returns:
         Counts and times are sums; `failure` is the last one, `trouble` that of the last report. If no gateway
@@ -218,12 +199,7 @@ def add_reports(
 def by_publisher(
     publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
 ) -> list[PublishReport]:
-    """Add up the reports of each publisher over partitions and attempts.
-
-    Args:
-        publisher_id: the option of the sink.
-        reports: of its tasks.
-        with_latency: as in `add_reports`.
+    """Add up the reports of each publisher over partitions and attempts, as `add_reports`.
 
     Returns:
         One for each racer, by name; one alone without a race.

@@ -205,12 +205,7 @@ class Archive:
 
 
 class _Unpacked:
-    """The content of a compressed file, read forwards; seeking back begins again.
-
-    Args:
-        raw: the file.
-        opened: begins to decompress it.
-    """
+    """The content of a compressed file, read forwards; seeking back begins again."""
 
     def __init__(self, raw: BinaryIO, opened: Callable[[BinaryIO], BinaryIO]) -> None:
         self._raw = raw

@@ -111,12 +111,9 @@ def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BL
 
 
 def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> None:
-    """Write one block; the same block gives the same bytes.
+    """Write one block; a file of that name is replaced. The same block gives the same bytes.
 
-    Args:
-        path: has the block's name; a file there is replaced. Its folder exists.
-        block: to write.
-        is_flushed: whether its bytes are on the disk before the file has its name.
+    `is_flushed`: its bytes are on the disk before the file has its name.
 
     Raises:
         BlockFileError: the name is not the block's, or the file cannot be written; no part of it is left.
@@ -127,12 +124,9 @@ def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> N
 
 
 def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
-    """Write a file so that nobody ever sees half of it.
+    """Write a file so that nobody ever sees half of it; a file of that name is replaced.
 
-    Args:
-        path: of the file; a file there is replaced.
-        data: all of it.
-        is_flushed: whether its bytes are on the disk before it has its name; `sync_folder` flushes the name.
+    `is_flushed`: its bytes are on the disk before it has its name; `sync_folder` flushes the name.
 
     Raises:
         BlockFileError: it cannot be written; no part of it is left.

@@ -101,11 +101,7 @@ def is_passed_over(folder_name: str) -> bool:
 
 
 def number_of_parts(parts: Sequence[str]) -> int | None:
-    """Return the number of the block in a file; None: the name is not that of a block file.
-
-    Args:
-        parts: the path of the file, folder by folder, its name last.
-    """
+    """Return the number of the block in a file, by its folders and its name; None: it is no block file."""
     match = _BLOCK.fullmatch(parts[-1]) if parts else None
     if match is None:
         return None

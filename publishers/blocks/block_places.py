@@ -225,11 +225,7 @@ def blocks_in(path: Path, numbers: NumberRange = _ALL) -> list[BlockPlace]:
 
 
 def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
-    """Check that there is a block, and no number is missing.
-
-    Args:
-        where: named in the error.
-        places: by number.
+    """Check that there is a block, and no number is missing; `where` is named in the error.
 
     Raises:
         BlockListError: with the missing numbers.
@@ -344,11 +340,7 @@ def _reason(error: OSError | ArchiveError) -> str:
 
 
 class BlockFileReader:
-    """A reader of blocks, fastest in stored order: the last archive stays open. Use with `with`.
-
-    Args:
-        store: has the files.
-    """
+    """A reader of blocks, fastest in stored order: the last archive stays open. Use with `with`."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
@@ -393,13 +385,7 @@ class BlockFileReader:
 
 
 class _Comparison:
-    """A comparison of blocks that lie in two places.
-
-    Args:
-        store: has the files.
-        is_growing: whether one of them may not be whole yet.
-        readers: one for each of the two places.
-    """
+    """A comparison of blocks that lie in two places, with a reader for each of the two."""
 
     def __init__(self, store: FileStore, is_growing: bool, *readers: BlockFileReader) -> None:
         self._store = store

@@ -114,12 +114,7 @@ class BlockMaker:
     """A maker of the blocks of one chain."""
 
     def __init__(self, seed: int, key: Ed25519PrivateKey, options: MakerOptions | None = None) -> None:
-        """Describe the chain.
-
-        Args:
-            seed: decides the content.
-            key: signs the root of each block.
-            options: sizes and counts.
+        """Describe the chain: the seed decides the content, the key signs the root of each block.
 
         Raises:
             MakerOptionError: an option is out of range.

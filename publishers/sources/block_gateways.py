@@ -115,10 +115,7 @@ class BlockGateways:
             return None
 
     def held_surely(self, wanted: str = "what the gateways hold") -> HeldRange:
-        """Return what the first gateway that answers holds; each is asked once.
-
-        Args:
-            wanted: named in the error.
+        """Return what the first gateway that answers holds; each is asked once. The error names `wanted`.
 
         Raises:
             SourceUnreachable: no gateway answers.
@@ -128,12 +125,8 @@ class BlockGateways:
     def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldRange:
         """Return what the first gateway that answers holds; they are asked until one does.
 
-        Args:
-            wanted: named in the error.
-            wait: sleeps for some seconds.
-
         Raises:
-            SourceUnreachable: no gateway answered within the deadline.
+            SourceUnreachable: no gateway answered within the deadline; it names `wanted`.
         """
         give_up_at = time.monotonic() + self._deadline_seconds
         while True:

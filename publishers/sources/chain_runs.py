@@ -60,13 +60,7 @@ def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def plan_chain(runs: Sequence[ChainRun]) -> ChainPlan | None:
-    """Check that runs make one chain.
-
-    Args:
-        runs: of all partitions, in the order of partitions and rows.
-
-    Returns:
-        The chain; None: there are no blocks.
+    """Return the chain that runs make, given in the order of partitions and rows; None: there are no blocks.
 
     Raises:
         FrameError: naming the numbers that are missing or repeated.

@@ -34,11 +34,7 @@ def first_answer(
 ) -> AnswerT:
     """Ask each server once, in order; return the first answer.
 
-    Args:
-        servers: in order of preference.
-        ask: raises one of `faults` if a server does not answer.
-        faults: the exceptions after which the next server is asked.
-        wanted: named in the error.
+    After one of `faults` the next server is asked; `wanted` is named in the error.
 
     Raises:
         SourceUnreachable: no server answered.
@@ -63,15 +59,13 @@ def read_on(
     deadline_seconds: float,
     wait: Callable[[float], None],
 ) -> Iterator[NumberedT]:
-    """Yield what has the numbers `first` to `last`, each once, in order.
+    """Yield what has the numbers `first` to `last` (None: without end), each once, in order.
 
     Args:
         servers: in order of preference.
-        read: reads one server from a number on; raises one of `faults`.
-        faults: the exceptions after which the next server is read.
+        read: reads one server from a number on.
+        faults: the exceptions of `read` after which the next server is read.
         what: the kind of what is read, for the error and the log.
-        first: number.
-        last: number; None: without end.
         deadline_seconds: the longest time without a further number.
         wait: sleeps for some seconds.
 

@@ -32,11 +32,9 @@ class ReadTotals:
 
 
 class StreamReader(threading.Thread):
-    """A thread that reads the stream from its first entry until a block is there.
+    """A thread that reads the stream of a TCP address from its first entry to the end of a block.
 
     Args:
-        host: of the node's TCP address.
-        port: of the node's TCP address.
         source: returns the published block of a number.
         last_number: the last block to read.
     """

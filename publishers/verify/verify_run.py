@@ -61,12 +61,9 @@ def make_verifier(
 
 
 class VerifyRun:
-    """One run over a source; `verdicts` is called once.
+    """One run over a source; `verdicts` is called once. With one worker, this process checks alone.
 
-    Args:
-        source: the blocks.
-        verifier: believes what block 0 publishes, if its keys allow that.
-        workers_count: processes that check; 1: this one alone.
+    The verifier believes what block 0 publishes, if its keys allow that.
     """
 
     def __init__(self, source: BlockSource, verifier: BlockVerifier, workers_count: int) -> None:

@@ -122,11 +122,7 @@ def _differs(number: int, what: str, got: str, expected: str) -> CheckedBlock:
 
 
 class FileSource:
-    """The blocks in files, folders and archives.
-
-    Args:
-        sources: paths and globs.
-        numbers: the wanted blocks.
+    """The wanted blocks in files, folders, archives and globs.
 
     Raises:
         BlockListError: there is no block, two files hold different blocks of one number, or a source is
@@ -154,12 +150,7 @@ class FileSource:
 
 
 class NodeSource:
-    """The blocks that a node has committed by now, one request each.
-
-    Args:
-        address: the node's gRPC address.
-        numbers: the wanted blocks.
-        tls: None: connect without TLS.
+    """The wanted blocks that a node has committed by now, one gRPC request each.
 
     Raises:
         SourceUnreachable: the node does not answer.
@@ -222,12 +213,7 @@ class NodeSource:
 
 
 class StreamSource:
-    """The blocks that a data stream has by now.
-
-    Args:
-        address: of the data streamer, TCP.
-        numbers: the wanted blocks.
-    """
+    """The wanted blocks that a data stream has by now, over TCP."""
 
     def __init__(self, address: Address, numbers: NumberRange) -> None:
         self._address = address
@@ -304,14 +290,10 @@ def holds_stream(path: Path) -> bool:
 
 
 class StoredSource:
-    """The blocks that a stream file has by now. The file is read, not locked; a node may append to it.
+    """The wanted blocks that a stream file has by now. The file is not locked; a node may append to it.
 
-    Nothing else in a node's data folder is looked at. The beginning of a block is found by bisection over the
-    data pages, so that the last blocks of a long chain are as near as the first ones.
-
-    Args:
-        path: of the file, or of the data folder that it is in.
-        numbers: the wanted blocks.
+    The path may be a node's data folder; nothing else in it is looked at. The beginning of a block is found
+    by bisection over the data pages, so that the last blocks of a long chain are as near as the first ones.
 
     Raises:
         SourceRefused: the file is unreadable, damaged, or holds none of these blocks.
