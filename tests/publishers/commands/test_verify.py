@@ -255,7 +255,7 @@ def test_what_was_found_before_an_interruption_is_printed(folder: Path) -> None:
     os.mkfifo(stuck)
     for flags in ([], ["--json"]):
         command = [sys.executable, "-m", "gateway.commands.cli", "verify", str(folder), *KEY, *flags]
-        environment = os.environ | {"PYTHONPATH": str(folder)}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(folder), str(Path.cwd())))}
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
         with stuck.open("wb"):  # opened when the command has opened it to read
