@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.goals import goal_of
+from benchmarks.measuring import Rows
 
 NAMES = (
     "append",
@@ -88,9 +89,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run_one(
-    name: str, quick: bool, deadline_seconds: float = DEADLINE_SECONDS
-) -> tuple[list[tuple[str, str]], str]:
+def run_one(name: str, quick: bool, deadline_seconds: float = DEADLINE_SECONDS) -> tuple[Rows, str]:
     """Run one benchmark in a process of its own.
 
     Returns:

@@ -12,28 +12,20 @@ flushes, against a bare loop of the same two writes and two flushes a group.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.measuring import Rows, print_rows, seconds_of
 from datastream import DataStreamer
 from datastream.layout import HEADER_PAGE_SIZE, HEADER_SIZE
 
-__all__ = ["main", "run"]
+__all__ = ["run"]
 
 _EVENT = b"x" * 20
 _OPERATION_SIZE = 2 * (17 + 9) + 3 * (17 + len(_EVENT))
 _GROUP = 64
 _REPEATS = 15
 """Runs, in turns with the bare loop; each long enough for several batches of bookmarks to the DB."""
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    action()
-    return time.perf_counter() - begin
 
 
 def _bare(folder: Path, count: int, group: int | None) -> float:
@@ -55,7 +47,7 @@ def _bare(folder: Path, count: int, group: int | None) -> float:
             offset += len(data)
 
     try:
-        return _seconds(write)
+        return seconds_of(write)
     finally:
         os.close(fd)
         path.unlink()
@@ -89,7 +81,7 @@ def _ours(folder: Path, count: int, group: int | None) -> float:
                 else:
                     commit()
 
-        seconds = _seconds(append)
+        seconds = seconds_of(append)
         assert streamer.committed.total_entries == 5 * count
     for file in (path.with_name("ours.db")).iterdir():
         file.unlink()
@@ -97,7 +89,7 @@ def _ours(folder: Path, count: int, group: int | None) -> float:
     return seconds
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure, and return (label, text) rows.
 
     Args:
@@ -119,11 +111,5 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     return rows
 
 
-def main() -> None:
-    """Print the rows."""
-    for label, text in run(quick="--quick" in sys.argv[1:]):
-        print(f"{label:32} {text}")
-
-
 if __name__ == "__main__":
-    main()
+    print_rows(run)

@@ -1,4 +1,4 @@
-"""A publisher that costs little: one gRPC call over bare HTTP/2, to measure a node and not a client.
+"""A cheap publisher, one gRPC call over bare HTTP/2, so that benchmarks measure the node and not the client.
 
 Pure; `benchmarks.bare_publisher` and `benchmarks.paced_publisher` have the sockets. gRPC's own client takes
 about as long over a short message as the node does, on the same processors. This one does what a publish
@@ -70,7 +70,7 @@ class BareCall:
 
     @property
     def is_all_sent(self) -> bool:
-        """Whether flow control has let through all that was to be sent."""
+        """Whether flow control has let everything through."""
         return not self._unsent
 
     def receive(self, data: bytes) -> None:

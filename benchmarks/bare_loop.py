@@ -1,4 +1,4 @@
-"""An event loop with nothing to do, watched: how late the machine itself makes a loop come round.
+"""An idle event loop that measures how late the machine itself makes its iterations.
 
     python -m benchmarks.bare_loop
 
@@ -22,7 +22,7 @@ WATCH_SECONDS = 0.002
 
 
 class PauseRecord:
-    """The worst pauses of the running loop; made in the loop's thread.
+    """A record of the running loop's worst pauses; made in the loop's thread.
 
     A pause is by how much a sleep of WATCH_SECONDS came too late. Its *own* part is what is left without the
     time in which the loop's thread was ready and had no processor (/proc/thread-self/schedstat, Linux): the

@@ -1,4 +1,4 @@
-"""A publisher for an event loop that costs little, see `benchmarks.bare_call`."""
+"""A cheap publisher for an event loop (`benchmarks.bare_call`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bare loop that publishing is compared with: a grpcio server that does only the unavoidable work.
+"""The bare loop for publishing: a grpcio server that does only the unavoidable work.
 
 It receives the same messages, hashes the same items with hashlib (once each, no tree), writes them to a file,
 flushes as often as the node did, and acknowledges. It checks nothing. gRPC reads its sockets and wakes the

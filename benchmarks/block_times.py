@@ -1,4 +1,4 @@
-"""Where the time of a small block goes, from its sending to its acknowledgement: for whoever tunes that.
+"""The time of a small block, stage by stage, from its sending to its acknowledgement.
 
     python -m benchmarks.block_times [--rate BLOCKS_PER_SECOND] [--show BLOCK]
 

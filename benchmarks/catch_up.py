@@ -11,7 +11,6 @@ three go several times over fresh nodes; the best of each counts.
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from typing import Any
 
@@ -19,6 +18,7 @@ import uvloop
 from grpc import aio
 
 from benchmarks.chains import Chain, make_chain
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish import CASES
 from benchmarks.publish_processes import node, open_call, publish
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2
@@ -74,7 +74,7 @@ def measure(chain: Chain, round_count: int) -> tuple[float, float, float]:
     return min(published_all), min(subscribed_all), min(caught_up_all)
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Run every case; return a label and a text for each figure."""
     rows = []
     for case in CASES[1:2] if quick else CASES:
@@ -91,5 +91,4 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

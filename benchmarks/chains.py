@@ -10,16 +10,18 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.api import block_items_pb2, block_pb2, publish_pb2
+from gateway.api import block_items_pb2, publish_pb2
 from gateway.blocks.items import ItemKind, field_item
 from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from gateway.blocks.root_hash import BlockHasher
 from gateway.key_files import public_key_hex
+from publishers.blocks.block_items import SECOND_NS, SIGNATURE_SIZE, footer_item, header_item, proof_item
 
 __all__ = ["SET_BYTES", "Chain", "make_chain"]
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 SET_BYTES = 64 * 1024
+_START_SECONDS = 1_767_225_600
 _Request = publish_pb2.PublishStreamRequest
 
 
@@ -63,21 +65,19 @@ def make_chain(
     payload = bytes(item_bytes - (2 if item_bytes < 130 else 3))
     for number in range(block_count):
         stamp = number.to_bytes(8, "big")
-        items = [_header(number), *(published if number == 0 else ())]
+        items = [
+            header_item(number, (_START_SECONDS + 2 * number) * SECOND_NS),
+            *(published if number == 0 else ()),
+        ]
         items += [
             field_item(ItemKind.SIGNED_TRANSACTION, stamp + index.to_bytes(4, "big") + payload[12:])
             for index in range(items_per_block)
         ]
-        footer = block_pb2.BlockFooter(
-            previous_block_root_hash=previous,
-            root_hash_of_all_block_hashes_tree=tree.root(),
-            start_of_block_state_root_hash=EMPTY_HASH,
-        )
-        items.append(field_item(ItemKind.BLOCK_FOOTER, footer.SerializeToString()))
+        items.append(footer_item(previous, tree.root(), EMPTY_HASH))
         hasher = BlockHasher()
-        hasher.add([*items, _proof(number, bytes(64))])
+        hasher.add([*items, proof_item(number, bytes(SIGNATURE_SIZE))])
         root = hasher.finish().root_hash
-        items.append(_proof(number, sign(root)))
+        items.append(proof_item(number, sign(root)))
         tree.push(root)
         previous = root
         messages.append(_messages(number, items, header_apart, set_bytes))
@@ -100,18 +100,3 @@ def _messages(number: int, items: list[bytes], header_apart: bool, set_bytes: in
     requests = [_Request(block_items=block_items_pb2.BlockItemSet(block_items=one)) for one in sets]
     requests.append(_Request(end_of_block=block_items_pb2.BlockEnd(block_number=number)))
     return [request.SerializeToString() for request in requests]
-
-
-def _header(number: int) -> bytes:
-    header = block_pb2.BlockHeader(
-        hapi_proto_version=block_pb2.SemanticVersion(minor=78),
-        number=number,
-        block_timestamp=block_pb2.Timestamp(seconds=1_767_225_600 + 2 * number),
-    )
-    return field_item(ItemKind.BLOCK_HEADER, header.SerializeToString())
-
-
-def _proof(number: int, signature: bytes) -> bytes:
-    signed = block_pb2.SignedBlockProof(block_signature=signature)
-    proof = block_pb2.BlockProof(block=number, signed_block_proof=signed)
-    return field_item(ItemKind.BLOCK_PROOF, proof.SerializeToString())

@@ -1,4 +1,4 @@
-"""Processor seconds of this process and all that it started: where the time of a Spark job goes.
+"""Processor seconds of this process and all that it started, as of a Spark job.
 
 Linux only: /proc. The processes of a Spark session live on from job to job, so the difference of two looks is
 what a job took; children that have ended are in what their parents say.
@@ -27,11 +27,11 @@ class CpuSeconds:
 
     @property
     def total(self) -> float:
-        """Of all."""
+        """The seconds of all processes."""
         return self.jvm + self.python + self.own
 
     def since(self, earlier: CpuSeconds) -> CpuSeconds:
-        """Give the seconds between two looks."""
+        """Return the seconds since an earlier measurement."""
         return CpuSeconds(self.jvm - earlier.jvm, self.python - earlier.python, self.own - earlier.own)
 
 
@@ -45,12 +45,12 @@ def cpu_seconds() -> CpuSeconds:
 
 
 def process_tree() -> set[int]:
-    """Give the ids of this process and of all that it started and that live."""
+    """Return the ids of this process and of its living descendants."""
     return _tree(_processes())
 
 
 def _processes() -> dict[int, tuple[str, int, float]]:
-    """Give name, parent and processor seconds of each process of the machine."""
+    """Return name, parent and processor seconds of each process of the machine."""
     found = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():

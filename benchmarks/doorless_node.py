@@ -1,4 +1,4 @@
-"""A node without its front door: `sluice serve`, whose gRPC listens at the address itself, without limits.
+"""A node without its front door: `sluice serve` whose gRPC listens at the address itself, without limits.
 
     python -m benchmarks.doorless_node serve …
 
@@ -30,7 +30,7 @@ class _NoDoor:
 
 
 class DoorlessServer:
-    """As `gateway.transport.grpc_server.GrpcServer`."""
+    """The part of `gateway.transport.grpc_server.GrpcServer` that a node uses."""
 
     def __init__(self, server: aio.Server, address: Address) -> None:
         self.address = address

@@ -1,4 +1,4 @@
-"""How long publishers pause when the load moves from one node to another, planned and unplanned.
+"""The pause of publishers when the load moves from one node to another, planned and unplanned.
 
     python -m benchmarks.failover [--quick] [--rounds N]
 
@@ -27,6 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
+from benchmarks.measuring import Rows
 from benchmarks.publish_processes import free_addresses
 from gateway.blocks.block import Block
 from gateway.cluster.control_client import ControlClient
@@ -63,7 +64,7 @@ class _Watch:
             self.times.append(time.monotonic())
 
     def longest_pause(self, since: float) -> float:
-        """Give the longest time between two new acknowledgements, from `since` on."""
+        """Return the longest time between two new acknowledgements, from `since` on."""
         after = [at for at in self.times if at > since]
         return max(later - earlier for earlier, later in zip([since, *after], after, strict=False))
 
@@ -187,7 +188,7 @@ class _Cluster:
             process.stop()
 
 
-def run(quick: bool = False, rounds: int | None = None) -> list[tuple[str, str]]:
+def run(quick: bool = False, rounds: int | None = None) -> Rows:
     """Measure both kinds; return labels and texts."""
     planned_rounds = rounds or (3 if quick else 20)
     unplanned_rounds = rounds or (2 if quick else 5)

@@ -1,4 +1,4 @@
-"""What the front door costs: a node with it against the same node without it, in turns, in the same run.
+"""The cost of the front door: a node with it against the same node without it, in turns, in the same run.
 
     python -m benchmarks.front_door [--quick]
 
@@ -10,12 +10,12 @@ machine are not alike.
 
 from __future__ import annotations
 
-import sys
 from statistics import median
 
 import uvloop
 
 from benchmarks.chains import Chain, make_chain
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.paced_publisher import latencies
 from benchmarks.publish import CASES
 from benchmarks.publish_processes import node, publish
@@ -34,7 +34,7 @@ def _seconds(chain: Chain, *, has_door: bool) -> float:
         return uvloop.run(publish(facts.address, chain))
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Run every case; return a label and a text for each figure."""
     rows = []
     pairs = 1 if quick else PAIRS
@@ -88,5 +88,4 @@ def _latency() -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

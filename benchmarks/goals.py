@@ -1,4 +1,4 @@
-"""What the figures should be: the goal beside each line of `make bench`, by a part of its label."""
+"""The goals of `make bench`: one beside each line, by a part of its label."""
 
 from __future__ import annotations
 
@@ -39,6 +39,6 @@ GOALS: Final[dict[str, str]] = {
 
 
 def goal_of(label: str) -> str:
-    """Give the goal of a line; nothing where it has none."""
+    """Return the goal of a line; empty: it has none."""
     fitting = [part for part in GOALS if part in label]
     return GOALS[max(fitting, key=len)] if fitting else ""

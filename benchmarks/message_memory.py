@@ -1,4 +1,4 @@
-"""How much memory a node takes while many connections send it their longest messages at once.
+"""The memory of a node while many connections send their longest messages at once.
 
     python -m benchmarks.message_memory --connections 16 --megabytes 125
 
@@ -22,7 +22,7 @@ from typing import Any
 from grpc import aio
 
 from gateway.api import publish_pb2_grpc
-from publishers.blocks.frame_items import header_item
+from publishers.blocks.block_items import header_item
 from publishers.demo.node_process import NodeProcess
 from tests.large_items import large_chain
 from tests.nodes import Publisher, ledger_key
@@ -32,7 +32,7 @@ _FIELD = "VmHWM:"
 
 
 def peak_bytes(process_id: int) -> int:
-    """Give the most memory that a process has had."""
+    """Return the peak memory of a process."""
     for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
         if line.startswith(_FIELD):
             return int(line.split()[1]) * 1024
@@ -40,7 +40,7 @@ def peak_bytes(process_id: int) -> int:
 
 
 def children_of(process_id: int) -> list[int]:
-    """Give the processes that a node works with."""
+    """Return the worker processes of a node."""
     tasks = Path(f"/proc/{process_id}/task").iterdir()
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 

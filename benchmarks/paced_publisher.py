@@ -37,7 +37,7 @@ class Latency(NamedTuple):
 
     @property
     def since_sent(self) -> float:
-        """How long the block took until it was acknowledged."""
+        """The time from sending to acknowledgement."""
         return self.heard_at - self.sent_at
 
     @property

@@ -18,7 +18,6 @@ core.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.cpu_seconds import cpu_seconds, process_tree
+from benchmarks.measuring import Rows, print_rows
 from gateway.key_files import create_private_key
 from publishers.blocks.block_files import read_block_file, write_block_file
 from publishers.blocks.linking import summary_of
@@ -47,7 +47,7 @@ OPTIONS = MakerOptions(transactions_per_block=200)
 
 @dataclass(frozen=True, slots=True)
 class _Took:
-    """What one run took, its start taken off."""
+    """The time of one run, without its start."""
 
     seconds: float
     python_seconds: float
@@ -56,11 +56,11 @@ class _Took:
 
     @property
     def busy_cores(self) -> float:
-        """How many processors it kept busy."""
+        """The count of busy processors."""
         return (self.python_seconds + self.jvm_seconds) / self.seconds
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure all; return a label and a text for each figure."""
     block_count, rounds = (200, 2) if quick else (1_000, 3)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
@@ -110,7 +110,7 @@ def _run_all(frame: DataFrame) -> None:
     frame.write.format("noop").mode("append").save()
 
 
-def _measure(jobs: _Jobs, block_count: int, size_bytes: int, rounds: int) -> list[tuple[str, str]]:
+def _measure(jobs: _Jobs, block_count: int, size_bytes: int, rounds: int) -> Rows:
     one_process, two_processes = _bare_speeds(jobs.folder, block_count, rounds)
     each = f"{block_count} blocks of {size_bytes // block_count / 1e3:,.0f} kB"
     bare = f"{one_process:,.0f} blocks/s, two processes at once {two_processes:,.0f}"
@@ -217,5 +217,4 @@ def _bare(folder: Path, first: int, end: int) -> float:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

@@ -12,11 +12,11 @@ left out.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 
 from benchmarks.chains import KEY
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.tss_blocks import ITEM_BYTES, ITEMS_PER_BLOCK
 from gateway.blocks.items import ItemKind, field_item, proof_of
 from gateway.blocks.proofs.address_book import read_address_book
@@ -35,7 +35,7 @@ NETWORK = TssNetwork((1, 1, 1, 1))
 ROOT = bytes(range(48))
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure all; return a label and a text for each figure."""
     rounds = 5 if quick else 30
     return [*_hashing(rounds), *_kinds(rounds)]
@@ -51,7 +51,7 @@ def _milliseconds(work: Callable[[], object], rounds: int) -> float:
     return best * 1e3
 
 
-def _hashing(rounds: int) -> list[tuple[str, str]]:
+def _hashing(rounds: int) -> Rows:
     items = [
         field_item(ItemKind.SIGNED_TRANSACTION, index.to_bytes(4, "big") + bytes(ITEM_BYTES - 6))
         for index in range(ITEMS_PER_BLOCK)
@@ -61,7 +61,7 @@ def _hashing(rounds: int) -> list[tuple[str, str]]:
     return [("hashing 400 kB in items of 107 B", f"{taken:.2f} ms a block")]
 
 
-def _kinds(rounds: int) -> list[tuple[str, str]]:
+def _kinds(rounds: int) -> Rows:
     rows = []
     ed25519, signature = Ed25519Check([KEY.public_key().public_bytes_raw()]), KEY.sign(ROOT)
     taken = _milliseconds(lambda: ed25519.check(signature, ROOT), rounds)
@@ -131,5 +131,4 @@ def _eight_together() -> Callable[[], None]:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

@@ -11,12 +11,12 @@ The worst pause is the longest that the node's event loop did not come round, in
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 import uvloop
 
 from benchmarks.chains import Chain, make_chain
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish_processes import bare_server, node, publish
 
 __all__ = ["CASES", "Case", "measure", "run"]
@@ -72,7 +72,7 @@ def measure(chain: Chain, round_count: int) -> Measured:
     return Measured(*best, rounds[-1][3], facts.worst_pause_seconds)
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Run every case; return a label and a text for each figure."""
     rows = []
     for case in CASES[1:2] if quick else CASES:
@@ -92,5 +92,4 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -38,6 +37,7 @@ import uvloop
 from grpc import aio
 
 from benchmarks.chains import Chain, make_chain
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.paced_publisher import Latency, latencies, p99
 from benchmarks.publish_processes import bare_server, node, open_call, publish
 from gateway.api import publish_pb2
@@ -121,7 +121,7 @@ def _flush_pairs(count: int, size_bytes: int, pairs_per_second: float) -> list[L
 
 
 def _ms(figure: Callable[[Sequence[float]], float], rounds: Iterable[Sequence[float]]) -> float:
-    """Give the median of a figure of each round, in milliseconds."""
+    """Return the median of a figure of each round, in milliseconds."""
     return median(map(figure, rounds)) * 1e3
 
 
@@ -129,7 +129,7 @@ def _each(time_of: Callable[[Latency], float], rounds: Iterable[Sequence[Latency
     return [list(map(time_of, found)) for found in rounds]
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure load, latency and flushes; return a label and a text."""
     chain = make_chain(BLOCK_COUNT // (4 if quick else 1), ITEMS_PER_BLOCK, ITEM_BYTES)
     count = len(chain.messages)
@@ -166,5 +166,4 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

@@ -1,11 +1,9 @@
-"""The servers that publishers are measured on, as processes, and one publisher that sends a whole chain."""
+"""The server processes for publishing benchmarks, and one publisher that sends a whole chain."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,13 +14,22 @@ from pathlib import Path
 from grpc import aio
 
 from benchmarks.chains import Chain
+from benchmarks.measuring import running
 from benchmarks.watched_node import worst_pause_seconds
 from gateway.api import publish_pb2
 from publishers.demo.node_process import NodeProcess
 
 __all__ = [
-    *("METHOD", "BareLoop", "Call", "Facts", "bare_loop", "bare_server", "free_addresses", "node"),
-    *("open_call", "publish"),
+    "METHOD",
+    "BareLoop",
+    "Call",
+    "Facts",
+    "bare_loop",
+    "bare_server",
+    "free_addresses",
+    "node",
+    "open_call",
+    "publish",
 ]
 
 METHOD = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
@@ -31,7 +38,7 @@ Call = aio.StreamStreamCall[bytes, publish_pb2.PublishStreamResponse]
 
 @dataclass(slots=True)
 class Facts:
-    """What is known of a node once it has ended."""
+    """The figures of a node, complete once it has ended."""
 
     address: str
     """Where publishers connect."""
@@ -48,7 +55,7 @@ class Facts:
 
 @dataclass(slots=True)
 class BareLoop:
-    """What is known of a bare loop once it has ended."""
+    """The figures of a bare loop, complete once it has ended."""
 
     worst_pause_seconds: float = 0.0
     """The longest that it did not come round, though it had nothing to do."""
@@ -83,19 +90,13 @@ def node(
 @contextmanager
 def bare_loop() -> Iterator[BareLoop]:
     """Run `benchmarks.bare_loop` beside something; its pause is known at the end."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.bare_loop"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.readline()
+    with running("benchmarks.bare_loop") as (process, _):
         found = BareLoop()
         try:
             yield found
         finally:
+            assert process.stdin is not None
+            assert process.stdout is not None
             process.stdin.close()
             found.worst_pause_seconds = float(process.stdout.readline())
 
@@ -105,21 +106,15 @@ def bare_server(work: str, blocks_per_pair: float, block_count: int) -> Iterator
     """Run `benchmarks.bare_server` (`hash`, `echo` or `race`); give its address."""
     with tempfile.TemporaryDirectory() as folder:
         words = [str(Path(folder, "bare")), work, str(blocks_per_pair), str(block_count)]
-        with subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bare_server", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
+        with running("benchmarks.bare_server", *words) as (process, port):
             try:
-                yield f"127.0.0.1:{int(process.stdout.readline())}"
+                yield f"127.0.0.1:{port}"
             finally:
                 process.terminate()
 
 
 def free_addresses(count: int) -> list[str]:
-    """Give addresses that are free now, for nodes that have to know each other's before they start."""
+    """Return free addresses, for nodes that must know each other's before they start."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]

@@ -26,7 +26,6 @@ avoided (`benchmarks.bare_server`).
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -41,6 +40,7 @@ from benchmarks.bare_call import Hear
 from benchmarks.bare_publisher import open_bare
 from benchmarks.chains import Chain, make_chain
 from benchmarks.cpu_seconds import cpu_seconds
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish_processes import METHOD, bare_server, node, open_call
 from gateway.api import publish_pb2
 
@@ -86,16 +86,16 @@ class _GrpcPublisher:
         self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """As `_Publisher`."""
+        """See `_Publisher`."""
         for message in messages:
             self._unsent.put_nowait(message)
 
     async def all_sent(self) -> None:
-        """As `_Publisher`."""
+        """See `_Publisher`."""
         await self._unsent.join()
 
     def close(self) -> None:
-        """As `_Publisher`."""
+        """See `_Publisher`."""
         for task in self._tasks:
             task.cancel()
         self._tasks = [asyncio.ensure_future(self._channel.close())]
@@ -170,7 +170,7 @@ class _Race:
                 self._offer(offering, number + 1)
 
     def _offer(self, indexes: Iterable[int], number: int) -> None:
-        """Have publishers send the header of a block, if there is one."""
+        """Let publishers send the header of a block, if there is one."""
         for messages in self._messages[number : number + 1]:
             for index in indexes:
                 self._publishers[index].send(messages[:1])
@@ -216,7 +216,7 @@ class _Race:
 
 
 class _Took(NamedTuple):
-    """What it took to publish a chain."""
+    """The time that a chain took."""
 
     seconds: float
     processor_seconds: float
@@ -282,7 +282,7 @@ def _measure(chain: Chain, serve: _Serve, open_one: _Open, pair_count: int) -> t
     return text, f"the node's processor time {busy}"
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Race both kinds of publishers; return a label and a text for each size of block."""
     rows = []
     for block_count, items_per_block in CASES:
@@ -301,5 +301,4 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

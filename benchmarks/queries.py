@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import random
 import statistics
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.measuring import Rows, print_rows, seconds_of
 from datastream import DataStreamer
 from datastream.layout import PAGE_SIZE
 
-__all__ = ["main", "run"]
+__all__ = ["run"]
 
 _DATA = bytes(68 - 17)
 _OPERATIONS_PER_COMMIT = 2_000
@@ -59,9 +58,7 @@ def _make_large(path: Path, size: int) -> None:
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    call()
-    return (time.perf_counter() - begin) * 1000
+    return seconds_of(call) * 1000
 
 
 def _medians(path: Path, operations: int, kind: str) -> tuple[float, float]:
@@ -85,7 +82,7 @@ def _medians(path: Path, operations: int, kind: str) -> tuple[float, float]:
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure, and return (label, text) rows.
 
     Args:
@@ -106,16 +103,10 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
         with tempfile.TemporaryDirectory() as name:
             path = Path(name) / "large.bin"
             _make_large(path, 2048 * _MIB)
-            seconds = min(_milliseconds(lambda: DataStreamer.open(path).close()) for _ in range(3)) / 1000
+            seconds = min(seconds_of(lambda: DataStreamer.open(path).close()) for _ in range(3))
             rows.append(("opening 2 GiB, clean", f"{seconds:.3f} s"))
     return rows
 
 
-def main() -> None:
-    """Print the rows."""
-    for label, text in run(quick="--quick" in sys.argv[1:]):
-        print(f"{label:24} {text}")
-
-
 if __name__ == "__main__":
-    main()
+    print_rows(run)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish_processes import bare_server
 from gateway.key_files import public_key_hex
 from publishers.blocks.block_files import write_block_file
@@ -48,7 +49,7 @@ _CASES = (
 
 
 class _Runs:
-    """What the runs of one publisher took; the best counts."""
+    """The times of one publisher's runs; the best counts."""
 
     def __init__(self) -> None:
         self.steady_seconds = float("inf")
@@ -61,7 +62,7 @@ class _Runs:
         self.start_seconds = min(self.start_seconds, whole_seconds - steady_seconds)
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure both gateways with each kind of block; return a label and a text for each figure."""
     rows = []
     spark = build_session("local[2]", app_name="benchmark")
@@ -138,5 +139,4 @@ def _bare(block_count: int) -> Callable[[], AbstractContextManager[str]]:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

@@ -1,4 +1,4 @@
-"""What it costs to acknowledge a block only when a standby has it on disk: `commit.min_standbys` 0 and 1.
+"""The cost of acknowledging a block only when a standby has it on disk: `commit.min_standbys` 0 and 1.
 
     python -m benchmarks.standbys [--quick]
 
@@ -10,7 +10,6 @@ acknowledgement, at a pace that leaves both nodes room.
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from statistics import median
 import uvloop
 
 from benchmarks.chains import Chain, make_chain
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.paced_publisher import latencies, p99
 from benchmarks.publish_processes import free_addresses, publish
 from publishers.demo.node_process import NodeProcess
@@ -53,7 +53,7 @@ def _first(chain: Chain, count: int) -> Chain:
     return Chain(chain.messages[:count], chain.item_count, chain.size_bytes, chain.ledger_key)
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure both cases, in turns; return labels and texts."""
     chain = make_chain(BLOCK_COUNT // (4 if quick else 1), ITEMS_PER_BLOCK, ITEM_BYTES)
     paced = _first(chain, PACED_COUNT)
@@ -79,5 +79,4 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

@@ -13,14 +13,11 @@ what the source's Python does, in this process, without Spark.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datastream import DataStreamer
+from benchmarks.measuring import Rows, print_rows, seconds_of, write_small_entries
 from datastream.layout import PAGE_SIZE
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _MIB = 1 << 20
-_SMALL_DATA = bytes(68 - 17)
-_PER_COMMIT = 50_000
 _BLOCKS = MakerOptions(transactions_per_block=200)
 _CASES = (
     ("entries of 68 B", "small", "entries"),
@@ -44,14 +39,16 @@ _CASES = (
 )
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure, and return (label, text) rows."""
     size, rounds = (32 * _MIB, 2) if quick else (256 * _MIB, 3)
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
-        _make_small(folder / "small", size)
+        (folder / "small").mkdir()
+        write_small_entries(folder / "small" / "datastream.bin", size)
         _make_chain(folder / "chain", size)
-        _make_small(folder / "empty", 0)
+        (folder / "empty").mkdir()
+        write_small_entries(folder / "empty" / "datastream.bin", 0)
         spark = build_session("local[2]", app_name="benchmark")
         try:
             return [_measure(spark, folder, *case, rounds) for case in _CASES]
@@ -76,7 +73,7 @@ def _measure(
         "one": lambda: job(1),
         "two": lambda: job(2),
     }
-    best = {name: min(_seconds(work) for _ in range(rounds)) for name, work in works.items()}
+    best = {name: min(seconds_of(work) for _ in range(rounds)) for name, work in works.items()}
     megabytes = _used(path) / 1e6
     rates = {name: megabytes / best[name] for name in ("bare", "reader")}
     rates |= {name: megabytes / max(1e-3, best[name] - best["start"]) for name in ("one", "two")}
@@ -87,16 +84,6 @@ def _measure(
         f"a job's start {best['start']:.2f} s, taken off (load {os.getloadavg()[0]:.1f})"
     )
     return f"datastream source, {label}, {megabytes:,.0f} MB", text
-
-
-def _make_small(folder: Path, size: int) -> None:
-    folder.mkdir()
-    with DataStreamer.open(folder / "datastream.bin") as streamer:
-        while streamer.committed.total_length < size:
-            streamer.start_atomic_op()
-            for _ in range(_PER_COMMIT):
-                streamer.add_stream_entry(1, _SMALL_DATA)
-            streamer.commit_atomic_op(flush=False)
 
 
 def _make_chain(folder: Path, size: int) -> None:
@@ -115,7 +102,7 @@ def _make_chain(folder: Path, size: int) -> None:
 
 
 def _used(path: Path) -> int:
-    """Give the bytes that are in use; a file has empty pages at its end."""
+    """Return the bytes in use; a file has empty pages at its end."""
     with PagesReader(path) as pages:
         return pages.header.total_length
 
@@ -135,12 +122,5 @@ def _reader(path: Path, decode: str) -> None:
             pass
 
 
-def _seconds(work: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

@@ -13,36 +13,23 @@ from __future__ import annotations
 
 import os
 import struct
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.tcp_processes import receive, running
+from benchmarks.measuring import Rows, print_rows, running, write_small_entries
+from benchmarks.tcp_processes import receive
 from datastream import DataStreamer
-from datastream.layout import ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE
+from datastream.layout import HEADER_PAGE_SIZE
 
-__all__ = ["main", "run"]
+__all__ = ["run"]
 
 _MIB = 1 << 20
-_DATA_SIZE = 68 - ENTRY_HEAD_SIZE
-_OPERATION_ENTRIES = 10_000
 _START = struct.pack(">QQQ", 1, 1, 0)
 _OK_SIZE = 11
 _CHUNKS = (1 << 18, 1 << 20, 1 << 40)
 _CLIENTS = 8
 _ROUNDS = 3
-
-
-def _make_stream(path: Path, size: int) -> int:
-    """Write a stream of about `size` bytes; return how many bytes its entries have."""
-    with DataStreamer.open(path) as streamer:
-        while streamer.committed.total_length < size:
-            streamer.start_atomic_op()
-            for _ in range(_OPERATION_ENTRIES):
-                streamer.add_stream_entry(1, bytes(_DATA_SIZE))
-            streamer.commit_atomic_op(flush=False)
-        return streamer.committed.total_entries * (ENTRY_HEAD_SIZE + _DATA_SIZE)
 
 
 def _bare_seconds(path: Path, size: int, count: int) -> float:
@@ -62,7 +49,7 @@ def _served_seconds(path: Path, size: int) -> tuple[float, float, float]:
     return cold, warm, eight
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure, and return (label, text) rows.
 
     Args:
@@ -70,7 +57,7 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "history.bin"
-        size = _make_stream(path, (64 if quick else 256) * _MIB)
+        size = write_small_entries(path, (64 if quick else 256) * _MIB)
         with DataStreamer.open(path) as streamer:
             bare_size = streamer.committed.total_length - HEADER_PAGE_SIZE  # padding too
         _bare_seconds(path, bare_size, 1)  # the page cache and the CPU are warm now for both
@@ -98,11 +85,5 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     ]
 
 
-def main() -> None:
-    """Print the rows."""
-    for label, text in run(quick="--quick" in sys.argv[1:]):
-        print(f"{label:28} {text}")
-
-
 if __name__ == "__main__":
-    main()
+    print_rows(run)

@@ -29,11 +29,11 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.tcp_processes import running
+from benchmarks.measuring import Rows, print_rows, running
 from datastream import DataStreamer, ServerLimits, StreamServer
 from datastream.layout import ENTRY_HEAD_SIZE
 
-__all__ = ["main", "run"]
+__all__ = ["run"]
 
 _MODULE = "benchmarks.tcp_live"
 _ENTRY_SIZE = 68
@@ -193,7 +193,7 @@ def _idle(port: str, count: str, first: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """What a round of commits showed."""
+    """The figures of one round of commits."""
 
     median_ns: int
     p99_ns: int
@@ -206,7 +206,7 @@ class _Figures:
 
 
 def _commit(server: subprocess.Popen[str], count: int, interval: float) -> tuple[int, int, float]:
-    """Have the server commit; return its resident bytes, its clients and its CPU seconds so far."""
+    """Let the server commit; return its resident bytes, its clients and its CPU seconds so far."""
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(f"{count} {interval}\n")
@@ -263,7 +263,7 @@ def _with_sleepers(path: Path, readers: int, sleepers: int, commits: int, interv
         return _Night(rounds[0], rounds[1], after - before, _result(ignorer)[0])
 
 
-def _sleeper_rows(label: str, nights: list[_Night]) -> list[tuple[str, str]]:
+def _sleeper_rows(label: str, nights: list[_Night]) -> Rows:
     alone, another, *_ = sorted((night.alone for night in nights), key=_by_p99) * 2
     best = min(nights, key=lambda night: night.beside.p99_ns)
     ratios = (
@@ -293,7 +293,7 @@ def _idle_bytes(path: Path, count: int) -> float:
     return (after - before) / count
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure, and return (label, text) rows.
 
     Args:
@@ -333,12 +333,6 @@ def run(quick: bool = False) -> list[tuple[str, str]]:
     return rows
 
 
-def main() -> None:
-    """Print the rows."""
-    for label, text in run(quick="--quick" in sys.argv[1:]):
-        print(f"{label:36} {text}")
-
-
 _ROLES: dict[str, Callable[..., None]] = {
     "serve": _serve,
     "bare": _bare,
@@ -351,4 +345,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] and sys.argv[1] in _ROLES:
         _ROLES[sys.argv[1]](*sys.argv[2:])
     else:
-        main()
+        print_rows(run)

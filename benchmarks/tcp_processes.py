@@ -16,39 +16,23 @@ import json
 import os
 import select
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import uvloop
 
+from benchmarks.measuring import running
 from datastream import DataStreamer, ServerLimits, StreamServer
 from datastream.layout import HEADER_PAGE_SIZE
 
-__all__ = ["bare", "ended", "receive", "running", "serve"]
+__all__ = ["bare", "ended", "receive", "serve"]
 
 REQUEST_SIZE = 24
 """Bytes of a Start command."""
 _BUFFER = bytearray(1 << 20)
-
-
-@contextmanager
-def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a module as a server; yield the process and the first line that it printed."""
-    command = [sys.executable, "-m", *words]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        line = process.stdout.readline().strip()
-        if not line:
-            raise SystemExit(f"{' '.join(words)}: ended with status {process.wait()}")
-        try:
-            yield process, line
-        finally:
-            process.stdin.close()
 
 
 def receive(port: int, count: int, size: int, request: bytes) -> float:

@@ -1,4 +1,4 @@
-"""A node that notes when each block reaches which stage: `sluice serve`, which leaves a file of moments.
+"""A node that records when each block reaches each stage: `sluice serve` that leaves a file of moments.
 
     python -m benchmarks.traced_node serve …
 
@@ -33,7 +33,7 @@ FILE_NAME = "moments.json"
 
 
 class Moment(StrEnum):
-    """What is noted of a block, in this order."""
+    """A stage of a block, in this order."""
 
     OFFERED = "its header is in the event loop"
     LINKED = "it is verified and linked"
@@ -66,7 +66,7 @@ class _TracedArbiter(Arbiter):
         return super().committed(attempt_id, now_ns)
 
 
-class _TracedLedger(BlockStore):
+class _TracedStore(BlockStore):
     """A ledger whose commits are noted: those that are begun and finished, as those of small blocks are."""
 
     _begun: Sequence[int] = ()
@@ -112,6 +112,6 @@ def _note(moment: Moment, *block_numbers: int) -> None:
 
 if __name__ == "__main__":
     gateway.node.node.Arbiter = _TracedArbiter  # type: ignore[attr-defined]
-    gateway.node.node.Ledger = _TracedLedger  # type: ignore[attr-defined]
+    gateway.node.node.BlockStore = _TracedStore  # type: ignore[attr-defined]
     gateway.node.run.Node = TracedNode  # type: ignore[attr-defined]
     main()

@@ -21,7 +21,6 @@ that is next to nothing, the machine stood still, or was somebody else's.
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
@@ -30,6 +29,7 @@ from statistics import median
 import uvloop
 
 from benchmarks.chains import SET_BYTES, Chain, make_chain
+from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish_processes import bare_loop, node, publish
 from tests.gateway.blocks.proofs.tss_chain import publishing_transaction
 from tests.gateway.blocks.proofs.tss_network import TssNetwork
@@ -58,7 +58,7 @@ class _Run:
     """What all threads of the node ran in its worst pause."""
 
 
-def run(quick: bool = False) -> list[tuple[str, str]]:
+def run(quick: bool = False) -> Rows:
     """Measure all; return a label and a text for each figure."""
     block_count, round_count = (30, 3) if quick else (100, 5)
     rows = []
@@ -153,5 +153,4 @@ def _published(chain: Chain, mode: str, blocks_per_second: float | None = None) 
 
 
 if __name__ == "__main__":
-    for label, text in run(quick="--quick" in sys.argv):
-        print(f"{label}: {text}")
+    print_rows(run)

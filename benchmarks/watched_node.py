@@ -1,4 +1,4 @@
-"""A node that watches its event loop: `sluice serve`, and at its end a log line with the worst pause.
+"""A node that watches its event loop: `sluice serve` that logs its worst pause at its end.
 
     python -m benchmarks.watched_node serve …
 

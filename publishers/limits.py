@@ -1,4 +1,4 @@
-"""Every limit of the publisher side: name, unit, reason. What happens at the limit is said beside it."""
+"""Limits that several modules of the publisher side share: name, unit, reason, and what happens beyond."""
 
 from __future__ import annotations
 
@@ -13,23 +13,6 @@ MIB: Final = 1024 * 1024
 BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
 """Largest block read from a file, after decompression: the node's default `publish.max_block_bytes`.
 A few bytes of gzip can stand for gigabytes, so reading stops here and the file is refused."""
-
-ARCHIVE_MEMBERS_MAX: Final = 1_000_000
-"""Members of a zip or a tar: as many as a block node can be told to put into one. Beyond it is refused."""
-
-ARCHIVE_LIST_BYTES_MAX: Final = 96 * MIB
-"""The list at the end of a zip, which is read at once: so many members with the names that blocks have."""
-
-TAR_NAME_BYTES_MAX: Final = 64 * 1024
-"""A name in a tar that is too long for a header. The longest path that Linux takes has 4,096 bytes."""
-
-ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
-"""Members of archives that a process remembers, so that a stream which looks for new files does not read the
-lists of all again: some 200 bytes each. The archives that were looked at first are forgotten beyond."""
-
-FILE_REST_SECONDS: Final = 5.0
-"""A stream takes a block file that it cannot read for one that is being written, until nobody has changed it
-for so long: some writers do not write under another name first."""
 
 # --- messages --------------------------------------------------------------------------------------------
 
@@ -125,13 +108,6 @@ PARTITIONS_MAX: Final = 1_000_000
 SOURCE_DEADLINE_SECONDS_DEFAULT: Final = 60.0
 """How long a source over the network may give nothing of what is there, where nothing else is said."""
 
-SOURCE_RETRY_SECONDS: Final = 0.5
-"""Rest of a source over the network when all its servers have failed once."""
-
-KEY_PATH_CHARACTERS_MAX: Final = 4_096
-"""Characters of a key file's path, as the kernel has it; what is longer may be a key by mistake, and is not
-repeated."""
-
 TURN_SECONDS_DEFAULT: Final = 600.0
 """How long a part of a chain waits for its turn without any progress of the gateways."""
 
@@ -143,25 +119,7 @@ STATUS_POLL_SECONDS: Final = 0.25
 
 # --- verification of blocks that are here already --------------------------------------------------------
 
-VERIFY_ALONE_BLOCKS_MAX: Final = 32
-"""`sluice verify` checks so few blocks in its own process: starting others takes about a second."""
-
-VERIFY_AHEAD_BLOCKS: Final = 4
-"""Blocks on their way to each process that checks, so that none waits and few are in memory."""
-
 # --- block maker -----------------------------------------------------------------------------------------
-
-MAKER_ITEM_BYTES_MAX: Final = ITEM_BYTES_MAX - 16
-"""Largest transaction that is generated: it fits in a message, with its tags and lengths."""
-
-MAKER_COUNT_MAX: Final = 100_000
-"""Rounds of a block, events of a round, and transactions of a block that are generated at most."""
-
-MAKER_EVENTS_MAX: Final = 1_000_000
-"""Events of a block, the two factors multiplied: half the items that a gateway takes in a block."""
-
-MAKER_BLOCK_BYTES_MAX: Final = BLOCK_FILE_BYTES_MAX
-"""Bytes of topic messages in a block: no node takes a larger one, and each is made in memory."""
 
 MAKER_BLOCKS_MAX: Final = 10_000_000
 """Blocks that one `sluice generate` makes at most: a slip of the hand should not fill a disk."""

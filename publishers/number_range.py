@@ -1,6 +1,6 @@
-"""Block or entry numbers as text, and ranges of them: what a filter leaves, and how they are cut into parts.
+"""Block or entry numbers: as text, as half-open ranges, and cut into parts.
 
-Pure. Every range is half open: its first number is in it, its end is not.
+Pure. The first number of a range is in it, its end is not.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class NumberRange:
     """Consecutive numbers."""
 
     first: int = 0
-    """The first number that is in it; at least 0."""
+    """The first number; at least 0."""
     end: int | None = None
-    """The number after the last that is in it; None: without end."""
+    """The number after the last; None: without end."""
 
     def __contains__(self, number: int) -> bool:
-        """Whether a number is in it."""
+        """Return whether a number is in it."""
         return number >= self.first and (self.end is None or number < self.end)
 
     def narrowed(self, first: int | None = None, end: int | None = None) -> NumberRange:
-        """Give what is in this range and also at or after `first` and before `end`."""
+        """Return the part of this range at or after `first` and before `end`."""
         new_first = self.first if first is None else max(self.first, first)
         if end is None:
             return NumberRange(new_first, self.end)
@@ -39,21 +39,16 @@ class NumberRange:
 
 
 def number_of(text: str, most: int) -> int | None:
-    """Read a number as somebody wrote it; None: it is none, or above `most`, whatever its length."""
+    """Return the number that a text is; None: it is none, or above `most`, whatever its length."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
     return int(text) if is_number and int(text) <= most else None
 
 
 def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """Cut a range into parts of about the same size, none of them empty.
-
-    Args:
-        first: of the range.
-        end: of the range, not in it.
-        parts: at least 1; fewer come back when there are fewer numbers.
+    """Cut a half-open range into at most so many parts of about the same size, none of them empty.
 
     Returns:
-        (first, end) of each part, in order; nothing for an empty range.
+        (first, end) of each part, in order.
     """
     count = end - first
     if count <= 0:
@@ -64,14 +59,10 @@ def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
 
 
 def cut_by_weight(weights: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Cut a sequence into parts of about the same weight, none of them empty.
-
-    Args:
-        weights: of each, at least 1.
-        parts: at least 1; fewer come back when there are fewer weights.
+    """Cut a sequence into at most so many parts of about the same weight, none of them empty.
 
     Returns:
-        (first, end) of each part, by place in the sequence, in order; nothing for an empty one.
+        (first, end) of each part, by position, in order. Each weight is at least 1.
     """
     if not weights:
         return []

@@ -1,17 +1,45 @@
-"""What a publisher did: the counts that are shown at the end, and how they travel as JSON.
+"""Reports of publishers: the counts shown at the end, how they travel as JSON, and their sums.
 
-Pure. `PublishReport` is one publisher; it crosses process borders as JSON (Spark's sink writes it to a file).
+Pure.
+
+    PublishReport   one publisher; Spark's sink writes it to a file, and the driver reads it
+    add_reports, by_publisher   the sum over partitions and attempts
+    QueryTotals     the sums of a streaming query, batch after batch
+    JobProgress, JobReport      `sluice publish`: while it runs, and at its end; --json is JobReport.to_fields
+
+Each racer of a sink is a publisher: racer 2 of `team` is `team.2` in partition 0, `team-3.2` in partition 3,
+and `team-3-attempt-1.2` when Spark tries that task again. All of these add up to `team.2`.
+
+Spark may run the last batch of a query again after a crash; its last run alone counts. A query that begins
+anew, with an empty checkpoint, is another query: its batch 0 is added, even to a batch 0.
+Source: docs/spark.md.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-__all__ = ["PublishReport", "RefusedBlock", "percentile_ns", "safe_through_of"]
+from publishers.limits import LATENCY_SAMPLES_MAX
+
+__all__ = [
+    "JobFailure",
+    "JobProgress",
+    "JobReport",
+    "PublishReport",
+    "QueryTotals",
+    "RefusedBlock",
+    "add_reports",
+    "by_publisher",
+    "percentile_ns",
+    "safe_through_of",
+]
+
+_PERCENTS: Final = (50, 99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,53 +56,53 @@ class RefusedBlock:
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """What one publisher did with its source. All counts are of blocks where nothing else is said."""
+    """The counts of one publisher; they count blocks unless another unit is named."""
 
     publisher_id: str
     """The name sent as metadata `publisher-id`."""
     first_block: int | None = None
-    """Number of the first block of the source; None when the source was empty."""
+    """First block of the source; None: the source was empty."""
     last_block: int | None = None
-    """Number of the last block taken from the source."""
+    """Last block taken from the source."""
     safe_through: int | None = None
-    """Every block up to this number is known to be stored by a gateway; None: nothing is known."""
+    """A gateway stores every block up to this one; None: not known."""
     stored_from: int | None = None
     """No gateway stores the blocks of the source below this one; None: some gateway may."""
     blocks: int = 0
     """Taken from the source."""
     offered: int = 0
-    """Whose header was sent at least once."""
+    """Header sent at least once."""
     won: int = 0
-    """Sent whole by this publisher, acknowledged, and not skipped. Where a gateway ends a stream with
-    DUPLICATE_BLOCK and does not say for which block, those since the last skip do not count."""
+    """Sent whole by this publisher, acknowledged, and not skipped. If a gateway ends a stream with
+    DUPLICATE_BLOCK and names no block, those since the last skip do not count."""
     skipped: int = 0
-    """That the gateway wanted from another publisher at least once."""
+    """Wanted by the gateway from another publisher at least once."""
     acknowledged: int = 0
     """Known to be stored by an acknowledgement."""
     duplicate: int = 0
-    """Known to be stored already, by a DUPLICATE_BLOCK or behind answer instead of an acknowledgement."""
+    """Known to be stored by a DUPLICATE_BLOCK or behind answer."""
     resent: int = 0
-    """Times (not blocks) that the gateway sent this publisher back to a block."""
+    """Times that the gateway sent this publisher back to a block."""
     behind: int = 0
     """Times that a gateway said it was behind."""
     too_far_behind: int = 0
-    """Times that a gateway wanted a block that is not held here any more, or never was."""
+    """Times that a gateway wanted a block that is not held here (any more)."""
     reconnects: int = 0
     """Streams opened after the first."""
     failovers: int = 0
     """Streams opened at another gateway than the one before."""
     bytes_sent: int = 0
-    """Bytes of block items sent, repetitions included."""
+    """Bytes of block items, repetitions included."""
     refused: tuple[RefusedBlock, ...] = ()
-    """Blocks refused at least once, in order of number."""
+    """Blocks refused at least once, by number."""
     elapsed_ns: int = 0
     """From the first event to the last, nanoseconds."""
     latency_ns: tuple[int, ...] = field(default=(), repr=False)
-    """For blocks won: from the last byte sent to the acknowledgement, nanoseconds, newest kept."""
+    """Of blocks won: from the last byte sent to the acknowledgement, nanoseconds; the newest."""
     failure: str | None = None
-    """Why the publisher gave up; None when it did not."""
+    """Why the publisher gave up; None: it did not."""
     trouble: str | None = None
-    """What went wrong with a stream since a block last became safe, the last of it; None: nothing."""
+    """The last fault of a stream since a block last became safe; None: there was none."""
 
     @property
     def unacknowledged(self) -> int:
@@ -82,22 +110,22 @@ class PublishReport:
         return self.blocks - self.acknowledged - self.duplicate
 
     def to_json(self) -> str:
-        """Encode as one JSON object."""
+        """Return one JSON object."""
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> PublishReport:
-        """Decode what `to_json` made.
+        """Read the text of `to_json`.
 
         Raises:
-            ValueError: not JSON, or not this object's.
+            ValueError: it is not JSON, or another object.
             TypeError: a field is unknown.
         """
         return cls.from_fields(json.loads(text))
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> PublishReport:
-        """Make it of its fields, as they are in JSON.
+        """Make a report of its fields, as they are in JSON.
 
         Raises:
             TypeError: a field is unknown.
@@ -109,23 +137,228 @@ class PublishReport:
 
 
 def safe_through_of(reports: Iterable[PublishReport]) -> int | None:
-    """Give the highest block up to which all are known to be stored; None: nothing is known.
+    """Return the block up to which all are known to be stored; None: nothing is known.
 
-    Publishers whose gateways do not store all that they have tell nothing of what comes before.
+    Reports with `stored_from` tell nothing of earlier blocks, and do not count.
     """
     known = (report.safe_through for report in reports if report.stored_from is None)
     return max((safe for safe in known if safe is not None), default=None)
 
 
 def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> int | None:
-    """Give the nearest-rank percentile, or None without samples.
-
-    Args:
-        samples_ns: in any order.
-        percent: 0 < percent ≤ 100.
-    """
+    """Return the nearest-rank percentile (0 < percent ≤ 100); None: there are no samples."""
     if not samples_ns:
         return None
     ordered = sorted(samples_ns)
     rank = max(1, -(-len(ordered) * percent // 100))
     return ordered[int(rank) - 1]
+
+
+# --- sums ---------------------------------------------------------------------------------------------------
+
+
+_SUMS: Final = tuple(one.name for one in dataclasses.fields(PublishReport) if one.default == 0)
+"""The fields that are added up: all counts, and the time."""
+
+
+def add_reports(
+    publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
+) -> PublishReport:
+    """Add up reports, in the order in which they were made, under the name `publisher_id`.
+
+    `with_latency` keeps the newest LATENCY_SAMPLES_MAX latencies; else none are kept: the sum stays small.
+
+    Returns:
+        Counts and times are sums; `failure` is the last one, `trouble` that of the last report. If no gateway
+        stores the beginning of the chain, `safe_through` is None, though later parts may be stored.
+    """
+    given = list(reports)
+    firsts = [report.first_block for report in given if report.first_block is not None]
+    lasts = [report.last_block for report in given if report.last_block is not None]
+    stored_from = max((one.stored_from for one in given if one.stored_from is not None), default=None)
+    failures = [report.failure for report in given if report.failure is not None]
+    refused: dict[tuple[int, str], int] = {}
+    for block in (block for report in given for block in report.refused):
+        key = (block.number, block.code)
+        refused[key] = refused.get(key, 0) + block.refused_count
+    latency_ns = [sample for report in given for sample in report.latency_ns] if with_latency else []
+    return PublishReport(
+        publisher_id,
+        latency_ns=tuple(latency_ns[-LATENCY_SAMPLES_MAX:]),
+        first_block=min(firsts, default=None),
+        last_block=max(lasts, default=None),
+        safe_through=safe_through_of(given) if stored_from is None else None,
+        stored_from=stored_from,
+        refused=tuple(RefusedBlock(*key, count) for key, count in sorted(refused.items())),
+        failure=failures[-1] if failures else None,
+        trouble=given[-1].trouble if given else None,
+        **{name: sum(getattr(report, name) for report in given) for name in _SUMS},
+    )
+
+
+def by_publisher(
+    publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
+) -> list[PublishReport]:
+    """Add up the reports of each publisher over partitions and attempts, as `add_reports`.
+
+    Returns:
+        One for each racer, by name; one alone without a race.
+    """
+    name = re.compile(rf"{re.escape(publisher_id)}(-\d+)?(-attempt-\d+)?(?P<racer>\.\d+)?")
+    groups: dict[str, list[PublishReport]] = {}
+    for report in reports:
+        match = name.fullmatch(report.publisher_id)
+        racer = report.publisher_id if match is None else publisher_id + (match["racer"] or "")
+        groups.setdefault(racer, []).append(report)
+    by_length = sorted(groups, key=lambda racer: (len(racer), racer))
+    return [add_reports(racer, groups[racer], with_latency=with_latency) for racer in by_length]
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTotals:
+    """The sums of a streaming query up to its last batch."""
+
+    publisher_id: str
+    """The option of the sink."""
+    batch_id: int = -1
+    """Spark's number of the last batch; -1: there was none."""
+    before: tuple[PublishReport, ...] = ()
+    """Each publisher, without the last batch."""
+    publishers: tuple[PublishReport, ...] = ()
+    """Each publisher, with the last batch."""
+    query_id: str | None = None
+    """Spark's id of the last batch's query, the same over restarts; None: not known."""
+
+    @property
+    def total(self) -> PublishReport:
+        """The sum over all publishers; racers publish the same blocks, and each counts them."""
+        return add_reports(self.publisher_id, self.publishers)
+
+    def through(
+        self, batch_id: int, reports: Sequence[PublishReport], query_id: str | None = None
+    ) -> QueryTotals:
+        """Add a batch; the last one again replaces its earlier run.
+
+        Args:
+            batch_id: Spark's number of it, 0 for a query that begins anew.
+            reports: of its tasks.
+            query_id: Spark's id of the query; None: not known, and taken for the same.
+        """
+        is_other = None not in (query_id, self.query_id) and query_id != self.query_id
+        is_again = batch_id == self.batch_id and not is_other
+        before = self.before if is_again else self.publishers
+        added = by_publisher(self.publisher_id, (*before, *reports))
+        return QueryTotals(self.publisher_id, batch_id, before, tuple(added), query_id or self.query_id)
+
+    def to_json(self) -> str:
+        """Return one JSON object."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> QueryTotals:
+        """Read the text of `to_json`.
+
+        Raises:
+            ValueError: it is not JSON, or another object.
+            TypeError: a field is unknown.
+        """
+        fields = json.loads(text)
+        for name in ("before", "publishers"):
+            fields[name] = tuple(map(PublishReport.from_fields, fields[name]))
+        return cls(**fields)
+
+
+# --- jobs ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailure:
+    """A publisher that gave up."""
+
+    publisher_id: str
+    reason: str
+    """One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """The progress of running jobs."""
+
+    head: int | None
+    """Last block stored by the first gateway that answers; None: it has none, or none answers."""
+    is_reachable: bool
+    """Whether a gateway answered."""
+    ready: int
+    """Publishers that are, or were, ready to send."""
+    running: int
+    """Publishers that are not done."""
+    elapsed_seconds: float
+    """Since the jobs were started."""
+    first_block: int | None = None
+    """Of the source; None: not known yet."""
+    last_block: int | None = None
+    """Of the source; None: not known, or without end."""
+    safe_through: int | None = None
+    """Every block of the source up to this one is known to be stored."""
+    blocks_per_second: float = 0.0
+    """Acknowledged blocks a second, from when the first publisher could send to the last acknowledgement."""
+    publishers: tuple[PublishReport, ...] = ()
+    """The counts of each so far, without latencies."""
+    is_stopping: bool = False
+    """Whether they were told to finish the block in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """The report of finished jobs."""
+
+    first_block: int | None
+    """Of the source; None: it was a stream, and nothing came."""
+    last_block: int | None
+    publishers: tuple[PublishReport, ...]
+    """Those that did something, by name; a failed one has its figures as far as they are known."""
+    failures: tuple[JobFailure, ...]
+    elapsed_seconds: float
+    """From the start of the jobs to the end of the last."""
+    blocks_per_second: float = 0.0
+    """As in `JobProgress`."""
+    is_interrupted: bool = False
+    """Whether they were stopped before they were done."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every publisher knows that every block is stored: all that it took, and all that the source
+        had at first. A source may have less when it is read.
+        """
+        done = [report for report in self.publishers if report.failure is None]
+        is_open = any(report.unacknowledged for report in done)
+        known, last = self.safe_through, self.last_block
+        is_short = last is not None and (known is None or known < last)
+        return not (self.failures or self.is_interrupted or is_open or is_short)
+
+    @property
+    def safe_through(self) -> int | None:
+        """Every block of the source up to this one is known to be stored."""
+        return safe_through_of(self.publishers)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return all of it for JSON; latencies as percentiles."""
+        return {
+            "complete": self.is_complete,
+            "interrupted": self.is_interrupted,
+            "first_block": self.first_block,
+            "last_block": self.last_block,
+            "safe_through": self.safe_through,
+            "blocks_per_second": round(self.blocks_per_second, 1),
+            "elapsed_seconds": round(self.elapsed_seconds, 3),
+            "publishers": [_fields_of(report) for report in self.publishers],
+            "failures": [dataclasses.asdict(failure) for failure in self.failures],
+        }
+
+
+def _fields_of(report: PublishReport) -> dict[str, Any]:
+    fields = dataclasses.asdict(report)
+    del fields["latency_ns"]  # a number per block; the percentiles say enough
+    for percent in _PERCENTS:
+        fields[f"latency_p{percent}_ns"] = percentile_ns(report.latency_ns, percent)
+    return fields

@@ -8,7 +8,7 @@ from random import Random
 from gateway.blocks.block import Block
 from gateway.blocks.items import ItemKind, field_item
 from gateway.blocks.merkle import EMPTY_HASH
-from publishers.blocks.frame_items import header_item
+from publishers.blocks.block_items import header_item
 from publishers.blocks.linking import ChainStart, Linker, OpenBlock, sign_block
 from publishers.blocks.maker_items import event_header, round_header
 from tests.nodes import KEY

@@ -51,9 +51,8 @@ PURE = (
     "publishers/blocks/block_layouts.py",
     "publishers/protocol/machine*.py",
     "publishers/blocks/maker.py",
-    "publishers/blocks/frame_items.py",
+    "publishers/blocks/block_items.py",
     "publishers/blocks/linking.py",
-    "publishers/blocks/record_blocks.py",
 )
 PURE_CLAIM = re.compile(r"\bPure( values)?[.:;]")
 IMPURE_IMPORTS = frozenset(

@@ -1,12 +1,12 @@
-"""Zip and tar files with blocks in them: what is in one, and one member's bytes. Nothing is ever unpacked.
+"""Zip and tar files with blocks: lists of members, and the bytes of one. Nothing is ever unpacked.
 
-    zip    the list at its end says where each member is, and each can be read alone
-    tar    its headers are passed over once, from the first to the last; then each member can be read alone
-    tar in gzip or zstd: the same, but a member is reached by decompressing all that is before it
+    zip    the list at its end has the place of each member, and each can be read alone
+    tar    its headers are read once, from the first to the last; then each member can be read alone
+    tar in gzip or zstd: the same, but a member is reached by decompressing all before it
 
-The first bytes of a file tell what it is. A member's name says its block number; members of other names,
-links and folders are no blocks. A name that leads out of the archive (`/x`, `../x`) refuses the archive: no
-software of the field writes one, and a program that unpacked it would write outside of its folder.
+The first bytes of a file tell its kind. The name of a member has the block number; members with other names,
+links and folders are no blocks. An archive with a name that leads out of it (`/x`, `../x`) is refused: no
+software of the field writes one, and a program that unpacked it would write outside its folder.
 Source: APPNOTE.TXT (PKWARE), POSIX pax (ustar), RFC 1952, RFC 8878.
 """
 
@@ -24,11 +24,20 @@ from typing import BinaryIO, Final, cast
 
 import zstandard
 
-from publishers import limits
 from publishers.blocks.block_layouts import number_of_parts
 from publishers.errors import ArchiveError
+from publishers.limits import BLOCK_FILE_BYTES_MAX
 
 __all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember"]
+
+ARCHIVE_MEMBERS_MAX: Final = 1_000_000
+"""Members of a zip or a tar: the most that a block node can be told to put into one. Beyond it is refused."""
+
+ARCHIVE_LIST_BYTES_MAX: Final = 96 << 20
+"""The list at the end of a zip, read at once: that many members with the names of blocks."""
+
+TAR_NAME_BYTES_MAX: Final = 64 * 1024
+"""A name in a tar that is too long for a header. Linux takes paths of up to 4,096 bytes."""
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -51,20 +60,20 @@ class ArchiveMember:
     """Block number, by its name."""
     name: str
     entry: int
-    """Where it is: its place in a zip's list, its first byte in a tar."""
+    """Its position in a zip's list, or its first byte in a tar."""
     size_bytes: int
-    """As it is stored."""
+    """Stored size."""
 
 
 class Archive:
     """An open archive.
 
     Args:
-        file: which can be sought in; it stays open as long as the archive is used.
+        file: seekable; it stays open while the archive is used.
         size_bytes: of the file.
 
     Raises:
-        ArchiveError: it is none, or is damaged.
+        ArchiveError: it is no archive, or is damaged.
     """
 
     def __init__(self, file: BinaryIO, size_bytes: int) -> None:
@@ -90,7 +99,7 @@ class Archive:
                 raise ArchiveError(f"not an archive: it begins with {begin}; expected a zip or a tar")
 
     def members(self) -> Iterator[ArchiveMember]:
-        """List the blocks, in the order in which they are stored; other members are left out.
+        """Yield the blocks in stored order, without other members.
 
         Raises:
             ArchiveError: it is damaged, has too many members, or a name that leads out of it.
@@ -99,22 +108,19 @@ class Archive:
         with _faults_named():
             for name, entry, size_bytes in self._in_zip() if self._zip is not None else self._in_tar():
                 count += 1
-                if count > limits.ARCHIVE_MEMBERS_MAX:
-                    raise ArchiveError(f"more than {limits.ARCHIVE_MEMBERS_MAX} members")
+                if count > ARCHIVE_MEMBERS_MAX:
+                    raise ArchiveError(f"more than {ARCHIVE_MEMBERS_MAX} members")
                 number = number_of_parts(_checked_parts(name))
                 if number is not None and entry is not None:
                     yield ArchiveMember(number, name, entry, size_bytes)
 
     def read(self, entry: int, size_bytes: int, size_bytes_max: int) -> bytes:
-        """Read a member; of one that is too long, one byte beyond the limit.
+        """Read a member, at most one byte more than `size_bytes_max`.
 
-        Args:
-            entry: as `members` gave it.
-            size_bytes: the same.
-            size_bytes_max: bytes that are read at most.
+        `entry` and `size_bytes` are those of its `ArchiveMember`.
 
         Raises:
-            ArchiveError: it cannot be read, or is damaged.
+            ArchiveError: it is unreadable or damaged.
         """
         with _faults_named():
             if self._zip is None:
@@ -167,30 +173,30 @@ class Archive:
             at = begin + info.size + -info.size % _RECORD_BYTES
 
     def _check_size(self, info: tarfile.TarInfo, begin: int) -> None:
-        """Check that a member can be passed over."""
+        """Check that a member can be skipped."""
         if info.size < 0:
             raise ArchiveError(f"damaged: {info.name} has {info.size} bytes")
         if self._size_bytes is not None and begin + info.size > self._size_bytes:
             reason = f"{info.name} would end at byte {begin + info.size:,}, the file at {self._size_bytes:,}"
             raise ArchiveError(f"truncated: {reason}")
-        if self._size_bytes is None and info.size > limits.BLOCK_FILE_BYTES_MAX:
+        if self._size_bytes is None and info.size > BLOCK_FILE_BYTES_MAX:
             raise ArchiveError(
                 f"{info.name} has {info.size:,} bytes and would have to be decompressed to come to what is "
-                f"after it; expected at most {limits.BLOCK_FILE_BYTES_MAX:,}"
+                f"after it; expected at most {BLOCK_FILE_BYTES_MAX:,}"
             )
 
     def _extension(self, info: tarfile.TarInfo) -> bytes:
         """Read a name that is too long for a header."""
-        if info.size > limits.TAR_NAME_BYTES_MAX:
+        if info.size > TAR_NAME_BYTES_MAX:
             got = f"a name of {info.size:,} bytes"
-            raise ArchiveError(f"{got}; expected at most {limits.TAR_NAME_BYTES_MAX:,}")
+            raise ArchiveError(f"{got}; expected at most {TAR_NAME_BYTES_MAX:,}")
         data = self._read_on(info.size)
         if len(data) < info.size:
             raise ArchiveError(_TRUNCATED.format("a name"))
         return data
 
     def _read_on(self, count: int) -> bytes:
-        """Read so many bytes of a tar; fewer at its end alone."""
+        """Read so many bytes of a tar; fewer only at its end."""
         pieces = []
         while count and (piece := self._tar.read(count)):
             pieces.append(piece)
@@ -199,12 +205,7 @@ class Archive:
 
 
 class _Unpacked:
-    """The inside of a compressed file, to be read forwards; to go back is to begin again.
-
-    Args:
-        raw: the file.
-        opened: begins to decompress it.
-    """
+    """The content of a compressed file, read forwards; seeking back begins again."""
 
     def __init__(self, raw: BinaryIO, opened: Callable[[BinaryIO], BinaryIO]) -> None:
         self._raw = raw
@@ -213,13 +214,13 @@ class _Unpacked:
         self._at = 0
 
     def read(self, count: int) -> bytes:
-        """Read at most so many bytes; none: that is the end."""
+        """Read at most so many bytes; none at the end."""
         data = self._inside.read(count)
         self._at += len(data)
         return data
 
     def seek(self, position: int) -> None:
-        """Go to a byte, or to the end if that comes before."""
+        """Go to a byte, or to the end if that comes first."""
         if position < self._at:
             self._raw.seek(0)
             self._inside, self._at = self._opened(self._raw), 0
@@ -228,20 +229,16 @@ class _Unpacked:
 
 
 class _BoundedReads:
-    """A file of which nobody reads too much at once.
-
-    Args:
-        file: which is read.
-    """
+    """A file that refuses to read too much at once."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def read(self, count: int = -1) -> bytes:
         """Read, or refuse to."""
-        if count > limits.ARCHIVE_LIST_BYTES_MAX:
+        if count > ARCHIVE_LIST_BYTES_MAX:
             got = f"a list of members of {count:,} bytes"
-            raise ArchiveError(f"{got}; expected at most {limits.ARCHIVE_LIST_BYTES_MAX:,}")
+            raise ArchiveError(f"{got}; expected at most {ARCHIVE_LIST_BYTES_MAX:,}")
         return self._file.read(count)
 
     def __getattr__(self, name: str) -> object:
@@ -249,7 +246,7 @@ class _BoundedReads:
 
 
 def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
-    """Give what decompresses a file, by its first bytes."""
+    """Return the decompression of a file, by its first bytes; None: it has none."""
     if magic.startswith(GZIP_MAGIC):
         return lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw))
     if magic == ZSTD_MAGIC:
@@ -258,7 +255,7 @@ def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
 
 
 def _is_tar(record: bytes) -> bool:
-    """Whether a first record is a header, by its checksum, or the end of an empty tar."""
+    """Return whether a first record is a header, by its checksum, or the end of an empty tar."""
     try:
         tarfile.TarInfo.frombuf(record, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -267,7 +264,7 @@ def _is_tar(record: bytes) -> bool:
 
 
 def _long_name(data: bytes, kind: bytes) -> str | None:
-    """Read the name in the extension of a header; None: it has something else."""
+    """Read the name in a header's extension; None: it has something else."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
     while data:
@@ -282,7 +279,7 @@ def _long_name(data: bytes, kind: bytes) -> str | None:
 
 
 def _checked_parts(name: str) -> list[str]:
-    """Cut the name of a member into its parts; refuse one that leads out of the archive."""
+    """Split the name of a member into its parts; refuse one that leads out of the archive."""
     parts = name.split("/")
     if name.startswith(("/", "\\")) or ".." in parts:
         raise ArchiveError(f"a member is named {name!r}, which leads out of it")
@@ -291,7 +288,7 @@ def _checked_parts(name: str) -> list[str]:
 
 @contextmanager
 def _faults_named() -> Iterator[None]:
-    """Say what libraries say of damaged archives in words of ours."""
+    """Translate the errors of libraries about damaged archives."""
     try:
         yield
     except EOFError as error:

@@ -1,18 +1,16 @@
-"""Checks blocks before they are offered: structure, root hash, and the links between them.
+"""The check of blocks before they are offered: structure, root hash, and the links between them.
 
-Pure. What a gateway checks without keys is checked here, so that a bad block is found where it comes from,
-and nothing after it is sent. Proofs are not verified: that needs the network's keys.
-
-The first block's links are believed, unless it is block 0, whose links are known. A block whose layout is not
-certain has two roots; the next block's link says which one it is.
+Pure. It checks what a gateway checks without keys, so that a bad block is found at its source, and nothing
+after it is sent. It does not verify proofs, which needs the network's keys. The links of the first block are
+believed, unless it is block 0.
 Source: docs/spec/block-hash.md sections 3.3 and 4.
 """
 
 from __future__ import annotations
 
 from gateway.blocks.block import Block
+from gateway.blocks.chain import Chain, LastLayout
 from gateway.blocks.errors import BlockRefused, ItemError
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from publishers.errors import BadBlock
 
@@ -24,9 +22,7 @@ class OfferCheck:
 
     def __init__(self) -> None:
         """Begin anywhere in the chain."""
-        self._roots: tuple[bytes, ...] = ()
-        self._next_number: int | None = None
-        self._tree: StreamingTree | None = None
+        self._chain = Chain()
 
     def check(self, block: Block) -> BlockSummary:
         """Check the next block; one that does not follow the last begins a new part.
@@ -44,29 +40,18 @@ class OfferCheck:
             raise BadBlock(block.number, str(error)) from error
         if summary.number != block.number:
             raise BadBlock(block.number, f"its header says that it is block {summary.number}")
-        self._check_links(summary)
+        number, chain = block.number, self._chain
+        if number == 0 or number != chain.next_number:
+            chain = Chain(number)
+        got, (expected, _) = summary.previous_root_hash, chain.links_of_next()
+        if expected is not None and got != expected:
+            other = chain.in_other_layout()
+            if other is None or got != other.last_root_hash:
+                what = f"it links to a block with root hash {got.hex()}"
+                raise BadBlock(number, f"{what}, but that of block {number - 1} is {expected.hex()}")
+            chain = other
+        if chain.check_links(summary) is not None:
+            raise BadBlock(number, "its root_hash_of_all_block_hashes_tree is not that of the blocks before")
+        chain.advance(number, summary.root_hash, LastLayout.of(summary))
+        self._chain = chain
         return summary
-
-    def _check_links(self, summary: BlockSummary) -> None:
-        number, previous = summary.number, summary.previous_root_hash
-        roots, tree = self._roots, self._tree
-        if number == 0:
-            roots, tree = (EMPTY_HASH,), StreamingTree()
-        elif number != self._next_number:
-            roots, tree = (), None
-        if roots and previous not in roots:
-            got, expected = previous.hex(), roots[0].hex()
-            what = f"it links to a block with root hash {got}"
-            raise BadBlock(number, f"{what}, but that of block {number - 1} is {expected}")
-        if tree is not None:
-            if number:
-                tree = tree.copy()
-                tree.push(previous)
-            if summary.all_blocks_root_hash != tree.root():
-                raise BadBlock(
-                    number, "its root_hash_of_all_block_hashes_tree is not that of the blocks before"
-                )
-        other = summary.root_hash_other_layout
-        self._roots = (summary.root_hash,) if other is None else (summary.root_hash, other)
-        self._tree = tree
-        self._next_number = number + 1

@@ -1,9 +1,9 @@
-"""Block files: one serialized `Block` each, plain or compressed; the file's name says the block's number.
+"""Block files: one serialized `Block` each, plain or compressed, with its number in the name.
 
     12.blk    12.blk.gz    12.blk.zst        and the names of other software, see `block_layouts`
 
-What a file is compressed with is told by its first bytes. Files are written under a temporary name and then
-renamed, so that a reader never sees half a block.
+The first bytes of a file tell its compression. A file is written under a temporary name and then renamed, so
+that no reader sees half a block.
 Source: docs/spec/wire.md section 3; RFC 1952 (gzip), RFC 8878 (zstd).
 """
 
@@ -48,15 +48,11 @@ _ZSTD_LEVEL: Final = 3
 
 
 def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
-    """Read one block.
-
-    Args:
-        path: its name says the number.
-        size_bytes_max: largest size after decompression.
+    """Read one block; the name of the file has its number.
 
     Raises:
-        BlockFileError: the name is none of a block file; the file cannot be read, is truncated, damaged or
-            too large; or it holds another block than its name says.
+        BlockFileError: the name is not that of a block file; the file is unreadable, truncated, damaged or
+            larger than `size_bytes_max` after decompression; or it holds another block than its name says.
     """
     number = number_of_parts(path.absolute().parts)
     if number is None:
@@ -70,20 +66,20 @@ def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> B
 
 
 def stored_bytes_max(size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> int:
-    """Give how many bytes a block takes at most as it is stored, for a size after decompression.
+    """Return the longest stored form of a block of a size after decompression.
 
-    What cannot be compressed gets longer: by a part in 256 with zstd (ZSTD_COMPRESSBOUND), less with gzip.
+    Incompressible data grows: by 1/256 with zstd (ZSTD_COMPRESSBOUND), less with gzip.
     """
     return size_bytes_max + size_bytes_max // 128 + _COMPRESSED_FRAME_BYTES
 
 
 def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
-    """Make a block of what a file or a member of an archive has.
+    """Return the block in the bytes of a file or of a member of an archive.
 
     Args:
-        stored: its bytes; of a longer one than `stored_bytes_max` one byte more at least.
+        stored: the bytes; one byte more than `stored_bytes_max` is enough of a longer file.
         path: for the error.
-        number: the block's, by the name.
+        number: of the block, by the name.
         size_bytes_max: largest size after decompression.
 
     Raises:
@@ -115,12 +111,9 @@ def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BL
 
 
 def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> None:
-    """Write one block; the same block gives the same bytes.
+    """Write one block; a file of that name is replaced. The same block gives the same bytes.
 
-    Args:
-        path: its name must be that of the block, its folder must exist. A file of that name is replaced.
-        block: to write.
-        is_flushed: whether its bytes are on the disk before the file has its name.
+    `is_flushed`: its bytes are on the disk before the file has its name.
 
     Raises:
         BlockFileError: the name is not the block's, or the file cannot be written; no part of it is left.
@@ -131,12 +124,9 @@ def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> N
 
 
 def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
-    """Write a file so that nobody sees half of it, whatever happens.
+    """Write a file so that nobody ever sees half of it; a file of that name is replaced.
 
-    Args:
-        path: of the file; one that is there is replaced.
-        data: all of it.
-        is_flushed: whether its bytes are on the disk before it has its name; `sync_folder` flushes the name.
+    `is_flushed`: its bytes are on the disk before it has its name; `sync_folder` flushes the name.
 
     Raises:
         BlockFileError: it cannot be written; no part of it is left.
@@ -159,7 +149,7 @@ def sync_folder(folder: Path) -> None:
     """Flush the names in a folder.
 
     Raises:
-        OSError: it cannot be done.
+        OSError: the system refuses.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -184,7 +174,7 @@ def _format_of(name: str) -> BlockFormat:
 
 
 def _decompressed(stored: bytes, size_bytes_max: int) -> bytes:
-    """Decompress; of what is too long, give one byte beyond the limit at least."""
+    """Decompress; of a block that is too long, return at least one byte more than the limit."""
     if len(stored) > stored_bytes_max(size_bytes_max):
         return stored
     if stored.startswith(GZIP_MAGIC):
@@ -197,12 +187,11 @@ def _decompressed(stored: bytes, size_bytes_max: int) -> bytes:
 
 def _unzstd(stored: bytes, size_bytes_max: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor()
-    # A file of ours says how much it holds: one pass, never beyond that. What fails is looked at again below,
-    # to say how it is damaged.
+    # Our files state their content's size: one pass, bounded by it. A failure is diagnosed below.
     with suppress(zstandard.ZstdError):
         if 0 < zstandard.frame_content_size(stored) <= size_bytes_max:
             return decompressor.decompress(stored, allow_extra_data=False)
-    # Java's do not. In pieces, because this interface cannot be bounded, and it alone knows the frame's end.
+    # Java's files do not. In pieces: this interface alone finds the end of the frame, and has no bound.
     frame = decompressor.decompressobj()
     data, size_bytes = [], 0
     for start in range(0, len(stored), _PIECE_BYTES):

@@ -1,4 +1,4 @@
-"""Where blocks lie: the names of block files and archives, read and written in every layout of the field.
+"""The names of block files and archives in every layout of the field.
 
 Pure. N is a block number, `/` a folder; 12 stands for itself and for 19 or 36 digits with leading zeros.
 
@@ -13,8 +13,8 @@ Pure. N is a block number, `/` a folder; 12 stands for itself and for 19 or 36 d
     tar         0000/0000/0000/12.tar                               block node, 100,000 blocks in a tar, named
                     0000000000001234567.blk.zstd                    as in a zip
 
-A name says the number; only in a bucket the folders say it, too. A file's first bytes tell what it is
-compressed with, not its name, so `.zst`, `.zstd`, `.gz` and no ending are read alike.
+A name has the number; in a bucket the folders have its first digits. The first bytes of a file, not its name,
+tell the compression, so `.zst`, `.zstd`, `.gz` and no ending are read alike.
 Source: hiero-block-node (BlockFile, BlockPath, ExpandedCloudStoragePlugin, ArchiveKey, TarEntries) and
 hiero-consensus-node (FileBlockItemWriter); docs/spark.md, "Block files".
 """
@@ -49,16 +49,16 @@ __all__ = [
 ]
 
 BlockFormat = Literal["blk", "blk.gz", "blk.zst", "blk.zstd"]
-"""The endings of block files that are written; each says how the bytes are compressed."""
+"""The endings of written block files; each names a compression."""
 
 BlockLayout = Literal["plain", "consensus", "recent", "historic", "bucket"]
 """The layouts that are written."""
 
 ZIP_DIGITS: Final = 4
-"""Digits of a block number that lie within one historic zip, as block nodes have it by default."""
+"""Digits of a block number within one historic zip: the default of block nodes."""
 
 STAGING: Final = "staging"
-"""The folder, in the recent layout, of blocks whose zip is not complete; block nodes have it, too."""
+"""The folder, in the recent layout, of blocks whose zip is not complete; block nodes have it too."""
 
 _BLOCK: Final = re.compile(r"(?P<digits>[0-9]{1,36})\.blk(\.gz|\.zst|\.zstd)?", re.ASCII)
 _MARKED: Final = re.compile(r"(?P<digits>[0-9]{36})\.mf", re.ASCII)
@@ -75,37 +75,33 @@ _FORMATS: Final[dict[BlockLayout, tuple[BlockFormat, ...]]] = {
     "historic": ("blk.zstd", "blk"),
     "bucket": ("blk.zstd", "blk"),
 }
-"""The endings that a layout has; what reads it looks for no others. The first is the default."""
+"""The endings of each layout, which its own software looks for; the first is the default."""
 
 
 # --- names to numbers ---------------------------------------------------------------------------------------
 
 
 def is_block_name(name: str) -> bool:
-    """Whether a file of this name is a block file, whatever folder it is in."""
+    """Return whether a name is that of a block file, in any folder."""
     return _BLOCK.fullmatch(name) is not None
 
 
 def is_archive_name(name: str) -> bool:
-    """Whether a file of this name is an archive that may hold blocks."""
+    """Return whether a name is that of an archive that may hold blocks."""
     return _ARCHIVE.fullmatch(name.lower()) is not None
 
 
 def is_passed_over(folder_name: str) -> bool:
-    """Whether a folder below another is left alone.
+    """Return whether a folder below another is left out.
 
-    Hidden folders are (snapshots of file servers are such), a disk's `lost+found`, and those that a block
-    node keeps for itself: links to zips, a zip that it writes, and zips that it found damaged.
+    These are hidden folders (snapshots of file servers), a disk's `lost+found`, and those that a block node
+    keeps for itself: links to zips, a zip in the making, and damaged zips.
     """
     return folder_name.startswith(".") or folder_name in _WORK_FOLDERS
 
 
 def number_of_parts(parts: Sequence[str]) -> int | None:
-    """Give the number of the block in a file; None: the name is none of a block file.
-
-    Args:
-        parts: the file's path, folder by folder, its name last.
-    """
+    """Return the number of the block in a file, by its folders and its name; None: it is no block file."""
     match = _BLOCK.fullmatch(parts[-1]) if parts else None
     if match is None:
         return None
@@ -118,10 +114,10 @@ def number_of_parts(parts: Sequence[str]) -> int | None:
 
 
 def unfinished(names: Iterable[str]) -> frozenset[str]:
-    """Give the names, among those of one folder, of blocks that a consensus node is still writing.
+    """Return those names of a folder whose blocks a consensus node is still writing.
 
-    It writes a block under its final name, and an empty `.mf` file when the block is whole. In a folder that
-    has such marks, a block after the last marked one is not whole. Earlier marks may have been cleared away.
+    It writes a block under its final name, and an empty `.mf` file once the block is whole. In a folder with
+    such marks, a block after the last marked one is not whole. Earlier marks may be gone.
     """
     whole, blocks = -1, []
     for name in names:
@@ -136,15 +132,15 @@ def unfinished(names: Iterable[str]) -> frozenset[str]:
 
 
 def default_format(layout: BlockLayout) -> BlockFormat:
-    """Give the ending that the layout's own software uses."""
+    """Return the ending that the layout's own software uses."""
     return _FORMATS[layout][0]
 
 
 def check_format(layout: BlockLayout, block_format: BlockFormat) -> None:
-    """Refuse an ending that the layout's own software would not find.
+    """Check that the layout's own software finds files with an ending.
 
     Raises:
-        OptionError: naming those that it does.
+        OptionError: with the endings that it finds.
     """
     if block_format not in _FORMATS[layout]:
         expected = f"{' or '.join(_FORMATS[layout])} with layout {layout}"
@@ -152,7 +148,7 @@ def check_format(layout: BlockLayout, block_format: BlockFormat) -> None:
 
 
 def path_in(layout: BlockLayout, number: int, block_format: BlockFormat) -> str:
-    """Give the path of a block's file below the root of a layout; of `historic`, that of the staged file.
+    """Return the path of a block's file below the root of a layout; for `historic`, of the staged file.
 
     Raises:
         OptionError: the layout has no name for so large a number.
@@ -171,12 +167,12 @@ def path_in(layout: BlockLayout, number: int, block_format: BlockFormat) -> str:
 
 
 def marker_name(block_name: str) -> str:
-    """Give the name of the mark that says that a consensus node's block file is whole."""
+    """Return the name of the mark for a whole block file of a consensus node."""
     return block_name.split(".", 1)[0] + ".mf"
 
 
 def zip_of(number: int) -> tuple[str, range]:
-    """Give the path of the historic zip that a block belongs into, and all numbers that belong there.
+    """Return the path of a block's historic zip, and all numbers in that zip.
 
     Raises:
         OptionError: the layout has no name for so large a number.
@@ -190,7 +186,7 @@ def zip_of(number: int) -> tuple[str, range]:
 
 
 def member_name(number: int, ending: str) -> str:
-    """Give the name of a block in a zip or a tar; the ending begins with a dot."""
+    """Return the name of a block in a zip or a tar; the ending begins with a dot."""
     return f"{number:0{_WIDTH}}{ending}"
 
 
@@ -208,12 +204,12 @@ def _threes(digits: str) -> list[str]:
 
 
 def has_glob(path: str) -> bool:
-    """Whether a path has `*`, `?` or `[` in it."""
+    """Return whether a path contains `*`, `?` or `[`."""
     return _GLOB.search(path) is not None
 
 
 def split_glob(path: str) -> tuple[str, str]:
-    """Cut a path before its first part with a glob: where to look, and the pattern below it."""
+    """Split a path before its first part with a glob: the folder to search, and the pattern below it."""
     parts = path.split("/")
     at = next(index for index, part in enumerate(parts) if has_glob(part))
     root = "/".join(parts[:at])
@@ -221,13 +217,12 @@ def split_glob(path: str) -> tuple[str, str]:
 
 
 def matches(pattern: str) -> re.Pattern[str]:
-    """Make an expression of a glob: `*` and `?` stay within a folder, `**` is any number of folders.
+    """Return a regular expression for a glob: `*` and `?` stay in a folder, `**` is any number of folders.
 
-    It fits a path whose beginning, folder by folder, the glob describes: a glob that describes a folder means
-    all that is in it.
+    A glob that fits a folder fits all that is in it.
 
     Raises:
-        OptionError: the glob is none.
+        OptionError: the glob is malformed.
     """
     parts = [part for part in pattern.split("/") if part]
     expression = ""
@@ -244,7 +239,7 @@ def matches(pattern: str) -> re.Pattern[str]:
 
 
 def _part(part: str) -> str:
-    """Make an expression of one part of a glob."""
+    """Return a regular expression for one part of a glob."""
     expression, at = "", 0
     while at < len(part):
         letter = part[at]

@@ -1,11 +1,11 @@
-"""Finds blocks in folders, files, archives and globs, and reads them from where they lie.
+"""A finder and a reader of blocks in folders, files, archives and globs.
 
     sources ──► files, folder by folder ──► block files, members of archives ──► one place for each block
 
-A folder is read with all that is below it. Links are followed, and each folder is read once. Hidden folders,
-and those that a block node keeps for itself, are left out; so is a file without the name of a block file or
-an archive. An archive is listed, never unpacked. A block may lie in two places if both hold the same. A
-`FileStore` knows where the files are: on a disk, or in an object store.
+A folder includes everything below it. Links are followed; each folder is read once. Left out are hidden
+folders, those that a block node keeps for itself, and files without the name of a block file or an archive.
+An archive is listed, never unpacked. A block may lie in two places if both hold the same. A `FileStore` is a
+disk or an object store.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Protocol
 
 from gateway.blocks.block import Block
 from gateway.regular_files import open_regular
-from publishers import limits
 from publishers.blocks.block_archives import Archive, ArchiveMember
 from publishers.blocks.block_files import decode_block, stored_bytes_max
 from publishers.blocks.block_layouts import (
@@ -51,13 +49,21 @@ __all__ = [
     "read_chain",
 ]
 
+ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
+"""Archive members that a process remembers, some 200 bytes each, so that a stream which looks for new files
+does not list all archives again. Beyond it the oldest lists are forgotten."""
+
+FILE_REST_SECONDS: Final = 5.0
+"""A stream takes an unreadable block file for one that is being written, until it is unchanged for so long:
+some writers do not write under another name first."""
+
 NO_BLOCKS: Final = "no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar)"
 _ALL: Final = NumberRange()
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
-    """Where one block lies."""
+    """The place of one block."""
 
     number: int
     """Block number, by the name."""
@@ -66,11 +72,11 @@ class BlockPlace:
     member: str = ""
     """The name in the archive."""
     entry: int = -1
-    """Where it is in the archive; below 0: the block has a file of its own."""
+    """The member's position in the archive; below 0: the block has a file of its own."""
     size_bytes: int = -1
-    """As it is stored in the archive."""
+    """Stored size of the member."""
     changed_ns: int = 0
-    """When the archive was changed last, as it was listed: another list belongs to another time."""
+    """When the archive was last changed, as it was listed: a list holds for that time only."""
 
     def __str__(self) -> str:
         return self.path if self.entry < 0 else f"{self.path}!{self.member}"
@@ -83,61 +89,54 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True)
 class BlockFileState:
-    """What is known of a file without reading it."""
+    """The state of a file that is not read."""
 
     size_bytes: int
     changed_ns: int
     identity: tuple[int, int] | None = None
-    """The same for all names of one file; None: the store does not know."""
+    """The same for all names of one file; None: the store does not know it."""
 
 
 class FileStore(Protocol):
-    """Where files lie. A method raises OSError for a file that cannot be read, `walk` BlockListError."""
+    """A place with files. A method raises OSError for an unreadable file, `walk` BlockListError."""
 
     def is_folder(self, path: str) -> bool | None:
-        """Whether a path is a folder; None: nothing is there."""
-        ...
+        """Return whether a path is a folder; None: nothing is there."""
 
     def parts(self, path: str) -> Sequence[str]:
-        """Cut a path into folders and name, as far up as is known."""
-        ...
+        """Return the folders and the name of a path, as far up as is known."""
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
-        """Give each folder, the root first, with the names of the files in it, sorted."""
-        ...
+        """Yield each folder, the root first, with the names of its files, sorted."""
 
     def state(self, path: str) -> BlockFileState:
-        """Look at a file."""
-        ...
+        """Return the state of a file."""
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file to read it."""
-        ...
+        """Open a file for reading."""
 
     def is_being_written(self, path: str) -> bool:
-        """Whether somebody has changed a file a moment ago."""
-        ...
+        """Return whether a file has just been changed."""
 
 
 class LocalStore:
-    """Files on a disk."""
+    """The files of a disk."""
 
     def is_folder(self, path: str) -> bool | None:
-        """Whether a path is a folder; None: nothing is there."""
+        """Return whether a path is a folder; None: nothing is there."""
         found = Path(path)
         if found.is_dir():
             return True
         return False if found.exists() or found.is_symlink() else None
 
     def parts(self, path: str) -> Sequence[str]:
-        """Cut a path into folders and name, from the root of the file system on."""
+        """Return the folders and the name of a path, from the root of the file system on."""
         return Path(path).absolute().parts
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
-        """Give each folder, the root first, with the names of the files in it, sorted.
+        """Yield each folder, the root first, with the names of its files, sorted.
 
-        A folder that is gone when its turn comes had no blocks that anybody can have; a block node removes
-        empty ones.
+        A folder that disappears meanwhile had no blocks: a block node removes empty folders.
         """
         pending, seen = [root], set()
         while pending:
@@ -155,7 +154,7 @@ class LocalStore:
                 raise BlockListError(folder, _reason(error)) from error
             names, below = [], []
             for entry in listed:
-                # What stands in a block file's place and is a folder is to be said where it is read.
+                # A folder with the name of a block file is reported when it is read.
                 if is_block_name(entry.name) or not entry.is_dir():
                     names.append(entry.name)
                 elif not is_passed_over(entry.name):
@@ -164,21 +163,21 @@ class LocalStore:
             pending.extend(reversed(below))
 
     def state(self, path: str) -> BlockFileState:
-        """Look at a file."""
+        """Return the state of a file."""
         status = Path(path).stat()
         return BlockFileState(status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
 
     def open(self, path: str) -> BinaryIO:
-        """Open a file to read it; nothing but a regular one."""
+        """Open a regular file for reading."""
         return open_regular(Path(path))
 
     def is_being_written(self, path: str) -> bool:
-        """Whether somebody has changed a file a moment ago."""
+        """Return whether a file has just been changed."""
         try:
             changed_at = Path(path).stat().st_mtime
         except OSError:
             return False
-        return abs(time.time() - changed_at) <= limits.FILE_REST_SECONDS
+        return abs(time.time() - changed_at) <= FILE_REST_SECONDS
 
 
 # --- finding ------------------------------------------------------------------------------------------------
@@ -190,19 +189,18 @@ def find_blocks(
     """Find the blocks of some folders, files, archives and globs.
 
     Args:
-        store: where they are.
-        sources: paths and globs; what is there under a name with a `*` is meant by that name.
-        numbers: the blocks that are wanted.
-        is_growing: whether files are being written meanwhile: an archive that is not whole yet has no blocks
-            yet, and one that is gone none any more.
+        store: has the files.
+        sources: paths and globs; an existing name with a `*` is a path.
+        numbers: the wanted blocks.
+        is_growing: files are being written: an archive that is not whole, or is gone, has no blocks.
 
     Returns:
-        A place for each block, by number. There may be gaps, see `check_no_gaps`.
+        One place for each block, by number; numbers may be missing, see `check_no_gaps`.
 
     Raises:
-        BlockListError: a source cannot be read or is not there, an archive is damaged, or two places have
-            different blocks of one number.
-        OptionError: a glob is none.
+        BlockListError: a source is missing or unreadable, an archive is damaged, or two places hold different
+            blocks of one number.
+        OptionError: a glob is malformed.
     """
     found: dict[int, BlockPlace] = {}
     again = []
@@ -214,26 +212,23 @@ def find_blocks(
             if (first.path, first.entry) != (place.path, place.entry):
                 again.append(place)
     if again:
-        with _Comparison(store, is_growing) as comparison:
+        with BlockFileReader(store) as one, BlockFileReader(store) as other:
+            comparison = _Comparison(store, is_growing, one, other)
             for place in again:
                 found[place.number] = comparison.one_of(found[place.number], place)
     return [found[number] for number in sorted(found)]
 
 
 def blocks_in(path: Path, numbers: NumberRange = _ALL) -> list[BlockPlace]:
-    """Find the blocks of one folder, file or archive on a disk; `find_blocks` has the rest."""
+    """Find the blocks of one folder, file or archive on a disk, as `find_blocks`."""
     return find_blocks(LocalStore(), [str(path)], numbers)
 
 
 def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
-    """Check that blocks make one chain: at least one, and no number missing.
-
-    Args:
-        where: for the error.
-        places: by number, as `find_blocks` gives them.
+    """Check that there is a block, and no number is missing; `where` is named in the error.
 
     Raises:
-        BlockListError: naming the numbers that are missing.
+        BlockListError: with the missing numbers.
     """
     if not places:
         raise BlockListError(where, NO_BLOCKS)
@@ -247,7 +242,7 @@ def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
 
 
 def read_chain(folder: Path) -> Iterator[Block]:
-    """Read the blocks of a folder in order of number.
+    """Return the blocks of a folder in order of number, read one by one.
 
     Raises:
         BlockListError, BlockFileError: as the functions above, the first before the first block.
@@ -280,7 +275,7 @@ def _places(store: FileStore, source: str, is_growing: bool) -> Iterator[BlockPl
 
 
 def _matching(store: FileStore, source: str, is_growing: bool) -> Iterator[BlockPlace]:
-    """Give what a glob describes."""
+    """Yield the blocks that fit a glob."""
     root, pattern = split_glob(source)
     expression, is_empty = matches(pattern), True
     prefix = "" if root == "." and not source.startswith("./") else root.rstrip("/") + "/"
@@ -302,7 +297,7 @@ def _below(store: FileStore, root: str, is_growing: bool) -> Iterator[BlockPlace
 def _of_names(
     store: FileStore, folder: str, names: Sequence[str], wanted: Iterable[str], is_growing: bool
 ) -> Iterator[BlockPlace]:
-    """Give the blocks in some of the files of a folder."""
+    """Yield the blocks in some files of a folder."""
     parts = tuple(store.parts(folder))
     open_blocks = unfinished(names)
     for name in wanted:
@@ -317,7 +312,7 @@ _lists: dict[tuple[str, BlockFileState], tuple[ArchiveMember, ...]] = {}
 
 
 def _members(store: FileStore, path: str, is_growing: bool) -> Iterator[BlockPlace]:
-    """Give the blocks in an archive."""
+    """Yield the blocks in an archive."""
     try:
         state = store.state(path)
         members = _lists.pop((path, state), None)
@@ -329,14 +324,14 @@ def _members(store: FileStore, path: str, is_growing: bool) -> Iterator[BlockPla
             return
         raise BlockListError(path, _reason(error)) from error
     _lists[path, state] = members
-    while len(_lists) > 1 and sum(map(len, _lists.values())) > limits.ARCHIVE_MEMBERS_KEPT:
+    while len(_lists) > 1 and sum(map(len, _lists.values())) > ARCHIVE_MEMBERS_KEPT:
         del _lists[next(iter(_lists))]
     for member in members:
         yield BlockPlace(member.number, path, member.name, member.entry, member.size_bytes, state.changed_ns)
 
 
 def _reason(error: OSError | ArchiveError) -> str:
-    """Say what is wrong in one line; an object store may say more."""
+    """Return one line about an error; an object store may say more."""
     text = error.strerror if isinstance(error, OSError) else error.reason
     return (text or str(error) or type(error).__name__).split("\n", 1)[0]
 
@@ -345,11 +340,7 @@ def _reason(error: OSError | ArchiveError) -> str:
 
 
 class BlockFileReader:
-    """Reads blocks, quickest in the order in which they lie: the last archive stays open. `with` it.
-
-    Args:
-        store: where the files are.
-    """
+    """A reader of blocks, fastest in stored order: the last archive stays open. Use with `with`."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
@@ -359,13 +350,11 @@ class BlockFileReader:
     def __enter__(self) -> BlockFileReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Close the archive that is open."""
+        """Close the open archive."""
         self._open = None
         if self._file is not None:
             self._file.close()
@@ -375,7 +364,7 @@ class BlockFileReader:
         """Read one block.
 
         Raises:
-            BlockFileError: it cannot be read, is truncated, damaged or too large, or another block.
+            BlockFileError: it is unreadable, truncated, damaged, too large, or another block.
         """
         try:
             stored = self._stored(place, stored_bytes_max())
@@ -396,34 +385,22 @@ class BlockFileReader:
 
 
 class _Comparison:
-    """Compares blocks that lie in two places. `with` it.
+    """A comparison of blocks that lie in two places, with a reader for each of the two."""
 
-    Args:
-        store: where the files are.
-        is_growing: whether one of them may not be whole yet.
-    """
-
-    def __init__(self, store: FileStore, is_growing: bool) -> None:
+    def __init__(self, store: FileStore, is_growing: bool, *readers: BlockFileReader) -> None:
         self._store = store
         self._is_growing = is_growing
-        self._readers = BlockFileReader(store), BlockFileReader(store)
-
-    def __enter__(self) -> _Comparison:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for reader in self._readers:
-            reader.close()
+        self._readers = readers
 
     def one_of(self, one: BlockPlace, other: BlockPlace) -> BlockPlace:
-        """Give the place to read a block from.
+        """Return the place from which to read a block.
 
         Raises:
-            BlockListError: the two have different blocks, or one cannot be read.
+            BlockListError: the two hold different blocks, or one is unreadable.
         """
         try:
             states = [self._store.state(place.path) for place in (one, other)]
-        except OSError:  # one is gone since, which a block node does with what has got into a zip
+        except OSError:  # one is gone: a block node removes files that it has put into a zip
             return one if self._is_there(one) else other
         key = (one, other, states[0], states[1])
         if key in _same or self._is_one_file(one, other, states):
@@ -443,7 +420,7 @@ class _Comparison:
         if blocks[0] != blocks[1]:
             reason = f"block {one.number} is there twice, and not the same: {one} and {other}"
             raise BlockListError(other.path, reason)
-        if len(_same) >= limits.ARCHIVE_MEMBERS_KEPT:
+        if len(_same) >= ARCHIVE_MEMBERS_KEPT:
             _same.clear()
         _same.add(key)
         return one
@@ -460,4 +437,4 @@ class _Comparison:
 
 
 _same: set[tuple[BlockPlace, BlockPlace, BlockFileState, BlockFileState]] = set()
-"""Pairs of places that were compared and have the same block, as the files were then."""
+"""Pairs of places that hold the same block, with the states of the files when they were compared."""

@@ -1,6 +1,6 @@
-"""What there is to say of a block in one line, for people and for scripts.
+"""The summary of a block in one line, for people and for scripts.
 
-Pure. The root hash is computed, not believed; whether the proof holds is not looked at.
+Pure. The root hash is computed; proofs are not checked.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ __all__ = ["BlockSummaryLine", "size_text", "summarize"]
 
 @dataclass(frozen=True, slots=True)
 class BlockSummaryLine:
-    """What is said of one block."""
+    """The summary of one block."""
 
     number: int
     items_count: int
     size_bytes: int
     """Sum of the items' sizes."""
     timestamp: str | None
-    """Consensus time, ISO 8601; None if the header has none that can be written so."""
+    """Consensus time, ISO 8601; None: the header has none that can be written so."""
     root_hash: str | None
-    """Hex; None if the block cannot be hashed."""
+    """Hex; None: the block cannot be hashed."""
     problem: str | None
     """Why it cannot be hashed."""
     kinds: dict[str, int]
-    """How many items of each kind there are."""
+    """The count of items of each kind."""
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
+        """Return the object that `--json` prints."""
         return {
             "number": self.number,
             "items": self.items_count,
@@ -49,7 +49,7 @@ class BlockSummaryLine:
 
 
 def summarize(block: Block) -> BlockSummaryLine:
-    """Look at a block."""
+    """Return the summary of a block."""
     hasher = BlockHasher()
     root_hash = problem = None
     try:
@@ -68,7 +68,7 @@ def summarize(block: Block) -> BlockSummaryLine:
 
 
 def size_text(size_bytes: float) -> str:
-    """Write a size for people: `812 B`, `4.2 KiB`, `1.0 MiB`."""
+    """Return a size for people: `812 B`, `4.2 KiB`, `1.0 MiB`."""
     unit = "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if size_bytes < 1024:

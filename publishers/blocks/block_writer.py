@@ -1,14 +1,13 @@
-"""Writes blocks into a folder in one of the layouts of the field.
+"""A writer of blocks into a folder, in one of the layouts of the field.
 
     DIR/12.blk.gz                             plain, and so on: `block_layouts` has the names
     DIR/staging/000/…/0000000000000000012.blk.zstd
     DIR/000/000/000/000/00/10000.zip          historic: made of 10,000 staged blocks, when all are there
 
-A file appears under its name when it is whole and its bytes are flushed, and replaces one of that name. So a
-writer that was killed goes on when it is begun again, and no block is lost or half. A historic zip is only
-ever written complete. Until then its blocks are staged, as a block node stages them, and stay there for the
-next run: at any time the folder holds every block, for a block node and for us. A zip that is there is
-compared with, and never changed.
+A file gets its name when it is whole and flushed, and replaces one of that name. So a writer that was killed
+continues when it is started again; no block is lost or half. A historic zip is only ever written whole. Until
+then its blocks are staged, as a block node stages them, and stay there for the next run: the folder holds
+every block at any time, for a block node and for us. An existing zip is compared with, and never changed.
 """
 
 from __future__ import annotations
@@ -42,16 +41,17 @@ _COPY_BYTES: Final = 1 << 20
 
 
 class BlockWriter:
-    """Writes blocks, in any order. `with` it, or close it.
+    """A writer of blocks in any order. Use with `with`, or close it.
 
     Args:
-        folder: made where it is not there. layout: names of files and folders. block_format: compression;
-        None: what the layout's own software uses. is_flushed: whether a block is on the disk before its file
-        has its name, and the names are after `close`.
+        folder: is made if it is missing.
+        layout: of the names.
+        block_format: compression; None: that of the layout's own software.
+        is_flushed: whether a block is on disk before its file has its name, and all names are after `close`.
 
     Raises:
         OptionError: the layout has no such compression.
-        BlockFileError: the folder cannot be made or read, or a zip that is due not be written.
+        BlockFileError: the folder cannot be made or read, or a due zip cannot be written.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class BlockWriter:
         """Flush the names of the last files.
 
         Raises:
-            BlockFileError: it cannot be done.
+            BlockFileError: the system refuses.
         """
         if self._unflushed is not None and self._is_flushed:
             try:
@@ -99,7 +99,7 @@ class BlockWriter:
 
     @property
     def staged_text(self) -> str | None:
-        """Say which blocks wait for the rest of their zip; None: none do."""
+        """The blocks that wait for the rest of their zip, in words; None: there are none."""
         count = sum(map(len, self._staged.values()))
         if not count:
             return None
@@ -111,7 +111,7 @@ class BlockWriter:
         """Write one block.
 
         Raises:
-            BlockFileError: it cannot be written; or a zip that is there has another block of this number.
+            BlockFileError: it cannot be written, or an existing zip has another block of this number.
             OptionError: the layout has no name for so large a number.
         """
         if self._layout == "historic" and self._is_zipped(block):
@@ -130,7 +130,7 @@ class BlockWriter:
             self._zip_if_complete(name, block.number)
 
     def _make(self, folder: Path) -> None:
-        """Make a folder, and flush the names of those that are new."""
+        """Make a folder, and flush the names of new ones."""
         if folder in self._made:
             return
         self._make(folder.parent)
@@ -145,7 +145,7 @@ class BlockWriter:
     # --- historic -------------------------------------------------------------------------------------------
 
     def _find_staged(self) -> None:
-        """Look what a run before has left, and make the zips that are due."""
+        """Find the staged blocks of an earlier run, and make the zips that are due."""
         staging = self._folder / STAGING
         if not staging.is_dir():
             return
@@ -159,7 +159,7 @@ class BlockWriter:
             self._zip_if_complete(name, next(iter(self._staged[name])))
 
     def _is_zipped(self, block: Block) -> bool:
-        """Whether a block is in a zip already, and is the same there."""
+        """Return whether a zip already has the same block."""
         name, _ = zip_of(block.number)
         path = self._folder / name
         if self._zip is None or self._zip[0] != name:
@@ -178,7 +178,7 @@ class BlockWriter:
         return True
 
     def _zip_if_complete(self, name: str, number: int) -> None:
-        """Make a zip of staged blocks when all are there, and let them go."""
+        """Make a zip of staged blocks when all are there, and remove them."""
         _, numbers = zip_of(number)
         staged = self._staged[name]
         if len(staged) < len(numbers):
@@ -214,7 +214,7 @@ class BlockWriter:
                         member.write(data)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove folders of staged blocks that have none any more."""
+        """Remove folders of staged blocks that are empty now."""
         while folder != self._folder:
             try:
                 folder.rmdir()

@@ -1,8 +1,8 @@
-"""Links blocks into a chain: everything but the links is computed per block, the links in one short pass.
+"""The linking of blocks into a chain: hashing per block, then one short pass over the chain.
 
-Pure. The links stand in the footer, and the root hash covers them; each block's links are made of the roots
-of all blocks before it. What is hashed beside them does not depend on them, so a block of any size comes down
-to the three or four hashes on the way from its links to its root, all that the pass over the chain needs:
+Pure. The footer holds the links, and the root hash covers them; each block's links come from the roots of all
+blocks before it. The rest of a block's hashes does not depend on the links, so a block of any size comes down
+to the three or four hashes between its links and its root, which are all that the pass needs:
 
     root ─┬─ time leaf
           └─ M ─┬─ core ─┬─ half ─┬─ node(previous_block_root_hash, root_hash_of_all_block_hashes_tree)
@@ -35,19 +35,19 @@ from gateway.blocks.merkle import (
     unary_hash,
 )
 from gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
-from publishers.blocks.frame_items import SIGNATURE_SIZE, footer_item, proof_item
+from publishers.blocks.block_items import SIGNATURE_SIZE, footer_item, proof_item
 from publishers.errors import PrepareError
 
 __all__ = ["ChainStart", "LinkPath", "Linker", "Links", "OpenBlock", "open_block", "sign_block", "summary_of"]
 
 _NO_SIGNATURE: Final = bytes(SIGNATURE_SIZE)
 _HASHED_WHEN_ABSENT: Final = {8: bytes(HASH_SIZE), 16: EMPTY_HASH}
-"""What an absent state root counts as (docs/spec/block-hash.md sections 3.1 and 3.2)."""
+"""The hash that stands for an absent state root (docs/spec/block-hash.md sections 3.1 and 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkPath:
-    """The hashes on the way from a block's links to its root, 48 bytes each."""
+    """The hashes between a block's links and its root, 48 bytes each."""
 
     state_side: bytes
     items_side: bytes
@@ -68,7 +68,7 @@ class LinkPath:
 
     @classmethod
     def from_bytes(cls, joined: bytes) -> Self:
-        """Return the path that `to_bytes` wrote."""
+        """Return the path of joined hashes."""
         assert len(joined) in (3 * HASH_SIZE, 4 * HASH_SIZE)
         time_leaf, state_side, items_side, extension_side = (
             joined[start : start + HASH_SIZE] for start in range(0, 4 * HASH_SIZE, HASH_SIZE)
@@ -84,18 +84,18 @@ class OpenBlock:
     body: tuple[bytes, ...]
     """The header and all items up to the footer."""
     state_root_hash: bytes
-    """What the footer says of the state: 48 bytes, or none."""
+    """The footer's state root: 48 bytes, or none."""
 
     def closed(self, links: Links) -> tuple[bytes, ...]:
-        """Return the items with a footer that has these links, and no proof."""
+        """Return the items with a footer that has these links, without a proof."""
         footer = footer_item(links.previous_root_hash, links.all_blocks_root_hash, self.state_root_hash)
         return (*self.body, footer)
 
     def path(self, root_layout: RootLayout = "auto") -> LinkPath:
-        """Hash the block as far as that goes without the links.
+        """Hash everything that does not depend on the links.
 
         Raises:
-            PrepareError: it is no block that a gateway would take, whatever its links.
+            PrepareError: no gateway would take the block, whatever its links.
         """
         hasher = BlockHasher(root_layout)
         if not self.body:
@@ -121,9 +121,9 @@ class OpenBlock:
 
 
 def open_block(number: int, items: Sequence[bytes]) -> OpenBlock:
-    """Take footer and proofs off a block, if it has them.
+    """Return a block without footer and proofs.
 
-    A block without a footer gets the state root of an empty tree: there is no state that it could name.
+    A block that has no footer gets the state root of an empty tree.
 
     Raises:
         PrepareError: an item or the footer is malformed, or more than proofs follow the footer.
@@ -145,10 +145,10 @@ def open_block(number: int, items: Sequence[bytes]) -> OpenBlock:
 
 
 def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "auto") -> BlockSummary:
-    """Hash a block that has its footer; proofs may be missing, and are none of the root's business.
+    """Hash a block that has its footer; proofs may be missing, as they are outside the root.
 
     Raises:
-        PrepareError: it is no block that a gateway would take.
+        PrepareError: no gateway would take the block.
     """
     hasher = BlockHasher(root_layout)
     try:
@@ -167,10 +167,10 @@ def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "a
 def sign_block(
     number: int, items: Sequence[bytes], key: Ed25519PrivateKey, root_layout: RootLayout = "auto"
 ) -> tuple[bytes, ...]:
-    """Return the block with one proof: the key's signature of its root hash. Proofs that it has are replaced.
+    """Return the block with one proof, the key's signature of its root hash, instead of those that it has.
 
     Raises:
-        PrepareError: it is no block that a gateway would take, or has no footer.
+        PrepareError: no gateway would take the block, or it has no footer.
     """
     summary = summary_of(number, items, root_layout)
     body_count = len(items)
@@ -189,17 +189,17 @@ def _check_number(hasher: BlockHasher, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChainStart:
-    """Where a chain goes on: what the next block's links are made of. Without arguments, before block 0."""
+    """The point from which a chain continues. Without arguments: before block 0."""
 
     next_number: int = 0
-    """The block that comes next."""
+    """The next block."""
     previous_root_hash: bytes = EMPTY_HASH
     """Root of the block before it, 48 bytes; for block 0 the hash of the empty tree."""
     tree_stack: tuple[bytes, ...] = ()
     """Stack of the streaming tree over the roots of all blocks before it (`StreamingTree.state`)."""
 
     def __post_init__(self) -> None:
-        """Check that the three belong together, as far as that can be seen.
+        """Check that the three fit together, as far as that can be seen.
 
         Raises:
             PrepareError: they do not.
@@ -221,7 +221,7 @@ class ChainStart:
             raise PrepareError(self.next_number, reason)
 
     def to_json(self) -> str:
-        """Write it as one line, hashes in hex."""
+        """Return it as one line, hashes in hex."""
         return json.dumps(
             {
                 "next_number": self.next_number,
@@ -232,10 +232,10 @@ class ChainStart:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote.
+        """Read the text of `to_json`.
 
         Raises:
-            PrepareError: it is something else.
+            PrepareError: it is another text.
         """
         try:
             fields = json.loads(text)
@@ -248,7 +248,7 @@ class ChainStart:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What the pass over the chain finds for one block, 48 bytes each."""
+    """The links of one block and its root, 48 bytes each."""
 
     previous_root_hash: bytes
     """Footer field 1."""
@@ -259,17 +259,17 @@ class Links:
 
 
 class Linker:
-    """Goes over the chain, block by block; it holds one hash per level of the tree."""
+    """The pass over a chain, block by block; it holds one hash per level of the tree."""
 
     def __init__(self, start: ChainStart) -> None:
-        """Begin where a chain goes on."""
+        """Begin where a chain continues."""
         self._tree = StreamingTree.from_state(start.next_number, start.tree_stack)
         self._previous = start.previous_root_hash
         self._is_first = True
 
     @property
     def end(self) -> ChainStart:
-        """Where the chain goes on after the blocks so far."""
+        """The point from which the chain continues after the blocks so far."""
         count, stack = self._tree.state()
         return ChainStart(count, self._previous, stack)
 
@@ -286,7 +286,7 @@ class Linker:
         return Links(previous, all_blocks, root)
 
     def follow(self, number: int, links: Links) -> None:
-        """Take in the next block as it is.
+        """Take the next block as it is.
 
         Raises:
             PrepareError: it is not the next, or its links are not those of this chain; nothing is changed.

@@ -1,7 +1,7 @@
-"""Makes chains of blocks that look and link like real ones, signed with an Ed25519 key.
+"""A maker of chains of blocks that look and link like real ones, signed with an Ed25519 key.
 
-Pure: the same seed, options and key give the same bytes, on every machine. Block N of a chain does not
-depend on how many blocks are made, nor on where one begins.
+Pure: the same seed, options and key give the same bytes, on every machine. Block N of a chain depends neither
+on the number of blocks made nor on the first of them.
 
     header | per round: round header, per event: event header, its transactions … | state changes | footer |
     proof
@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from gateway.blocks.block import Block
 from gateway.blocks.merkle import EMPTY_HASH, StreamingTree, leaf_hash
-from gateway.blocks.root_hash import BlockHasher
-from publishers.blocks.frame_items import SECOND_NS, SIGNATURE_SIZE, footer_item, header_item, proof_item
+from publishers.blocks.block_items import SECOND_NS, footer_item, header_item, proof_item
+from publishers.blocks.linking import summary_of
 from publishers.blocks.maker_items import (
     ITEM_BYTES_MIN,
     NODE_COUNT,
@@ -38,21 +38,28 @@ from publishers.blocks.maker_items import (
     transaction,
 )
 from publishers.errors import MakerOptionError
-from publishers.limits import (
-    MAKER_BLOCK_BYTES_MAX,
-    MAKER_COUNT_MAX,
-    MAKER_EVENTS_MAX,
-    MAKER_ITEM_BYTES_MAX,
-)
+from publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
 
 __all__ = ["BlockMaker", "MakerOptions", "key_of_seed"]
+
+MAKER_ITEM_BYTES_MAX: Final = ITEM_BYTES_MAX - 16
+"""Largest transaction that is made: it fits in a message, with its tags and lengths."""
+
+MAKER_COUNT_MAX: Final = 100_000
+"""Rounds of a block, events of a round, and transactions of a block that are made."""
+
+MAKER_EVENTS_MAX: Final = 1_000_000
+"""Events of a block, the two factors multiplied: half the items of a block that a gateway takes."""
+
+MAKER_BLOCK_BYTES_MAX: Final = BLOCK_FILE_BYTES_MAX
+"""Bytes of topic messages in a block: no node takes a larger one, and it is made in memory."""
 
 _STATE_CHANGES_KIND: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
 class MakerOptions:
-    """What the blocks are like."""
+    """The shape of the blocks."""
 
     rounds_per_block: int = 2
     """Consensus rounds, each with its header; at least 1."""
@@ -71,7 +78,7 @@ class MakerOptions:
         """Check the ranges.
 
         Raises:
-            MakerOptionError: naming the option, as `sluice generate` calls it.
+            MakerOptionError: naming the option of `sluice generate`.
         """
         for option, got, least, most in (
             ("--rounds-per-block", self.rounds_per_block, 1, MAKER_COUNT_MAX),
@@ -99,20 +106,15 @@ class MakerOptions:
 
 
 def key_of_seed(seed: int) -> Ed25519PrivateKey:
-    """Derive a signing key from a seed: for tests and demos, as anyone who knows the seed has it."""
+    """Derive a signing key from a seed, for tests and demos: whoever knows the seed has the key."""
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"sluice generate {seed}".encode()).digest())
 
 
 class BlockMaker:
-    """Makes the blocks of one chain."""
+    """A maker of the blocks of one chain."""
 
     def __init__(self, seed: int, key: Ed25519PrivateKey, options: MakerOptions | None = None) -> None:
-        """Name the chain.
-
-        Args:
-            seed: decides the content.
-            key: signs the root of each block.
-            options: sizes and counts.
+        """Describe the chain: the seed decides the content, the key signs the root of each block.
 
         Raises:
             MakerOptionError: an option is out of range.
@@ -123,9 +125,9 @@ class BlockMaker:
         self._options.check()
 
     def blocks(self, count: int, first_number: int = 0) -> Iterator[Block]:
-        """Make `count` blocks from `first_number` on.
+        """Yield `count` blocks from `first_number` on.
 
-        The blocks before are made too, because the links lead through them, and are not given out.
+        The blocks before are made too, because the links lead through them.
         """
         tree = StreamingTree()
         previous_root = EMPTY_HASH
@@ -133,7 +135,7 @@ class BlockMaker:
         for number in range(first_number + count):
             body, state_after = self._body(number, state_root)
             items = [*body, footer_item(previous_root, tree.root(), state_root)]
-            root = _root_of(number, items)
+            root = summary_of(number, items, 16).root_hash
             items.append(proof_item(number, self._key.sign(root)))
             tree.push(root)
             previous_root, state_root = root, state_after
@@ -141,7 +143,7 @@ class BlockMaker:
                 yield Block(number, tuple(items))
 
     def _body(self, number: int, state_root: bytes) -> tuple[list[bytes], bytes]:
-        """Make a block's items up to the footer, and the state root after it."""
+        """Return a block's items up to the footer, and the state root after it."""
         options = self._options
         rng = Random(f"{self._seed}:{number}")
         start_ns = options.start_seconds * SECOND_NS + round(number * options.block_time_seconds * SECOND_NS)
@@ -166,10 +168,3 @@ class BlockMaker:
         items.append(last)
         changes.update(leaf_hash(last))
         return items, changes.digest()
-
-
-def _root_of(number: int, items: list[bytes]) -> bytes:
-    """Compute the root of a block whose proof is still to be made; no proof is part of it."""
-    hasher = BlockHasher(16)
-    hasher.add([*items, proof_item(number, bytes(SIGNATURE_SIZE))])
-    return hasher.finish().root_hash

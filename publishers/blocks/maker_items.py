@@ -1,9 +1,9 @@
-"""The items of made-up blocks: encoded like those of a real network, field by field.
+"""The items of made blocks, encoded like those of a real network, field by field.
 
 Pure. Shapes and sizes follow real blocks of HAPI 0.78: events with parents, transfers of about 200 bytes,
 topic messages of any size, account creations with an output, the result and the state changes of each
-transaction. Names and numbers of the fields are those of the public HAPI protobufs; only Sluice's tests
-read them. Source: docs/spec/wire.md section 3.
+transaction. Field names and numbers are those of the public HAPI protobufs; only our tests read them.
+Source: docs/spec/wire.md section 3.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACCOUNT_COUNT: Final = 200
 FEE_ACCOUNT: Final = 802
 STATUS_SUCCESS: Final = 22
 ITEM_BYTES_MIN: Final = 256
-"""Smallest topic message item: below it, transaction id, fee, key and signature would not fit."""
+"""Smallest topic message item: transaction id, fee, key and signature need so much."""
 
 _STATE_ACCOUNTS: Final = 2
 _STATE_TOPICS: Final = 21
@@ -33,39 +33,35 @@ _EXPIRY_SECONDS: Final = 7_776_000
 
 
 def number(field: int, value: int) -> bytes:
-    """Encode a varint field; 0 is left out, as proto3 does."""
+    """Encode a varint field; 0 is left out, as in proto3."""
     return varint(field << 3 | WireType.VARINT) + varint(value) if value else b""
 
 
 def message(field: int, *parts: bytes) -> bytes:
-    """Encode a message or bytes field out of its encoded parts; it is there even when it is empty."""
+    """Encode a message or bytes field of its encoded parts, even if it is empty."""
     return field_item(field, b"".join(parts))
 
 
 def timestamp(at_ns: int) -> bytes:
-    """Encode the content of a Timestamp.
-
-    Args:
-        at_ns: nanoseconds since 1970.
-    """
+    """Encode the content of a Timestamp; `at_ns` is in nanoseconds since 1970."""
     seconds, nanos = divmod(at_ns, 1_000_000_000)
     return number(1, seconds) + number(2, nanos)
 
 
 def round_header(round_number: int) -> bytes:
-    """Make a round header item."""
+    """Return a round header item."""
     return message(ItemKind.ROUND_HEADER, number(1, round_number))
 
 
 def event_header(rng: Random, round_number: int, creator: int, at_ns: int, events_before: int) -> bytes:
-    """Make an event header item.
+    """Return an event header item.
 
     Args:
-        rng: hashes of parents that are not in this block.
+        rng: makes the hashes of parents outside this block.
         round_number: birth round of the event.
         creator: node that created it, 0-based.
-        at_ns: when, nanoseconds since 1970.
-        events_before: events of this block so far; the parents are among them as far as there are any.
+        at_ns: nanoseconds since 1970.
+        events_before: events of this block so far; the parents are the last two, if there are so many.
     """
     core = message(1, number(1, creator), number(2, round_number), message(3, timestamp(at_ns)))
     parents = []
@@ -80,7 +76,7 @@ def event_header(rng: Random, round_number: int, creator: int, at_ns: int, event
 
 @dataclass(frozen=True, slots=True)
 class MadeTransaction:
-    """The items of one transaction, in the order in which they stand in the block."""
+    """The items of one transaction, in the order of the block."""
 
     items: tuple[bytes, ...]
     """Signed transaction, result, sometimes an output, state changes."""
@@ -89,10 +85,10 @@ class MadeTransaction:
 
 
 def transaction(rng: Random, at_ns: int, item_bytes: int) -> MadeTransaction:
-    """Make one transaction: half are topic messages, the others transfers, and now and then a new account.
+    """Return one transaction: half are topic messages, the rest transfers, and a few new accounts.
 
     Args:
-        rng: decides everything that `at_ns` and `item_bytes` do not.
+        rng: decides everything but time and size.
         at_ns: consensus time, nanoseconds since 1970.
         item_bytes: size of the signed transaction item of a topic message; transfers have about 200 bytes.
     """
@@ -136,12 +132,12 @@ def _some_account(rng: Random) -> int:
 
 
 def _account(account: int) -> bytes:
-    """The content of an AccountID: shard 11, realm 12, as the public test networks have."""
+    """Return the content of an AccountID: shard 11, realm 12, as in the public test networks."""
     return number(1, 11) + number(2, 12) + number(3, account)
 
 
 def _amounts(transfers: tuple[tuple[int, int], ...]) -> list[bytes]:
-    """Account amounts, zigzag as sint64."""
+    """Return account amounts, zigzag as sint64."""
     return [
         message(1, message(1, _account(account)), number(2, amount << 1 ^ amount >> 63))
         for account, amount in transfers
@@ -149,7 +145,7 @@ def _amounts(transfers: tuple[tuple[int, int], ...]) -> list[bytes]:
 
 
 def _body(at_ns: int, payer: int, fee: int, data: bytes) -> bytes:
-    """The content of a TransactionBody with `data`, one encoded field above 6."""
+    """Return the content of a TransactionBody with `data`, one encoded field above 6."""
     transaction_id = message(1, message(1, timestamp(at_ns - 5_000_000_000)), message(2, _account(payer)))
     node = message(2, _account(3 + payer % NODE_COUNT))
     return transaction_id + node + number(3, 10 * fee) + message(4, number(1, _VALID_SECONDS)) + data
@@ -161,7 +157,7 @@ def _signed(rng: Random, body: bytes) -> bytes:
 
 
 def _topic_message(rng: Random, at_ns: int, payer: int, fee: int, topic: bytes, item_bytes: int) -> bytes:
-    """Make a signed topic message item of `item_bytes`, or one byte less where no length gives it."""
+    """Return a signed topic message item of `item_bytes`, or a byte less if no length gives it."""
     text_bytes = item_bytes - _TOPIC_OVERHEAD_MIN
     seed = rng.getrandbits(64)  # so that the sizes tried below do not change what follows
     while True:
@@ -177,7 +173,7 @@ _TOPIC_OVERHEAD_MIN: Final = 160
 
 
 def _change(state: int, key: bytes, value: bytes) -> bytes:
-    """A StateChange that puts `value` at `key` of map `state`."""
+    """Return a StateChange that puts `value` at `key` of map `state`."""
     return message(2, number(1, state), message(5, message(1, key), message(2, value)))
 
 

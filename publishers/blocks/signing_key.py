@@ -1,7 +1,7 @@
-"""Where a worker finds the key that signs blocks: a file or an environment variable there.
+"""The place of the key that signs blocks, on a worker: a file or an environment variable.
 
-Only the place travels with a Spark job, never the key: it is read where it is used, so it is in no plan, no
-log and no error. The content is what `sluice keygen` writes: an Ed25519 key in PKCS#8 PEM.
+A Spark job carries the place, never the key. The worker reads the key where it uses it, so no plan, log or
+error contains it. The content is what `sluice keygen` writes: an Ed25519 key in PKCS#8 PEM.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from gateway.errors import KeyFileError
 from gateway.key_files import load_private_key, private_key_of
 from publishers.errors import OptionError
-from publishers.limits import KEY_PATH_CHARACTERS_MAX
 
 __all__ = ["KeyPlace"]
+
+KEY_PATH_CHARACTERS_MAX: Final = 4_096
+"""Characters of a path, as in the kernel. A longer one may be a key by mistake, and is not repeated."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")
@@ -28,20 +30,20 @@ _RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """Where the key is; one of the two is given."""
+    """The place of the key; one of the two is given."""
 
     file: str | None
     """Path on the worker."""
     variable: str | None
-    """Name of an environment variable of the worker, whose value is the PEM text."""
+    """Name of an environment variable of the worker; its value is the PEM text."""
 
     @classmethod
     def parse(cls, key_file: str | os.PathLike[str] | None, key_env: str | None) -> Self:
-        """Take what a caller gave; nothing is read.
+        """Return the place that a caller gave; nothing is read.
 
         Raises:
-            OptionError: not exactly one is given, or it is no path or name: somebody may have given the key
-                itself, so its text is not repeated.
+            OptionError: not exactly one is given, or it is no path or name. The error does not repeat it:
+                it may be the key itself.
         """
         file = None if key_file is None else os.fspath(key_file)
         if (file is None) == (key_env is None):
@@ -64,13 +66,10 @@ class KeyPlace:
         return cls(file, key_env)
 
     def load(self, environment: Mapping[str, str] | None = None) -> Ed25519PrivateKey:
-        """Read the key, on the worker.
-
-        Args:
-            environment: the process's own by default.
+        """Read the key, on the worker; `environment` is the process's own by default.
 
         Raises:
-            KeyFileError: there is none, or it is not an Ed25519 private key; it names the place only.
+            KeyFileError: it is missing, or not an Ed25519 private key; the error names the place only.
         """
         if self.file is not None:
             return load_private_key(Path(self.file))
@@ -83,5 +82,5 @@ class KeyPlace:
 
 
 def _is_raw(text: str) -> bool:
-    """Whether it is a key's bytes in hex."""
+    """Return whether a text is the bytes of a key in hex."""
     return _RAW_KEY.fullmatch(text) is not None

@@ -1,6 +1,6 @@
 """The output of `sluice publish`: a progress bar, or lines without a terminal; a final table, lines or JSON.
 
-All have the same figures under the same names, those of `job_report`.
+All have the same figures under the same names, those of `publishers.report`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gateway.table_lines import table_lines
-from publishers.job_report import JobProgress, JobReport
-from publishers.report import PublishReport, percentile_ns
+from publishers.report import JobProgress, JobReport, PublishReport, percentile_ns
 
 __all__ = ["FIGURES", "Display", "progress_text", "report_json", "report_lines", "report_table"]
 

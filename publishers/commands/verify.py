@@ -26,8 +26,14 @@ from publishers.errors import PublisherError
 from publishers.number_range import NumberRange
 from publishers.verify.verdicts import BlockVerdict, kinds_text
 from publishers.verify.verify_run import VerifyRun, make_verifier
-from publishers.verify.verify_sources import BlockSource, FileSource, NodeSource, StreamSource
-from publishers.verify.verify_stored import StoredSource, holds_stream
+from publishers.verify.verify_sources import (
+    BlockSource,
+    FileSource,
+    NodeSource,
+    StoredSource,
+    StreamSource,
+    holds_stream,
+)
 
 __all__ = ["command"]
 

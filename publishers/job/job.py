@@ -31,10 +31,8 @@ from publishers import limits
 from publishers.blocks.signing_key import KeyPlace
 from publishers.coordination.coordinator import Coordinator
 from publishers.job.checkpoint import FollowCheckpoint
-from publishers.job_report import JobFailure, JobProgress, JobReport
 from publishers.number_range import NumberRange
-from publishers.report import PublishReport, safe_through_of
-from publishers.report_totals import by_publisher
+from publishers.report import JobFailure, JobProgress, JobReport, PublishReport, by_publisher, safe_through_of
 from publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,

@@ -1,16 +1,15 @@
-"""Follows a chain over `subscribeBlockStream`, with several gateways in turn: never a gap, never a repeat.
+"""A follower of a chain over `subscribeBlockStream`, from several gateways in turn: no gap, no repeat.
 
-A shell around `cluster.catch_up` (which gateway is tried next) and `services.subscription_client` (what it
-may send). Where to begin is made a block number before the first subscription, so that a connection that
-breaks before the first block loses none either. What an empty gateway expects may not be what its chain then
-begins with: where it refuses that number, it is asked for its first block.
+A shell: `cluster.catch_up` decides which gateway comes next, `services.subscription_client` what it may send.
+The start becomes a block number before the first subscription, so a connection that breaks before its first
+block loses none. The chain of an empty gateway may begin with another block than the gateway expected; where
+it refuses that number, it is asked for its first block.
 Source: docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -29,10 +28,9 @@ from gateway.transport.channels import ClientTls, keepalive, open_channel, refus
 from gateway.transport.message_size import why_too_long
 from publishers import limits
 from publishers.errors import SourceRefused, SourceUnreachable
+from publishers.sources.block_gateways import channel_options, failure_of
 
 __all__ = ["BlockFollower", "Received", "Start"]
-
-log = logging.getLogger(__name__)
 
 Start = int | Literal["first", "new"]
 """A block number; the first block that the gateway has; the first one that is committed from now on."""
@@ -47,32 +45,28 @@ _REFUSALS: Final = frozenset(
     }
 )
 _RULES: Final = CatchUpRules(backoff_ns=250_000_000, backoff_max_ns=5_000_000_000)
-_CHANNEL_OPTIONS: Final = (
-    *keepalive(10, 10),
-    ("grpc.use_local_subchannel_pool", 1),
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A block, and who sent it."""
+    """A block and the gateway that sent it."""
 
     block: Block
     address: str
 
 
 class BlockFollower:
-    """One subscription that outlives its connections.
+    """A subscription that outlives its connections.
 
     Args:
-        addresses: the gateways, `host:port` each, the preferred one first.
-        start: where to begin.
-        end: the last block wanted; None without end.
-        tls: None: connect without.
-        patience_seconds: give up when no gateway could be subscribed to for so long; 0: never. How long a
-            subscription was quiet before it was lost does not count.
-        on_trouble: is told in one line why a gateway was left.
-        message_bytes_max: the longest message that is taken; an item may be as long.
+        addresses: gateways, `host:port` each, in order of preference.
+        start: the first block.
+        end: the last block; None: without end.
+        tls: None: connect without TLS.
+        patience_seconds: the longest time without a subscription; 0: no limit. While one is quiet, that time
+            does not count.
+        on_trouble: called with one line when a gateway is left.
+        message_bytes_max: the longest message; an item may be as long.
     """
 
     def __init__(
@@ -87,35 +81,32 @@ class BlockFollower:
         message_bytes_max: int = limits.MESSAGE_BYTES_MAX,
     ) -> None:
         self.next_number = start if isinstance(start, int) else None
-        """The block that comes next; None before it is known."""
+        """The next block; None: not known yet."""
         self._start = start
         self._end = end
         self._tls = tls
         self._patience_seconds = patience_seconds
         self._on_trouble = on_trouble
-        self._channel_options = (
-            *_CHANNEL_OPTIONS,
-            ("grpc.max_receive_message_length", message_bytes_max),
-        )
+        self._channel_options = (*keepalive(10, 10), *channel_options(message_bytes_max))
         self._machine = CatchUp(tuple(addresses), _RULES, live=True)
         self._refusals: dict[str, str] = {}
         self._has_begun = False
         self._is_expected_only = False
-        """Whether `next_number` is what an empty gateway expected, and has not come."""
+        """Whether `next_number` is only what an empty gateway expects."""
         self._has_read_tls = False
         self._is_subscribed = False
-        """Whether a gateway has taken the subscription of this attempt."""
+        """Whether a gateway accepted the subscription of this attempt."""
         self._heard_at = time.monotonic()
-        """When a gateway was there last."""
+        """When a gateway was last there."""
 
     async def blocks(self) -> AsyncIterator[Received]:
-        """Give the blocks in order, up to the last one wanted.
+        """Yield the blocks in order, up to the last one.
 
         Raises:
-            SourceRefused: every gateway says that it cannot serve what is asked for, or the next block has an
-                item that is longer than `message_bytes_max`.
-            SourceUnreachable: no gateway could be subscribed to for `patience_seconds`.
-            TlsError: a file of `tls` cannot be read; later than at the first connection it is tried again.
+            SourceRefused: every gateway refuses the start, or the next block has an item that is longer than
+                `message_bytes_max`.
+            SourceUnreachable: no gateway accepted a subscription for `patience_seconds`.
+            TlsError: a file of `tls` cannot be read at the first connection.
         """
         machine = self._machine
         self._heard_at = time.monotonic()
@@ -138,24 +129,24 @@ class BlockFollower:
             except aio.AioRpcError as error:
                 if refused_headers(step.address, error):
                     continue
-                reason = f"{error.code().name}: {error.details() or 'no details'}"
+                reason = failure_of(error)
                 if why := why_too_long(reason, "--max-message-bytes here"):
                     # Another gateway would send the same item.
                     raise SourceRefused(self._what(), f"{step.address}: {why}") from error
             except _Ended as ended:
                 outcome, reason = AttemptOutcome.BROKE_OFF, str(ended)
-            except TlsError as error:  # when they were good before, somebody is renewing the files
+            except TlsError as error:  # files that were good before are being renewed
                 if not self._has_read_tls:
                     raise
                 reason = str(error)
-            if self._is_subscribed:  # until now, however long there was no block
+            if self._is_subscribed:  # until now, with or without blocks
                 self._heard_at = time.monotonic()
             machine.ended(step.address, outcome, reason, self.next_number or 0, time.monotonic_ns())
             self._on_trouble(f"{step.address}: {reason}")
             self._check_patience(machine, f"{step.address}: {reason}")
 
     def _check_patience(self, machine: CatchUp, trouble: str) -> None:
-        """Give up if everybody has refused from the beginning, or nobody was there for too long."""
+        """Give up if every gateway refused the start, or none was there for too long."""
         if not self._has_begun and set(self._refusals) == set(machine.addresses):
             raise SourceRefused(self._what(), "; ".join(sorted(self._refusals.values())))
         if self._patience_seconds and time.monotonic() - self._heard_at >= self._patience_seconds:
@@ -165,21 +156,21 @@ class BlockFollower:
         return f"the {self._start} block" if self.next_number is None else f"block {self.next_number}"
 
     async def _subscribe(self, address: str) -> AsyncIterator[Received]:
-        """Give the blocks of one subscription; it returns after the last one wanted."""
+        """Yield the blocks of one subscription; return after the last one."""
         channel = open_channel(address, self._tls, self._channel_options)
         self._has_read_tls = True
         try:
             if self.next_number is None:
                 self.next_number = await self._resolve_start(channel)
-            assembler = BlockAssembler(self.next_number, self._end)
-            async for block in self._blocks_of(channel, assembler):
-                yield Received(block, address)
-            if assembler.status == _Code.INVALID_START_BLOCK_NUMBER and self._is_expected_only:
-                # The chain has begun, and elsewhere.
-                self.next_number = await self._resolve_start(channel)
+            for is_last_try in (False, True):
                 assembler = BlockAssembler(self.next_number, self._end)
                 async for block in self._blocks_of(channel, assembler):
                     yield Received(block, address)
+                is_refused = assembler.status == _Code.INVALID_START_BLOCK_NUMBER
+                if is_last_try or not (is_refused and self._is_expected_only):
+                    break
+                # The chain has begun with another block.
+                self.next_number = await self._resolve_start(channel)
             if assembler.complete:
                 return
             if assembler.status in _REFUSALS:
@@ -190,7 +181,7 @@ class BlockFollower:
             await channel.close()
 
     async def _blocks_of(self, channel: aio.Channel, assembler: BlockAssembler) -> AsyncIterator[Block]:
-        """Give the blocks of one call, up to its end; what it ended with is known to `assembler`."""
+        """Yield the blocks of one call; `assembler` has its final status."""
         if assembler.complete:  # the start is above the last block wanted
             return
         call: Any = subscribe_pb2_grpc.BlockStreamSubscribeServiceStub(channel).subscribeBlockStream(
@@ -201,7 +192,7 @@ class BlockFollower:
         await call.wait_for_connection()
         self._is_subscribed = True
         async for response in call:
-            if response is None:  # what gRPC gives for bytes that do not parse
+            if response is None:  # gRPC's answer to bytes that do not parse
                 raise _nonsense("subscription", "a SubscribeStreamResponse")
             block = assembler.feed(response)
             self._heard_at = time.monotonic()
@@ -211,7 +202,7 @@ class BlockFollower:
                 yield block
 
     async def _resolve_start(self, channel: aio.Channel) -> int | None:
-        """Ask a gateway where its first block is, or its next; None: with whatever its chain will begin."""
+        """Ask a gateway for its first block, or its next; None: its chain may begin with any block."""
         call: Any = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus(
             node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS
         )
@@ -232,7 +223,7 @@ def _nonsense(what: str, expected: str) -> SubscriptionError:
 
 
 class _Ended(Exception):
-    """A gateway has ended the subscription before the last block wanted; the text is its status."""
+    """A gateway ended the subscription before the last block; the text is its status."""
 
     def __str__(self) -> str:
         return f"the subscription ended with {self.args[0]}"

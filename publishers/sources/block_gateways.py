@@ -1,13 +1,11 @@
-"""Committed blocks of a chain, read over gRPC from whichever of several gateways answers.
+"""Committed blocks of a chain over gRPC, from whichever of several gateways answers.
 
-How far they are comes from `serverStatus`, the blocks from `subscribeBlockStream`. A reader that loses a
-gateway goes on with the next one at the block where it was; after a round of trouble it waits.
+`serverStatus` tells how far a gateway is, `subscribeBlockStream` brings the blocks.
 Source: docs/spec/wire.md section 2.3.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
+from grpc import aio
 
 from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
 from gateway.blocks.block import Block
@@ -25,40 +24,72 @@ from gateway.transport.channels import ClientTls, call_once, open_blocking_chann
 from gateway.transport.message_size import why_too_long
 from publishers import limits
 from publishers.errors import SourceRefused, SourceUnreachable
+from publishers.sources.failover import RETRY_SECONDS, first_answer, read_on
 
-__all__ = ["SIZE_OPTION", "BlockGateways", "HeldRange"]
-
-log = logging.getLogger(__name__)
+__all__ = ["SIZE_OPTION", "BlockGateways", "HeldRange", "ask_held", "channel_options", "failure_of"]
 
 SIZE_OPTION: Final = "max_message_bytes"
-"""What the option is called that says how long a message may be, in Spark and, with dashes, in commands."""
+"""The option for the longest message, in Spark and, with dashes, in commands."""
 
-_CHANNEL_OPTIONS: Final = (("grpc.use_local_subchannel_pool", 1),)
+_Options = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRange:
-    """What a gateway holds."""
+    """The blocks that a gateway holds."""
 
     first: int | None
-    """None: nothing."""
+    """None: it holds nothing."""
     last: int | None
-    """None: nothing."""
+    """None: it holds nothing."""
 
 
 class _Trouble(Exception):
     """A gateway did not do what was asked of it."""
 
 
+_FAULTS: Final = (_Trouble, SubscriptionError)
+
+
+def channel_options(message_bytes_max: int) -> _Options:
+    """Return the options of a channel on which blocks come: a connection of its own, and a message limit."""
+    return (
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.max_receive_message_length", message_bytes_max),
+    )
+
+
+def failure_of(error: grpc.RpcError) -> str:
+    """Return how a call failed, in words."""
+    if isinstance(error, grpc.Call | aio.AioRpcError):
+        return f"{error.code().name}: {error.details() or 'no details'}"
+    return str(error) or type(error).__name__
+
+
+def ask_held(address: str, tls: ClientTls | None, seconds: float, options: _Options = ()) -> HeldRange:
+    """Ask one gateway which blocks it holds; `seconds` is the longest wait.
+
+    Raises:
+        TlsError: a file of `tls` cannot be read.
+        grpc.RpcError: the gateway does not answer.
+    """
+
+    def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
+        stub = node_pb2_grpc.BlockNodeServiceStub(channel)
+        return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=seconds)
+
+    return HeldRange(*held_of(call_once(address, tls, ask, options)))
+
+
 class BlockGateways:
-    """The gateways of one chain; it travels to the workers, and connects where it is used.
+    """The gateways of one chain. It is sent to Spark workers, and connects there.
 
     Args:
-        gateways: `host:port` each, in the order in which they are tried; at least one.
-        tls: None: connect without.
-        answer_seconds: silence that is borne; no longer than `deadline_seconds`.
-        deadline_seconds: give up after so long without a block that is there.
-        message_bytes_max: the longest message that is taken; an item may be as long.
+        gateways: `host:port` each, in order of preference; at least one.
+        tls: None: connect without TLS.
+        answer_seconds: the longest silence of a gateway; at most `deadline_seconds`.
+        deadline_seconds: the longest time without a block that is there.
+        message_bytes_max: the longest message; an item may be as long.
     """
 
     def __init__(
@@ -74,45 +105,28 @@ class BlockGateways:
         self._tls = tls
         self._answer_seconds = min(answer_seconds, deadline_seconds)
         self._deadline_seconds = deadline_seconds
-        self._channel_options = (
-            *_CHANNEL_OPTIONS,
-            ("grpc.max_receive_message_length", message_bytes_max),
-        )
+        self._channel_options = channel_options(message_bytes_max)
 
     def held(self) -> HeldRange | None:
-        """Say what the first gateway that answers holds; None when none answers."""
+        """Return what the first gateway that answers holds; None if none answers."""
         try:
             return self.held_surely()
         except SourceUnreachable:
             return None
 
     def held_surely(self, wanted: str = "what the gateways hold") -> HeldRange:
-        """Say what the first gateway that answers holds; each is asked once.
-
-        Args:
-            wanted: what is asked for, for the error.
+        """Return what the first gateway that answers holds; each is asked once. The error names `wanted`.
 
         Raises:
-            SourceUnreachable: none answers.
+            SourceUnreachable: no gateway answers.
         """
-        trouble = ""
-        for address in self._gateways:
-            try:
-                return self._asked(address)
-            except _Trouble as error:
-                trouble = f"{address}: {error}"
-                log.warning("%s", trouble)
-        raise SourceUnreachable(wanted, None, trouble)
+        return first_answer(self._gateways, self._ask, _FAULTS, wanted)
 
     def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldRange:
-        """Say what the first gateway that answers holds; they are asked until one does.
-
-        Args:
-            wanted: what is asked for, for the error.
-            wait: called with seconds between two rounds.
+        """Return what the first gateway that answers holds; they are asked until one does.
 
         Raises:
-            SourceUnreachable: none answered within the deadline.
+            SourceUnreachable: no gateway answered within the deadline; it names `wanted`.
         """
         give_up_at = time.monotonic() + self._deadline_seconds
         while True:
@@ -121,65 +135,39 @@ class BlockGateways:
             except SourceUnreachable as error:
                 if time.monotonic() >= give_up_at:
                     raise SourceUnreachable(wanted, self._deadline_seconds, error.trouble) from error
-            wait(limits.SOURCE_RETRY_SECONDS)
+            wait(RETRY_SECONDS)
 
     def held_by(self, address: str) -> HeldRange:
-        """Say what one gateway holds.
+        """Return what one gateway holds.
 
         Raises:
             SourceUnreachable: it does not answer.
         """
-        try:
-            return self._asked(address)
-        except _Trouble as error:
-            log.warning("%s: %s", address, error)
-            raise SourceUnreachable("what it holds", None, f"{address}: {error}") from error
+        return first_answer((address,), self._ask, _FAULTS, "what it holds")
 
-    def _asked(self, address: str) -> HeldRange:
-        def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
-            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=self._answer_seconds)
-
+    def _ask(self, address: str) -> HeldRange:
         try:
-            status = call_once(address, self._tls, ask, self._channel_options)
+            return ask_held(address, self._tls, self._answer_seconds, self._channel_options)
         except grpc.RpcError as error:
-            raise _Trouble(_reason(error)) from error
-        return HeldRange(*held_of(status))
+            raise _Trouble(failure_of(error)) from error
 
     def blocks(self, first: int, last: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Block]:
-        """Give the blocks of a range, in order; what is not committed yet is waited for.
-
-        Args:
-            first: number of the first block.
-            last: number of the last block, at least `first`.
-            wait: called with seconds between two rounds of trouble.
+        """Yield the blocks `first` to `last` in order; those not committed yet are waited for.
 
         Raises:
             SourceUnreachable: no gateway gave the next block within the deadline.
             SourceRefused: the next block has an item that is longer than `message_bytes_max`.
             TlsError: a file of `tls` cannot be read.
         """
-        following = first
-        give_up_at = time.monotonic() + self._deadline_seconds
-        while True:
-            trouble = ""
-            for address in self._gateways:
-                try:
-                    for block in self._subscribe(address, following, last):
-                        following = block.number + 1
-                        yield block
-                        give_up_at = time.monotonic() + self._deadline_seconds
-                except (_Trouble, SubscriptionError) as error:
-                    trouble = f"{address}: {error}"
-                    log.warning("block %s: %s", following, trouble)
-                if following > last:
-                    return
-            if time.monotonic() >= give_up_at:
-                raise SourceUnreachable(f"block {following}", self._deadline_seconds, trouble)
-            wait(limits.SOURCE_RETRY_SECONDS)
+
+        def subscribe(address: str, next_number: int) -> Iterator[Block]:
+            return self._subscribe(address, next_number, last)
+
+        deadline = self._deadline_seconds
+        return read_on(self._gateways, subscribe, _FAULTS, "block", first, last, deadline, wait)
 
     def _subscribe(self, address: str, first: int, last: int) -> Iterator[Block]:
-        """Give the blocks of one subscription; it ends with the last block, or in trouble."""
+        """Yield the blocks of one subscription, up to the last one or a fault."""
         assembler = BlockAssembler(first, last)
         request = subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
         with open_blocking_channel(address, self._tls, self._channel_options) as channel:
@@ -195,8 +183,8 @@ class BlockGateways:
                         if assembler.complete:
                             return
                 except grpc.RpcError as error:
-                    refused_headers(address, error)  # the next round is relayed
-                    reason = _reason(error)
+                    refused_headers(address, error)  # the next call is relayed
+                    reason = failure_of(error)
                     if why := why_too_long(reason, f"{SIZE_OPTION} here"):
                         # Another gateway would send the same item.
                         number = assembler.next_number
@@ -209,7 +197,7 @@ class BlockGateways:
 
 
 class _Watch:
-    """Cancels a call that was silent for too long; gRPC has deadlines for whole calls only."""
+    """Cancels a call that is silent for too long; gRPC has deadlines for whole calls only."""
 
     def __init__(self, call: Any, silence_seconds: float) -> None:
         self.is_over = False
@@ -240,9 +228,3 @@ class _Watch:
                 return
             if self._done.wait(left):
                 return
-
-
-def _reason(error: grpc.RpcError) -> str:
-    if isinstance(error, grpc.Call):
-        return f"{error.code().name}: {error.details() or 'no details'}"
-    return str(error) or type(error).__name__

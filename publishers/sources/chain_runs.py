@@ -1,8 +1,7 @@
-"""Which block numbers a DataFrame has, as runs; what is wrong with them, and how they are cut into shards.
+"""The block numbers of a DataFrame as runs: their gaps and repetitions, and the plan of a chain.
 
-Pure. A run is (partition, first, last): consecutive ascending numbers in the order of the rows. A DataFrame
-that is sorted and without gaps has one run in each partition, however long its chain is; a shuffled one has
-about as many as rows.
+Pure. A run is (partition, first, last): consecutive ascending numbers in row order. A sorted DataFrame
+without gaps has one run in each partition, however long its chain; a shuffled one about as many as rows.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ class ChainPlan:
 
     @property
     def block_count(self) -> int:
-        """How many blocks there are."""
+        """The count of blocks."""
         return self.last_block - self.first_block + 1
 
 
 def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Give the runs of numbers in their order, as (first, last)."""
+    """Return the runs of numbers in their order, as (first, last)."""
     runs: list[tuple[int, int]] = []
     first = last = -1
     for number in numbers:
@@ -61,16 +60,10 @@ def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def plan_chain(runs: Sequence[ChainRun]) -> ChainPlan | None:
-    """Check that runs make one chain.
-
-    Args:
-        runs: of all partitions, in the order of partitions and rows.
-
-    Returns:
-        The chain; None when there are no blocks at all.
+    """Return the chain that runs make, given in the order of partitions and rows; None: there are no blocks.
 
     Raises:
-        FrameError: numbers are missing, or are there more than once; it names them.
+        FrameError: naming the numbers that are missing or repeated.
     """
     if not runs:
         return None

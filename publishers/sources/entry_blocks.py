@@ -1,8 +1,8 @@
-"""Blocks out of a part of a stream: those that begin in it, whole.
+"""The blocks that begin in a part of a stream, each whole.
 
-Pure. A reader of entries F to E - 1 has most often been cut out of the middle of a block at both ends. It
-passes over the rest of a block that began before F, and goes on beyond E to the end of the block that began
-before E. So readers of neighbouring parts give every block once.
+Pure. A part, entries F to E - 1, mostly begins and ends inside a block. Its reader skips the rest of the
+block that began before F, and continues beyond E to the end of the last block that began before E. So readers
+of neighbouring parts yield every block once.
 Source: docs/spec/block-layout.md.
 """
 
@@ -24,11 +24,11 @@ _BLOCK_BOOKMARK: Final = b"\x08\x02"
 def blocks_that_begin_in(
     entries: Iterable[Entry], first_number: int, end_number: int
 ) -> Iterator[StoredBlock]:
-    """Give the blocks whose first entry is in a part of a stream.
+    """Yield the blocks whose first entry is in a part of a stream.
 
     Args:
-        entries: of the stream from `first_number` on, as far as they are asked for.
-        first_number: of the part. A stream's entry 0 has to be the first of a block.
+        entries: of the stream from `first_number` on; no more are read than are needed.
+        first_number: of the part. Entry 0 of a stream must be the first of a block.
         end_number: the entry after the part's last.
 
     Raises:
@@ -41,7 +41,7 @@ def blocks_that_begin_in(
         stored = decoder.feed(entry.type, entry.data) if is_begun else None
         if stored is not None:
             yield stored
-        # Before the next entry is asked for: it may not be there yet.
+        # The next entry may not be there yet.
         if decoder.block_number is None and entry.number + 1 >= end_number:
             return
     if decoder.block_number is not None:
@@ -50,5 +50,5 @@ def blocks_that_begin_in(
 
 
 def begins_block(entry_type: int, data: bytes) -> bool:
-    """Whether an entry is the first of a block, if it is not data of one."""
+    """Return whether an entry that is not data of a block is the first of one."""
     return entry_type == BOOKMARK_TYPE and data.startswith(_BLOCK_BOOKMARK)

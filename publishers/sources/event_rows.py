@@ -1,7 +1,7 @@
-"""The typed events of a zkEVM stream as rows of one table: a column for each thing that events say.
+"""The typed events of a zkEVM stream as rows of one table.
 
-Pure. Both generations share the columns; what an event does not say is null. An entry of an unknown kind, and
-one with a number above 2^63 - 1, which no column holds, keeps its bytes in `data`.
+Pure. Both generations share the columns; what an event lacks is null. An entry of an unknown kind, and one
+with a number above 2^63 - 1, which no column holds, keeps its bytes in `data`.
 Source: docs/spec/stream-file.md section 5; `datastream/events/events.py`.
 """
 
@@ -59,7 +59,7 @@ EVENT_COLUMNS: Final[dict[str, type]] = {
     "debug": str,
     "data": bytes,
 }
-"""Every column, with the kind of its values."""
+"""Every column and the type of its values."""
 
 _SAME_MEANING: Final = {
     "l1_blockhash": "l1_block_hash",
@@ -86,16 +86,9 @@ _BY_EVENT: Final[dict[type, dict[str, str]]] = {
 def event_row(
     entry_number: int, entry_type: int, data: bytes, generation: Generation | None = None
 ) -> dict[str, Any]:
-    """Make a row of an entry.
+    """Return the row of an entry: values by column, without those that are null.
 
-    Args:
-        entry_number: of the entry.
-        entry_type: of the entry.
-        data: of the entry.
-        generation: whose events they are; None: as the bytes say.
-
-    Returns:
-        Values by column; what is missing is null.
+    `generation` says whose events they are; None: the bytes tell.
 
     Raises:
         EventMalformed: a known kind of the stated generation, but not such an event.
@@ -114,7 +107,7 @@ def event_row(
 
 
 def _values(event: Event) -> dict[str, Any] | None:
-    """Give an event's fields by column; None when one does not fit."""
+    """Return an event's fields by column; None: one does not fit."""
     names = _BY_EVENT.get(type(event), {})
     row: dict[str, Any] = {}
     for field in fields(event):  # type: ignore[arg-type]

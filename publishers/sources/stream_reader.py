@@ -1,6 +1,6 @@
-"""Reads a node's stream as a legacy client does, over TCP, and compares every block with its source.
+"""A legacy client that compares the stream of a node with its source, over TCP.
 
-What the demo and tests go by: the entries that a client is sent must decode to exactly the published items.
+The demo and tests go by it: the entries that a client gets must decode to exactly the published items.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ReadTotals", "StreamReader"]
 
 @dataclass(slots=True)
 class ReadTotals:
-    """What a reader has seen so far."""
+    """The counts of a reader so far."""
 
     entries: int = 0
     blocks: int = 0
@@ -27,18 +27,16 @@ class ReadTotals:
     bytes: int = 0
     """Of items."""
     differing: int = 0
-    """Blocks whose items are not those of the source."""
+    """Blocks whose items differ from the source."""
     last_number: int | None = None
 
 
 class StreamReader(threading.Thread):
-    """Follows the stream from its first entry until a block is there, in a thread of its own.
+    """A thread that reads the stream of a TCP address from its first entry to the end of a block.
 
     Args:
-        host: of the node's TCP address.
-        port: of the node's TCP address.
-        source: gives the published block of a number.
-        last_number: the block after which it ends.
+        source: returns the published block of a number.
+        last_number: the last block to read.
     """
 
     def __init__(self, host: str, port: int, source: Callable[[int], Block], last_number: int) -> None:
@@ -66,7 +64,7 @@ class StreamReader(threading.Thread):
             self._client.close()
 
     def stop(self) -> None:
-        """End the thread, wherever it is."""
+        """End the thread."""
         self._stopped = True
         self._client.shut_down()
         self.join()

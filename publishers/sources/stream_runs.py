@@ -1,11 +1,10 @@
-"""A stream file read in runs of data pages, by many readers at once, while somebody may be appending to it.
+"""A stream file in runs of data pages, for many readers at once, while a node may append to it.
 
     | header page | page 0 | page 1 | page 2 | page 3 | ...
                   '------ run 0 ----'------ run 1 ----'
 
-A data page begins with an entry, whose number is in its head; so a run can be read without what is before it.
-What is committed when the header is read does not change any more; nothing is locked, and nothing beside the
-file itself is looked at.
+A data page begins with an entry, whose head has its number; so a run is read without what is before it. What
+is committed when the header is read does not change; nothing is locked, and no other file is looked at.
 Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the format.
 """
 
@@ -39,7 +38,7 @@ from publishers.number_range import cut_evenly
 __all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
 
 STREAM_FILE_NAME: Final = "datastream.bin"
-"""The name that a node gives its stream file."""
+"""The name of a node's stream file."""
 
 PageT = TypeVar("PageT", bound=Sized)
 
@@ -59,19 +58,16 @@ class PageRun:
 
 
 def stream_file_in(path: Path) -> Path:
-    """Give the stream file of what may be a node's data folder."""
+    """Return the stream file of a path, which may be a node's data folder."""
     return path / STREAM_FILE_NAME if path.is_dir() else path
 
 
 class PagesReader:
-    """An open stream file.
-
-    Args:
-        path: of the file.
+    """An open stream file. Use with `with`.
 
     Raises:
         OSError: it cannot be opened.
-        StreamFileRefused: it is no stream file, or its header cannot be right.
+        StreamFileRefused: it is no stream file, or its header is wrong.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,10 +93,7 @@ class PagesReader:
         return pages_used(self.header.total_length)
 
     def plan(self, parts: int) -> list[PageRun]:
-        """Cut the pages into runs of about the same length.
-
-        Args:
-            parts: at least 1; fewer come back when there are fewer pages.
+        """Cut the pages into at most so many runs of about the same length.
 
         Raises:
             EntriesDisagree: a page does not begin with an entry.
@@ -111,7 +104,7 @@ class PagesReader:
         ]
 
     def run_from(self, page_number: int) -> PageRun:
-        """Give the run of all pages from one on.
+        """Return the run of all pages from one on.
 
         Raises:
             EntriesDisagree: the page does not begin with an entry.
@@ -120,20 +113,19 @@ class PagesReader:
         return PageRun(page_number, self.page_count, self._first_number(page_number), end_number)
 
     def pages_from(self, run: PageRun) -> Iterator[list[Entry]]:
-        """Give the entries, page by page; as `read_from`."""
+        """Yield the entries, page by page, as `read_from`."""
         return self.read_from(run, _entries_on)
 
     def read_from(self, run: PageRun, read: Callable[[bytes, int, int], PageT]) -> Iterator[PageT]:
         """Read page by page, from the beginning of a run to the end of the stream.
 
         Args:
-            run: where to begin, and what is known of its end.
-            read: makes of a page what is given; called with its bytes, the number of its first entry, and the
-                position where its entries end at the latest. It raises PageFault for what is no page, and its
-                length is the number of the entries.
+            run: where to begin, and its end for a check.
+            read: takes the bytes of a page, the number of its first entry, and the position where its entries
+                end at the latest. It raises PageFault for a damaged page. Its length is the count of entries.
 
         Raises:
-            EntriesDisagree: the entries are not what the format and the header say, at the run's end, too.
+            EntriesDisagree: the entries differ from the format or the header, or from the run at its end.
         """
         number = run.first_number
         for page_number in range(run.first_page, self.page_count):
@@ -153,7 +145,7 @@ class PagesReader:
 
     def _inspect(self) -> StreamHeader:
         page = self._disk.pread(HEADER_OFFSET + HEADER_SIZE, 0)
-        # Whatever kind of stream it says it is: a reader has no kind of its own.
+        # A reader takes every type of stream.
         whole = len(page) == HEADER_OFFSET + HEADER_SIZE
         stream_type = decode_header(page[HEADER_OFFSET:]).header.stream_type if whole else 1
         return inspect_header(self._path, self._disk, stream_type)

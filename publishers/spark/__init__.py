@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from publishers.blocks.linking import ChainStart
-    from publishers.report_totals import by_publisher
+    from publishers.report import by_publisher
     from publishers.spark.block_sink import read_totals
     from publishers.spark.prepare import (
         chain_start,
@@ -65,7 +65,7 @@ __all__ = [
 
 _HOMES: Final = {
     "ChainStart": "publishers.blocks.linking",
-    "by_publisher": "publishers.report_totals",
+    "by_publisher": "publishers.report",
     "chain_start": "publishers.spark.prepare",
     "link_and_sign_blocks": "publishers.spark.prepare",
     "link_blocks": "publishers.spark.prepare",

@@ -39,8 +39,7 @@ from publishers.coordination.coordinator import NO_BATCH
 from publishers.coordination.coordinator_client import CoordinatorClient
 from publishers.coordination.part_order import await_part_order
 from publishers.errors import BlockOrderError, FrameError, OptionError
-from publishers.report import PublishReport, safe_through_of
-from publishers.report_totals import QueryTotals
+from publishers.report import PublishReport, QueryTotals, safe_through_of
 from publishers.spark.batches import blocks_in
 from publishers.spark.folders import folder_of
 from publishers.spark.sink_options import SinkOptions

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gateway.blocks.root_hash import RootLayout
-from publishers.blocks.frame_items import proof_item
+from publishers.blocks.block_items import proof_item
 from publishers.blocks.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
 from publishers.blocks.signing_key import KeyPlace
 from publishers.errors import PrepareError

@@ -8,7 +8,7 @@ the last block may have fewer.
 
     time    a small job reads the times alone, for bounds that cut them into parts of about the same size
     part    each part is sorted; a record's number is its place there plus the count of the parts before
-    block   the records of each block are gathered and wrapped (`publishers.blocks.record_blocks`)
+    block   the records of each block are gathered and wrapped (`publishers.blocks.block_items`)
 
 Bounds only balance the parts; the numbers do not depend on them. Records of the same time are in one part, so
 one task sorts them; Spark spills. The DataFrame is read several times: `persist()` it if that is expensive,
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from gateway.blocks.items import ItemKind
+from publishers.blocks.block_items import check_item_kind, record_block
 from publishers.blocks.linking import ChainStart
-from publishers.blocks.record_blocks import check_item_kind, record_block
 from publishers.errors import PrepareError, SchemaError
 from publishers.spark.batches import row_batches
 from publishers.spark.options import whole_argument

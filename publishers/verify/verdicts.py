@@ -1,7 +1,7 @@
-"""Verdicts on the blocks of a chain that is here already: each block in itself, then the links between them.
+"""Verdicts on the blocks of an existing chain: each block by itself, then the links between them.
 
-Pure. `check_block` looks at one block alone, so that many can be checked at once, in any order;
-`ChainChecker` takes what came of it in order of number and adds the links (`gateway.blocks.chain`):
+Pure. `check_block` looks at one block alone, so that many can be checked at once, in any order.
+`ChainChecker` takes the results in order of number and checks the links (`gateway.blocks.chain`):
 
     before this block                       previous_block_root_hash    root_hash_of_all_block_hashes_tree
     all blocks from 0 on                    checked                     checked
@@ -11,12 +11,12 @@ Pure. `check_block` looks at one block alone, so that many can be checked at onc
     here, and the predecessor of that       block: its proof holds      were here
     more than one such block                believed: a new anchor      believed; from here on not checked
 
-So one altered block is one refused block: what comes after it is not refused for its sake.
+So one altered block is one refused block; the blocks after it are not refused for it.
 
-Where no proof signs a block's root hash (record files, mode `hash`), only the next block's footer speaks for
-it. If they do not fit, either may be the altered one: the next one is refused, and the block after that is a
-new anchor. And the layout that it is taken to have (`blocks.chain`) may not be its own; then that footer
-decides, and the next block's note says which root hash it has.
+Where no proof signs a block's root hash (record files, mode `hash`), only the next footer confirms it. If the
+two do not fit, either may be altered: the next block is refused, and the one after it is a new anchor. Where
+the layout of such a block is uncertain (`blocks.chain`), the next footer decides it, and the next block's
+note says which root hash it has.
 Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2.
 """
 
@@ -41,26 +41,26 @@ __all__ = ["BlockVerdict", "ChainChecker", "CheckedBlock", "check_block", "kinds
 
 @dataclass(frozen=True, slots=True)
 class CheckedBlock:
-    """What came of one block alone: structure, root hash and proofs."""
+    """The result for one block alone: structure, root hash and proofs."""
 
     number: int
     """Block number."""
     proof_kinds: tuple[str, ...] = ()
-    """The kinds of its proofs, `blocks.proofs.ProofKind`, in order; empty if it has none that parses."""
+    """The kinds of its proofs, `blocks.proofs.ProofKind`, in order; empty: it has none that parses."""
     summary: BlockSummary | None = None
-    """What it comes to, without the items that its proofs are checked with, and without the root of the other
-    layout if a proof signs the root; None: it cannot be hashed."""
+    """Without the items that its proofs are checked with, and without the root of the other layout if a proof
+    signs the root; None: it cannot be hashed."""
     refusal: Refusal | None = None
     """Why it is refused; None: it holds."""
     is_root_signed: bool = False
-    """Whether a proof that was checked signs its root hash."""
+    """Whether a checked proof signs its root hash."""
     published: LedgerData | None = None
-    """The ledger data that an accepted block 0 publishes, if proofs are to be checked with them."""
+    """The ledger data that an accepted block 0 publishes, if they may check proofs."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockVerdict:
-    """What there is to say of one block, its links included."""
+    """The verdict on one block, its links included."""
 
     number: int
     """Block number."""
@@ -71,7 +71,7 @@ class BlockVerdict:
     refusal: Refusal | None
     """Why it is refused; None: it is accepted."""
     note: str | None
-    """What of its links is believed and not checked; None: all is checked, or it is refused."""
+    """Which links are believed and not checked; None: all are checked, or it is refused."""
 
     @property
     def is_accepted(self) -> bool:
@@ -79,7 +79,7 @@ class BlockVerdict:
         return self.refusal is None
 
     def as_json(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
+        """Return the object that `--json` prints."""
         refusal = self.refusal
         return {
             "number": self.number,
@@ -99,17 +99,12 @@ class BlockVerdict:
 
 
 def kinds_text(kinds: Sequence[str]) -> str:
-    """Write the kinds of a block's proofs for people, each once."""
+    """Return the kinds of a block's proofs for people, each once."""
     return ", ".join(dict.fromkeys(kinds)) or "none"
 
 
 def check_block(verifier: BlockVerifier, block: Block) -> CheckedBlock:
-    """Check one block alone; its links are for `ChainChecker`.
-
-    Args:
-        verifier: what it is checked with; it is not changed.
-        block: the block.
-    """
+    """Check one block alone, without its links; the verifier is not changed."""
     hasher = verifier.hasher()
     try:
         hasher.add(block.items)
@@ -141,26 +136,22 @@ def _kinds(summary: BlockSummary) -> tuple[str, ...]:
 
 
 def _light(summary: BlockSummary) -> BlockSummary:
-    """Leave out the items, which may have megabytes: the summary goes from process to process."""
+    """Remove the items, which may have megabytes: the summary goes from process to process."""
     return summary._replace(proofs=(), record_file=None, header=b"", footer=b"")
 
 
 class ChainChecker:
-    """Checks the links of blocks that come in order of number; numbers may be missing."""
+    """A check of the links of blocks that come in order of number; numbers may be missing."""
 
     def __init__(self) -> None:
         self._chain: Chain | None = None  # up to the last block that was accepted
         self._is_root_signed = False  # of that block
         self._last_number: int | None = None
         self.gaps: list[tuple[int, int]] = []
-        """The numbers that are missing between two blocks: first and last of each gap."""
+        """The missing numbers between two blocks: first and last of each gap."""
 
     def take(self, checked: CheckedBlock) -> BlockVerdict:
-        """Give the verdict on the next block.
-
-        Args:
-            checked: of a higher number than all before.
-        """
+        """Return the verdict on the next block; its number is above all before."""
         number, last = checked.number, self._last_number
         assert last is None or number > last
         if last is not None and number > last + 1:
@@ -176,7 +167,7 @@ class ChainChecker:
     def _link(
         self, summary: BlockSummary, is_root_signed: bool
     ) -> tuple[BlockSummary, Refusal | None, str | None]:
-        """Check the links of a block that holds in itself, and take it in, in its layout."""
+        """Check the links of a block that holds by itself, and take it in, in its layout."""
         chain, note = _chain_before(summary, self._chain)
         refusal = chain.check_links(summary)
         settled = None if self._chain is None else self._chain.in_other_layout()
@@ -211,6 +202,6 @@ def _chain_before(summary: BlockSummary, chain: Chain | None) -> tuple[Chain, st
 
 
 def unreadable(number: int, path: str, reason: str) -> CheckedBlock:
-    """Give the outcome for a block file that cannot be read, or holds no such block."""
+    """Return the result for a block file that cannot be read, or holds no such block."""
     refusal = Refusal(RefusalKind.CANNOT_PARSE, path, reason, f"the file of block {number}")
     return CheckedBlock(number, refusal=refusal)

@@ -1,9 +1,9 @@
-"""Checks the blocks of a source: ledger data first, then every block, in one process or several, in order.
+"""A run of `sluice verify`: ledger data first, then every block in order, in one process or several.
 
     source ── jobs ──►  processes: read, hash, check the proofs  ──► here: links ──► verdicts, by number
 
-A shell around `verify.verdicts`. Where the keys allow it, the ledger data of a TSS network are taken from
-the source's block 0, once its own proof holds with them; without it TSS proofs are refused.
+A shell around `verify.verdicts`. Where the keys allow it, a TSS network's ledger data come from block 0 of
+the source, once its own proof holds with them; without ledger data TSS proofs are refused.
 Source: docs/spec/tss.md section 1.1.
 """
 
@@ -20,6 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain, islice
 from types import FrameType
+from typing import Final
 
 from gateway.blocks.proofs import ProofVerifier
 from gateway.blocks.refusal import Refusal
@@ -28,17 +29,23 @@ from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from gateway.blocks.verification import BlockVerifier
 from gateway.errors import Fatal
 from gateway.store.trust_store import given_address_book, given_ledger
-from publishers.limits import VERIFY_AHEAD_BLOCKS, VERIFY_ALONE_BLOCKS_MAX
 from publishers.verify.verdicts import BlockVerdict, ChainChecker, CheckedBlock
 from publishers.verify.verify_sources import BlockSource, Job, check_job
 
 __all__ = ["VerifyRun", "make_verifier"]
 
 
+VERIFY_ALONE_BLOCKS_MAX: Final = 32
+"""So few blocks are checked in this process: starting others takes about a second."""
+
+VERIFY_AHEAD_BLOCKS: Final = 4
+"""Blocks on their way to each process, so that none waits and few are in memory."""
+
+
 def make_verifier(
     keys: TrustedKeys, mode: VerificationMode, root_layout: RootLayout, rsa_threshold: int
 ) -> BlockVerifier:
-    """Make what blocks are checked with; the files that the keys name are read here.
+    """Return the verifier; the files that the keys name are read here.
 
     Args:
         keys: of the operator.
@@ -54,12 +61,9 @@ def make_verifier(
 
 
 class VerifyRun:
-    """One run over a source; `verdicts` is called once.
+    """One run over a source; `verdicts` is called once. With one worker, this process checks alone.
 
-    Args:
-        source: the blocks.
-        verifier: what they are checked with; it believes what block 0 publishes, if its keys allow that.
-        workers_count: processes that check; 1: this one alone.
+    The verifier believes what block 0 publishes, if its keys allow that.
     """
 
     def __init__(self, source: BlockSource, verifier: BlockVerifier, workers_count: int) -> None:
@@ -70,30 +74,30 @@ class VerifyRun:
         self.is_from_block_0 = False
         """Whether the ledger data were taken from block 0."""
         self.block_0_refusal: Refusal | None = None
-        """Why block 0 gives none, if it was asked for them and refused; its own verdict may not be wanted."""
+        """Why block 0 was refused when it was asked for ledger data; its verdict may not be wanted."""
 
     @property
     def count(self) -> int | None:
-        """How many blocks there are, None: that is not known before."""
+        """The count of blocks; None: not known before."""
         return self._source.count
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """The numbers that are missing between blocks so far: first and last of each gap."""
+        """The missing numbers so far: first and last of each gap."""
         return self._links.gaps
 
     @property
     def ledger_id(self) -> bytes | None:
-        """The TSS network's ledger id, 32 bytes, None while it is not known."""
+        """The TSS network's ledger id, 32 bytes; None: not known."""
         ledger = self._verifier.proofs.ledger
         return None if ledger is None else ledger.ledger_id
 
     def verdicts(self) -> Generator[BlockVerdict, None, None]:
-        """Check all blocks; give the verdicts in order.
+        """Yield the verdicts on all blocks, in order.
 
         Raises:
             SourceUnreachable, SourceRefused: a node does not give a block.
-            Fatal: a process that checks was ended.
+            Fatal: a process that checks was killed.
         """
         if self._verifier.awaits_block_0:
             self._believe_block_0()
@@ -116,8 +120,8 @@ class VerifyRun:
             self.is_from_block_0 = True
 
     def _in_processes(self, jobs: Iterator[Job]) -> Iterator[CheckedBlock]:
-        """Check in processes of their own, a bounded number of blocks ahead."""
-        # Spawned, not forked: gRPC has threads here, which a forked process would not have.
+        """Check in worker processes, a bounded number of blocks ahead."""
+        # Spawned, not forked: a fork would not have gRPC's threads.
         pool = ProcessPoolExecutor(
             self._workers_count, multiprocessing.get_context("spawn"), _begin, (self._verifier,)
         )
@@ -135,21 +139,21 @@ class VerifyRun:
                 "a process that checks blocks", got="its sudden end", expected="memory enough for all of them"
             ) from error
         finally:
-            # Waited for: Python would, at its end, and may print a traceback if the pool ends just then. A
-            # second Ctrl-C waits, too: it would leave a pool that Python never comes to the end of.
+            # Python would wait at its end, and may print a traceback if the pool ends just then. A second
+            # Ctrl-C waits too: it would leave a pool on which Python hangs.
             with _interrupts_held():
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
 _verifier: BlockVerifier | None = None
-"""What this process checks with, if it is one of those that check."""
+"""The verifier of this process, if it is a worker."""
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the end, in a process that is started meanwhile for good.
+    """Hold Ctrl-C back until the end; a process that is started meanwhile never gets it.
 
-    Who has started such a process sees to its end. Of several interrupts one is left.
+    This process ends its workers itself. Several interrupts become one.
     """
     with _interrupts_kept():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -163,7 +167,7 @@ def _interrupts_held() -> Iterator[None]:
 def _interrupts_kept() -> Iterator[None]:
     """Have the main thread handle an interrupt at the end only.
 
-    A mask is that of one thread, and gRPC's threads take the signal in its place.
+    A mask belongs to one thread, and gRPC's threads would take the signal instead.
     """
     handler = signal.getsignal(signal.SIGINT)
     if handler is None or threading.current_thread() is not threading.main_thread():
@@ -191,7 +195,7 @@ def _begin(verifier: BlockVerifier) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that has started it does; killed, it cannot say that it is over."""
+    """End this process when its parent does; a killed parent cannot say so."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,8 +1,8 @@
-"""Where `sluice verify` takes blocks from: block files, a node's gRPC address, a node's TCP stream.
+"""The sources of `sluice verify`: block files, a node (gRPC), a data stream (TCP), and a node's data folder.
 
-Each source names its blocks in order of number, without gaps or with them. A block in a file or an archive is
-read by the process that checks it; a block that comes over the network is read here.
-Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md sections 3 and 4.
+A source names its blocks in order of number; numbers may be missing. The process that checks a block reads it
+from its file or archive; a block that comes over the network, or from a stream file, is read here.
+Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md; docs/spec/block-layout.md.
 """
 
 from __future__ import annotations
@@ -10,28 +10,43 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
 from typing import Protocol
 
 import grpc
 
 from datastream import BlockingStreamClient, DatastreamError
 from datastream.errors import ConnectionEnded
+from datastream.layout import MAGIC, Entry
 from gateway.addresses import Address
 from gateway.api import node_pb2, node_pb2_grpc
 from gateway.blocks.block import Block
 from gateway.blocks.errors import BlockRefused, LayoutError
 from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of
+from gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock, bookmark_of
 from gateway.blocks.verification import BlockVerifier
-from gateway.services.node_service import held_of
-from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once, open_blocking_channel
+from gateway.regular_files import open_regular
+from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
 from publishers import limits
 from publishers.blocks.block_places import NO_BLOCKS, BlockFileReader, BlockPlace, LocalStore, find_blocks
 from publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
 from publishers.number_range import NumberRange
+from publishers.sources.block_gateways import ask_held, failure_of
+from publishers.sources.entry_blocks import blocks_that_begin_in
+from publishers.sources.stream_runs import PagesReader, stream_file_in
 from publishers.verify.verdicts import CheckedBlock, check_block, unreadable
 
-__all__ = ["BlockSource", "FileSource", "Job", "NodeSource", "StreamSource", "check_job"]
+__all__ = [
+    "BlockSource",
+    "FileSource",
+    "Job",
+    "NodeSource",
+    "StoredSource",
+    "StreamSource",
+    "check_job",
+    "holds_stream",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,34 +54,45 @@ class Job:
     """One block to check; it may go to another process."""
 
     number: int
-    """Block number, as the source says."""
+    """Block number, by the source."""
     place: BlockPlace | None = None
-    """Where the block lies."""
+    """The block's place; else `items` has it."""
     items: tuple[bytes, ...] = ()
     """Else its items."""
     stored_root_hash: bytes | None = None
-    """The root hash that a stream has at the block's end, 48 bytes."""
+    """The root hash at the block's end in a stream, 48 bytes."""
 
 
 class BlockSource(Protocol):
     """Blocks in order of number."""
 
-    @property
-    def count(self) -> int | None:
-        """How many there are, None: that is not known before."""
-        ...
+    count: int | None
+    """The count of blocks; None: not known before."""
 
     def jobs(self) -> Iterator[Job]:
-        """Name each block."""
+        """Yield each block."""
         ...
 
     def block_0(self) -> Job | None:
-        """Name block 0 even if it is not wanted; None: it is not here."""
+        """Return block 0 even if it is not wanted; None: it is not here."""
         ...
 
 
+def _wanted(numbers: NumberRange, first: int, last: int, where: object) -> range:
+    """Return the wanted blocks of those that somebody has.
+
+    Raises:
+        SourceRefused: there are none.
+    """
+    held = numbers.narrowed(first, last + 1)
+    assert held.end is not None
+    if held.first >= held.end:
+        raise SourceRefused("these blocks", f"{where} has blocks {first} to {last}")
+    return range(held.first, held.end)
+
+
 _reader = BlockFileReader(LocalStore())
-"""What this process reads files with; an archive stays open for the next of its blocks."""
+"""The reader of this process; an archive stays open for its next block."""
 
 
 def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
@@ -96,14 +122,11 @@ def _differs(number: int, what: str, got: str, expected: str) -> CheckedBlock:
 
 
 class FileSource:
-    """Blocks in files, folders and archives.
-
-    Args:
-        sources: paths and globs.
-        numbers: the blocks that are wanted.
+    """The wanted blocks in files, folders, archives and globs.
 
     Raises:
-        BlockListError: there is no block, one that differs is there twice, or a source cannot be read.
+        BlockListError: there is no block, two files hold different blocks of one number, or a source is
+            unreadable.
     """
 
     def __init__(self, sources: Sequence[str], numbers: NumberRange) -> None:
@@ -112,18 +135,14 @@ class FileSource:
         self._places = [place for place in found if place.number in numbers]
         if not self._places:
             raise BlockListError(", ".join(sources), NO_BLOCKS + (" of these numbers" if found else ""))
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._places)
+        self.count: int | None = len(self._places)
 
     def jobs(self) -> Iterator[Job]:
-        """Name each block."""
+        """Yield the place of each block."""
         return (Job(place.number, place) for place in self._places)
 
     def block_0(self) -> Job | None:
-        """Name block 0, wanted or not."""
+        """Return block 0, wanted or not."""
         return None if self._block_0 is None else Job(0, self._block_0)
 
 
@@ -131,12 +150,7 @@ class FileSource:
 
 
 class NodeSource:
-    """The blocks that a node has committed, asked for one by one; what comes later is left out.
-
-    Args:
-        address: the node's gRPC address.
-        numbers: the blocks that are wanted.
-        tls: None: connect without.
+    """The wanted blocks that a node has committed by now, one gRPC request each.
 
     Raises:
         SourceUnreachable: the node does not answer.
@@ -148,49 +162,36 @@ class NodeSource:
         self._tls = tls
         first, last = self._held()
         self._has_block_0 = first == 0
-        self._first = max(first, numbers.first)
-        self._end = last + 1 if numbers.end is None else min(last + 1, numbers.end)
-        if self._first >= self._end:
-            raise SourceRefused("these blocks", f"{self._address} has blocks {first} to {last}")
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return self._end - self._first
+        self._wanted = _wanted(numbers, first, last, self._address)
+        self.count: int | None = len(self._wanted)
 
     def jobs(self) -> Iterator[Job]:
-        """Get each block.
+        """Yield each block.
 
         Raises:
             SourceUnreachable, SourceRefused: the node does not give one.
         """
-        return self._get(self._first, self._end)
+        return self._get(self._wanted)
 
     def block_0(self) -> Job | None:
-        """Get block 0, wanted or not."""
-        return next(self._get(0, 1)) if self._has_block_0 else None
+        """Return block 0, wanted or not."""
+        return next(self._get(range(1))) if self._has_block_0 else None
 
     def _held(self) -> tuple[int, int]:
         wanted = "what the node has"
-
-        def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
-            stub = node_pb2_grpc.BlockNodeServiceStub(channel)
-            return stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=limits.STATUS_SECONDS)
-
         try:
-            status = call_once(self._address, self._tls, ask)
+            held = ask_held(self._address, self._tls, limits.STATUS_SECONDS)
         except grpc.RpcError as error:
             raise self._unreachable(wanted, limits.STATUS_SECONDS, error) from error
-        first, last = held_of(status)
-        if first is None or last is None:
+        if held.first is None or held.last is None:
             raise SourceRefused(wanted, f"{self._address} has no blocks")
-        return first, last
+        return held.first, held.last
 
-    def _get(self, first: int, end: int) -> Iterator[Job]:
+    def _get(self, numbers: range) -> Iterator[Job]:
         code = node_pb2.BlockResponse.Code
         with open_blocking_channel(self._address, self._tls, WHOLE_BLOCKS) as channel:
             stub = node_pb2_grpc.BlockAccessServiceStub(channel)
-            for number in range(first, end):
+            for number in numbers:
                 request = node_pb2.BlockRequest(block_number=number)
                 try:
                     response = stub.getBlock(request, timeout=limits.BLOCK_SECONDS)
@@ -203,39 +204,28 @@ class NodeSource:
                 yield Job(number, items=tuple(response.block.items))
 
     def _unreachable(self, wanted: str, seconds: float, error: grpc.RpcError) -> SourceUnreachable:
-        trouble, waited = str(error), None  # most errors come at once
-        if isinstance(error, grpc.Call):
-            trouble = f"{error.code().name}: {error.details()}"
-            waited = seconds if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else None
-        return SourceUnreachable(wanted, waited, f"{self._address}: {trouble}")
+        is_late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        waited = seconds if is_late else None  # most errors come at once
+        return SourceUnreachable(wanted, waited, f"{self._address}: {failure_of(error)}")
 
 
 # --- a node, over TCP ---------------------------------------------------------------------------------------
 
 
 class StreamSource:
-    """The blocks of a data stream, as it is when it is asked; what comes later is left out.
-
-    Args:
-        address: of the data streamer, TCP.
-        numbers: the blocks that are wanted.
-    """
+    """The wanted blocks that a data stream has by now, over TCP."""
 
     def __init__(self, address: Address, numbers: NumberRange) -> None:
         self._address = address
         self._numbers = numbers
-
-    @property
-    def count(self) -> None:
-        """How many there are is not known before."""
-        return
+        self.count: int | None = None
 
     def jobs(self) -> Iterator[Job]:
-        """Read each block.
+        """Yield each block.
 
         Raises:
             SourceUnreachable: the streamer does not answer, or has no such block.
-            SourceRefused: it has none of these blocks, or the stream is not one of blocks.
+            SourceRefused: it has none of these blocks, or its stream is not one of blocks.
         """
         is_empty = True
         for stored in self._read(self._numbers.first):
@@ -248,7 +238,7 @@ class StreamSource:
             raise SourceRefused("these blocks", f"the stream of {self._address} does not have them")
 
     def block_0(self) -> Job | None:
-        """Read block 0, wanted or not."""
+        """Return block 0, wanted or not."""
         with contextlib.closing(self._read(0)) as blocks:
             first = next(blocks, None)
         if first is None or first.number != 0:
@@ -256,7 +246,7 @@ class StreamSource:
         return Job(0, items=first.items, stored_root_hash=first.root_hash)
 
     def _read(self, first: int) -> Generator[StoredBlock, None, None]:
-        """Read from a block on, or from the first that there is if that is 0, to the end as it is now."""
+        """Read from a block on (0: from the first that there is) to the end as it is now."""
         decoder = BlockDecoder()
         seconds = limits.BLOCK_SECONDS
         try:
@@ -283,3 +273,107 @@ class StreamSource:
             raise SourceUnreachable(f"block {first}", waited, f"{self._address}: {error}") from error
         except DatastreamError as error:
             raise SourceRefused(f"block {first}", f"{self._address}: {error}") from error
+
+
+# --- a data folder ------------------------------------------------------------------------------------------
+
+
+def holds_stream(path: Path) -> bool:
+    """Return whether a path is a stream file, or a folder that has one under a node's name for it."""
+    if path.is_dir():
+        return stream_file_in(path).is_file()
+    try:
+        with open_regular(path) as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+class StoredSource:
+    """The wanted blocks that a stream file has by now. The file is not locked; a node may append to it.
+
+    The path may be a node's data folder; nothing else in it is looked at. The beginning of a block is found
+    by bisection over the data pages, so that the last blocks of a long chain are as near as the first ones.
+
+    Raises:
+        SourceRefused: the file is unreadable, damaged, or holds none of these blocks.
+    """
+
+    def __init__(self, path: Path, numbers: NumberRange) -> None:
+        self._path = stream_file_in(path)
+        with self._faults_named():
+            self._pages = PagesReader(self._path)
+            if self._pages.page_count == 0:
+                raise SourceRefused("blocks", f"{self._path} has none")
+            self._first_held = self._block_ending_from(0)
+            last = self._last_number()
+        self._wanted = _wanted(numbers, self._first_held, last, self._path)
+        self.count: int | None = len(self._wanted)
+
+    def jobs(self) -> Iterator[Job]:
+        """Yield each block.
+
+        Raises:
+            SourceRefused: the file is damaged, or changes below what was committed.
+        """
+        for stored in self._blocks_from(self._page_before(self._wanted.start)):
+            if stored.number >= self._wanted.stop:
+                return
+            if stored.number in self._wanted:
+                yield _job(stored)
+
+    def block_0(self) -> Job | None:
+        """Return block 0, wanted or not."""
+        return _job(next(self._blocks_from(0))) if self._first_held == 0 else None
+
+    def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
+        """Yield the blocks that begin on a page or after it."""
+        run = self._pages.run_from(page_number)
+        with self._faults_named():
+            entries = chain.from_iterable(self._pages.pages_from(run))
+            yield from blocks_that_begin_in(entries, run.first_number, run.end_number)
+
+    def _page_before(self, number: int) -> int:
+        """Bisect for the last page on or after which another block ends before this one begins."""
+        low, high = 0, self._pages.page_count
+        with self._faults_named():
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self._block_ending_from(middle) < number:
+                    low = middle
+                else:
+                    high = middle
+        return low
+
+    def _block_ending_from(self, page_number: int) -> int:
+        """Return the number of the first block that ends on a page or after it."""
+        for entries in self._pages.pages_from(self._pages.run_from(page_number)):
+            for entry in entries:
+                if entry.type == BLOCK_END_TYPE:
+                    return _number_at_end(entry)
+        raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
+
+    def _last_number(self) -> int:
+        """Return the number of the last block, whose end is the last entry."""
+        [entries] = self._pages.pages_from(self._pages.run_from(self._pages.page_count - 1))
+        if entries[-1].type != BLOCK_END_TYPE:
+            got = f"entry type {entries[-1].type:#x}"
+            raise LayoutError(f"entry {entries[-1].number}, the last", got, "the end of a block (0xb1)")
+        return _number_at_end(entries[-1])
+
+    @contextlib.contextmanager
+    def _faults_named(self) -> Iterator[None]:
+        """Refuse the file for what is wrong with it."""
+        try:
+            yield
+        except (OSError, DatastreamError, LayoutError) as error:
+            raise SourceRefused("blocks", f"{self._path}: {error}") from error
+
+
+def _job(stored: StoredBlock) -> Job:
+    return Job(stored.number, items=stored.items, stored_root_hash=stored.root_hash)
+
+
+def _number_at_end(entry: Entry) -> int:
+    """Return the number in the entry that ends a block; `BlockDecoder` checks it later."""
+    return int.from_bytes(entry.data[:8], "big")

@@ -1,4 +1,4 @@
-"""Who takes part in a run of chaos: a network that makes blocks, publishers, readers that remember."""
+"""The actors of a run of chaos: a network that makes blocks, publishers, readers that remember."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Network:
                     self._grown.notify_all()
 
     async def source(self) -> AsyncIterator[Block]:
-        """Give the blocks as they are made."""
+        """Yield the blocks as they are made."""
         for block in self.blocks:
             async with self._grown:
                 await self._grown.wait_for(lambda number=block.number: number < self._made)  # type: ignore[misc]
@@ -81,7 +81,7 @@ class EntryReader:
 
     @property
     def digest(self) -> str:
-        """Of all entries so far, in the order in which they came."""
+        """The digest of all entries so far, in order."""
         return self._digest.hexdigest()
 
     async def run(self) -> None:
@@ -118,7 +118,7 @@ class Subscriber:
 
 
 def digest_entries(entries: Sequence[Entry]) -> str:
-    """Give what `EntryReader.digest` is after these."""
+    """Return `EntryReader.digest` after these entries."""
     digest = hashlib.sha256()
     for entry in entries:
         _add(digest, entry)
@@ -131,6 +131,6 @@ def _add(digest: hashlib._Hash, entry: Entry) -> None:
 
 
 def rotated(addresses: Sequence[Address], by: int) -> list[Address]:
-    """Give the addresses with another one first."""
+    """Return the addresses with another one first."""
     start = by % len(addresses)
     return [*addresses[start:], *addresses[:start]]

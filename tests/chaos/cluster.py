@@ -60,7 +60,7 @@ class ChaosNode:
     # --- disk ----------------------------------------------------------------------------------------------
 
     def mount(self) -> None:
-        """Give it a small file system of its own, where that is allowed."""
+        """Mount a small file system for it, where that is allowed."""
         self.data_dir.mkdir()
         mount = shutil.which("mount")
         if os.geteuid() == 0 and mount is not None:
@@ -105,7 +105,7 @@ class ChaosNode:
             resource.prlimit(self.process.process_id, resource.RLIMIT_FSIZE, limits)
 
     def total_length(self) -> int:
-        """How much of its stream file is committed, in bytes."""
+        """The committed bytes of its stream file."""
         with (self.data_dir / "datastream.bin").open("rb") as file:
             head = file.read(HEADER_OFFSET + HEADER_SIZE)
         return decode_header(head[HEADER_OFFSET:]).header.total_length
@@ -143,7 +143,7 @@ class ChaosNode:
     # --- questions -----------------------------------------------------------------------------------------
 
     async def state(self) -> NodeStatus | None:
-        """Ask what it is; None: it does not answer."""
+        """Return its role; None: it does not answer."""
         if self.process is None:
             return None
         try:
@@ -153,7 +153,7 @@ class ChaosNode:
             return None
 
     async def is_ready(self) -> bool:
-        """Ask /readyz."""
+        """Return whether /readyz says that it is ready."""
         process = self.process
         if process is None:
             return False

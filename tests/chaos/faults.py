@@ -1,4 +1,4 @@
-"""Doing what the script says: each fault ends with every node up again, and an active one among them."""
+"""The faults of the script: each ends with every node up again, and an active one among them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Faults:
     # --- looking -------------------------------------------------------------------------------------------
 
     async def states(self) -> dict[ChaosNode, NodeStatus]:
-        """Ask all nodes; those that do not answer are left out."""
+        """Return the states of all nodes that answer."""
         found = await asyncio.gather(*(node.state() for node in self.nodes))
         return {node: state for node, state in zip(self.nodes, found, strict=True) if state is not None}
 

@@ -1,4 +1,4 @@
-"""The way to one node as the other nodes see it: a TCP forwarder that can be cut, and healed."""
+"""The link to one node from the others: a TCP forwarder that can be cut and healed."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _FOREVER_SECONDS = "86400"
 
 
 class Place(Protocol):
-    """Where one node is: its addresses, and the way to it."""
+    """The place of one node: its addresses, and the link to it."""
 
     grpc: Address
     tcp: Address

@@ -1,4 +1,4 @@
-"""One run of chaos: nodes, publishers, readers and the script; then what must hold is looked at.
+"""One run of chaos: nodes, publishers, readers and the script; then the invariants are checked.
 
 every publisher   all blocks acknowledged
 every node        every block once, and the same data pages as the others; a sound stream; exit status 0
@@ -44,7 +44,7 @@ LEAD_BLOCKS = 30
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How large a run is."""
+    """The size of a run."""
 
     publishers: int = 3
     clients: int = 10

@@ -1,4 +1,4 @@
-"""What happens in one run of chaos: roles of the nodes, and which fault comes after which block.
+"""The script of one run of chaos: the roles of the nodes, and which fault comes after which block.
 
 Pure: a seed gives the same script each time. What a fault hits is a number from 0 to 1, so that it means
 something whatever the nodes are by then; `choose` turns it into one of those that it can hit.
@@ -26,7 +26,7 @@ _Thing = TypeVar("_Thing")
 
 
 class FaultKind(Enum):
-    """What happens; the value is its name for people and for `--kinds`."""
+    """The kind of a fault; its value is its name for people and for `--kinds`."""
 
     FAIL_OVER = "fail-over"
     LOST = "lost"
@@ -77,7 +77,7 @@ class Script:
     faults: tuple[Fault, ...]
 
     def lines(self) -> list[str]:
-        """Give it for people."""
+        """Return the script for people."""
         roles = ", ".join(self.roles)
         return [
             f"seed {self.seed}: {self.block_count} blocks, nodes: {roles}",

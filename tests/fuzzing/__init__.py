@@ -1,1 +1,1 @@
-"""Fuzzers of what reads bytes from peers: short ones by hypothesis, long ones by atheris."""
+"""Fuzzers of the parsers of foreign bytes: short ones by hypothesis, long ones by atheris."""

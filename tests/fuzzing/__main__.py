@@ -1,4 +1,4 @@
-"""Fuzz all that reads bytes from peers, for hours, in slices.
+"""Fuzz every parser of foreign bytes, for hours, in slices.
 
     python -m tests.fuzzing [--minutes 60] [--slice-minutes 10] [--jobs 1] [--folder fuzzing] [NAME…]
 

@@ -1,4 +1,4 @@
-"""What reads files that somebody else wrote: block files, and the zips and tars that they are in.
+"""The parsers of foreign files: block files, and the zips and tars that they are in.
 
 As in `tests.fuzzing.parsers`, a function here takes any bytes and returns: whatever it raises is a finding.
 """

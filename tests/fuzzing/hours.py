@@ -1,4 +1,4 @@
-"""The books of the long fuzzers: how much processor time each parser has had in all, and what came of it.
+"""The records of the long fuzzers: the processor time of each parser in all, and its findings.
 
 Kept as JSON in the folder that keeps the corpus too, so that hours add up. Whoever changes a parser and wants
 its time counted anew removes its line, or the file; the corpus is as good as before.

@@ -1,4 +1,4 @@
-"""Everything that reads bytes which somebody else made, each as a function that must not be surprised.
+"""Every parser of foreign bytes, as a function that raises only the errors it documents.
 
 A parser here takes any bytes and returns; the errors that it is to raise are caught in it, so whatever comes
 out is a finding. Seeds are sound inputs, from real blocks where they are at hand.

@@ -1,4 +1,4 @@
-"""What a fuzzing process tells of itself while it runs: a small file that both ends have in memory.
+"""The progress of a fuzzing process while it runs: a small file that both ends map into memory.
 
     offset 0    inputs           u64 little-endian, how many have been read
            8    cpu_seconds      f64, processor time since the first input
@@ -24,7 +24,7 @@ _INPUT_OFFSET: Final = _PROGRESS.size + _SIZE.size
 
 
 class Progress(NamedTuple):
-    """How far a process has come."""
+    """The progress of a process."""
 
     inputs: int = 0
     """Inputs that have been read."""

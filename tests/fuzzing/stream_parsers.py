@@ -1,4 +1,4 @@
-"""What reads the messages and streams of peers: of publishers, of servers, of clients over TCP.
+"""The parsers of peers' messages and streams: of publishers, of servers, of clients over TCP.
 
 As in `tests.fuzzing.parsers`, a function here takes any bytes and returns: whatever it raises is a finding.
 """
@@ -119,7 +119,7 @@ def _commands() -> list[bytes]:
 
 
 def _run_packets(data: bytes) -> None:
-    """What a server sends, whole and in two pieces; the entries are taken for those of blocks."""
+    """Parse a server's bytes, whole and in two pieces; take the entries for those of blocks."""
     try:
         packets = PacketReader().feed(data)
     except ServerSpokeWrongly:

@@ -18,8 +18,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from gateway.blocks.stream_layout import BLOCK_END_TYPE
-from publishers.report import PublishReport
-from publishers.report_totals import add_reports, by_publisher
+from publishers.report import PublishReport, add_reports, by_publisher
 from publishers.sources.stream_runs import PagesReader, stream_file_in
 from publishers.spark import publish
 from tests.interop.sinking import Driver, Gateway, check_streams, gateways, spark_cluster, write_chain

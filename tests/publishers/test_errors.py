@@ -14,6 +14,7 @@ CASES = [
         errors.BadBlock(5, "bad root hash"),
         "block 5 is bad, it and what follows was not sent: bad root hash",
     ),
+    (errors.ArchiveError("not a zip"), "not a zip"),
     (errors.SparkJobFailed("no Java"), "the Spark job failed: no Java"),
     (errors.FrameError("block 5 is missing", "add it"), "block 5 is missing; add it"),
     (

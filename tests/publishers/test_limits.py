@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.limits import SET_ITEMS_MAX
 from publishers import limits
+from publishers.blocks.maker import MAKER_ITEM_BYTES_MAX
 from publishers.protocol.item_sets import size_in_set
 
 
@@ -26,6 +27,6 @@ def test_every_header_in_the_window_can_be_remembered() -> None:
 
 
 def test_generated_items_can_be_published() -> None:
-    assert limits.MAKER_ITEM_BYTES_MAX < limits.ITEM_BYTES_MAX
+    assert MAKER_ITEM_BYTES_MAX < limits.ITEM_BYTES_MAX
     # Of a set that is one item: the tag and length of the item.
-    assert size_in_set(bytes(limits.MAKER_ITEM_BYTES_MAX)) <= limits.ITEM_BYTES_MAX
+    assert size_in_set(bytes(MAKER_ITEM_BYTES_MAX)) <= limits.ITEM_BYTES_MAX

@@ -1,4 +1,4 @@
-"""What one publisher hears on one stream, checked from its end of the line, against the rules alone.
+"""The checks of one publisher's answers on one stream, from its end, against the rules alone.
 
 Knows nothing of the node: only which headers were sent here, and what came back. So it sees what gets lost,
 doubled, reordered or misdirected anywhere between the arbiter and the publisher; and whether the publisher

@@ -1,4 +1,4 @@
-"""Whether the service and the conductor do what the arbiter wants: all of it, once, in order, at once.
+"""The checks that service and conductor perform the arbiter's actions: all, once, in order, at once.
 
 The oracle says what the arbiter wanted; here it is compared with what became of it on each stream and in each
 block that is in flight.

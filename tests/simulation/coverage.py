@@ -1,4 +1,4 @@
-"""Which cells of the tables, answers and faults were reached, over all runs of a process."""
+"""The coverage of tables, answers and faults over all runs of a process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Coverage:
         self.counts[kind][name] += 1
 
     def missing(self) -> dict[str, list[str]]:
-        """What was never reached, by kind."""
+        """Return the names that were never reached, by kind."""
         return {
             kind: missing
             for kind, names in EXPECTED.items()

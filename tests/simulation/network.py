@@ -28,7 +28,7 @@ NOTICE_NS = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """What a connection is like."""
+    """The properties of a connection."""
 
     delay_ns: tuple[int, int]
     """Least and most time that a message takes."""
@@ -50,7 +50,7 @@ class Client(Protocol):
 
 
 class StreamAborted(Exception):
-    """What `ServicerContext.abort` raises."""
+    """The exception that `ServicerContext.abort` raises."""
 
 
 class Connection:
@@ -83,7 +83,7 @@ class Connection:
 
     @property
     def can_send(self) -> bool:
-        """Whether flow control lets another message out."""
+        """Whether flow control lets another message through."""
         return not self.broken and not self.half_closed and self._up_count < self.options.window
 
     def send(self, message: bytes) -> None:
@@ -113,7 +113,7 @@ class Connection:
             self.context.has_room()
 
     def open(self, accept: Callable[[Connection], None]) -> None:
-        """Have the node take the stream, before any message of it."""
+        """Let the node accept the stream, before any message of it."""
         self._up(accept, self)
 
     def _up(self, call: Callable[..., None], *args: Any) -> None:
@@ -256,17 +256,17 @@ class ServerContext:
     # --- what the service asks -----------------------------------------------------------------------------
 
     def auth_context(self) -> dict[str, list[bytes]]:
-        """Give the certificate's subject."""
+        """Return the certificate's subject."""
         subject = self.connection.subject
         return {} if subject is None else {"x509_subject": [subject.encode()]}
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Give the metadata."""
+        """Return the metadata."""
         name = self.connection.publisher_id
         return () if name is None else (("publisher-id", name),)
 
     def peer(self) -> str:
-        """Give the address."""
+        """Return the address."""
         return self.connection.peer
 
     async def read(self) -> Any:

@@ -1,4 +1,4 @@
-"""One life of the node: the real service, conductor, arbiter, verifier, ledger and data streamer.
+"""One life of the node: the real service, conductor, arbiter, verifier, block store and data streamer.
 
 Only what is below them is not real: event loop and clock, network, disk, and LevelDB.
 """
@@ -50,12 +50,12 @@ Ts = TypeVarTuple("Ts")
 
 @functools.cache
 def _shared() -> tuple[ProofVerifier, Metrics]:
-    """What has no state that matters, made once: it would take longer than a run."""
+    """Make the parts without relevant state once: making them takes longer than a run."""
     return ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full"), Metrics(verification_mode="full")
 
 
-class SimLedger(BlockStore):
-    """The ledger, with a probe that finds the disk as ill as it is, and pauses between groups of blocks."""
+class SimStore(BlockStore):
+    """The block store, with a probe that shows the disk's state, and pauses between groups of blocks."""
 
     storage: Storage
     pause: Callable[[], None]
@@ -181,7 +181,7 @@ class SimNode:
         self.loop = SimLoop(world, options.job_ns, options.pause_ns, self._lose_power)  # type: ignore[abstract]
         self.contexts: list[ServerContext] = []
         self._standbys, self._coverage = standbys, coverage
-        self.store = self._open_ledger()
+        self.store = self._open_store()
         self.oracle = Oracle(world, options, storage, self.store)
         self.conductor_checks = ConductorChecks(world, self.oracle)
         self.conductor: Conductor = self.loop.run(lambda: self._make_conductor(coverage))
@@ -209,11 +209,11 @@ class SimNode:
         self._checked_length = 0
         self._checked_events = self._checked_jobs = 0
 
-    def _open_ledger(self) -> SimLedger:
+    def _open_store(self) -> SimStore:
         storage = self.storage
         self._check_that_no_start_loses_blocks()
-        store = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
-        assert isinstance(store, SimLedger)
+        store = SimStore.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
+        assert isinstance(store, SimStore)
         store.storage = storage
         store.pause = storage.pause = self.loop.pause_job
         store.count = self._coverage.count
@@ -227,7 +227,7 @@ class SimNode:
                 return
             before = bytes(storage.disk.cache), dict(storage.database.pairs)
             try:
-                store = SimLedger.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
+                store = SimStore.open(storage.folder, disk=storage.disk, open_database=storage.open_database)
             except (Fatal, DatastreamError):
                 self._coverage.count("fault", "header goes back")
                 after = bytes(storage.disk.cache), dict(storage.database.pairs)

@@ -1,4 +1,4 @@
-"""What one run is like: drawn from the seed, and changed by hand to look at a failure more closely."""
+"""The options of one run: drawn from the seed, or changed by hand to study a failure."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Options:
 
     @property
     def first_number(self) -> int | None:
-        """Where an empty node begins; None: anywhere."""
+        """The first block of an empty node; None: any."""
         return None if isinstance(self.first_block, str) else self.first_block or 0
 
     def lines(self) -> list[str]:
@@ -226,7 +226,7 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
 
 
 def _burst(options: Options, dice: random.Random) -> Options:
-    """Have blocks come faster than a slow disk takes them, so that they are committed behind one another."""
+    """Let blocks come faster than a slow disk takes them, so that commits follow one another."""
     return replace(
         options,
         blocks=dice.randint(12, 20),

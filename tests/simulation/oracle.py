@@ -46,7 +46,7 @@ class Oracle(AnswerRules):
         world: is told of broken rules.
         options: of the run.
         storage: what is on the disk.
-        ledger: of this life of the node.
+        store: of this life of the node.
     """
 
     def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:

@@ -1,4 +1,4 @@
-"""Other nodes that hold the true chain: what the real `gateway.cluster.peer_follower` subscribes to.
+"""Other nodes that hold the true chain: the peers of the real `gateway.cluster.peer_follower`.
 
 A channel in memory in the place of gRPC's. While faults are made, a peer may not answer, break off in
 mid-block, fall silent, or lie; it may also be behind.
@@ -121,7 +121,7 @@ class PeerAnswer:
         return self._answer.__await__()
 
     async def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
-        """Give none: a peer that is no Sluice."""
+        """Return none, as a peer that is not Sluice."""
         return ()
 
 
@@ -134,7 +134,7 @@ class PeerCall:
         self._is_reading = False
 
     async def read(self) -> Any:
-        """Give the next message, or EOF."""
+        """Return the next message, or EOF."""
         assert not self._is_reading, "one at a time"
         self._is_reading = True
         try:

@@ -98,7 +98,7 @@ class Stream:
 
     @property
     def who(self) -> Who:
-        """What its blocks are put down to."""
+        """The name and address that its blocks count for."""
         return self.name, self.address
 
     @property
@@ -146,7 +146,7 @@ class Picture:
         """The attempt that is the lowest being sent, and since when."""
 
     def add_time(self, stream: Stream, took_ns: Callable[[int], int]) -> None:
-        """What the node took since a time is no time of the publisher's."""
+        """Do not count the node's own time since a moment against the publisher."""
         stream.since_ns += took_ns(stream.since_ns)
         stream.proof_ns += took_ns(stream.proof_ns)
 
@@ -179,7 +179,7 @@ class Picture:
         return told
 
     def next_turn(self) -> int:
-        """Give the place of a block whose time begins now."""
+        """Return the place of a block whose time begins now."""
         self._turn_count += 1
         return self._turn_count
 
@@ -202,7 +202,7 @@ class Picture:
 
     @property
     def is_closing(self) -> bool:
-        """Whether nothing more is taken: the node shuts down, or sends publishers elsewhere."""
+        """Whether the node takes nothing more: it shuts down, or sends publishers elsewhere."""
         return self.shutting_down or (self.retired and not self.idle)
 
     @property
@@ -234,7 +234,7 @@ class Picture:
         )
 
     def stands_behind(self, stream: Stream, number: int) -> tuple[int, bool, int]:
-        """How far: for its failures, then for having failed this block, then for what it holds already."""
+        """Return how far a publisher stands back: for failures, for this block, for its open blocks."""
         failed_it = stream.name in self.blamed.get(number, set())
         if stream.is_peer or number == self.pardoned or self.is_unbegun():
             return 0, failed_it, 0
@@ -266,7 +266,7 @@ class Picture:
         return self.ranked_ns - winner.proof_ns >= self._rules.block_timeout_ns // 6
 
     def gives_way(self, block: Block, stream: Stream) -> bool:
-        """Whether a newcomer's block of which only the header has come goes to one who delivers blocks."""
+        """Return whether a newcomer's block, of which only the header came, goes to one who delivers."""
         if block.complete or len(block.items) > 1 or block.is_of_peer or stream.is_peer or self.is_unsettled:
             return False
         is_better = self.prices.has_delivered(stream.who)
@@ -301,7 +301,7 @@ class Picture:
         return None
 
     def is_held_back(self, block: Block) -> bool:
-        """Whether its winner is not read now."""
+        """Whether its winner is not being read."""
         winner = self.streams.get(block.winner)
         return winner is not None and winner.held_back
 
@@ -357,7 +357,7 @@ class Picture:
         return max(self.opened_ns.get(number, self.skipped_ns), self.lowest_since_ns) + timeout_ns
 
     def pardon(self, now_ns: int) -> None:
-        """Where nobody brings block L + 1 in time, anybody may, and nobody waits for those who could have."""
+        """If nobody brings block L + 1 in time, let anybody bring it."""
         number, at_ns = self.next_number, self.pardon_at_ns()
         if at_ns is None or now_ns < at_ns:
             return
@@ -427,5 +427,5 @@ class Picture:
 
 
 def held_bytes(items: Sequence[bytes]) -> int:
-    """What items cost while they are in flight: their bytes, and what Python adds to each."""
+    """Return the memory of items in flight: their bytes, and Python's overhead for each."""
     return sum(map(len, items)) + 64 * len(items)

@@ -1,4 +1,4 @@
-"""What each publisher has delivered and failed, as the rules have it: who stands back, and for how long.
+"""The deliveries and failures of each publisher by the rules: who stands back, and for how long.
 
 Written from gateway/README.md, not from the node's records: plain counts, which nobody forgets.
 """
@@ -16,7 +16,7 @@ Who = tuple[str, str]
 
 @dataclass(slots=True)
 class Account:
-    """How often somebody failed in a row, and until when it stands back for that."""
+    """The failures of somebody in a row, and until when it stands back for them."""
 
     failures: int = 0
     until_ns: int = 0
@@ -36,7 +36,7 @@ class Prices:
         self._delivered: dict[Who, int] = {}
 
     def has_delivered(self, who: Who) -> bool:
-        """Whether it is no newcomer."""
+        """Return whether it is not a newcomer."""
         return self._delivered.get(who, 0) > 0
 
     def deliver(self, who: Who) -> None:
@@ -73,7 +73,7 @@ class Prices:
         return account.failures > 1 and now_ns < account.until_ns + 32 * self._time_ns
 
     def distance(self, who: Who, now_ns: int) -> int:
-        """How far somebody stands back."""
+        """Return how far somebody stands back."""
 
         def failures(payer: Who) -> int:
             account = self._accounts[payer]

@@ -1,4 +1,4 @@
-"""Publishers that do as the protocol says: the real machine in a small shell on the fake network."""
+"""Honest publishers: the real machine in a small shell on the fake network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishers that do not do as the protocol says: they lie, send garbage, stand still and do not read.
+"""Dishonest publishers: they lie, send garbage, stand still and do not read.
 
 A rogue knows the whole chain and where the node stands, which is more than a real one would.
 """

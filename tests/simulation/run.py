@@ -1,4 +1,4 @@
-"""One run: a node, publishers, and faults, until the faults stop; then everything has to become well.
+"""One run: a node, publishers and faults until the faults stop; then everything has to recover.
 
 chaos    publishers publish, rogues do what they do, the node and its disk suffer
 heal     faults stop, what is down comes up; the chain has to reach its end, and every publisher its own
@@ -46,7 +46,7 @@ HEAL_NS_MAX = 1_200 * SECOND_NS
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a run ended."""
+    """The result of a run."""
 
     seed: int
     options: Options
@@ -97,7 +97,7 @@ def run(seed: int, options: Options, data_dir: Path, coverage: Coverage, trace_l
 
 @contextmanager
 def _gateway_for(simulation: Simulation) -> Iterator[None]:
-    """Give the node's modules what this run has in place of networks, and in place of some limits."""
+    """Patch the node's modules with this run's networks, and with its limits."""
     options = simulation.options
     changes: list[tuple[ModuleType, str, object]] = [
         (hashing_module, "INLINE_HASH_ITEMS_MAX", options.inline_items_max),
@@ -295,10 +295,10 @@ class Simulation:
 
     def _first(self) -> int | None:
         """The first block that the node has or will have, as its status says; None: it may be any."""
-        ledger = None if self.node is None else self.node.store
-        if ledger is None or ledger.first_number is None or ledger.last_number is None:
+        store = None if self.node is None else self.node.store
+        if store is None or store.first_number is None or store.last_number is None:
             return self.options.first_number
-        return ledger.first_number
+        return store.first_number
 
     def _check_safe(self, name: str, safe: int, begun_with: int) -> None:
         """Check what a publisher that began with a block takes as safe, and will therefore forget."""

@@ -41,7 +41,7 @@ class _Standby:
         self.changed: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
-        """Have everybody who watches look again."""
+        """Let every watcher look again."""
         waiting, self.changed = self.changed, []
         for future in waiting:
             if not future.done():
@@ -67,7 +67,7 @@ class Standbys:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where they are; two may lead to one."""
+        """The addresses; two may lead to one standby."""
         return tuple(self._by_address)
 
     def open_channel(self, address: str, *_: object) -> StandbyChannel:

@@ -1,4 +1,4 @@
-"""What survives a crash: the stream file's disk, bookmark DB and chain snapshot; and what ails them."""
+"""The storage that survives a crash: disk of the stream file, bookmark DB, chain snapshot; and its faults."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MemoryDatabase:
 
     @contextlib.contextmanager
     def iterator(self, start: bytes = b"", stop: bytes | None = None) -> Iterator[Any]:
-        """Give the pairs in order of their keys."""
+        """Yield the pairs in order of their keys."""
         yield iter(
             [
                 (key, self.pairs[key])
@@ -182,7 +182,7 @@ class Storage:
             raise plyvel.IOError(str(error))
 
     def probe(self) -> None:
-        """Be the file that the ledger's probe writes.
+        """Be the file that the store's probe writes.
 
         Raises:
             OSError: the disk is ill.
@@ -215,7 +215,7 @@ class Storage:
 
     @contextlib.contextmanager
     def header_gone_back(self) -> Iterator[int | None]:
-        """Have the header count fewer blocks than the index covers, for a while: a disk lost a write.
+        """Let the header count fewer blocks than the index covers for a while, as after a lost write.
 
         Gives the number of entries that it counts, or None where the index knows of no more. The header alone
         decides which, so that all else of a run stays as it is.

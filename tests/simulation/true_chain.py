@@ -1,4 +1,4 @@
-"""The chain that the publishers publish, what lies are made of, and how the stream file has to look."""
+"""The true chain that publishers publish, the material of lies, and the expected stream file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def root_hashes() -> tuple[bytes, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """How the data pages must look when the stream begins with one block."""
+    """The expected data pages of a stream that begins with one block."""
 
     data: bytes
     """From offset 4096 on; less than one page, so without padding."""

@@ -1,4 +1,4 @@
-"""The arbiter with somebody who watches: each event and what it leads to goes to the oracle."""
+"""A watched arbiter: each event and its actions go to the oracle."""
 
 from __future__ import annotations
 

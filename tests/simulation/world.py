@@ -1,4 +1,4 @@
-"""Time, chance and order: a fake clock, one queue of events, and an asyncio event loop that runs on them.
+"""A fake clock, one queue of events, and an asyncio event loop that runs on them.
 
 Nothing here reads a clock or opens a socket, and nothing runs beside it: the thread of a job that pauses
 (`tests.simulation.jobs`) goes on when its turn comes. What happens next follows from the seed alone: events
@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import heapq
 import random
+import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -18,7 +19,6 @@ from concurrent.futures import Executor
 from typing import Any
 
 from tests.datastream.fake_disk import PowerLost
-from tests.simulation.jobs import Job
 
 MILLISECOND_NS = 1_000_000
 SECOND_NS = 1_000_000_000
@@ -31,6 +31,66 @@ class Violation(Exception):
         super().__init__(f"{rule}: {got}")
         self.rule = rule
         self.got = got
+
+
+class Job:
+    """A call in a thread of its own, which runs only while `go_on` waits for it: to its next `pause`.
+
+    Args:
+        future: what awaits it; only kept.
+        call: called with `arguments`.
+    """
+
+    def __init__(self, future: Any, call: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        self.future = future
+        self.is_over = False
+        self.result: Any = None
+        """What the call has returned."""
+        self.error: BaseException | None = None
+        """What it has raised."""
+        self._call, self._arguments = call, arguments
+        self._is_dead = False
+        self._goes, self._waits = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._has_started = False
+
+    def go_on(self) -> None:
+        """Let it run until it pauses or is over."""
+        if not self._has_started:
+            self._has_started = True
+            self._thread.start()
+        else:
+            self._goes.release()
+        self._waits.acquire()
+
+    def pause(self) -> None:
+        """In the job: wait for `go_on`.
+
+        Raises:
+            PowerLost: the process has ended meanwhile.
+        """
+        self._waits.release()
+        self._goes.acquire()
+        if self._is_dead:
+            raise PowerLost
+
+    def runs_here(self) -> bool:
+        """Return whether the job itself asks."""
+        return threading.current_thread() is self._thread
+
+    def kill(self) -> None:
+        """Let it do nothing more."""
+        self._is_dead = True
+        if self._has_started and not self.is_over:
+            self.go_on()
+
+    def _run(self) -> None:
+        try:
+            self.result = self._call(*self._arguments)
+        except BaseException as error:
+            self.error = error
+        self.is_over = True
+        self._waits.release()
 
 
 class World:
@@ -59,7 +119,7 @@ class World:
         self._sequence = 0
 
     def at(self, delay_ns: int, call: Callable[..., None], *args: Any) -> None:
-        """Have `call(*args)` happen in `delay_ns`."""
+        """Schedule `call(*args)` in `delay_ns`."""
         self._sequence += 1
         heapq.heappush(self._heap, (self.now_ns + max(0, delay_ns), self._sequence, call, args))
 
@@ -73,7 +133,7 @@ class World:
         return True
 
     def is_near(self, most_ns: int) -> bool:
-        """Whether the next event comes within so much time."""
+        """Return whether the next event comes within so much time."""
         return bool(self._heap) and self._heap[0][0] <= self.now_ns + most_ns
 
     def between(self, least_ns: int, most_ns: int) -> int:

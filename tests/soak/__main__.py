@@ -43,7 +43,7 @@ ROWS_MAX = 24
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a soak found."""
+    """The findings of a soak."""
 
     before: Sample
     samples: list[Sample]

@@ -102,7 +102,7 @@ class Feed:
 
 @dataclass(slots=True)
 class Visits:
-    """What the publishers did, for the report."""
+    """The counts of the publishers, for the report."""
 
     counts: Counter[str] = field(default_factory=Counter)
     last_number: int = -1
@@ -136,7 +136,7 @@ async def run_client(name: str, address: str, feed: Feed, visits: Visits, rng: R
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """How a raw stream behaves."""
+    """The behaviour of a raw stream."""
 
     breaks: float = 0.0
     """Probability that the connection is broken off at an item set."""
@@ -287,7 +287,7 @@ async def publish_all(address: str, count: int, blocks_per_second: float, seed: 
 
 
 async def _collect_garbage(feed: Feed) -> None:
-    """Have connections closed soon: grpcio holds each until its last call goes, and calls are in cycles."""
+    """Let connections close soon: grpcio holds each until its last call goes, and calls are in cycles."""
     while not feed.ended:
         await asyncio.sleep(5)
         gc.collect()

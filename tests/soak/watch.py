@@ -1,4 +1,4 @@
-"""What a node process holds over time, and whether it grows. Reading is I/O; judging is not.
+"""The resources of a node process over time, and whether they grow. Reading is I/O; judging is not.
 
 anonymous memory   the heap. Memory that is only mapped, as LevelDB maps its files, is left out: the kernel
                    takes it back
@@ -31,7 +31,7 @@ THREADS_LEFT_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the process held at one moment."""
+    """The resources of the process at one moment."""
 
     seconds: float
     """Since the soak began."""
@@ -51,7 +51,7 @@ class Sample:
 
 
 def take_sample(node: NodeProcess, client_id: int | None, seconds: float) -> Sample:
-    """Ask the process and the kernel.
+    """Return the resources, from the process and the kernel.
 
     Args:
         node: what is watched.
@@ -80,7 +80,7 @@ def take_sample(node: NodeProcess, client_id: int | None, seconds: float) -> Sam
 
 
 def _status_of(process_id: int) -> dict[str, str]:
-    """What the kernel says of a process; little of one that has ended."""
+    """Return the kernel's status of a process; little for an ended one."""
     try:
         text = Path(f"/proc/{process_id}/status").read_text()
     except FileNotFoundError:

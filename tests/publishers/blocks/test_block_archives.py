@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from publishers import limits
+from publishers.blocks import block_archives
 from publishers.blocks.block_archives import Archive
 from publishers.errors import ArchiveError
+from publishers.limits import BLOCK_FILE_BYTES_MAX
 
 NAMES = [f"{number:019}.blk.zstd" for number in (3, 4, 5)]
 DATA = [bytes([number]) * (600 * number) for number in (3, 4, 5)]
@@ -168,7 +169,7 @@ def test_a_bomb_is_not_unpacked() -> None:
 
 def test_a_member_that_no_block_can_be_is_not_decompressed_to_be_passed_over() -> None:
     info = tarfile.TarInfo("x")
-    info.size = limits.BLOCK_FILE_BYTES_MAX + 1
+    info.size = BLOCK_FILE_BYTES_MAX + 1
     assert refusal(gzip.compress(info.tobuf())) == (
         "x has 268,435,457 bytes and would have to be decompressed to come to what is after it; expected at "
         "most 268,435,456"
@@ -188,11 +189,11 @@ def test_names_that_are_too_long_for_a_header(form: int) -> None:
 
 
 def test_a_name_longer_than_any_is_refused() -> None:
-    for size in (limits.TAR_NAME_BYTES_MAX, limits.TAR_NAME_BYTES_MAX + 1):
+    for size in (block_archives.TAR_NAME_BYTES_MAX, block_archives.TAR_NAME_BYTES_MAX + 1):
         info = tarfile.TarInfo("././@LongLink")
         info.type, info.size = tarfile.GNUTYPE_LONGNAME, size
         data = info.tobuf(tarfile.GNU_FORMAT) + b"x" * (size + -size % 512) + a_tar({"1.blk": b""})
-        if size == limits.TAR_NAME_BYTES_MAX:
+        if size == block_archives.TAR_NAME_BYTES_MAX:
             assert list(opened(data).members()) == []
         else:
             assert refusal(data) == "a name of 65,537 bytes; expected at most 65,536"
@@ -219,14 +220,14 @@ def test_non_ascii_names_are_kept() -> None:
 
 
 def test_so_many_members_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_MEMBERS_MAX", 5)
+    monkeypatch.setattr(block_archives, "ARCHIVE_MEMBERS_MAX", 5)
     for make in (a_zip, a_tar):
         assert len(list(opened(make({f"{n}.blk": b"" for n in range(5)})).members())) == 5
         assert refusal(make({f"{n}.blk": b"" for n in range(6)})) == "more than 5 members"
 
 
 def test_headers_without_members_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ARCHIVE_MEMBERS_MAX", 5)
+    monkeypatch.setattr(block_archives, "ARCHIVE_MEMBERS_MAX", 5)
     info = tarfile.TarInfo("x")
     info.type = tarfile.XGLTYPE
     assert refusal(gzip.compress(info.tobuf() * 6)) == "more than 5 members"
@@ -240,7 +241,7 @@ def test_a_zip_s_list_is_not_as_long_as_it_says(tmp_path: Path) -> None:
         file.write(b"PK\x03\x04")
         file.truncate(1 << 40)
         file.seek(0, os.SEEK_END)
-        listed = limits.ARCHIVE_LIST_BYTES_MAX + 1
+        listed = block_archives.ARCHIVE_LIST_BYTES_MAX + 1
         file.write(end[:12] + listed.to_bytes(4, "little") + end[16:])
     with path.open("rb") as file, pytest.raises(ArchiveError) as caught:
         Archive(file, path.stat().st_size)

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.blocks.block import Block
 from publishers import limits
+from publishers.blocks import block_places
 from publishers.blocks.block_files import write_block_file
 from publishers.blocks.block_places import (
     BlockFileReader,
@@ -351,7 +352,7 @@ def test_lists_are_kept_until_there_are_too_many(tmp_path: Path, monkeypatch: py
         opened.clear()
         assert numbers(tmp_path) == list(range(10))
         assert opened == expected
-    monkeypatch.setattr(limits, "ARCHIVE_MEMBERS_KEPT", 9)
+    monkeypatch.setattr(block_places, "ARCHIVE_MEMBERS_KEPT", 9)
     numbers(tmp_path)
     opened.clear()
     numbers(tmp_path)

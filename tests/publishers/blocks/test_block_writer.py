@@ -208,7 +208,7 @@ def test_a_zip_of_as_many_blocks_as_a_block_node_has(tmp_path: Path) -> None:
 
 def test_after_a_kill_at_any_time_there_is_no_half_of_anything(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from publishers import block_layouts;"
+        "import sys; from pathlib import Path; from publishers.blocks import block_layouts;"
         "block_layouts.ZIP_DIGITS = 1;"
         "from publishers.blocks.block_writer import BlockWriter;"
         "from tests.publishers.blocks.test_block_writer import BLOCKS;"

@@ -12,8 +12,8 @@ from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from gateway.blocks.proofs.ed25519 import Ed25519Check
 from gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
 from publishers.blocks.block_files import read_block_file
+from publishers.blocks.block_items import footer_item, header_item, proof_item
 from publishers.blocks.block_places import blocks_in
-from publishers.blocks.frame_items import footer_item, header_item, proof_item
 from publishers.blocks.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
 from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from publishers.errors import PrepareError

@@ -9,9 +9,8 @@ import pytest
 
 from gateway.errors import KeyFileError
 from gateway.key_files import create_private_key
-from publishers.blocks.signing_key import KeyPlace
+from publishers.blocks.signing_key import KEY_PATH_CHARACTERS_MAX, KeyPlace
 from publishers.errors import OptionError
-from publishers.limits import KEY_PATH_CHARACTERS_MAX
 
 
 def test_a_key_is_read_from_a_file_or_a_variable_when_it_is_used(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tenacity import wait_fixed, wait_none
 from gateway.blocks.block import Block
 from gateway.blocks.items import field_item
 from publishers import limits
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from publishers.blocks.maker import MAKER_ITEM_BYTES_MAX, BlockMaker, MakerOptions, key_of_seed
 from publishers.client.client import (
     RETRY_JITTER_SECONDS,
     RETRY_SECONDS_MAX,
@@ -72,7 +72,7 @@ def test_a_chain_arrives_whole_and_in_order() -> None:
 
 def test_blocks_are_cut_into_sets_and_large_items_go_alone() -> None:
     node = FakeNode()
-    large = field_item(4, bytes(limits.MAKER_ITEM_BYTES_MAX))
+    large = field_item(4, bytes(MAKER_ITEM_BYTES_MAX))
     block = Block(20, (*BLOCKS[0].items[:2], large, *BLOCKS[0].items[2:]))
     header = BlockMaker(1, key_of_seed(1), SMALL).blocks(1, first_number=20)
     block = replace(block, items=(next(header).items[0], *block.items[1:]))

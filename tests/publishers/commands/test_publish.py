@@ -22,9 +22,8 @@ from publishers.blocks.signing_key import KeyPlace
 from publishers.commands import publish as module
 from publishers.commands.publish import PUBLISHERS_MAX, SHARDS_MAX, command, command_line, program_words
 from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
-from publishers.job_report import JobFailure, JobReport
 from publishers.number_range import NumberRange
-from publishers.report import PublishReport
+from publishers.report import JobFailure, JobReport, PublishReport
 from publishers.spark.session import is_submitted
 from publishers.spark.sink_options import PUBLISHER_ID_CHARS_MAX
 

@@ -18,8 +18,7 @@ from publishers.commands.publish_display import (
     report_lines,
     report_table,
 )
-from publishers.job_report import JobProgress, JobReport
-from publishers.report import PublishReport
+from publishers.report import JobProgress, JobReport, PublishReport
 
 PUBLISHED = PublishReport(
     "publisher-1",

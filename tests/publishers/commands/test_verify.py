@@ -25,8 +25,8 @@ from publishers.blocks.block_files import write_block_file
 from publishers.commands import verify
 from publishers.commands.verify import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX, command
 from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.limits import VERIFY_ALONE_BLOCKS_MAX
 from publishers.verify import verify_run
+from publishers.verify.verify_run import VERIFY_ALONE_BLOCKS_MAX
 from publishers.verify.verify_sources import Job
 from tests.certificates import Authority
 from tests.gateway.blocks.proofs import real
@@ -254,7 +254,7 @@ def test_what_was_found_before_an_interruption_is_printed(folder: Path) -> None:
     os.mkfifo(stuck)
     for flags in ([], ["--json"]):
         command = [sys.executable, "-m", "gateway.commands.cli", "verify", str(folder), *KEY, *flags]
-        environment = os.environ | {"PYTHONPATH": str(folder)}
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(folder), str(Path.cwd())))}
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
         with stuck.open("wb"):  # opened when the command has opened it to read

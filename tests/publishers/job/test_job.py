@@ -23,8 +23,7 @@ from publishers.job import job as job_module
 from publishers.job.checkpoint import FollowCheckpoint
 from publishers.job.job import QUERY_STARTS_MAX, GatewayStatus, JobProgress, JobReport, publish
 from publishers.number_range import NumberRange
-from publishers.report import PublishReport
-from publishers.report_totals import add_reports
+from publishers.report import PublishReport, add_reports
 from publishers.spark.block_sink import read_reports
 from publishers.spark.source_names import parse_source
 from tests.certificates import Authority

@@ -18,7 +18,7 @@ from gateway.api import block_items_pb2, subscribe_pb2, subscribe_pb2_grpc
 from gateway.blocks.block import Block
 from gateway.blocks.items import field_item
 from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.sources import block_gateways
+from publishers.sources import block_gateways, failover
 from publishers.sources.block_gateways import BlockGateways, HeldRange
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
@@ -99,7 +99,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(block_gateways, "time", found)
+    for module in (block_gateways, failover):
+        monkeypatch.setattr(module, "time", found)
     return found
 
 

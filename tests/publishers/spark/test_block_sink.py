@@ -23,8 +23,7 @@ from gateway.blocks.block import Block
 from publishers.coordination.coordinator import Coordinator
 from publishers.coordination.part_order import await_part_order
 from publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
-from publishers.report import PublishReport
-from publishers.report_totals import QueryTotals
+from publishers.report import PublishReport, QueryTotals
 from publishers.sources.block_gateways import BlockGateways
 from publishers.spark import block_sink
 from publishers.spark.block_sink import (

@@ -15,9 +15,8 @@ import pytest
 from gateway.blocks.errors import LedgerKeyError
 from gateway.blocks.trusted_keys import TrustedKeys
 from publishers.blocks.block_files import write_block_file
-from publishers.limits import VERIFY_ALONE_BLOCKS_MAX
 from publishers.number_range import NumberRange
-from publishers.verify.verify_run import VerifyRun, make_verifier
+from publishers.verify.verify_run import VERIFY_ALONE_BLOCKS_MAX, VerifyRun, make_verifier
 from publishers.verify.verify_sources import FileSource
 from tests.gateway.blocks.proofs.tss_chain import TssChain
 from tests.gateway.blocks.proofs.tss_network import TssNetwork

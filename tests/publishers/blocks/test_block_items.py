@@ -1,15 +1,45 @@
-"""Blocks out of records, without Spark."""
+"""Items of blocks that are made here."""
 
 from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.items import ItemKind, header_of, payload_of
+from gateway.blocks.frame import check_proof, read_footer, read_header
+from gateway.blocks.items import ItemKind, header_of, kind_of, payload_of
 from publishers import limits
-from publishers.blocks import record_blocks
+from publishers.blocks import block_items
+from publishers.blocks.block_items import check_item_kind, footer_item, header_item, proof_item, record_block
 from publishers.blocks.linking import open_block
-from publishers.blocks.record_blocks import check_item_kind, record_block
 from publishers.errors import ItemTooLarge, OptionError, PrepareError
+
+
+@pytest.mark.parametrize(
+    ("number", "at_ns", "hexed"),
+    [
+        (0, 0, "0a12" + "0a02104e" + "120a104e2206736c75696365" + "2200"),
+        (5, 3_000_000_007, "0a18" + "0a02104e" + "120a104e2206736c75696365" + "1805" + "220408031007"),
+    ],
+)
+def test_a_header(number: int, at_ns: int, hexed: str) -> None:
+    item = header_item(number, at_ns)
+    assert item.hex() == hexed
+    header = read_header(item, kind_of(item))
+    assert (header.number, header.hapi_minor) == (number, 78)
+
+
+@pytest.mark.parametrize("state", [b"", bytes([3] * 48)])
+def test_a_footer(state: bytes) -> None:
+    footer = read_footer(footer_item(bytes([1] * 48), bytes([2] * 48), state))
+    assert footer.previous_root_hash == bytes([1] * 48)
+    assert footer.all_blocks_root_hash == bytes([2] * 48)
+    assert footer.state_root_hash == state
+
+
+def test_a_proof() -> None:
+    item = proof_item(7, b"s" * 64)
+    assert item.hex() == "4a46" + "0807" + "1242" + "0a40" + b"s".hex() * 64
+    assert kind_of(item) == ItemKind.BLOCK_PROOF
+    check_proof(item, 7)
 
 
 def test_a_payload_is_the_content_of_an_item() -> None:
@@ -71,7 +101,7 @@ def test_an_item_above_the_limit_is_refused() -> None:
 
 def test_a_block_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     header_bytes = len(record_block(3, 0, [])[0])
-    monkeypatch.setattr(record_blocks, "BLOCK_FILE_BYTES_MAX", header_bytes + 2 * 12)
+    monkeypatch.setattr(block_items, "BLOCK_FILE_BYTES_MAX", header_bytes + 2 * 12)
     assert len(record_block(3, 0, [bytes(10)] * 2, ItemKind.TRACE_DATA)) == 3
     with pytest.raises(PrepareError) as caught:
         record_block(3, 0, [bytes(10), bytes(11)])

@@ -1,0 +1,92 @@
+"""Reading from several servers that hold the same: when one fails, the next continues at the same number."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol, TypeVar
+
+from publishers.errors import SourceUnreachable
+
+__all__ = ["RETRY_SECONDS", "first_answer", "read_on"]
+
+RETRY_SECONDS: Final = 0.5
+"""The pause after every server has failed once."""
+
+log = logging.getLogger(__name__)
+
+ServerT = TypeVar("ServerT")
+AnswerT = TypeVar("AnswerT")
+Faults = tuple[type[Exception], ...]
+
+
+class _Numbered(Protocol):
+    @property
+    def number(self) -> int: ...
+
+
+NumberedT = TypeVar("NumberedT", bound=_Numbered)
+
+
+def first_answer(
+    servers: Sequence[ServerT], ask: Callable[[ServerT], AnswerT], faults: Faults, wanted: str
+) -> AnswerT:
+    """Ask each server once, in order; return the first answer.
+
+    After one of `faults` the next server is asked; `wanted` is named in the error.
+
+    Raises:
+        SourceUnreachable: no server answered.
+    """
+    trouble = ""
+    for server in servers:
+        try:
+            return ask(server)
+        except faults as error:
+            trouble = f"{server}: {error}"
+            log.warning("%s", trouble)
+    raise SourceUnreachable(wanted, None, trouble)
+
+
+def read_on(
+    servers: Sequence[ServerT],
+    read: Callable[[ServerT, int], Iterator[NumberedT]],
+    faults: Faults,
+    what: str,
+    first: int,
+    last: int | None,
+    deadline_seconds: float,
+    wait: Callable[[float], None],
+) -> Iterator[NumberedT]:
+    """Yield what has the numbers `first` to `last` (None: without end), each once, in order.
+
+    Args:
+        servers: in order of preference.
+        read: reads one server from a number on.
+        faults: the exceptions of `read` after which the next server is read.
+        what: the kind of what is read, for the error and the log.
+        deadline_seconds: the longest time without a further number.
+        wait: sleeps for some seconds.
+
+    Raises:
+        SourceUnreachable: the deadline has passed.
+    """
+    next_number = first
+    give_up_at = time.monotonic() + deadline_seconds
+    while True:
+        trouble = ""
+        for server in servers:
+            try:
+                for found in read(server, next_number):
+                    next_number = found.number + 1
+                    yield found
+                    give_up_at = time.monotonic() + deadline_seconds
+            except faults as error:
+                trouble = f"{server}: {error}"
+                log.warning("%s %s: %s", what, next_number, trouble)
+            if last is not None and next_number > last:
+                return
+        if time.monotonic() >= give_up_at:
+            raise SourceUnreachable(f"{what} {next_number}", deadline_seconds, trouble)
+        wait(RETRY_SECONDS)
