@@ -28,8 +28,7 @@ KILLER = """
 import os, sys
 from pathlib import Path
 from gateway.commands.cli import main
-STEPS = {"pwrite", "write", "fsync", "fdatasync", "rename", "replace", "mkdir", "rmdir", "unlink"}
-STEPS |= {"ftruncate"}
+STEPS = {"pwrite", "write", "rename", "replace", "mkdir", "rmdir", "unlink", "ftruncate"}
 folder, count = Path(sys.argv[1]), 0
 while True:
     count += 1
@@ -52,7 +51,10 @@ while True:
         break
 print(count)
 """
-"""Truncates copies of a folder; each is killed before another step on the disk, in order."""
+"""Truncates copies of a folder; each is killed before another change of the disk, in order.
+
+A kill before a flush leaves what one before the next change leaves.
+"""
 
 
 @pytest.fixture
