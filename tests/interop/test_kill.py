@@ -20,7 +20,7 @@ from gateway.blocks.block import Block
 from gateway.blocks.stream_layout import BlockDecoder
 from publishers.client.client import ClientOptions
 from publishers.protocol.machine import SECOND_NS, MachineLimits
-from tests.nodes import ANSWER_SECONDS, make_blocks, stream_bytes
+from tests.nodes import ANSWER_SECONDS, each, make_blocks, stream_bytes, until
 from tests.serving import SLUICE, Listener, ServeProcess, free_port
 
 BLOCK_COUNT = 500
@@ -104,9 +104,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
         before = max((max(racer.acknowledged, default=-1) for racer in racers), default=-1)
         target = before + rng.randrange(1, STEP)
         supply.last = target + STEP
-        async with asyncio.timeout(ANSWER_SECONDS):
-            while max(max(racer.acknowledged, default=-1) for racer in racers) < target:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await until(lambda: max(max(racer.acknowledged, default=-1) for racer in racers) >= target)
         await asyncio.sleep(rng.random() * 0.02)  # not always just after an answer
         await node.kill()
         acknowledged = max(max(racer.acknowledged, default=-1) for racer in racers)
@@ -151,13 +149,9 @@ def never_killed(data_dir: Path, blocks: list[Block]) -> bytes:
     """The stream file of a node that took the same blocks in peace."""
 
     async def main() -> None:
-        async def source() -> AsyncIterator[Block]:
-            for block in blocks:
-                yield block
-
         with ServeProcess(data_dir) as node:
             await node.start()
-            await Listener([str(node.grpc_address)], "alice", OPTIONS).publish(source())
+            await Listener([str(node.grpc_address)], "alice", OPTIONS).publish(each(blocks))
             node.send(signal.SIGTERM)
             assert await node.ended() == 0
 

@@ -14,7 +14,16 @@ from gateway.blocks.block import Block
 from gateway.node.node import Node
 from gateway.race.tables import BlockState
 from gateway.services import publish_service
-from tests.nodes import ANSWER_SECONDS, Publisher, Wire, make_blocks, running_node, stream_bytes, wire_to
+from tests.nodes import (
+    ANSWER_SECONDS,
+    Publisher,
+    Wire,
+    make_blocks,
+    running_node,
+    stream_bytes,
+    until,
+    wire_to,
+)
 
 BLOCKS = make_blocks(14)
 
@@ -53,9 +62,7 @@ class Stage(Wire):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so inside the node."""
-        async with asyncio.timeout(ANSWER_SECONDS):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
+        await until(condition)
 
     async def held(self, number: int) -> None:
         """Wait until block `number` is complete."""
