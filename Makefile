@@ -7,6 +7,8 @@ CASES  ?= 100000
 MINUTES ?= 1
 SEEDS  ?= 10000
 BLOCKS ?= 2000
+# Of `test`: tests wait for processes, disks and timers more than they compute.
+JOBS   ?= 4
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
@@ -40,7 +42,7 @@ format: $(STAMP)  ## put the code into the form that check wants
 
 test: $(STAMP)  ## all tests
 	JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && \
-	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
+	$(BIN)/pytest --numprocesses $(JOBS) --dist worksteal --durations 25 --durations-min 5 $(ARGS)
 
 atheris: $(STAMP)  ## coverage-guided fuzzers of what peers send; MINUTES=1 each, which add up
 	$(BIN)/python -m tests.fuzzing --minutes $(MINUTES) $(ARGS)

@@ -49,14 +49,16 @@ class Controlled(Protocol):
         """Where operators call."""
 
 
-async def fail_over(source: Controlled, target: Controlled, *, force: bool = False) -> list[FailoverStep]:
+async def fail_over(
+    source: Controlled, target: Controlled, *, force: bool = False, **options: Any
+) -> list[FailoverStep]:
     """Run a failover by the control addresses; give its steps."""
     steps: list[FailoverStep] = []
     async with (
         ControlClient(str(source.control_address)) as one,
         ControlClient(str(target.control_address)) as other,
     ):
-        failover = Failover(one, other, steps.append)
+        failover = Failover(one, other, steps.append, **options)
         await (failover.force() if force else failover.run())
     return steps
 
@@ -234,10 +236,7 @@ async def test_a_standby_with_another_chain_is_not_ready_at_once_and_is_not_hand
         assert a.keeper.phase is Phase.ACTIVE
 
 
-async def test_a_failover_that_cannot_become_level_is_undone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.cluster.failover.FAILOVER_LEVEL_SECONDS", 0.1)
+async def test_a_failover_that_cannot_become_level_is_undone(tmp_path: Path) -> None:
 
     async with pair(tmp_path) as (a, b), wire_to(a) as wire:
         await b.following.stop()  # as if A could not be reached from B
@@ -245,7 +244,7 @@ async def test_a_failover_that_cannot_become_level_is_undone(
         await publisher.block(BLOCKS[0])
         await publisher.expect("ack 0")
         with pytest.raises(FailoverFailed, match=r"DEADLINE_EXCEEDED: await block 0: .* is active again"):
-            await fail_over(a, b)
+            await fail_over(a, b, level_seconds=0.1)
         assert (a.keeper.phase, b.keeper.phase) == (Phase.ACTIVE, Phase.STANDBY)
         again = await wire.publisher("alice")
         await again.block(BLOCKS[1])

@@ -289,10 +289,9 @@ async def rows_of(*nodes: Node) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("remedy", ["to the first", "to the one that is ahead", "started as a standby"])
 async def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remedy: str
+    tmp_path: Path, remedy: str
 ) -> None:
     async with scene(tmp_path) as play:
-        monkeypatch.setattr("gateway.cluster.failover.FAILOVER_LEVEL_SECONDS", 0.1)
         await play.begin_and_stop_at("B", "activate", "answer")
         await until(lambda: read_role(tmp_path / "b") == RoleRecord("active"))
         assert play.b.keeper.phase is Phase.ACTIVE
@@ -318,7 +317,7 @@ async def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_do
                 await takes_a_block(b, 2)
                 assert await rows_of(play.a, b) == [("active", "1"), ("active", "0")]
                 with pytest.raises(FailoverFailed, match="await block 2: got block 1"):
-                    await fail_over(b, play.a)  # A has nobody from whom to take it
+                    await fail_over(b, play.a, level_seconds=0.1)  # A has nobody from whom to take it
                 active, standby = b, play.a
             await fail_over(standby, active)
             await until(lambda: standby.store.last_number == active.store.last_number)

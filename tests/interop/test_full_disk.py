@@ -123,13 +123,12 @@ def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
 
 
 async def test_room_for_less_than_the_block_is_no_room(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """2 MB are free; the block that is refused has 1.6, and takes 2.2 since each of its items needs a page.
 
     The node said that it was ready, took the block, and refused it again, twice a second.
     """
-    monkeypatch.setattr(group_commit, "DISK_PROBE_SECONDS", 0.01)
     caplog.set_level(logging.DEBUG, group_commit.__name__)
     options = MakerOptions(
         rounds_per_block=1, events_per_round=2, transactions_per_block=6, item_bytes=800_000

@@ -24,7 +24,7 @@ from tests.large_items import CONSENSUS_NODE_ITEM_BYTES, large_chain
 from tests.nodes import each, ledger_key
 from tests.serving import COMMAND_SECONDS, sluice
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 # What consensus nodes send at most, and the longest that fits in a message.
 SIZES = (9_000_000, CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5, 300)

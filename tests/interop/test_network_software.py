@@ -135,6 +135,7 @@ def test_the_status_of_an_empty_node_is_none(network: NetworkSoftware, entrance:
         )
 
 
+@pytest.mark.slow
 def test_100_blocks_of_250_kb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_publisher_is_logged_by_the_node_of_its_correlation_id(
     assert entrance.logged('"publisher": "claimed:N3"')
 
 
+@pytest.mark.slow
 def test_items_of_36_mb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, tmp_path: Path
 ) -> None:
@@ -177,6 +179,7 @@ def test_items_of_36_mb_are_published_and_read_again(
         assert (status, lines) == (0, [*item_hashes(chain), "STATUS SUCCESS", "COMPLETE"])
 
 
+@pytest.mark.slow
 def test_two_that_race_store_each_block_once(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
@@ -201,6 +204,7 @@ def test_two_that_race_store_each_block_once(
         assert (status, lines[:-2]) == (0, item_hashes(long_chain)[:READ])
 
 
+@pytest.mark.slow
 def test_publishing_goes_on_after_a_node_was_killed(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.rogues import PACE_MIN, Scene, play
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scene",
     [

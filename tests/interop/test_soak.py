@@ -23,6 +23,7 @@ IDLE = Sample(
 )
 
 
+@pytest.mark.slow
 async def test_a_node_does_not_grow_in_seconds(tmp_path: Path) -> None:
     outcome = await soak(tmp_path, seconds=4, blocks_per_second=25, data_bytes_max=1 << 30, seed=1)
     assert outcome.leaks == []

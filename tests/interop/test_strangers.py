@@ -197,6 +197,7 @@ def connect_again_and_again(address: Address, count: int, is_enough: threading.E
         sock.close()
 
 
+@pytest.mark.slow
 async def test_20_000_connections_to_each_port_keep_out_neither_readers_nor_probes(tmp_path: Path) -> None:
     """Whoever took all places of a port, or all descriptors, kept a node from acknowledging."""
     few_files = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh"]

@@ -225,6 +225,7 @@ def test_what_is_no_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "--to-entry: got 0, expected an entry to cut" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_before_each_step_the_folder_is_whole_and_the_same_again_ends_it(tmp_path: Path) -> None:
     base = tmp_path / "base"

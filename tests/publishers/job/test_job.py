@@ -214,6 +214,7 @@ def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(
     assert node.received == blocks
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_block(
     spark: SparkSession, tmp_path: Path
@@ -280,6 +281,7 @@ def test_publishers_that_are_stopped_at_once_are_told_of_all_the_same(
     assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_query_that_is_ended_in_a_batch_has_not_failed_where_all_is_safe(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
