@@ -13,14 +13,16 @@ from pathlib import Path
 
 from datastream.layout import HEADER_PAGE_SIZE
 from gateway.blocks.block import Block
+from publishers.blocks.maker import BlockMaker
 from publishers.client.client import ClientOptions
 from publishers.demo.node_process import environment_without_settings
 from publishers.protocol.machine import SECOND_NS, MachineLimits
-from tests.nodes import ANSWER_SECONDS, each, ledger_key, make_blocks, until
+from tests.nodes import ANSWER_SECONDS, KEY, SMALL, each, ledger_key, make_blocks, until
 from tests.serving import SLUICE, Listener, ServeProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-BLOCKS = make_blocks(2000)
+BLOCKS_MAX = 2000
+"""The chain is made as it is published, and nobody comes to its end."""
 OPTIONS = ClientOptions(machine=MachineLimits(deadline_ns=90 * SECOND_NS))
 Places = dict[str, str]
 
@@ -120,7 +122,7 @@ class Publishing:
         self._task = asyncio.ensure_future(self.client.publish(self._source()))
 
     async def _source(self) -> AsyncIterator[Block]:
-        for block in BLOCKS:
+        for block in BlockMaker(7, KEY, SMALL).blocks(BLOCKS_MAX):
             if self._ended.is_set():
                 return
             await asyncio.sleep(0.02)
@@ -245,7 +247,7 @@ async def test_a_stream_that_is_damaged_is_found_repaired_or_filled_anew(tmp_pat
             await publishing.end()
             last = await last_of(a, places)
             there = Listener([str(b.grpc_address)], "bob", OPTIONS)
-            assert (await there.publish(each(BLOCKS[: last + 1]))).unacknowledged == 0
+            assert (await there.publish(each(make_blocks(last + 1)))).unacknowledged == 0
         assert "sound" in await ask(CHECK, places)
         for part in (tmp_path / "a" / "datastream.db").iterdir():
             part.unlink()
