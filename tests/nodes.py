@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,23 @@ KEY = key_of_seed(7)
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=256)
 ANSWER_SECONDS = 20.0
 """How long a test waits for an answer before it fails."""
+WAIT_SECONDS = 3 * ANSWER_SECONDS
+"""How long `until` waits for something that other processes may have a part in."""
 AT_ITS_END: dict[str, Any] = {"publish_proof_idle_ms": 10_000}
 """Settings: a block is complete with its end, however long that takes to come, and not for a silence."""
+
+_CHAINS: dict[tuple[int, str], list[Block]] = {}
 
 Request = publish_pb2.PublishStreamRequest
 Response = publish_pb2.PublishStreamResponse
 
 
 def make_blocks(count: int, *, seed: int = 7, key: Ed25519PrivateKey = KEY) -> list[Block]:
-    """Blocks 0 to count - 1 of a small chain."""
-    return list(BlockMaker(seed, key, SMALL).blocks(count))
+    """Blocks 0 to count - 1 of a small chain; each is made once in a process, however many modules ask."""
+    chain = _CHAINS.setdefault((seed, public_key_hex(key)), [])
+    if len(chain) < count:
+        chain[:] = BlockMaker(seed, key, SMALL).blocks(max(count, 2 * len(chain)))
+    return chain[:count]
 
 
 def ledger_key(key: Ed25519PrivateKey = KEY) -> str:
@@ -67,6 +74,24 @@ def node_settings(data_dir: Path, **changes: Any) -> Settings:
         "shutdown_grace_seconds": 2.0,
     }
     return Settings(**(values | changes))
+
+
+async def until(holds: Callable[[], object | Awaitable[object]], every_seconds: float = 0.005) -> None:
+    """Wait until something holds; what it is asked with may be a coroutine function."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            found = holds()
+            if await found if isinstance(found, Awaitable) else found:
+                return
+            await asyncio.sleep(every_seconds)
+
+
+async def each(blocks: Iterable[Block], pause_seconds: float = 0.0) -> AsyncIterator[Block]:
+    """Give blocks as the source of a publisher, with a pause before each."""
+    for block in blocks:
+        if pause_seconds:
+            await asyncio.sleep(pause_seconds)
+        yield block
 
 
 @asynccontextmanager

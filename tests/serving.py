@@ -31,20 +31,26 @@ ANYWHERE = (
     "127.0.0.1:0",
 )
 START_SECONDS = 30.0
+COMMAND_SECONDS = 400.0
+"""How long a command may take; those of large items, and of Spark, do on a machine with much to do."""
 _given_ports: set[int] = set()
+
+
+def sluice(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command of `sluice` to its end."""
+    return subprocess.run(
+        [*SLUICE, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS,
+        check=False,
+        env=environment_without_settings(),
+    )
 
 
 def refused(*arguments: object) -> tuple[int, str]:
     """Run `sluice serve`, which is expected to refuse: its exit status, and what it wrote but the log."""
-    command = [*SLUICE, "serve", "--log-level", "error", *map(str, arguments)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=START_SECONDS,
-        check=False,
-        env=environment_without_settings(),
-    )
+    done = sluice("serve", "--log-level", "error", *arguments)
     assert done.stdout == ""
     return done.returncode, done.stderr
 

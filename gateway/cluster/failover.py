@@ -152,12 +152,14 @@ class Failover:
         report: Callable[[FailoverStep], None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        level_seconds: float = FAILOVER_LEVEL_SECONDS,
     ) -> None:
         self._source = source
         self._target = target
         self._report = report
         self._clock = clock
         self._sleep = sleep
+        self._level_seconds = level_seconds
         self.is_interrupted = False
         """`interrupt` was called."""
         self._stoppable: asyncio.Future[Any] | None = None
@@ -293,7 +295,7 @@ class Failover:
         if drained.last_number is not None:
             await self._step(
                 f"level {self._target.address}",
-                self._target.await_block(drained.last_number, drained.last_root_hash, FAILOVER_LEVEL_SECONDS),
+                self._target.await_block(drained.last_number, drained.last_root_hash, self._level_seconds),
                 lambda state: f"{state.last_text}, same root hash",
             )
         return target

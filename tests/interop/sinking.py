@@ -16,14 +16,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+from click.testing import CliRunner
+
 from gateway.blocks.block import Block
+from gateway.commands import check
 from publishers.blocks.block_files import write_block_file
 from publishers.demo.node_process import NodeProcess, environment_without_settings
 from publishers.report import PublishReport
 from publishers.sources.block_gateways import BlockGateways
 from tests.chaos.network import free_ports
 from tests.nodes import ledger_key
-from tests.serving import SLUICE
 
 ROOT: Final = Path(__file__).parents[2]
 WAIT_SECONDS: Final = 900.0 if os.environ.get("SLUICE_LONG") == "1" else 240.0
@@ -36,7 +38,7 @@ _CATCH_UP: Final = (
 
 def write_chain(folder: Path, blocks: Iterable[Block]) -> Path:
     """Write block files into a folder that may not be there yet."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for block in blocks:
         write_block_file(folder / f"{block.number}.blk", block)
     return folder
@@ -106,18 +108,11 @@ def gateways(folder: Path, count: int = 2) -> Iterator[list[Gateway]]:
 def check_streams(*data_dirs: Path) -> None:
     """`sluice check` of each data folder, and of the data pages of all against those of the first."""
     first, *others = data_dirs
-    commands: list[tuple[str, ...]] = [("check", str(folder)) for folder in data_dirs]
-    commands += [("check", str(first), "--against", str(other)) for other in others]
+    commands: list[tuple[str, ...]] = [(str(folder),) for folder in data_dirs]
+    commands += [(str(first), "--against", str(other)) for other in others]
     for words in commands:
-        done = subprocess.run(
-            [*SLUICE, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment_without_settings(),
-            timeout=WAIT_SECONDS,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        done = CliRunner().invoke(check.command, words)
+        assert done.exit_code == 0, done.output
 
 
 class Driver:

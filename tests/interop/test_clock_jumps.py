@@ -90,35 +90,30 @@ async def status_of(node: ClusterNode) -> dict[str, Any]:
     return await asyncio.to_thread(ask)
 
 
-def test_a_clock_that_is_set_by_hours_changes_nothing(
+async def test_a_clock_that_is_set_by_hours_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock(tmp_path, monkeypatch)
 
-    async def main() -> None:
-        async with cluster(tmp_path, 2, 1) as (a, b):
-            publishing = Publishing([a], blocks_per_second=50)
-            await publishing.reach(20)
-            begun_at, number = time.monotonic(), 20
-            starts = [len(node.log_text()) for node in (a, b)]
-            for hours in (3, -5, 1_000, 0):
-                clock.set(hours * HOUR)
-                number += 20
-                await publishing.reach(number)
-                status = await status_of(a)
-                # Its own clock is shifted, and says so; how long something lasts is as it is.
-                assert abs(status["now_unix_seconds"] - time.time() - hours * HOUR) < 60
-                finding = next(
-                    one for one in status["findings"] if one["text"].startswith("only one publisher")
-                )
-                lasts = status["now_unix_seconds"] - finding["since_unix_seconds"]
-                assert 0 <= lasts < time.monotonic() - begun_at + 60
-                assert await a.reasons() == await b.reasons() == []
-            assert publishing.client.disconnected == []
-            for node, start in zip((a, b), starts, strict=True):
-                lines = [json.loads(line) for line in node.log_text()[start:].splitlines()]
-                warnings = {line["message"] for line in lines if line["level"] not in ("debug", "info")}
-                assert warnings <= {"the node gets too little processor"}  # of a machine that is busy
-            assert await publishing.end() > number
-
-    asyncio.run(main())
+    async with cluster(tmp_path, 2, 1) as (a, b):
+        publishing = Publishing([a], blocks_per_second=50)
+        await publishing.reach(20)
+        begun_at, number = time.monotonic(), 20
+        starts = [len(node.log_text()) for node in (a, b)]
+        for hours in (3, -5, 1_000, 0):
+            clock.set(hours * HOUR)
+            number += 20
+            await publishing.reach(number)
+            status = await status_of(a)
+            # Its own clock is shifted, and says so; how long something lasts is as it is.
+            assert abs(status["now_unix_seconds"] - time.time() - hours * HOUR) < 60
+            finding = next(one for one in status["findings"] if one["text"].startswith("only one publisher"))
+            lasts = status["now_unix_seconds"] - finding["since_unix_seconds"]
+            assert 0 <= lasts < time.monotonic() - begun_at + 60
+            assert await a.reasons() == await b.reasons() == []
+        assert publishing.client.disconnected == []
+        for node, start in zip((a, b), starts, strict=True):
+            lines = [json.loads(line) for line in node.log_text()[start:].splitlines()]
+            warnings = {line["message"] for line in lines if line["level"] not in ("debug", "info")}
+            assert warnings <= {"the node gets too little processor"}  # of a machine that is busy
+        assert await publishing.end() > number

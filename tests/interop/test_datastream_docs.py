@@ -100,7 +100,7 @@ def wait_for_entries(port: int, count: int) -> None:
         assert len(list(islice(follower, count))) == count
 
 
-def test_the_python(
+async def test_the_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -110,17 +110,14 @@ def test_the_python(
     exec(blocks[0], names)
     exec(blocks[1], names)
 
-    async def served() -> None:
-        stop = asyncio.Event()
-        serving = asyncio.ensure_future(names["serve"](stop))
-        await asyncio.to_thread(wait_for_entries, int(ports[0]), 2)
-        for block in blocks[2:]:
-            await asyncio.to_thread(exec, block, names)
-        await names["ask"]()
-        await names["follow"](2)
-        await asyncio.wait_for(names["relay"](), 20)
-        stop.set()
-        await serving
-
-    asyncio.run(served())
+    stop = asyncio.Event()
+    serving = asyncio.ensure_future(names["serve"](stop))
+    await asyncio.to_thread(wait_for_entries, int(ports[0]), 2)
+    for block in blocks[2:]:
+        await asyncio.to_thread(exec, block, names)
+    await names["ask"]()
+    await names["follow"](2)
+    await asyncio.wait_for(names["relay"](), 20)
+    stop.set()
+    await serving
     assert "0 176 b'block 7'" in capsys.readouterr().out

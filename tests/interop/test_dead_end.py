@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,8 +32,8 @@ from tests.gateway.block_makers import body_items, footer_item, header_item, pro
 from tests.gateway.blocks.proofs import real
 from tests.gateway.node.test_node import get
 from tests.gateway.store.test_last_block import change_end
-from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, running_node, wire_to
-from tests.serving import free_port
+from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, running_node, until, wire_to
+from tests.serving import free_port, sluice
 
 SETTLE_SECONDS = 0.5
 BLOCKS, OTHERS = make_blocks(4), make_blocks(4, seed=8)
@@ -109,75 +108,61 @@ async def until_not_ready(node: Node, begins: str) -> str:
 
 async def until_ready(node: Node) -> None:
     """Wait until /readyz says so."""
-    async with asyncio.timeout(ANSWER_SECONDS):
-        while await readiness(node) != "ready\n":  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+
+    async def is_ready() -> bool:
+        return await readiness(node) == "ready\n"
+
+    await until(is_ready, 0.05)
 
 
 def truncated(data_dir: Path, last_number: int) -> None:
     """Cut a folder by the command, as an operator does; raise if it fails."""
-    words = [
-        sys.executable,
-        "-m",
-        "gateway.commands.cli",
-        "truncate",
-        data_dir,
-        "--to-block",
-        last_number,
-        "--yes",
-    ]
-    subprocess.run([str(word) for word in words], check=True, timeout=60)
+    sluice("truncate", data_dir, "--to-block", last_number, "--yes").check_returncode()
 
 
-def test_publishers_of_two_addresses_show_a_dead_end_and_one_that_links_ends_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path, **HASH_MODE) as node, wire_to(node) as wire, elsewhere(node) as far:
-            assert await offer(await wire.publisher("first"), BLOCKS[0]) == "ack 0"
-            wrong = "end BAD_BLOCK_PROOF last 0 about 1"
-            assert await offer(await wire.publisher("alice"), OTHERS[1]) == wrong
-            assert await offer(await wire.publisher("bob", far), OTHERS[1]) == wrong
-            assert await readiness(node) == "ready\n"  # it may be a moment's
-            said = await until_not_ready(node, "the chain cannot go on")
-            assert "from block 0 as it is stored here" in said
-            assert "block 1 of others names" in said
-            assert "(2 sources agree: claimed:alice, claimed:bob)" in said
-            assert (await get(node, "/readyz"))[0] == 503
-            page = (await get(node, "/"))[1]
-            assert "the chain cannot go on from block 0" in page
-            assert "sluice truncate DATA_DIR" in page
-            [finding] = [
-                one
-                for one in json.loads((await get(node, "/status.json"))[1])["findings"]
-                if one["is_problem"]
-            ]
-            assert finding["section"] == "The last block fits nobody"
-            # Whose fault it is, is not known: nobody is told that a proof of his is bad.
-            assert await offer(await wire.publisher("carol"), OTHERS[1]) == "end ERROR last 0 about 1"
-            # And whoever has a block that links to ours is taken.
-            assert await offer(await wire.publisher("dave"), BLOCKS[1]) == "ack 1"
-            assert await readiness(node) == "ready\n"
-
-    asyncio.run(main())
+async def test_publishers_of_two_addresses_show_a_dead_end_and_one_that_links_ends_it(tmp_path: Path) -> None:
+    async with running_node(tmp_path, **HASH_MODE) as node, wire_to(node) as wire, elsewhere(node) as far:
+        assert await offer(await wire.publisher("first"), BLOCKS[0]) == "ack 0"
+        wrong = "end BAD_BLOCK_PROOF last 0 about 1"
+        assert await offer(await wire.publisher("alice"), OTHERS[1]) == wrong
+        assert await offer(await wire.publisher("bob", far), OTHERS[1]) == wrong
+        assert await readiness(node) == "ready\n"  # it may be a moment's
+        said = await until_not_ready(node, "the chain cannot go on")
+        assert "from block 0 as it is stored here" in said
+        assert "block 1 of others names" in said
+        assert "(2 sources agree: claimed:alice, claimed:bob)" in said
+        assert (await get(node, "/readyz"))[0] == 503
+        page = (await get(node, "/"))[1]
+        assert "the chain cannot go on from block 0" in page
+        assert "sluice truncate DATA_DIR" in page
+        [finding] = [
+            one for one in json.loads((await get(node, "/status.json"))[1])["findings"] if one["is_problem"]
+        ]
+        assert finding["section"] == "The last block fits nobody"
+        # Whose fault it is, is not known: nobody is told that a proof of his is bad.
+        assert await offer(await wire.publisher("carol"), OTHERS[1]) == "end ERROR last 0 about 1"
+        # And whoever has a block that links to ours is taken.
+        assert await offer(await wire.publisher("dave"), BLOCKS[1]) == "ack 1"
+        assert await readiness(node) == "ready\n"
 
 
-def test_one_liar_under_many_names_leaves_the_node_ready_and_is_told_that_he_is_wrong(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path, **HASH_MODE, **SHORT_TURNS) as node, wire_to(node) as wire:
-            assert await offer(await wire.publisher("first"), BLOCKS[0]) == "ack 0"
-            for count in range(8):
-                liar = await wire.publisher(f"liar {count}")
-                assert await offer(liar, OTHERS[1]) == "end BAD_BLOCK_PROOF last 0 about 1"
-                await asyncio.sleep(SETTLE_SECONDS / 4)
-            assert await readiness(node) == "ready\n"
-            page = (await get(node, "/"))[1]
-            assert "somebody disputes block 0 as it is stored here" in page
-            assert await offer(await wire.publisher("honest"), BLOCKS[1]) == "ack 1"
-            assert "somebody disputes" not in (await get(node, "/"))[1]
+async def test_one_liar_under_many_names_leaves_the_node_ready_and_is_told_that_he_is_wrong(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path, **HASH_MODE, **SHORT_TURNS) as node, wire_to(node) as wire:
+        assert await offer(await wire.publisher("first"), BLOCKS[0]) == "ack 0"
+        for count in range(8):
+            liar = await wire.publisher(f"liar {count}")
+            assert await offer(liar, OTHERS[1]) == "end BAD_BLOCK_PROOF last 0 about 1"
+            await asyncio.sleep(SETTLE_SECONDS / 4)
+        assert await readiness(node) == "ready\n"
+        page = (await get(node, "/"))[1]
+        assert "somebody disputes block 0 as it is stored here" in page
+        assert await offer(await wire.publisher("honest"), BLOCKS[1]) == "ack 1"
+        assert "somebody disputes" not in (await get(node, "/"))[1]
 
-    asyncio.run(main())
 
-
-def test_publishers_of_one_address_are_told_apart_by_their_certificates(tmp_path: Path) -> None:
+async def test_publishers_of_one_address_are_told_apart_by_their_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.server_files(authority.issue("node"), mutual=True)
     tls: dict[str, Any] = {
@@ -187,129 +172,114 @@ def test_publishers_of_one_address_are_told_apart_by_their_certificates(tmp_path
     }
     alice, bob = (authority.client(authority.issue(name)) for name in ("alice", "bob"))
 
-    async def main() -> None:
-        async with running_node(tmp_path / "data", **HASH_MODE, **tls) as node:
+    async with running_node(tmp_path / "data", **HASH_MODE, **tls) as node:
 
-            async def send(tls: ClientTls, block: Block) -> str:
-                async with open_channel(str(node.grpc_address), tls) as channel:
-                    stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
-                    return await offer(Publisher(stub.publishBlockStream()), block)
+        async def send(tls: ClientTls, block: Block) -> str:
+            async with open_channel(str(node.grpc_address), tls) as channel:
+                stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
+                return await offer(Publisher(stub.publishBlockStream()), block)
 
-            assert await send(alice, BLOCKS[0]) == "ack 0"
-            for _ in range(3):
-                assert (await send(alice, OTHERS[1])).startswith("end BAD_BLOCK_PROOF")
-                await asyncio.sleep(SETTLE_SECONDS / 2)
+        assert await send(alice, BLOCKS[0]) == "ack 0"
+        for _ in range(3):
+            assert (await send(alice, OTHERS[1])).startswith("end BAD_BLOCK_PROOF")
+            await asyncio.sleep(SETTLE_SECONDS / 2)
+        assert await readiness(node) == "ready\n"
+        assert (await send(bob, OTHERS[1])).startswith("end BAD_BLOCK_PROOF")
+        assert "2 sources agree" in await until_not_ready(node, "the chain cannot go on from block 0")
+
+
+async def test_a_block_that_is_signed_is_never_disputed_before_and_after_a_restart(tmp_path: Path) -> None:
+    for is_first in (True, False):
+        async with (
+            running_node(tmp_path, **SHORT_TURNS) as node,
+            wire_to(node) as wire,
+            elsewhere(node) as far,
+        ):
+            if is_first:
+                assert await offer(await wire.publisher("first"), BLOCKS[0]) == "ack 0"
+            for count in range(3):
+                for name, channel in (("alice", None), ("bob", far)):
+                    liar = await wire.publisher(f"{name} {count}", channel)
+                    assert await offer(liar, OTHERS[1]) == "end BAD_BLOCK_PROOF last 0 about 1"
+                await asyncio.sleep(SETTLE_SECONDS)
+            assert node.conductor.in_flight.disputed is None
             assert await readiness(node) == "ready\n"
-            assert (await send(bob, OTHERS[1])).startswith("end BAD_BLOCK_PROOF")
-            assert "2 sources agree" in await until_not_ready(node, "the chain cannot go on from block 0")
-
-    asyncio.run(main())
 
 
-def test_a_block_that_is_signed_is_never_disputed_before_and_after_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        for is_first in (True, False):
-            async with (
-                running_node(tmp_path, **SHORT_TURNS) as node,
-                wire_to(node) as wire,
-                elsewhere(node) as far,
-            ):
-                if is_first:
-                    assert await offer(await wire.publisher("first"), BLOCKS[0]) == "ack 0"
-                for count in range(3):
-                    for name, channel in (("alice", None), ("bob", far)):
-                        liar = await wire.publisher(f"{name} {count}", channel)
-                        assert await offer(liar, OTHERS[1]) == "end BAD_BLOCK_PROOF last 0 about 1"
-                    await asyncio.sleep(SETTLE_SECONDS)
-                assert node.conductor.in_flight.disputed is None
-                assert await readiness(node) == "ready\n"
-
-    asyncio.run(main())
-
-
-def test_what_mode_hash_has_taken_is_refused_by_mode_full_if_its_proof_does_not_hold_and_is_cut(
+async def test_what_mode_hash_has_taken_is_refused_by_mode_full_if_its_proof_does_not_hold_and_is_cut(
     tmp_path: Path,
 ) -> None:
     unsigned = Block(1, (*BLOCKS[1].items[:-1], OTHERS[1].items[-1]))  # another block's proof
 
-    async def main() -> None:
-        async with running_node(tmp_path, **HASH_MODE) as node, wire_to(node) as wire:
-            publisher = await wire.publisher("first")
-            assert await offer(publisher, BLOCKS[0]) == "ack 0"
-            assert await offer(publisher, unsigned) == "ack 1"
-        with pytest.raises(LedgerKeyError, match=r"block 1, the last in .* sluice truncate"):
-            async with running_node(tmp_path):
-                pass
-        await asyncio.to_thread(truncated, tmp_path, 0)
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
-
-    asyncio.run(main())
+    async with running_node(tmp_path, **HASH_MODE) as node, wire_to(node) as wire:
+        publisher = await wire.publisher("first")
+        assert await offer(publisher, BLOCKS[0]) == "ack 0"
+        assert await offer(publisher, unsigned) == "ack 1"
+    with pytest.raises(LedgerKeyError, match=r"block 1, the last in .* sluice truncate"):
+        async with running_node(tmp_path):
+            pass
+    await asyncio.to_thread(truncated, tmp_path, 0)
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
 
 
-def test_a_last_block_that_is_damaged_is_cut_and_brought_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            publisher = await wire.publisher("first")
-            for block in BLOCKS[:2]:
-                assert await offer(publisher, block) == f"ack {block.number}"
-        change_end(tmp_path, bytes(48))
-        with pytest.raises(Fatal, match=r"block 1, the last in .*: root hash in its end"):
-            async with running_node(tmp_path):
-                pass
-        await asyncio.to_thread(truncated, tmp_path, 0)
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
-
-    asyncio.run(main())
+async def test_a_last_block_that_is_damaged_is_cut_and_brought_again(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        publisher = await wire.publisher("first")
+        for block in BLOCKS[:2]:
+            assert await offer(publisher, block) == f"ack {block.number}"
+    change_end(tmp_path, bytes(48))
+    with pytest.raises(Fatal, match=r"block 1, the last in .*: root hash in its end"):
+        async with running_node(tmp_path):
+            pass
+    await asyncio.to_thread(truncated, tmp_path, 0)
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        assert await offer(await wire.publisher("second"), BLOCKS[1]) == "ack 1"
 
 
 @real.needs_real_blocks
-def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path: Path) -> None:
+async def test_a_wrong_record_file_block_is_named_cut_and_brought_again(tmp_path: Path) -> None:
     """With a peer that has the network's chain, and one publisher."""
     blocks = [real.block(CHAIN, number) for number in range(3)]
     wrong = altered(blocks[1])
 
-    async def main() -> None:
-        async with running_node(tmp_path / "peer", **RECORD_FILES) as peer, wire_to(peer) as wire:
-            publisher = await wire.publisher("honest")
-            for block in blocks:
+    async with running_node(tmp_path / "peer", **RECORD_FILES) as peer, wire_to(peer) as wire:
+        publisher = await wire.publisher("honest")
+        for block in blocks:
+            assert await offer(publisher, block) == f"ack {block.number}"
+        peers: dict[str, Any] = {
+            "peers": (peer.grpc_address,),
+            "catchup_stall_seconds": 1.0,
+            "catchup_backoff_seconds": 0.1,
+        }
+        async with running_node(tmp_path / "node", **RECORD_FILES) as node, wire_to(node) as wire:
+            liar = await wire.publisher("liar")
+            assert await offer(liar, blocks[0]) == "ack 0"
+            assert await offer(liar, wrong) == "ack 1"
+        # Started again: what signs block 1 is looked up on the disk.
+        async with (
+            running_node(tmp_path / "node", **RECORD_FILES, **peers) as node,
+            wire_to(node) as wire,
+        ):
+            assert (await offer(await wire.publisher("alice"), blocks[2])).startswith("end ")
+            said = await until_not_ready(node, "the chain cannot go on from block 1")
+            assert "(2 sources agree: " in said
+            assert f"peer {peer.grpc_address}" in said
+            assert "alice" in said
+            assert await offer(await wire.publisher("alice"), blocks[2]) == "end ERROR last 1 about 2"
+            with pytest.raises(subprocess.CalledProcessError, match="returned non-zero exit status 1"):
+                await asyncio.to_thread(truncated, tmp_path / "node", 0)  # it runs
+        await asyncio.to_thread(truncated, tmp_path / "node", 0)
+        async with running_node(tmp_path / "node", **RECORD_FILES) as node, wire_to(node) as wire:
+            publisher = await wire.publisher("alice")
+            for block in blocks[1:]:
                 assert await offer(publisher, block) == f"ack {block.number}"
-            peers: dict[str, Any] = {
-                "peers": (peer.grpc_address,),
-                "catchup_stall_seconds": 1.0,
-                "catchup_backoff_seconds": 0.1,
-            }
-            async with running_node(tmp_path / "node", **RECORD_FILES) as node, wire_to(node) as wire:
-                liar = await wire.publisher("liar")
-                assert await offer(liar, blocks[0]) == "ack 0"
-                assert await offer(liar, wrong) == "ack 1"
-            # Started again: what signs block 1 is looked up on the disk.
-            async with (
-                running_node(tmp_path / "node", **RECORD_FILES, **peers) as node,
-                wire_to(node) as wire,
-            ):
-                assert (await offer(await wire.publisher("alice"), blocks[2])).startswith("end ")
-                said = await until_not_ready(node, "the chain cannot go on from block 1")
-                assert "(2 sources agree: " in said
-                assert f"peer {peer.grpc_address}" in said
-                assert "alice" in said
-                assert await offer(await wire.publisher("alice"), blocks[2]) == "end ERROR last 1 about 2"
-                with pytest.raises(subprocess.CalledProcessError, match="returned non-zero exit status 1"):
-                    await asyncio.to_thread(truncated, tmp_path / "node", 0)  # it runs
-            await asyncio.to_thread(truncated, tmp_path / "node", 0)
-            async with running_node(tmp_path / "node", **RECORD_FILES) as node, wire_to(node) as wire:
-                publisher = await wire.publisher("alice")
-                for block in blocks[1:]:
-                    assert await offer(publisher, block) == f"ack {block.number}"
-                assert await readiness(node) == "ready\n"
-
-    asyncio.run(main())
+            assert await readiness(node) == "ready\n"
     content = [(tmp_path / name / "datastream.bin").read_bytes() for name in ("peer", "node")]
     assert content[0] == content[1]
 
 
-def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_path: Path) -> None:
+async def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_path: Path) -> None:
     """Two nodes with `commit.min_standbys` 1, whose block 1 is to be another."""
     at = [Address("127.0.0.1", free_port()) for _ in range(2)]
     both: dict[str, Any] = {**HASH_MODE, "commit_min_standbys": 1, "catchup_backoff_seconds": 0.1}
@@ -318,56 +288,48 @@ def test_nothing_is_acknowledged_before_the_standby_is_cut_as_well(tmp_path: Pat
     right_1 = altered(OTHERS[1])
     right_2 = make_second(right_1)
 
-    async def main() -> None:
-        async with running_node(tmp_path / "b", **b_is), running_node(tmp_path / "a", **a_is) as a:
+    async with running_node(tmp_path / "b", **b_is), running_node(tmp_path / "a", **a_is) as a:
+        await until_ready(a)
+        async with wire_to(a) as wire:
+            publisher = await wire.publisher("first")
+            assert await offer(publisher, OTHERS[0]) == "ack 0"
+            assert await offer(publisher, OTHERS[1]) == "ack 1"
+    await asyncio.to_thread(truncated, tmp_path / "a", 0)
+    async with running_node(tmp_path / "a", **a_is) as a, wire_to(a) as wire:
+        async with running_node(tmp_path / "b", **b_is):
             await until_ready(a)
-            async with wire_to(a) as wire:
-                publisher = await wire.publisher("first")
-                assert await offer(publisher, OTHERS[0]) == "ack 0"
-                assert await offer(publisher, OTHERS[1]) == "ack 1"
-        await asyncio.to_thread(truncated, tmp_path / "a", 0)
-        async with running_node(tmp_path / "a", **a_is) as a, wire_to(a) as wire:
-            async with running_node(tmp_path / "b", **b_is):
-                await until_ready(a)
-                publisher = await wire.publisher("honest")
-                await publisher.block(right_1)
-                said = await until_not_ready(a, "block 1 is not acknowledged")
-                assert f"{at[1]} has another chain: its block 1 has another root hash" in said
-            await asyncio.to_thread(truncated, tmp_path / "b", 0)
-            async with running_node(tmp_path / "b", **b_is) as b:
-                assert await publisher.answer() == "ack 1"
-                assert await offer(publisher, right_2) == "ack 2"
-                await until_ready(a)
-                assert b.store.chain.last_root_hash == a.store.chain.last_root_hash
-
-    asyncio.run(main())
+            publisher = await wire.publisher("honest")
+            await publisher.block(right_1)
+            said = await until_not_ready(a, "block 1 is not acknowledged")
+            assert f"{at[1]} has another chain: its block 1 has another root hash" in said
+        await asyncio.to_thread(truncated, tmp_path / "b", 0)
+        async with running_node(tmp_path / "b", **b_is) as b:
+            assert await publisher.answer() == "ack 1"
+            assert await offer(publisher, right_2) == "ack 2"
+            await until_ready(a)
+            assert b.store.chain.last_root_hash == a.store.chain.last_root_hash
 
 
-def test_a_standby_that_is_not_cut_does_not_follow(tmp_path: Path) -> None:
+async def test_a_standby_that_is_not_cut_does_not_follow(tmp_path: Path) -> None:
     right_1 = altered(OTHERS[1])
 
-    async def main() -> None:
-        async with running_node(tmp_path / "a", **HASH_MODE) as a, wire_to(a) as wire:
-            publisher = await wire.publisher("honest")
-            for block in (OTHERS[0], right_1, make_second(right_1)):
-                assert await offer(publisher, block) == f"ack {block.number}"
-            async with running_node(tmp_path / "b", **HASH_MODE) as b, wire_to(b) as wire:
-                other = await wire.publisher("liar")
-                for block in OTHERS[:2]:
-                    assert await offer(other, block) == f"ack {block.number}"
-            standby: dict[str, Any] = {"role": "standby", "peers": (a.grpc_address,)}
-            (tmp_path / "b" / "role.json").write_text('{"role": "standby"}')
-            async with running_node(tmp_path / "b", **HASH_MODE, **standby) as b:
-                said = await until_not_ready(b, "the node cannot follow")
-                assert "previous_block_root_hash" in said
-            await asyncio.to_thread(truncated, tmp_path / "b", 0)
-            async with running_node(tmp_path / "b", **HASH_MODE, **standby) as b:
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    while b.store.last_number != 2:  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
-                assert b.store.chain.last_root_hash == a.store.chain.last_root_hash
-
-    asyncio.run(main())
+    async with running_node(tmp_path / "a", **HASH_MODE) as a, wire_to(a) as wire:
+        publisher = await wire.publisher("honest")
+        for block in (OTHERS[0], right_1, make_second(right_1)):
+            assert await offer(publisher, block) == f"ack {block.number}"
+        async with running_node(tmp_path / "b", **HASH_MODE) as b, wire_to(b) as wire:
+            other = await wire.publisher("liar")
+            for block in OTHERS[:2]:
+                assert await offer(other, block) == f"ack {block.number}"
+        standby: dict[str, Any] = {"role": "standby", "peers": (a.grpc_address,)}
+        (tmp_path / "b" / "role.json").write_text('{"role": "standby"}')
+        async with running_node(tmp_path / "b", **HASH_MODE, **standby) as b:
+            said = await until_not_ready(b, "the node cannot follow")
+            assert "previous_block_root_hash" in said
+        await asyncio.to_thread(truncated, tmp_path / "b", 0)
+        async with running_node(tmp_path / "b", **HASH_MODE, **standby) as b:
+            await until(lambda: b.store.last_number == 2)
+            assert b.store.chain.last_root_hash == a.store.chain.last_root_hash
 
 
 def make_second(first: Block) -> Block:

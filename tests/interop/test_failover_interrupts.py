@@ -19,9 +19,8 @@ from gateway.cluster.role_keeper import read_role
 from gateway.cluster.roles import Phase, RoleRecord
 from gateway.errors import FailoverFailed
 from gateway.node.node import Node
-from tests.gateway.cluster.test_peer_follower import until
 from tests.interop.test_failover import fail_over
-from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
+from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, until, wire_to
 from tests.serving import SLUICE
 
 BLOCKS = make_blocks(4)
@@ -178,9 +177,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
         changes["peers"] = (a.grpc_address,)
         b = await stack.enter_async_context(running_node(tmp_path / "b", **changes))
         await takes_a_block(a, 0)
-        async with asyncio.timeout(ANSWER_SECONDS):
-            while b.store.last_number != 0:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: b.store.last_number == 0)
         gates = [await stack.enter_async_context(gate_to(node)) for node in (a, b)]
         yield Scene(a, b, (gates[0], gates[1]))
 
@@ -213,78 +210,68 @@ CALLS = [
 
 @pytest.mark.parametrize(("held", "number"), [("request", signal.SIGINT), ("answer", signal.SIGTERM)])
 @pytest.mark.parametrize(("node", "method", "outcome"), CALLS, ids=[method for _, method, _ in CALLS])
-def test_one_that_is_interrupted_at_a_call_leaves_one_active_node_and_says_which(
+async def test_one_that_is_interrupted_at_a_call_leaves_one_active_node_and_says_which(
     tmp_path: Path, node: str, method: str, outcome: str, held: str, number: signal.Signals
 ) -> None:
-    async def main() -> None:
-        async with scene(tmp_path) as play:
-            await play.begin_and_stop_at(node, method, held)
-            said = await play.interrupt(number)
-            assert said == f"sluice: failover: interrupted: {AT_ONCE[outcome]} (once more: end at once)"
-            play.gate(node).release()
-            assert (await play.end(), play.errors) == (130, f"sluice: failover: interrupted; {outcome}\n")
-            assert play.active == ("B" if outcome == DONE else "A")
-            await takes_a_block(play.b if outcome == DONE else play.a, 1)
-
-    asyncio.run(main())
+    async with scene(tmp_path) as play:
+        await play.begin_and_stop_at(node, method, held)
+        said = await play.interrupt(number)
+        assert said == f"sluice: failover: interrupted: {AT_ONCE[outcome]} (once more: end at once)"
+        play.gate(node).release()
+        assert (await play.end(), play.errors) == (130, f"sluice: failover: interrupted; {outcome}\n")
+        assert play.active == ("B" if outcome == DONE else "A")
+        await takes_a_block(play.b if outcome == DONE else play.a, 1)
 
 
 @pytest.mark.parametrize(
     ("node", "method", "last", "step"),
     [("A", "drain", "resume", "undo: resume A"), ("B", "activate", "activate", "activate B")],
 )
-def test_a_second_interruption_ends_it_at_once_and_says_what_to_look_at(
+async def test_a_second_interruption_ends_it_at_once_and_says_what_to_look_at(
     tmp_path: Path, node: str, method: str, last: str, step: str
 ) -> None:
-    async def main() -> None:
-        async with scene(tmp_path) as play:
-            await play.begin_and_stop_at(node, method, "answer")
-            await play.interrupt(signal.SIGINT)
-            await play.gate(node).asked(last)
-            play.send(signal.SIGINT)
-            assert await play.end() == 130  # the gate is closed: nobody has answered
-            assert play.errors == (
-                f"sluice: failover: interrupted twice and ended at once, in the step: {step}; look at both "
-                "nodes with: sluice status grpc-of-A grpc-of-B; one that is drained follows the other "
-                "after 30 s, if that is active, or is active again; if both are active then, run the "
-                "failover again\n"
-            )
-
-    asyncio.run(main())
+    async with scene(tmp_path) as play:
+        await play.begin_and_stop_at(node, method, "answer")
+        await play.interrupt(signal.SIGINT)
+        await play.gate(node).asked(last)
+        play.send(signal.SIGINT)
+        assert await play.end() == 130  # the gate is closed: nobody has answered
+        assert play.errors == (
+            f"sluice: failover: interrupted twice and ended at once, in the step: {step}; look at both "
+            "nodes with: sluice status grpc-of-A grpc-of-B; one that is drained follows the other "
+            "after 30 s, if that is active, or is active again; if both are active then, run the "
+            "failover again\n"
+        )
 
 
-def test_one_by_force_that_is_interrupted_while_the_standby_is_activated_is_done(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scene(tmp_path) as play:
-            await play.a.stop()
-            await play.begin_and_stop_at("B", "activate", "request", "--force", "--json")
-            await play.interrupt(signal.SIGTERM)
-            play.gate_b.release()
-            assert await play.end() == 130
-            outcome = "interrupted; the failover is done (A does not answer, B is active)"
-            assert play.errors == f"sluice: failover: {outcome}\n"
-            printed = json.loads(play.output)
-            assert (printed["active"], printed["error"]) == ("B", f"failover: {outcome}")
-            await takes_a_block(play.b, 1)
+async def test_one_by_force_that_is_interrupted_while_the_standby_is_activated_is_done(
+    tmp_path: Path,
+) -> None:
+    async with scene(tmp_path) as play:
+        await play.a.stop()
+        await play.begin_and_stop_at("B", "activate", "request", "--force", "--json")
+        await play.interrupt(signal.SIGTERM)
+        play.gate_b.release()
+        assert await play.end() == 130
+        outcome = "interrupted; the failover is done (A does not answer, B is active)"
+        assert play.errors == f"sluice: failover: {outcome}\n"
+        printed = json.loads(play.output)
+        assert (printed["active"], printed["error"]) == ("B", f"failover: {outcome}")
+        await takes_a_block(play.b, 1)
 
-    asyncio.run(main())
 
-
-def test_one_whose_terminal_is_closed_and_whose_output_nobody_reads_is_finished(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with scene(tmp_path) as play:
-            read, write = os.pipe()
-            os.close(read)
-            await play.begin_and_stop_at("B", "activate", "request", output=write)
-            os.close(write)
-            play.send(signal.SIGHUP)
-            await asyncio.sleep(TAKEN_SECONDS)
-            play.gate_b.release()
-            assert await play.end() == 130
-            assert play.active == "B"
-            assert play.a.keeper.phase is Phase.STANDBY
-
-    asyncio.run(main())
+async def test_one_whose_terminal_is_closed_and_whose_output_nobody_reads_is_finished(tmp_path: Path) -> None:
+    async with scene(tmp_path) as play:
+        read, write = os.pipe()
+        os.close(read)
+        await play.begin_and_stop_at("B", "activate", "request", output=write)
+        os.close(write)
+        play.send(signal.SIGHUP)
+        await asyncio.sleep(TAKEN_SECONDS)
+        play.gate_b.release()
+        assert await play.end() == 130
+        assert play.active == "B"
+        assert play.a.keeper.phase is Phase.STANDBY
 
 
 # --- a standby that is lost as it becomes active ------------------------------------------------------------
@@ -301,44 +288,38 @@ async def rows_of(*nodes: Node) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("remedy", ["to the first", "to the one that is ahead", "started as a standby"])
-def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remedy: str
+async def test_a_standby_that_dies_as_it_becomes_active_comes_back_active_and_docs_say_what_to_do(
+    tmp_path: Path, remedy: str
 ) -> None:
-    async def main() -> None:
-        async with scene(tmp_path) as play:
-            monkeypatch.setattr("gateway.cluster.failover.FAILOVER_LEVEL_SECONDS", 0.1)
-            await play.begin_and_stop_at("B", "activate", "answer")
-            await until(lambda: read_role(tmp_path / "b") == RoleRecord("active"))
-            assert play.b.keeper.phase is Phase.ACTIVE
-            await play.b.stop()
-            play.gate_b.cut()
-            assert await play.end() == 1
-            assert play.errors.endswith(
-                "; A is active again, and B may be, too, when it comes back: see with sluice status "
-                "grpc-of-A grpc-of-B, and run a failover to the one that is ahead\n"
-            )
-            await takes_a_block(play.a, 1)
-            settings: dict[str, Any] = {"peers": (play.a.grpc_address,), "role": "standby"}
+    async with scene(tmp_path) as play:
+        await play.begin_and_stop_at("B", "activate", "answer")
+        await until(lambda: read_role(tmp_path / "b") == RoleRecord("active"))
+        assert play.b.keeper.phase is Phase.ACTIVE
+        await play.b.stop()
+        play.gate_b.cut()
+        assert await play.end() == 1
+        assert play.errors.endswith(
+            "; A is active again, and B may be, too, when it comes back: see with sluice status "
+            "grpc-of-A grpc-of-B, and run a failover to the one that is ahead\n"
+        )
+        await takes_a_block(play.a, 1)
+        settings: dict[str, Any] = {"peers": (play.a.grpc_address,), "role": "standby"}
+        if remedy == "started as a standby":
+            (tmp_path / "b" / "role.json").unlink()
+        async with running_node(tmp_path / "b", **settings) as b:
+            await until(lambda: b.store.last_number == 1)
             if remedy == "started as a standby":
-                (tmp_path / "b" / "role.json").unlink()
-            async with running_node(tmp_path / "b", **settings) as b:
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    while b.store.last_number != 1:  # noqa: ASYNC110
-                        await asyncio.sleep(0.005)
-                if remedy == "started as a standby":
-                    assert await rows_of(play.a, b) == [("active", "0"), ("standby", "0")]
-                    return
-                assert await rows_of(play.a, b) == [("active", "0"), ("active", "0")]
-                active, standby = play.a, b
-                if remedy == "to the one that is ahead":
-                    await takes_a_block(b, 2)
-                    assert await rows_of(play.a, b) == [("active", "1"), ("active", "0")]
-                    with pytest.raises(FailoverFailed, match="await block 2: got block 1"):
-                        await fail_over(b, play.a)  # A has nobody from whom to take it
-                    active, standby = b, play.a
-                await fail_over(standby, active)
-                await until(lambda: standby.store.last_number == active.store.last_number)
-                assert await rows_of(active, standby) == [("active", "0"), ("standby", "0")]
-                await takes_a_block(active, 3 if active is b else 2)
-
-    asyncio.run(main())
+                assert await rows_of(play.a, b) == [("active", "0"), ("standby", "0")]
+                return
+            assert await rows_of(play.a, b) == [("active", "0"), ("active", "0")]
+            active, standby = play.a, b
+            if remedy == "to the one that is ahead":
+                await takes_a_block(b, 2)
+                assert await rows_of(play.a, b) == [("active", "1"), ("active", "0")]
+                with pytest.raises(FailoverFailed, match="await block 2: got block 1"):
+                    await fail_over(b, play.a, level_seconds=0.1)  # A has nobody from whom to take it
+                active, standby = b, play.a
+            await fail_over(standby, active)
+            await until(lambda: standby.store.last_number == active.store.last_number)
+            assert await rows_of(active, standby) == [("active", "0"), ("standby", "0")]
+            await takes_a_block(active, 3 if active is b else 2)

@@ -105,13 +105,6 @@ def test_a_proof_of_a_kind_without_a_key_refuses_the_block() -> None:
     assert tss_first.startswith("missing verification data: Ed25519 block proof: got no Ed25519 ledger key")
 
 
-def test_a_proof_stands_behind_the_footer() -> None:
-    *front, footer = BODY
-    reason = "missing item: item 6: got a block proof, expected the block footer before it"
-    assert said_of([*front, TSS_PROOF, footer]) == reason
-    assert said_of([*front, TSS_PROOF, footer, TSS_PROOF]) == reason
-
-
 # --- spellings of one proof ---------------------------------------------------------------------------------
 
 _SIGNED = payload_of(TSS_PROOF)[2:]  # behind the block number

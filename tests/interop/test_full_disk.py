@@ -26,7 +26,7 @@ from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.datastream.file.test_bookmarks import FailingDatabase
 from tests.datastream.streams import Item, bookmark, commit, entries
 from tests.disks import small_file_system
-from tests.nodes import ANSWER_SECONDS, AT_ITS_END, KEY, Publisher, running_node, stream_bytes, wire_to
+from tests.nodes import ANSWER_SECONDS, AT_ITS_END, KEY, Publisher, running_node, stream_bytes, until, wire_to
 from tests.publishers.node_thread import store
 
 SIZE_BYTES = 6 << 20
@@ -51,6 +51,11 @@ async def readiness(node: Node) -> tuple[int, str]:
         session.get(f"http://{node.http_address}/readyz") as response,
     ):
         return response.status, await response.text()
+
+
+async def is_ready(node: Node) -> bool:
+    """Whether /readyz says so."""
+    return (await readiness(node))[0] == 200
 
 
 async def send_until_full(alice: Publisher) -> int:
@@ -104,9 +109,7 @@ def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
             await late.expect(last_words, "closed")
 
             (small_disk / "ballast").unlink()
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while (await readiness(node))[0] != 200:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await until(lambda: is_ready(node), 0.02)
             carol = await wire.publisher("carol")
             await carol.block(*BLOCKS[number:])
             await carol.expect(*(f"ack {one}" for one in range(number, len(BLOCKS))))
@@ -119,14 +122,13 @@ def test_a_disk_that_gets_full(small_disk: Path, tmp_path: Path) -> None:
     assert stream_bytes(small_disk) == never_full(tmp_path / "good")
 
 
-def test_room_for_less_than_the_block_is_no_room(
-    small_disk: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_room_for_less_than_the_block_is_no_room(
+    small_disk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """2 MB are free; the block that is refused has 1.6, and takes 2.2 since each of its items needs a page.
 
     The node said that it was ready, took the block, and refused it again, twice a second.
     """
-    monkeypatch.setattr(group_commit, "DISK_PROBE_SECONDS", 0.01)
     caplog.set_level(logging.DEBUG, group_commit.__name__)
     options = MakerOptions(
         rounds_per_block=1, events_per_round=2, transactions_per_block=6, item_bytes=800_000
@@ -136,31 +138,24 @@ def test_room_for_less_than_the_block_is_no_room(
     def refusals() -> int:
         return sum(record.message == "the disk still cannot be written" for record in caplog.records)
 
-    async def main() -> None:
-        async with running_node(small_disk, **AT_ITS_END) as node, wire_to(node) as wire:
-            (small_disk / "ballast").unlink()
-            alice = await wire.publisher("alice")
-            await alice.block(blocks[0])
-            await alice.expect("ack 0")
-            status = os.statvfs(small_disk)
-            free_bytes = status.f_bfree * status.f_frsize
-            (small_disk / "ballast").write_bytes(bytes(free_bytes - 2_000_000))
-            await alice.block(blocks[1])
-            await alice.expect("end PERSISTENCE_FAILED last 0 about 1", "closed")
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while refusals() < 3:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            late = await wire.publisher("late")
-            await late.expect("end PERSISTENCE_FAILED last 0 about 1", "closed")
-            (small_disk / "ballast").unlink()
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while (await readiness(node))[0] != 200:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-            carol = await wire.publisher("carol")
-            await carol.block(blocks[1])
-            await carol.expect("ack 1")
-
-    asyncio.run(main())
+    async with running_node(small_disk, **AT_ITS_END) as node, wire_to(node) as wire:
+        (small_disk / "ballast").unlink()
+        alice = await wire.publisher("alice")
+        await alice.block(blocks[0])
+        await alice.expect("ack 0")
+        status = os.statvfs(small_disk)
+        free_bytes = status.f_bfree * status.f_frsize
+        (small_disk / "ballast").write_bytes(bytes(free_bytes - 2_000_000))
+        await alice.block(blocks[1])
+        await alice.expect("end PERSISTENCE_FAILED last 0 about 1", "closed")
+        await until(lambda: refusals() >= 3)
+        late = await wire.publisher("late")
+        await late.expect("end PERSISTENCE_FAILED last 0 about 1", "closed")
+        (small_disk / "ballast").unlink()
+        await until(lambda: is_ready(node), 0.02)
+        carol = await wire.publisher("carol")
+        await carol.block(blocks[1])
+        await carol.expect("ack 1")
     assert [record.message for record in caplog.records].count("commit failed") == 1
 
 
@@ -171,7 +166,7 @@ def fill_up(path: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_is_room(
+async def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_is_room(
     small_disk: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It subscribed to every peer each second, with some warnings each time, for as long as it lasted."""
@@ -181,27 +176,18 @@ def test_a_standby_whose_disk_is_full_says_it_once_and_goes_on_when_there_is_roo
     def count(message: str) -> int:
         return sum(record.message == message for record in caplog.records)
 
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            active = await stack.enter_async_context(running_node(tmp_path / "active"))
-            settings = {"catchup_backoff_seconds": 0.1, "role": "standby", "peers": (active.grpc_address,)}
-            node = await stack.enter_async_context(running_node(small_disk, **settings))
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while not count("peer dropped"):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            before = count("subscribing to a peer")
-            await asyncio.sleep(3.0)
-            assert count("subscribing to a peer") - before <= 7, "0.1, 0.2, 0.4, 0.8, 0.8 s"
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while count("subscribing to a peer") - before < 3:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert count("peer dropped") == 1
-            (small_disk / "ballast").unlink()
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while node.store.last_number != BLOCKS[-1].number:  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-
-    asyncio.run(main())
+    async with AsyncExitStack() as stack:
+        active = await stack.enter_async_context(running_node(tmp_path / "active"))
+        settings = {"catchup_backoff_seconds": 0.1, "role": "standby", "peers": (active.grpc_address,)}
+        node = await stack.enter_async_context(running_node(small_disk, **settings))
+        await until(lambda: count("peer dropped"))
+        before = count("subscribing to a peer")
+        await asyncio.sleep(3.0)
+        assert count("subscribing to a peer") - before <= 7, "0.1, 0.2, 0.4, 0.8, 0.8 s"
+        await until(lambda: count("subscribing to a peer") - before >= 3)
+        assert count("peer dropped") == 1
+        (small_disk / "ballast").unlink()
+        await until(lambda: node.store.last_number == BLOCKS[-1].number)
     warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     for message in ("commit failed", "peer dropped", "the disk still cannot be written"):
         assert warnings.count(message) == 1, message

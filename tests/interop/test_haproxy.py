@@ -14,14 +14,13 @@ from tenacity import wait_fixed
 
 from datastream.client.follower import StreamFollower
 from datastream.limits import FollowLimits
-from gateway.blocks.block import Block
 from gateway.cluster.control_client import ControlClient
 from gateway.cluster.failover import Failover
 from gateway.node.node import Node
 from publishers.client.client import ClientOptions, PublishClient
 from publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.chaos.network import free_ports
-from tests.nodes import ANSWER_SECONDS, make_blocks, running_node
+from tests.nodes import ANSWER_SECONDS, each, make_blocks, running_node
 
 CONFIGURATION = Path(__file__).resolve().parents[2] / "deploy" / "haproxy" / "haproxy.cfg"
 BLOCKS = make_blocks(60)
@@ -74,41 +73,33 @@ async def ready_for_publishers(node: Node) -> int:
         return response.status
 
 
-def test_a_failover_behind_haproxy(tmp_path: Path) -> None:
+async def test_a_failover_behind_haproxy(tmp_path: Path) -> None:
     if shutil.which("haproxy") is None:
         pytest.skip("haproxy is not installed")
 
-    async def source() -> AsyncIterator[Block]:
-        for block in BLOCKS:
-            await asyncio.sleep(0.02)
-            yield block
-
-    async def main() -> None:
-        publish_port, tcp_port = free_ports(2)
-        async with running_node(tmp_path / "a") as a:
-            standby = {"role": "standby", "peers": (a.grpc_address,), "catchup_backoff_seconds": 0.05}
-            async with running_node(tmp_path / "b", **standby) as b:
-                assert (await ready_for_publishers(a), await ready_for_publishers(b)) == (200, 503)
-                configuration = tmp_path / "haproxy.cfg"
-                configuration.write_text(rendered((a, b), publish_port, tcp_port))
-                async with haproxy(configuration):
-                    publisher = PublishClient([f"127.0.0.1:{publish_port}"], "alice", OPTIONS)
-                    publishing = asyncio.ensure_future(publisher.publish(source()))
-                    limits = FollowLimits(backoff_first_seconds=0.1, backoff_max_seconds=0.5)
-                    entry_count = sum(len(block.items) + 3 for block in BLOCKS)
-                    async with (
-                        asyncio.timeout(3 * ANSWER_SECONDS),
-                        StreamFollower([("127.0.0.1", tcp_port)], from_entry=0, limits=limits) as client,
-                        ControlClient(str(a.control_address)) as one,
-                        ControlClient(str(b.control_address)) as other,
-                    ):
-                        numbers = [(await anext(client)).number for _ in range(entry_count // 4)]
-                        await Failover(one, other, lambda step: None).run()
-                        assert (await ready_for_publishers(a), await ready_for_publishers(b)) == (503, 200)
-                        report = await publishing
-                        numbers += [(await anext(client)).number for _ in range(entry_count - len(numbers))]
-                    assert (report.blocks, report.unacknowledged) == (60, 0)
-                    assert numbers == list(range(entry_count))
-                    assert b.store.last_number == 59
-
-    asyncio.run(main())
+    publish_port, tcp_port = free_ports(2)
+    async with running_node(tmp_path / "a") as a:
+        standby = {"role": "standby", "peers": (a.grpc_address,), "catchup_backoff_seconds": 0.05}
+        async with running_node(tmp_path / "b", **standby) as b:
+            assert (await ready_for_publishers(a), await ready_for_publishers(b)) == (200, 503)
+            configuration = tmp_path / "haproxy.cfg"
+            configuration.write_text(rendered((a, b), publish_port, tcp_port))
+            async with haproxy(configuration):
+                publisher = PublishClient([f"127.0.0.1:{publish_port}"], "alice", OPTIONS)
+                publishing = asyncio.ensure_future(publisher.publish(each(BLOCKS, 0.02)))
+                limits = FollowLimits(backoff_first_seconds=0.1, backoff_max_seconds=0.5)
+                entry_count = sum(len(block.items) + 3 for block in BLOCKS)
+                async with (
+                    asyncio.timeout(3 * ANSWER_SECONDS),
+                    StreamFollower([("127.0.0.1", tcp_port)], from_entry=0, limits=limits) as client,
+                    ControlClient(str(a.control_address)) as one,
+                    ControlClient(str(b.control_address)) as other,
+                ):
+                    numbers = [(await anext(client)).number for _ in range(entry_count // 4)]
+                    await Failover(one, other, lambda step: None).run()
+                    assert (await ready_for_publishers(a), await ready_for_publishers(b)) == (503, 200)
+                    report = await publishing
+                    numbers += [(await anext(client)).number for _ in range(entry_count - len(numbers))]
+                assert (report.blocks, report.unacknowledged) == (60, 0)
+                assert numbers == list(range(entry_count))
+                assert b.store.last_number == 59

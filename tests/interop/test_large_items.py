@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,30 +15,29 @@ from datastream import iter_entries
 from datastream.layout import BOOKMARK_TYPE
 from gateway.blocks.block import Block
 from gateway.blocks.stream_layout import BLOCK_END_TYPE
-from publishers.blocks.block_files import read_block_file, write_block_file
+from publishers.blocks.block_files import read_block_file
 from publishers.client.client import publish_blocks
-from publishers.demo.node_process import NodeProcess, environment_without_settings
+from publishers.demo.node_process import NodeProcess
 from publishers.limits import ITEM_BYTES_MAX
+from tests.interop.sinking import write_chain
 from tests.large_items import CONSENSUS_NODE_ITEM_BYTES, large_chain
-from tests.nodes import ledger_key
-from tests.publishers.client.test_client import source_of
+from tests.nodes import each, ledger_key
+from tests.serving import COMMAND_SECONDS, sluice
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# The last two: what consensus nodes send at most, and the longest that fits in a message.
-SIZES = (9_000_000, 31_600_000, 36_000_000, CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5, 300)
+# What consensus nodes send at most, and the longest that fits in a message.
+SIZES = (9_000_000, CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5, 300)
 LAST = len(SIZES) - 1
+LOWERED = ("--grpc-max-message-bytes", "64KiB")
 KEY = ("--ledger-key", ledger_key())
-WAIT_SECONDS = 400.0
 
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The blocks, as files."""
     folder = tmp_path_factory.mktemp("chain")
-    for block in large_chain(SIZES):
-        write_block_file(folder / f"{block.number}.blk", block)
-    return folder
+    return write_chain(folder, large_chain(SIZES))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,7 @@ def stored(chain: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a node that has taken them from a publisher."""
     folder = tmp_path_factory.mktemp("stored")
     with NodeProcess(folder / "node", folder / "node.log", KEY) as node:
-        report = asyncio.run(publish_blocks(source_of(blocks_of(chain)), [node.grpc], "alice"))
+        report = asyncio.run(publish_blocks(each(blocks_of(chain)), [node.grpc], "alice"))
         assert (report.acknowledged, report.reconnects) == (len(SIZES), 0)
         assert node.stop() == 0
     return folder / "node"
@@ -57,16 +55,9 @@ def blocks_of(folder: Path) -> Iterator[Block]:
     return (read_block_file(folder / f"{number}.blk") for number in range(len(SIZES)))
 
 
-def sluice(*words: str) -> str:
+def said(*words: object) -> str:
     """Run a command that has to succeed; what it prints."""
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway.commands.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_SECONDS,
-        check=False,
-        env=environment_without_settings(),
-    )
+    done = sluice(*words)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -87,41 +78,37 @@ def items_over_tcp(host: str, port: int) -> Iterator[bytes]:
 def read_all(node: NodeProcess, folder: Path, chain: Path) -> None:
     """Read a node's blocks in every way, and compare them with those that were published."""
     words = ("subscribe", "--gateway", node.grpc, "--from", "first", "--to", str(LAST))
-    sluice(*words, "--out", str(folder / "subscribed"), "--format", "blk")
+    said(*words, "--out", folder / "subscribed", "--format", "blk")
     expected = [(chain / f"{number}.blk").read_bytes() for number in range(len(SIZES))]
     subscribed = sorted((folder / "subscribed").iterdir())
     assert [path.read_bytes() for path in subscribed] == expected
     for number in (LAST - 1, LAST):
         copy = folder / f"{number}.blk"
-        sluice("block", str(number), "--gateway", node.grpc, "--out", str(copy))
+        said("block", number, "--gateway", node.grpc, "--out", copy)
         assert copy.read_bytes() == expected[number]
 
 
 def follow(node: NodeProcess, folder: Path, *arguments: str) -> None:
     """Have another node take all blocks from a peer; its stream has the same bytes."""
     with NodeProcess(folder, folder.with_suffix(".log"), [*KEY, "--peer", node.grpc, *arguments]) as other:
-        asyncio.run(_until_level(other))
+        give_up_at = time.monotonic() + COMMAND_SECONDS
+        while other.metrics()["sluice_last_block"] != LAST:
+            assert time.monotonic() < give_up_at
+            time.sleep(0.1)
         assert other.stop() == 0
-
-
-async def _until_level(node: NodeProcess) -> None:
-    async with asyncio.timeout(WAIT_SECONDS):
-        while (await asyncio.to_thread(node.metrics))["sluice_last_block"] != LAST:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
 
 
 def test_with_defaults_every_party_takes_them(stored: Path, chain: Path, tmp_path: Path) -> None:
     with NodeProcess(stored, tmp_path / "node.log", KEY) as node:
         read_all(node, tmp_path, chain)
-        verified = sluice("verify", node.grpc, *KEY)
+        verified = said("verify", node.grpc, *KEY)
         assert f"{len(SIZES)} blocks: {len(SIZES)} accepted, 0 refused" in verified
         for number, items in enumerate(items_over_tcp(*node.tcp)):
             assert items == b"".join(read_block_file(chain / f"{number}.blk").items)
         assert number == LAST
         follow(node, tmp_path / "peer")
-        follow(node, tmp_path / "standby", "--role", "standby")
-    for folder in (stored, tmp_path / "peer", tmp_path / "standby"):
-        assert "6 blocks: sound" in sluice("check", str(folder))
+    for folder in (stored, tmp_path / "peer"):
+        assert f"{len(SIZES)} blocks: sound" in said("check", folder)
     streams = [(folder / "datastream.bin").read_bytes() for folder in (stored, tmp_path / "peer")]
     assert streams[0] == streams[1]
 
@@ -129,20 +116,16 @@ def test_with_defaults_every_party_takes_them(stored: Path, chain: Path, tmp_pat
 def test_what_is_stored_is_served_after_the_limit_was_lowered(
     stored: Path, chain: Path, tmp_path: Path
 ) -> None:
-    lowered = ("--grpc-max-message-bytes", "64KiB")
-    with NodeProcess(stored, tmp_path / "node.log", [*KEY, *lowered]) as node:
+    with NodeProcess(stored, tmp_path / "node.log", [*KEY, *LOWERED]) as node:
         read_all(node, tmp_path, chain)
-        # And its peers take them, whatever they take from publishers.
-        follow(node, tmp_path / "peer", *lowered)
+        # And its standbys take them, whatever they take from publishers.
+        follow(node, tmp_path / "standby", "--role", "standby", *LOWERED)
 
 
 @pytest.mark.spark
 def test_spark_takes_them_from_files_to_a_node_and_back(tmp_path: Path) -> None:
-    folder = tmp_path / "chain"
-    folder.mkdir()
-    blocks = list(large_chain((CONSENSUS_NODE_ITEM_BYTES, ITEM_BYTES_MAX - 5)))
-    for block in blocks:
-        write_block_file(folder / f"{block.number}.blk", block)
+    blocks = list(large_chain((300, ITEM_BYTES_MAX - 5)))
+    folder = write_chain(tmp_path / "chain", blocks)
     with ExitStack() as stack:
         nodes = [
             stack.enter_context(NodeProcess(tmp_path / name, tmp_path / f"{name}.log", KEY))
@@ -150,6 +133,6 @@ def test_spark_takes_them_from_files_to_a_node_and_back(tmp_path: Path) -> None:
         ]
         for source, node in ((str(folder), nodes[0]), (f"blockstream:{nodes[0].grpc}", nodes[1])):
             words = ("publish", "--source", source, "--gateway", node.grpc, "--publishers", "1", "--json")
-            report = json.loads(sluice(*words))
+            report = json.loads(said(*words))
             assert report["publishers"][0]["acknowledged"] == len(blocks)
             assert node.metrics()["sluice_last_block"] == len(blocks) - 1

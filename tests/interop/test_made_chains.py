@@ -144,14 +144,6 @@ def test_one_bad_proof_among_good_ones_refuses_the_block(good_first: bool) -> No
         assert refused.value.refusal.kind is RefusalKind.BAD_PROOF
 
 
-def test_unknown_proofs_alone_prove_nothing() -> None:
-    with pytest.raises(BlockRefused) as refused:
-        checked(TWO.block(0, UNKNOWN))
-    assert str(refused.value.refusal) == (
-        "unsupported: block proofs: got only unknown kinds, expected at least one of a known kind"
-    )
-
-
 def test_proofs_that_fit_different_layouts_do_not_hold_together() -> None:
     """Each proof by itself holds for one of the two roots; the block has one root."""
     body = tuple(body_items())

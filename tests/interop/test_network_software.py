@@ -11,10 +11,8 @@ import hashlib
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -25,21 +23,21 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from gateway.blocks.block import Block
 from gateway.transport.channels import ClientTls
-from publishers.blocks.block_files import write_block_file
 from publishers.blocks.block_places import read_chain
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from publishers.client.client import ClientOptions
-from publishers.demo.node_process import NodeProcess, environment_without_settings
-from publishers.report import PublishReport
+from publishers.demo.node_process import NodeProcess
 from tests.certificates import Authority
 from tests.disks import small_file_system
 from tests.interop.network_software import NetworkProcess, NetworkSoftware, NetworkSoftwareMissing
-from tests.nodes import KEY, ledger_key, make_blocks
-from tests.serving import Listener, free_port
+from tests.interop.sinking import wait_until, write_chain
+from tests.nodes import KEY, each, ledger_key, make_blocks
+from tests.serving import Listener, free_port, sluice
 
-LONG_CHAIN = 300
-READ = 100
-"""Blocks of the long chain that are read again: 25 MB, so more than any window."""
+LONG_CHAIN = 100
+"""25 MB, so more than any window."""
+READ = 80
+"""Blocks of the long chain that are read again."""
 QUARTER_MEGABYTE = MakerOptions(rounds_per_block=1, transactions_per_block=90, item_bytes=5_500)
 LONG_ITEM = 36_000_000
 LONG_ITEMS = MakerOptions(rounds_per_block=1, transactions_per_block=1, item_bytes=LONG_ITEM)
@@ -47,7 +45,6 @@ LONG_ITEMS_SEED = 2
 """Of a chain whose second block, and no other, has such an item."""
 SMALL_CHAIN = 20
 COMMAND_SECONDS = 120.0
-LOOK_SECONDS = 0.05
 CORRELATION_ID = "N3-STR1"
 
 
@@ -60,17 +57,9 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkSoftware:
         pytest.skip(str(missing))
 
 
-def write_chain(folder: Path, blocks: Sequence[Block]) -> Path:
-    """Write block files and return their folder."""
-    folder.mkdir(parents=True)
-    for block in blocks:
-        write_block_file(folder / f"{block.number}.blk", block)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def long_chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 blocks of about 250 kB."""
+    """100 blocks of about 250 kB."""
     blocks = list(BlockMaker(7, KEY, QUARTER_MEGABYTE).blocks(LONG_CHAIN))
     mean = sum(block.size_bytes for block in blocks) / len(blocks)
     assert 230_000 < mean < 290_000
@@ -146,7 +135,8 @@ def test_the_status_of_an_empty_node_is_none(network: NetworkSoftware, entrance:
         )
 
 
-def test_300_blocks_of_250_kb_are_published_and_read_again(
+@pytest.mark.slow
+def test_100_blocks_of_250_kb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
     words = (*entrance.client_words, "--soft", "100000")
@@ -175,6 +165,7 @@ def test_a_publisher_is_logged_by_the_node_of_its_correlation_id(
     assert entrance.logged('"publisher": "claimed:N3"')
 
 
+@pytest.mark.slow
 def test_items_of_36_mb_are_published_and_read_again(
     network: NetworkSoftware, entrance: Entrance, tmp_path: Path
 ) -> None:
@@ -188,6 +179,7 @@ def test_items_of_36_mb_are_published_and_read_again(
         assert (status, lines) == (0, [*item_hashes(chain), "STATUS SUCCESS", "COMPLETE"])
 
 
+@pytest.mark.slow
 def test_two_that_race_store_each_block_once(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
@@ -212,14 +204,15 @@ def test_two_that_race_store_each_block_once(
         assert (status, lines[:-2]) == (0, item_hashes(long_chain)[:READ])
 
 
+@pytest.mark.slow
 def test_publishing_goes_on_after_a_node_was_killed(
     network: NetworkSoftware, entrance: Entrance, long_chain: Path
 ) -> None:
-    publish = ("publish", entrance.url, long_chain, *entrance.client_words, "--pace", "10")
+    publish = ("publish", entrance.url, long_chain, *entrance.client_words, "--pace", "20")
     node = entrance.node()
     try:
         with network.start("NetworkClient", *publish) as publisher:
-            for block in (60, 140):
+            for block in (20, 50):
                 publisher.wait_for(f"ACK {block}")
                 node.send(signal.SIGKILL)
                 node.wait(COMMAND_SECONDS)
@@ -381,18 +374,6 @@ def test_end_stream_as_consensus_nodes_send_it_is_taken(
 # --- our commands, the network's server ---------------------------------------------------------------------
 
 
-def sluice(*words: object) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "gateway.commands.cli", *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_SECONDS,
-        check=False,
-        env=environment_without_settings(),
-    )
-
-
 class JavaNode:
     """A `NetworkServer`, and what our commands are told to reach it."""
 
@@ -467,7 +448,7 @@ def test_publish_reaches_the_networks_server(
 
 
 @pytest.mark.parametrize("transport", ["plain", "tls"])
-def test_blocks_of_250_kb_are_published_to_the_networks_server(
+async def test_blocks_of_250_kb_are_published_to_the_networks_server(
     network: NetworkSoftware, tmp_path: Path, long_chain: Path, transport: str
 ) -> None:
     """The publisher of `sluice publish` without Spark."""
@@ -475,16 +456,8 @@ def test_blocks_of_250_kb_are_published_to_the_networks_server(
     with java_node(network, tmp_path, transport) as java:
         tls = ClientTls(java.words[1]) if java.words else None
         publisher = Listener([java.address], "ours", ClientOptions(tls=tls))
-
-        async def publish() -> PublishReport:
-            async def source() -> AsyncIterator[Block]:
-                for block in blocks:
-                    yield block
-
-            async with asyncio.timeout(COMMAND_SECONDS):
-                return await publisher.publish(source())
-
-        report = asyncio.run(publish())
+        async with asyncio.timeout(COMMAND_SECONDS):
+            report = await publisher.publish(each(blocks))
         assert report.unacknowledged == 0
         assert publisher.acknowledged == [block.number for block in blocks]
         assert java.blocks() == blocks
@@ -499,10 +472,7 @@ def test_a_node_takes_missing_blocks_from_the_networks_server(
         java_node(network, tmp_path, transport, small_chain) as java,
         entrance.node("--peer", java.address, *java.peer_words),
     ):
-        deadline = time.monotonic() + COMMAND_SECONDS / 2
-        while (held := last_block(entrance)) != SMALL_CHAIN - 1:
-            assert time.monotonic() < deadline, f"the node has blocks up to {held}; {java.process.lines[-5:]}"
-            time.sleep(LOOK_SECONDS)
+        wait_until(lambda: last_block(entrance) == SMALL_CHAIN - 1, "its last block")
         assert any(line.startswith("CALL subscribeBlockStream") for line in java.process.lines)
 
 

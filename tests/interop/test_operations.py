@@ -13,14 +13,16 @@ from pathlib import Path
 
 from datastream.layout import HEADER_PAGE_SIZE
 from gateway.blocks.block import Block
+from publishers.blocks.maker import BlockMaker
 from publishers.client.client import ClientOptions
 from publishers.demo.node_process import environment_without_settings
 from publishers.protocol.machine import SECOND_NS, MachineLimits
-from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks
+from tests.nodes import ANSWER_SECONDS, KEY, SMALL, each, ledger_key, make_blocks, until
 from tests.serving import SLUICE, Listener, ServeProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
-BLOCKS = make_blocks(2000)
+BLOCKS_MAX = 2000
+"""The chain is made as it is published, and nobody comes to its end."""
 OPTIONS = ClientOptions(machine=MachineLimits(deadline_ns=90 * SECOND_NS))
 Places = dict[str, str]
 
@@ -103,6 +105,11 @@ async def last_of(node: ServeProcess, places: Places) -> int:
     return -1 if last == "none" else int(last)
 
 
+async def has_block(node: ServeProcess, places: Places, number: int) -> bool:
+    """Whether `sluice status` says that it has a block."""
+    return await last_of(node, places) >= number
+
+
 class Publishing:
     """A publisher that goes on while the nodes are operated."""
 
@@ -115,7 +122,7 @@ class Publishing:
         self._task = asyncio.ensure_future(self.client.publish(self._source()))
 
     async def _source(self) -> AsyncIterator[Block]:
-        for block in BLOCKS:
+        for block in BlockMaker(7, KEY, SMALL).blocks(BLOCKS_MAX):
             if self._ended.is_set():
                 return
             await asyncio.sleep(0.02)
@@ -125,10 +132,8 @@ class Publishing:
 
     async def more(self, count: int = 10) -> None:
         """Wait until so many further blocks are acknowledged."""
-        until = len(self.client.acknowledged) + count
-        async with asyncio.timeout(2 * ANSWER_SECONDS):
-            while len(self.client.acknowledged) < until:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        wanted = len(self.client.acknowledged) + count
+        await until(lambda: len(self.client.acknowledged) >= wanted)
 
     @asynccontextmanager
     async def pause(self, standby: ServeProcess, places: Places) -> AsyncIterator[None]:
@@ -137,9 +142,7 @@ class Publishing:
         A block that nobody but a dead node has is the known limit of a forced failover.
         """
         self._goes_on.clear()
-        async with asyncio.timeout(2 * ANSWER_SECONDS):
-            while await last_of(standby, places) < self._last_number:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        await until(lambda: has_block(standby, places, self._last_number), 0.05)
         yield
         self._goes_on.set()
 
@@ -149,53 +152,50 @@ class Publishing:
         assert (await self._task).unacknowledged == 0
 
 
-def test_nodes_are_run_watched_failed_over_and_backed_up(tmp_path: Path) -> None:
+async def test_nodes_are_run_watched_failed_over_and_backed_up(tmp_path: Path) -> None:
     backup, config = tmp_path / "backup", tmp_path / "sluice.toml"
     backup.mkdir()
     (tmp_path / "restored").mkdir()
     config.write_text(f'ledger_keys = ["{ledger_key()}"]\n')
 
-    async def main() -> None:
-        with ServeProcess(tmp_path / "a") as a:
-            await a.start()
-            with ServeProcess(tmp_path / "b", "--role", "standby", "--peer", a.grpc_address) as b:
-                await b.start()
-                places = {
-                    "HOST:40840": str(a.grpc_address),
-                    "OTHER:40840": str(b.grpc_address),
-                    "A:40841": await control_of(a),
-                    "B:40841": await control_of(b),
-                    "HOST:16007": str(a.http_address),
-                    "/var/lib/sluice": str(a.data_dir),
-                    "/var/lib/other": str(b.data_dir),
-                    "/var/lib/restored": str(tmp_path / "restored"),
-                    "/backup": str(backup),
-                    "/etc/sluice/sluice.toml": str(config),
-                }
-                publishing = Publishing([a, b])
-                await publishing.more()
-                await watch(places)
-                await ask(BACK_UP, places)
-                assert "sound" in await ask(CHECK_BACKUP, places)
-                text = await ask(FAIL_OVER, places)
-                assert text.endswith(f"{places['B:40841']} is active\n")
-                for path in ("/", "/readyz", "/healthz", "/metrics", "/status.json", "/operations"):
-                    address = f"http://{a.http_address}{path}"
-                    with await asyncio.to_thread(urllib.request.urlopen, address, timeout=10) as answer:
-                        assert answer.status == 200
-                await publishing.more()
-                async with publishing.pause(a, places):
-                    await lose(b, places)
-                await publishing.more()
-                places["B:40841"] = await come_back(b, places)
-                await publishing.end()
-                assert "agree" in await ask(STATUS, places | {"OTHER:40840": str(b.grpc_address)})
-                assert "same" in (await ask(COMPARE, places)).lower()
-                await ask(RESTORE, places)
-                async with served(SERVE_RESTORED, places | {"OTHER:40840": str(a.grpc_address)}) as restored:
-                    assert restored.logged("node started")[0]["last_block"] >= 9
-
-    asyncio.run(main())
+    with ServeProcess(tmp_path / "a") as a:
+        await a.start()
+        with ServeProcess(tmp_path / "b", "--role", "standby", "--peer", a.grpc_address) as b:
+            await b.start()
+            places = {
+                "HOST:40840": str(a.grpc_address),
+                "OTHER:40840": str(b.grpc_address),
+                "A:40841": await control_of(a),
+                "B:40841": await control_of(b),
+                "HOST:16007": str(a.http_address),
+                "/var/lib/sluice": str(a.data_dir),
+                "/var/lib/other": str(b.data_dir),
+                "/var/lib/restored": str(tmp_path / "restored"),
+                "/backup": str(backup),
+                "/etc/sluice/sluice.toml": str(config),
+            }
+            publishing = Publishing([a, b])
+            await publishing.more()
+            await watch(places)
+            await ask(BACK_UP, places)
+            assert "sound" in await ask(CHECK_BACKUP, places)
+            text = await ask(FAIL_OVER, places)
+            assert text.endswith(f"{places['B:40841']} is active\n")
+            for path in ("/", "/readyz", "/healthz", "/metrics", "/status.json", "/operations"):
+                address = f"http://{a.http_address}{path}"
+                with await asyncio.to_thread(urllib.request.urlopen, address, timeout=10) as answer:
+                    assert answer.status == 200
+            await publishing.more()
+            async with publishing.pause(a, places):
+                await lose(b, places)
+            await publishing.more()
+            places["B:40841"] = await come_back(b, places)
+            await publishing.end()
+            assert "agree" in await ask(STATUS, places | {"OTHER:40840": str(b.grpc_address)})
+            assert "same" in (await ask(COMPARE, places)).lower()
+            await ask(RESTORE, places)
+            async with served(SERVE_RESTORED, places | {"OTHER:40840": str(a.grpc_address)}) as restored:
+                assert restored.logged("node started")[0]["last_block"] >= 9
 
 
 async def watch(places: Places) -> None:
@@ -227,7 +227,7 @@ async def come_back(b: ServeProcess, places: Places) -> str:
     return control
 
 
-def test_a_stream_that_is_damaged_is_found_repaired_or_filled_anew(tmp_path: Path) -> None:
+async def test_a_stream_that_is_damaged_is_found_repaired_or_filled_anew(tmp_path: Path) -> None:
     config = tmp_path / "sluice.toml"
     config.write_text("block_time_seconds = 1.0\n")
     places = {
@@ -238,58 +238,49 @@ def test_a_stream_that_is_damaged_is_found_repaired_or_filled_anew(tmp_path: Pat
         "/etc/sluice/sluice.toml": str(config),
     }
 
-    async def main() -> None:
-        with ServeProcess(tmp_path / "b") as b:
-            await b.start()
-            places["OTHER:40840"] = str(b.grpc_address)
-            async with served(SERVE, places) as a:
-                publishing = Publishing([a])
-                await publishing.more()
-                await publishing.end()
-                last = await last_of(a, places)
-                there = Listener([str(b.grpc_address)], "bob", OPTIONS)
-                assert (await there.publish(some(last))).unacknowledged == 0
-            assert "sound" in await ask(CHECK, places)
-            for part in (tmp_path / "a" / "datastream.db").iterdir():
-                part.unlink()
-            assert "the index does not say what it covers" in await ask(CHECK, places)
-            assert "sound" in await ask(REPAIR, places)
-            with (tmp_path / "a" / "datastream.bin").open("r+b") as file:
-                file.seek(HEADER_PAGE_SIZE + 200)
-                byte = file.read(1)[0]
-                file.seek(HEADER_PAGE_SIZE + 200)
-                file.write(bytes([byte ^ 1]))
-            await ask(CHECK, places, status=1)
-            assert "differ" in await ask(COMPARE, places, status=1)
-            await ask(REPAIR, places, status=1)
-            config.write_text(f'ledger_keys = ["{ledger_key()}"]\n')
-            async with served(SERVE_EMPTY, places) as empty:
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    while await last_of(empty, places) < last:  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
-            places["/var/lib/sluice"] = places["/var/lib/empty"]
-            assert "sound" in await ask(CHECK, places)
-            await ask(COMPARE, places)
-            places["41"] = str(last - 2)
-            shutil.copytree(places["/var/lib/sluice"], tmp_path / "went back")
-            text = await ask(TRUNCATE, places, answer=b"y\n")
-            assert f"goes   blocks {last - 1} to {last} of " in text
-            assert f"ends with block {last - 2}, " in text
-            assert f"{last - 1} blocks: sound" in await ask(CHECK, places)
-            with (Path(places["/var/lib/sluice"]) / "datastream.bin").open("rb") as file:
-                header_page = file.read(HEADER_PAGE_SIZE)
-            places["/var/lib/sluice"] = str(tmp_path / "went back")
-            with (tmp_path / "went back" / "datastream.bin").open("r+b") as file:
-                file.write(header_page)
-            text = await ask(LOOK, places, status=1)
-            assert f"with blocks {last - 1} to {last}" in text
-            await ask(CHECK, places, status=1)
-            text = await ask(TAKE, places, answer=b"y\n")
-            assert f"ends with block {last}, " in text
-            assert f"{last + 1} blocks: sound" in await ask(CHECK, places)
-
-    async def some(last: int) -> AsyncIterator[Block]:
-        for block in BLOCKS[: last + 1]:
-            yield block
-
-    asyncio.run(main())
+    with ServeProcess(tmp_path / "b") as b:
+        await b.start()
+        places["OTHER:40840"] = str(b.grpc_address)
+        async with served(SERVE, places) as a:
+            publishing = Publishing([a])
+            await publishing.more()
+            await publishing.end()
+            last = await last_of(a, places)
+            there = Listener([str(b.grpc_address)], "bob", OPTIONS)
+            assert (await there.publish(each(make_blocks(last + 1)))).unacknowledged == 0
+        assert "sound" in await ask(CHECK, places)
+        for part in (tmp_path / "a" / "datastream.db").iterdir():
+            part.unlink()
+        assert "the index does not say what it covers" in await ask(CHECK, places)
+        assert "sound" in await ask(REPAIR, places)
+        with (tmp_path / "a" / "datastream.bin").open("r+b") as file:
+            file.seek(HEADER_PAGE_SIZE + 200)
+            byte = file.read(1)[0]
+            file.seek(HEADER_PAGE_SIZE + 200)
+            file.write(bytes([byte ^ 1]))
+        await ask(CHECK, places, status=1)
+        assert "differ" in await ask(COMPARE, places, status=1)
+        await ask(REPAIR, places, status=1)
+        config.write_text(f'ledger_keys = ["{ledger_key()}"]\n')
+        async with served(SERVE_EMPTY, places) as empty:
+            await until(lambda: has_block(empty, places, last), 0.05)
+        places["/var/lib/sluice"] = places["/var/lib/empty"]
+        assert "sound" in await ask(CHECK, places)
+        await ask(COMPARE, places)
+        places["41"] = str(last - 2)
+        shutil.copytree(places["/var/lib/sluice"], tmp_path / "went back")
+        text = await ask(TRUNCATE, places, answer=b"y\n")
+        assert f"goes   blocks {last - 1} to {last} of " in text
+        assert f"ends with block {last - 2}, " in text
+        assert f"{last - 1} blocks: sound" in await ask(CHECK, places)
+        with (Path(places["/var/lib/sluice"]) / "datastream.bin").open("rb") as file:
+            header_page = file.read(HEADER_PAGE_SIZE)
+        places["/var/lib/sluice"] = str(tmp_path / "went back")
+        with (tmp_path / "went back" / "datastream.bin").open("r+b") as file:
+            file.write(header_page)
+        text = await ask(LOOK, places, status=1)
+        assert f"with blocks {last - 1} to {last}" in text
+        await ask(CHECK, places, status=1)
+        text = await ask(TAKE, places, answer=b"y\n")
+        assert f"ends with block {last}, " in text
+        assert f"{last + 1} blocks: sound" in await ask(CHECK, places)

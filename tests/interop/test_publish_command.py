@@ -126,6 +126,7 @@ def await_head(node: Node, number: int, command: Command) -> None:
 # --- interrupts ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: Path) -> None:
     with node_thread(tmp_path / "node") as node:
@@ -147,6 +148,7 @@ def test_ctrl_c_finishes_the_block_and_says_how_to_go_on(chain: Path, tmp_path: 
         assert line.startswith("sluice publish --source ")
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
@@ -172,6 +174,7 @@ def test_the_end_of_its_terminal_ends_it_and_leaves_nothing(chain: Path, tmp_pat
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_workers_that_stand_still_do_not_keep_it_from_ending(chain: Path, tmp_path: Path) -> None:
     state, mark = tmp_path / "state", str(uuid.uuid4())
@@ -214,6 +217,7 @@ def is_worker(process_id: int) -> bool:
     return b"pyspark.daemon" in Path(f"/proc/{process_id}/cmdline").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_runs_it_and_hands_its_sigterm_on(chain: Path, tmp_path: Path) -> None:
     program = (SUBMIT, "--master", "local[1]", "--conf", "spark.ui.enabled=false", sluice_publish.__file__)

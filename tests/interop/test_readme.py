@@ -49,6 +49,7 @@ def kept(ports: Sequence[int]) -> Iterator[list[int]]:
         yield busy
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
 def test_the_transcript_runs(tmp_path: Path) -> None:

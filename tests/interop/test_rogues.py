@@ -12,6 +12,7 @@ import pytest
 from tests.rogues import PACE_MIN, Scene, play
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scene",
     [
@@ -23,7 +24,7 @@ from tests.rogues import PACE_MIN, Scene, play
     ids=lambda scene: f"{scene.way} {scene.names}x{scene.streams}",
 )
 def test_the_chain_keeps_its_pace_beside_those_who_bring_no_blocks(scene: Scene) -> None:
-    seen = play(replace(scene, block_seconds=0.3, seconds=15.0))
+    seen = play(replace(scene, block_seconds=0.3, seconds=12.0))
     assert seen.pace >= PACE_MIN, seen
     assert set(seen.won) <= {"claimed:honest-1", "claimed:honest-2"}
     assert seen.backoffs

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +21,7 @@ from gateway.transport.channels import ClientTls, open_channel
 from publishers.client.client import ClientOptions, publish_blocks
 from publishers.protocol.machine import MachineLimits
 from tests.certificates import Authority
-from tests.nodes import LOOPBACK, Publisher, Wire, make_blocks, running_node, wire_to
+from tests.nodes import LOOPBACK, Publisher, Wire, each, make_blocks, running_node, wire_to
 
 
 @asynccontextmanager
@@ -39,13 +39,8 @@ async def guarded_node(authority: Authority, data_dir: Path, **changes: Any) -> 
 
 async def publish(node: Node, blocks: list[Block], tls: ClientTls | None) -> int:
     """Publish with the real client; give the number of blocks that are acknowledged."""
-
-    async def source() -> AsyncIterator[Block]:
-        for block in blocks:
-            yield block
-
     options = ClientOptions(tls=tls, wait=wait_fixed(0.05), machine=MachineLimits(deadline_ns=20 * 10**9))
-    report = await publish_blocks(source(), [str(node.grpc_address)], "alice", options)
+    report = await publish_blocks(each(blocks), [str(node.grpc_address)], "alice", options)
     return report.acknowledged
 
 
@@ -58,7 +53,7 @@ async def refusal(node: Node, tls: ClientTls | None) -> tuple[grpc.StatusCode, s
         return caught.value.code(), caught.value.details() or ""
 
 
-def test_who_has_no_good_certificate_is_refused_and_the_others_do_not_notice(tmp_path: Path) -> None:
+async def test_who_has_no_good_certificate_is_refused_and_the_others_do_not_notice(tmp_path: Path) -> None:
     authority, strangers = Authority(tmp_path), Authority(tmp_path, "strangers")
     alice = authority.client(authority.issue("alice"))
     mallory = strangers.issue("mallory")
@@ -70,38 +65,32 @@ def test_who_has_no_good_certificate_is_refused_and_the_others_do_not_notice(tmp
     }
     blocks = make_blocks(6)
 
-    async def main() -> None:
-        async with guarded_node(authority, tmp_path / "data") as node:
-            assert await publish(node, blocks[:3], alice) == 3
-            for tls in wrong.values():
-                code, _ = await refusal(node, tls)
-                assert code is grpc.StatusCode.UNAVAILABLE
-            assert node.conductor.arbiter.publisher_count == 0
-            assert await publish(node, blocks[3:], alice) == 3
-            assert node.store.last_number == 5
-
-    asyncio.run(main())
+    async with guarded_node(authority, tmp_path / "data") as node:
+        assert await publish(node, blocks[:3], alice) == 3
+        for tls in wrong.values():
+            code, _ = await refusal(node, tls)
+            assert code is grpc.StatusCode.UNAVAILABLE
+        assert node.conductor.arbiter.publisher_count == 0
+        assert await publish(node, blocks[3:], alice) == 3
+        assert node.store.last_number == 5
 
 
-def test_a_client_refuses_a_node_of_another_authority(tmp_path: Path) -> None:
+async def test_a_client_refuses_a_node_of_another_authority(tmp_path: Path) -> None:
     authority, strangers = Authority(tmp_path), Authority(tmp_path, "strangers")
 
-    async def main() -> None:
-        async with guarded_node(authority, tmp_path / "data", grpc_tls_client_ca=None) as node:
-            code, details = await refusal(node, strangers.client())
-            assert code is grpc.StatusCode.UNAVAILABLE
-            assert "certificate verify failed" in details.lower().replace("_", " ")
-
-    asyncio.run(main())
+    async with guarded_node(authority, tmp_path / "data", grpc_tls_client_ca=None) as node:
+        code, details = await refusal(node, strangers.client())
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "certificate verify failed" in details.lower().replace("_", " ")
 
 
-def test_who_is_not_on_the_list_hears_why_and_is_logged(
+async def test_who_is_not_on_the_list_hears_why_and_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path)
     alice, eve = (authority.client(authority.issue(name)) for name in ("alice", "eve"))
 
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         reason = (
             "publisher: got O=Net\\, Inc,CN=eve, expected a certificate whose subject is in "
             "publish.allowed_subjects"
@@ -111,105 +100,88 @@ def test_who_is_not_on_the_list_hears_why_and_is_logged(
             for _ in range(3):
                 assert await refusal(node, eve) == (grpc.StatusCode.PERMISSION_DENIED, reason)
             assert await publish(node, make_blocks(2), alice) == 2
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(main())
     refused = [record for record in caplog.records if record.message == "publisher refused"]
     assert {record.sluice_fields["publisher"] for record in refused} == {"O=Net\\, Inc,CN=eve"}  # type: ignore[attr-defined]
 
 
-def test_a_publisher_is_known_by_its_subject_and_not_by_what_it_calls_itself(tmp_path: Path) -> None:
+async def test_a_publisher_is_known_by_its_subject_and_not_by_what_it_calls_itself(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
 
-    async def main() -> None:
-        async with guarded_node(authority, tmp_path / "data", publish_max_streams_per_publisher=1) as node:
-            tls = authority.client(authority.issue("alice"))
-            async with open_channel(str(node.grpc_address), tls) as channel:
-                stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
-                first = stub.publishBlockStream(metadata=(("publisher-id", "one"),))
-                await first.initial_metadata()
-                second = stub.publishBlockStream(metadata=(("publisher-id", "two"),))
-                with pytest.raises(aio.AioRpcError) as caught:
-                    await second.read()
-                assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                assert caught.value.details() == (
-                    "streams of this publisher: got 2, expected at most 1 at once"
-                )
-                first.cancel()
-
-    asyncio.run(main())
+    async with guarded_node(authority, tmp_path / "data", publish_max_streams_per_publisher=1) as node:
+        tls = authority.client(authority.issue("alice"))
+        async with open_channel(str(node.grpc_address), tls) as channel:
+            stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel)
+            first = stub.publishBlockStream(metadata=(("publisher-id", "one"),))
+            await first.initial_metadata()
+            second = stub.publishBlockStream(metadata=(("publisher-id", "two"),))
+            with pytest.raises(aio.AioRpcError) as caught:
+                await second.read()
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert caught.value.details() == ("streams of this publisher: got 2, expected at most 1 at once")
+            first.cancel()
 
 
-def test_a_renewed_certificate_is_served_without_a_restart_and_open_streams_go_on(tmp_path: Path) -> None:
+async def test_a_renewed_certificate_is_served_without_a_restart_and_open_streams_go_on(
+    tmp_path: Path,
+) -> None:
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     blocks = make_blocks(2)
 
-    async def main() -> None:
-        async with (
-            guarded_node(old, tmp_path / "data", grpc_tls_client_ca=None) as node,
-            open_channel(str(node.grpc_address), old.client()) as channel,
-        ):
-            publisher = Publisher(
-                publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream()
-            )
-            await publisher.block(blocks[0])
-            await publisher.expect("ack 0")
-            new.issue("node")  # into the same files
-            async with open_channel(str(node.grpc_address), new.client()) as other:
-                stub = node_pb2_grpc.BlockNodeServiceStub(other)
-                status = await stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=10)
-                assert status.last_available_block == 0
-            await publisher.block(blocks[1])
-            await publisher.expect("ack 1")
-
-    asyncio.run(main())
+    async with (
+        guarded_node(old, tmp_path / "data", grpc_tls_client_ca=None) as node,
+        open_channel(str(node.grpc_address), old.client()) as channel,
+    ):
+        publisher = Publisher(publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream())
+        await publisher.block(blocks[0])
+        await publisher.expect("ack 0")
+        new.issue("node")  # into the same files
+        async with open_channel(str(node.grpc_address), new.client()) as other:
+            stub = node_pb2_grpc.BlockNodeServiceStub(other)
+            status = await stub.serverStatus(node_pb2.ServerStatusRequest(), timeout=10)
+            assert status.last_available_block == 0
+        await publisher.block(blocks[1])
+        await publisher.expect("ack 1")
 
 
-def test_subscribers_have_an_address_and_certificates_of_their_own(tmp_path: Path) -> None:
+async def test_subscribers_have_an_address_and_certificates_of_their_own(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     reader = authority.issue("reader")
 
-    async def main() -> None:
-        changes = {
-            "subscriber_address": LOOPBACK,
-            "subscriber_tls_certificate": reader.certificate,
-            "subscriber_tls_key": reader.key,
-        }
-        async with running_node(tmp_path / "data", **changes) as node, wire_to(node) as wire:
-            publisher = await wire.publisher("alice")
-            await publisher.block(*make_blocks(1))
-            await publisher.expect("ack 0")
-            assert (await wire.status()).last_available_block == 0
+    changes = {
+        "subscriber_address": LOOPBACK,
+        "subscriber_tls_certificate": reader.certificate,
+        "subscriber_tls_key": reader.key,
+    }
+    async with running_node(tmp_path / "data", **changes) as node, wire_to(node) as wire:
+        publisher = await wire.publisher("alice")
+        await publisher.block(*make_blocks(1))
+        await publisher.expect("ack 0")
+        assert (await wire.status()).last_available_block == 0
+        with pytest.raises(aio.AioRpcError) as caught:
+            await wire.get_block(0)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        async with open_channel(str(node.subscriber_address), authority.client()) as channel:
+            stub = node_pb2_grpc.BlockAccessServiceStub(channel)
+            got = await stub.getBlock(node_pb2.BlockRequest(block_number=0), timeout=10)
+            assert got.status == node_pb2.BlockResponse.Code.SUCCESS
+            call = publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream()
             with pytest.raises(aio.AioRpcError) as caught:
-                await wire.get_block(0)
+                await call.read()
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            async with open_channel(str(node.subscriber_address), authority.client()) as channel:
-                stub = node_pb2_grpc.BlockAccessServiceStub(channel)
-                got = await stub.getBlock(node_pb2.BlockRequest(block_number=0), timeout=10)
-                assert got.status == node_pb2.BlockResponse.Code.SUCCESS
-                call = publish_pb2_grpc.BlockStreamPublishServiceStub(channel).publishBlockStream()
-                with pytest.raises(aio.AioRpcError) as caught:
-                    await call.read()
-                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    asyncio.run(main())
 
 
-def test_streams_of_one_address_are_limited_and_come_free_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path, publish_max_streams_per_address=2) as node, wire_to(node) as wire:
-            publishers = [await wire.publisher(f"publisher-{number}") for number in range(2)]
-            assert await _status_of_another(wire) == (
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                "streams of this address: got 3, expected at most 2 at once",
-            )
-            await publishers[0].call.done_writing()
-            assert await publishers[0].answer() == "closed"
-            another = await wire.publisher("publisher-3")
-            await another.block(*make_blocks(1))
-            await another.expect("ack 0")
-
-    asyncio.run(main())
+async def test_streams_of_one_address_are_limited_and_come_free_again(tmp_path: Path) -> None:
+    async with running_node(tmp_path, publish_max_streams_per_address=2) as node, wire_to(node) as wire:
+        publishers = [await wire.publisher(f"publisher-{number}") for number in range(2)]
+        assert await _status_of_another(wire) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            "streams of this address: got 3, expected at most 2 at once",
+        )
+        await publishers[0].call.done_writing()
+        assert await publishers[0].answer() == "closed"
+        another = await wire.publisher("publisher-3")
+        await another.block(*make_blocks(1))
+        await another.expect("ack 0")
 
 
 async def _status_of_another(wire: Wire) -> tuple[grpc.StatusCode, str]:
@@ -219,16 +191,12 @@ async def _status_of_another(wire: Wire) -> tuple[grpc.StatusCode, str]:
     return caught.value.code(), caught.value.details() or ""
 
 
-def test_an_eager_publisher_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
+async def test_an_eager_publisher_is_slowed_down_and_loses_nothing(tmp_path: Path) -> None:
     """Thirty messages at 20 a second: the first second's worth at once, the rest at the pace."""
     blocks = make_blocks(15)
-
-    async def main() -> float:
-        async with running_node(tmp_path, publish_max_messages_per_second=20) as node, wire_to(node) as wire:
-            publisher = await wire.publisher("alice")
-            began = asyncio.get_running_loop().time()
-            await publisher.block(*blocks)
-            await publisher.expect(*(f"ack {block.number}" for block in blocks))
-            return asyncio.get_running_loop().time() - began
-
-    assert asyncio.run(main()) >= 0.45  # a lower bound, which a slow machine cannot break
+    async with running_node(tmp_path, publish_max_messages_per_second=20) as node, wire_to(node) as wire:
+        publisher = await wire.publisher("alice")
+        began = time.monotonic()
+        await publisher.block(*blocks)
+        await publisher.expect(*(f"ack {block.number}" for block in blocks))
+        assert time.monotonic() - began >= 0.45  # a lower bound, which a slow machine cannot break

@@ -130,37 +130,34 @@ def publisher_of(channel: aio.Channel) -> Publisher:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_the_node_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+async def test_a_signal_stops_the_node_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Publishers and clients are connected, one of them in mid-block, and another node knocks."""
 
-    async def main() -> None:
-        # On a machine with much to do, to start the second node takes longer than a block may.
-        with ServeProcess(tmp_path / "data", "--publish-block-timeout-seconds", "600") as node:
-            await node.start()
-            async with (
-                aio.insecure_channel(str(node.grpc_address)) as channel,
-                StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client,
-            ):
-                alice, bob = publisher_of(channel), publisher_of(channel)
-                await bob.call.initial_metadata()  # the node knows of it, and tells it of each block
-                await alice.block(*BLOCKS[:2])
-                await alice.expect("ack 0", "ack 1")
-                await alice.items(*BLOCKS[2].items[:3])
-                await client.start(0)
-                second = await asyncio.to_thread(refused, *ANYWHERE, *KEY, "--data-dir", node.data_dir)
-                node.send(number)
-                await alice.expect("end SUCCESS last 1 about 0", "closed")
-                assert (await bob.answers(3))[-1] == "end SUCCESS last 1 about 0"
-                assert await node.ended() == 0
-            assert "Traceback" not in node.log_text()
-            assert node.logged("node stopped")[0]["last_block"] == 1
-            status, said = second
-            assert status == 1
-            assert said.startswith(f"sluice: data_dir {node.data_dir}: got {node.data_dir}/datastream.bin: ")
-            held = r"\(which has it open for writing, process \d+ \(.*\)\)"
-            assert re.search(f"the stream is in use by another program or opener {held}", said)
-
-    asyncio.run(main())
+    # On a machine with much to do, to start the second node takes longer than a block may.
+    with ServeProcess(tmp_path / "data", "--publish-block-timeout-seconds", "600") as node:
+        await node.start()
+        async with (
+            aio.insecure_channel(str(node.grpc_address)) as channel,
+            StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client,
+        ):
+            alice, bob = publisher_of(channel), publisher_of(channel)
+            await bob.call.initial_metadata()  # the node knows of it, and tells it of each block
+            await alice.block(*BLOCKS[:2])
+            await alice.expect("ack 0", "ack 1")
+            await alice.items(*BLOCKS[2].items[:3])
+            await client.start(0)
+            second = await asyncio.to_thread(refused, *ANYWHERE, *KEY, "--data-dir", node.data_dir)
+            node.send(number)
+            await alice.expect("end SUCCESS last 1 about 0", "closed")
+            assert (await bob.answers(3))[-1] == "end SUCCESS last 1 about 0"
+            assert await node.ended() == 0
+        assert "Traceback" not in node.log_text()
+        assert node.logged("node stopped")[0]["last_block"] == 1
+        status, said = second
+        assert status == 1
+        assert said.startswith(f"sluice: data_dir {node.data_dir}: got {node.data_dir}/datastream.bin: ")
+        held = r"\(which has it open for writing, process \d+ \(.*\)\)"
+        assert re.search(f"the stream is in use by another program or opener {held}", said)
 
 
 def test_a_node_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
@@ -178,36 +175,31 @@ def test_a_node_whose_standard_streams_are_closed_gives_their_numbers_to_nothing
         assert node.stop() == 0
 
 
-def test_health_reflection_and_the_warning_of_mode_hash(tmp_path: Path) -> None:
-    async def main() -> None:
-        with ServeProcess(tmp_path / "data", "--verify", "hash") as node:
-            await node.start(key=False)
-            (warning,) = node.logged(
-                "verification mode is hash: the signatures of block proofs are not checked"
+async def test_health_reflection_and_the_warning_of_mode_hash(tmp_path: Path) -> None:
+    with ServeProcess(tmp_path / "data", "--verify", "hash") as node:
+        await node.start(key=False)
+        (warning,) = node.logged("verification mode is hash: the signatures of block proofs are not checked")
+        assert warning["level"] == "warning"
+        async with aio.insecure_channel(str(node.grpc_address)) as channel:
+            anything: Any = channel  # these stubs have no types for asyncio
+            health: Any = health_pb2_grpc.HealthStub(anything)
+            request = health_pb2.HealthCheckRequest()
+            answer = await health.Check(request, timeout=ANSWER_SECONDS)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            reflection: Any = reflection_pb2_grpc.ServerReflectionStub(anything)
+            wanted = "org.hiero.block.api.BlockStreamPublishService"
+            call = reflection.ServerReflectionInfo(
+                iter([reflection_pb2.ServerReflectionRequest(file_containing_symbol=wanted)])
             )
-            assert warning["level"] == "warning"
-            async with aio.insecure_channel(str(node.grpc_address)) as channel:
-                anything: Any = channel  # these stubs have no types for asyncio
-                health: Any = health_pb2_grpc.HealthStub(anything)
-                request = health_pb2.HealthCheckRequest()
-                answer = await health.Check(request, timeout=ANSWER_SECONDS)
-                assert answer.status == health_pb2.HealthCheckResponse.SERVING
-                reflection: Any = reflection_pb2_grpc.ServerReflectionStub(anything)
-                wanted = "org.hiero.block.api.BlockStreamPublishService"
-                call = reflection.ServerReflectionInfo(
-                    iter([reflection_pb2.ServerReflectionRequest(file_containing_symbol=wanted)])
-                )
-                response = await call.read()
-                (file,) = [
-                    file
-                    for file in response.file_descriptor_response.file_descriptor_proto
-                    if b"BlockStreamPublishService" in file
-                ]
-                assert b"publishBlockStream" in file
-            node.send(signal.SIGTERM)
-            assert await node.ended() == 0
-
-    asyncio.run(main())
+            response = await call.read()
+            (file,) = [
+                file
+                for file in response.file_descriptor_response.file_descriptor_proto
+                if b"BlockStreamPublishService" in file
+            ]
+            assert b"publishBlockStream" in file
+        node.send(signal.SIGTERM)
+        assert await node.ended() == 0
 
 
 def test_settings_of_the_environment_reach_the_process(tmp_path: Path) -> None:

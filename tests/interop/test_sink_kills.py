@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
-COUNT = 5000 if LONG else 200
+COUNT = 5000 if LONG else 120
 RETRIES = {"spark.task.maxFailures": "12"}
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800 if LONG else 600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1800 if LONG else 600)]
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_a_gateway_that_is_killed_in_mid_job_and_comes_back(
 
         script = threads.submit(kill_and_start_again)
         frame = spark.read.format("blockfiles").option("partitions", 3).load(str(chain))
-        pace = {} if LONG else {"blocks_per_second": 30}  # five seconds are left to kill it
+        pace = {} if LONG else {"blocks_per_second": 30}  # three seconds are left to kill it
         reports = publish(frame, addresses(nodes), race=3, deadline_seconds=120, **pace)
         assert script.result() < COUNT - 1, "it was killed in mid-job"
         check_reports(reports)

@@ -34,7 +34,7 @@ WORKER_BYTES = 110 * MIB
 OTHER_BYTES = (160 if LONG else 96) * MIB
 """Some Arrow batches, of 16 MiB or of 4, what they are made of and become, and what malloc keeps."""
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900 if LONG else 600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900 if LONG else 600)]
 
 
 def workers_of(process_id: int) -> set[Path]:

@@ -29,7 +29,7 @@ RESTARTS = 10 if LONG else 1
 STARTS_MAX = 5
 """Of one query: on a machine that has no time, Spark gives up on its own Python."""
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800 if LONG else 600)]
+pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(1800 if LONG else 600)]
 
 
 def test_a_query_that_is_stopped_and_killed_publishes_each_block_once(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,8 +23,9 @@ IDLE = Sample(
 )
 
 
-def test_a_node_does_not_grow_in_seconds(tmp_path: Path) -> None:
-    outcome = asyncio.run(soak(tmp_path, seconds=4, blocks_per_second=25, data_bytes_max=1 << 30, seed=1))
+@pytest.mark.slow
+async def test_a_node_does_not_grow_in_seconds(tmp_path: Path) -> None:
+    outcome = await soak(tmp_path, seconds=4, blocks_per_second=25, data_bytes_max=1 << 30, seed=1)
     assert outcome.leaks == []
     assert outcome.after.last_block == 99
     assert outcome.samples[0].client_anonymous_bytes > 0
@@ -35,8 +35,8 @@ def test_a_node_does_not_grow_in_seconds(tmp_path: Path) -> None:
     assert "stuck subscriber cut off: " in outcome.said
 
 
-def test_a_full_data_folder_ends_a_soak(tmp_path: Path) -> None:
-    outcome = asyncio.run(soak(tmp_path, seconds=30, blocks_per_second=25, data_bytes_max=1, seed=1))
+async def test_a_full_data_folder_ends_a_soak(tmp_path: Path) -> None:
+    outcome = await soak(tmp_path, seconds=30, blocks_per_second=25, data_bytes_max=1, seed=1)
     assert outcome.leaks[0] == f"the data folder has reached {1 / MIB:g} MiB"
     assert outcome.after.seconds < 20
 

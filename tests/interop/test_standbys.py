@@ -10,7 +10,7 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,14 @@ from tenacity import wait_fixed
 from datastream.check.compare import compare_streams
 from gateway.addresses import Address
 from gateway.blocks.block import Block
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, FailoverStep
 from gateway.cluster.node_status import collect
 from gateway.cluster.roles import Phase
 from publishers.client.client import ClientOptions
 from publishers.demo.node_process import NodeNotStarted
 from publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.chaos.actors import EntryReader
-from tests.nodes import ANSWER_SECONDS, ledger_key, make_blocks, running_node
+from tests.interop.test_failover import fail_over
+from tests.nodes import ANSWER_SECONDS, each, ledger_key, make_blocks, running_node, until
 from tests.serving import Listener, ServeProcess, free_port, refused
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
@@ -50,7 +49,7 @@ class ClusterNode(ServeProcess):
     """One of several nodes that know each other, on ports that it keeps."""
 
     def __init__(self, data_dir: Path) -> None:
-        self.grpc, self.control, self.tcp = (Address("127.0.0.1", free_port()) for _ in range(3))
+        self.grpc, self.control_address, self.tcp = (Address("127.0.0.1", free_port()) for _ in range(3))
         super().__init__(data_dir)
 
     async def start(self, *, key: bool = True) -> None:
@@ -66,7 +65,7 @@ class ClusterNode(ServeProcess):
 
     def introduce(self, others: Sequence[ClusterNode], least: int, role: str) -> None:
         """Tell it of the others, how many it waits for, and what it is when it starts on an empty folder."""
-        words: list[object] = ["--grpc", self.grpc, "--control", self.control, "--tcp", self.tcp]
+        words: list[object] = ["--grpc", self.grpc, "--control", self.control_address, "--tcp", self.tcp]
         words += ["--role", role, "--commit-min-standbys", least, "--catchup-backoff-seconds", "0.1"]
         for other in others:
             words += ["--peer", other.grpc]
@@ -100,25 +99,6 @@ async def cluster(tmp_path: Path, count: int, least: int) -> AsyncIterator[list[
             node.introduce(others, least, "standby" if index else "active")
         await asyncio.gather(*(node.start() for node in nodes))
         yield nodes
-
-
-async def fail_over(source: ClusterNode, target: ClusterNode, *, force: bool = False) -> list[FailoverStep]:
-    """Do what `sluice failover` does; give its steps."""
-    steps: list[FailoverStep] = []
-    async with ControlClient(str(source.control)) as one, ControlClient(str(target.control)) as other:
-        failover = Failover(one, other, steps.append)
-        await (failover.force() if force else failover.run())
-    return steps
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    """Wait until something holds; a coroutine is awaited for it."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            found = holds()
-            if await found if asyncio.iscoroutine(found) else found:
-                return
-            await asyncio.sleep(0.005)
 
 
 class Publishing:
@@ -191,26 +171,23 @@ async def last_of(node: ClusterNode) -> int:
     return -1 if last is None else int(last)
 
 
-def test_an_acknowledgement_waits_for_a_standby_that_is_stopped(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path, 2, 1) as (a, b):
-            publishing = Publishing([a])
-            await publishing.reach(10)
-            b.send(signal.SIGSTOP)
-            acknowledged = await publishing.stands_still(a)
-            stored = await last_of(a)
-            assert (await a.facts())["awaiting_standbys"] >= 20
-            assert publishing.acknowledged == acknowledged
-            await until(a.reasons)
-            (reason,) = await a.reasons()
-            assert "are not acknowledged before 1 other node (commit.min_standbys)" in reason
-            assert f"{b.grpc} has block" in reason
-            b.send(signal.SIGCONT)
-            await publishing.reach(stored)
-            await until(lambda: is_ready(a))
-            assert await publishing.end() == publishing.offered + 1
-
-    asyncio.run(main())
+async def test_an_acknowledgement_waits_for_a_standby_that_is_stopped(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, 1) as (a, b):
+        publishing = Publishing([a])
+        await publishing.reach(10)
+        b.send(signal.SIGSTOP)
+        acknowledged = await publishing.stands_still(a)
+        stored = await last_of(a)
+        assert (await a.facts())["awaiting_standbys"] >= 20
+        assert publishing.acknowledged == acknowledged
+        await until(a.reasons)
+        (reason,) = await a.reasons()
+        assert "are not acknowledged before 1 other node (commit.min_standbys)" in reason
+        assert f"{b.grpc} has block" in reason
+        b.send(signal.SIGCONT)
+        await publishing.reach(stored)
+        await until(lambda: is_ready(a))
+        assert await publishing.end() == publishing.offered + 1
 
 
 async def is_ready(node: ClusterNode) -> bool:
@@ -218,76 +195,67 @@ async def is_ready(node: ClusterNode) -> bool:
     return not await node.reasons()
 
 
-def test_two_of_two_standbys_must_have_a_block(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path, 3, 2) as (a, b, c):
-            publishing = Publishing([a])
-            await publishing.reach(10)
-            for stopped in (b, c):
-                stopped.send(signal.SIGSTOP)
-                acknowledged = await publishing.stands_still(a)
-                stopped.send(signal.SIGCONT)
-                await publishing.reach(acknowledged + 30)
-            count = await publishing.end()
-            assert [await last_of(node) for node in (b, c)] == [count - 1] * 2
-
-    asyncio.run(main())
+async def test_two_of_two_standbys_must_have_a_block(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, 2) as (a, b, c):
+        publishing = Publishing([a])
+        await publishing.reach(10)
+        for stopped in (b, c):
+            stopped.send(signal.SIGSTOP)
+            acknowledged = await publishing.stands_still(a)
+            stopped.send(signal.SIGCONT)
+            await publishing.reach(acknowledged + 30)
+        count = await publishing.end()
+        assert [await last_of(node) for node in (b, c)] == [count - 1] * 2
 
 
-def test_one_of_two_standbys_may_be_away(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path, 3, 1) as (a, b, c):
-            publishing = Publishing([a])
-            await publishing.reach(10)
-            for stopped in (b, c):
-                stopped.send(signal.SIGSTOP)
-                await publishing.reach(publishing.offered + 20)
-                stopped.send(signal.SIGCONT)
-            await publishing.end()
-
-    asyncio.run(main())
+async def test_one_of_two_standbys_may_be_away(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 3, 1) as (a, b, c):
+        publishing = Publishing([a])
+        await publishing.reach(10)
+        for stopped in (b, c):
+            stopped.send(signal.SIGSTOP)
+            await publishing.reach(publishing.offered + 20)
+            stopped.send(signal.SIGCONT)
+        await publishing.end()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_disk_that_is_thrown_away_takes_nothing_acknowledged_with_it(tmp_path: Path, seed: int) -> None:
+async def test_a_disk_that_is_thrown_away_takes_nothing_acknowledged_with_it(
+    tmp_path: Path, seed: int
+) -> None:
     """The active node dies and its disk with it, at a moment that the seed chooses, again and again."""
     rng = random.Random(seed)
 
-    async def main() -> None:
-        async with cluster(tmp_path, 2, 1) as (active, standby):
-            publishing = Publishing([active, standby], blocks_per_second=rng.choice((50, 200, 1000)))
-            reader = EntryReader([active.tcp, standby.tcp])
-            reading = asyncio.ensure_future(reader.run())
-            for _ in range(ROUNDS):
-                await publishing.reach(publishing.acknowledged + rng.randrange(5, 30))
-                await asyncio.sleep(rng.random() * 0.02)  # not always just after an answer
-                await active.kill()
-                shutil.rmtree(active.data_dir)
-                assert await last_of(standby) >= publishing.acknowledged
-                steps = await fail_over(active, standby, force=True)
-                assert steps[-1].name == f"{standby.control} is active and NOT READY"
-                assert "publishers are refused until block" in steps[-1].detail
-                active.introduce([standby], 1, "standby")
-                await active.start()
-                active, standby = standby, active
-            count = await publishing.end()
-            await until(lambda: is_level(active, standby, count - 1))
-            entry_count = sum(len(block.items) + 3 for block in BLOCKS[:count])
-            async with asyncio.timeout(WAIT_SECONDS):
-                await reader.reach(entry_count)
-            reading.cancel()
-            assert reader.wrong is None
-            assert reader.count == entry_count
-            for node in (active, standby):
-                node.send(signal.SIGTERM)
-                assert await node.ended() == 0
-                assert "Traceback" not in node.log_text()
-            compared = compare_streams(
-                active.data_dir / "datastream.bin", standby.data_dir / "datastream.bin"
-            )
-            assert compared.is_equal, compared.difference
-
-    asyncio.run(main())
+    async with cluster(tmp_path, 2, 1) as (active, standby):
+        publishing = Publishing([active, standby], blocks_per_second=rng.choice((50, 200, 1000)))
+        reader = EntryReader([active.tcp, standby.tcp])
+        reading = asyncio.ensure_future(reader.run())
+        for _ in range(ROUNDS):
+            await publishing.reach(publishing.acknowledged + rng.randrange(5, 30))
+            await asyncio.sleep(rng.random() * 0.02)  # not always just after an answer
+            await active.kill()
+            shutil.rmtree(active.data_dir)
+            assert await last_of(standby) >= publishing.acknowledged
+            steps = await fail_over(active, standby, force=True)
+            assert steps[-1].name == f"{standby.control_address} is active and NOT READY"
+            assert "publishers are refused until block" in steps[-1].detail
+            active.introduce([standby], 1, "standby")
+            await active.start()
+            active, standby = standby, active
+        count = await publishing.end()
+        await until(lambda: is_level(active, standby, count - 1))
+        entry_count = sum(len(block.items) + 3 for block in BLOCKS[:count])
+        async with asyncio.timeout(WAIT_SECONDS):
+            await reader.reach(entry_count)
+        reading.cancel()
+        assert reader.wrong is None
+        assert reader.count == entry_count
+        for node in (active, standby):
+            node.send(signal.SIGTERM)
+            assert await node.ended() == 0
+            assert "Traceback" not in node.log_text()
+        compared = compare_streams(active.data_dir / "datastream.bin", standby.data_dir / "datastream.bin")
+        assert compared.is_equal, compared.difference
 
 
 async def is_level(one: ClusterNode, other: ClusterNode, last: int) -> bool:
@@ -295,42 +263,38 @@ async def is_level(one: ClusterNode, other: ClusterNode, last: int) -> bool:
     return await last_of(one) == await last_of(other) == last
 
 
-def test_planned_failovers_go_on_with_two_nodes(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path, 2, 1) as (a, b):
-            publishing = Publishing([a, b])
-            for source, target in ((a, b), (b, a), (a, b)):
-                await publishing.reach(publishing.acknowledged + 20)
-                steps = await fail_over(source, target)
-                assert steps[-1].detail == f"follows {target.grpc}"
-                assert await target.reasons() == []  # the old node has reported before it was asked to follow
-            count = await publishing.end()
-            await until(lambda: is_level(a, b, count - 1))
-
-    asyncio.run(main())
+async def test_planned_failovers_go_on_with_two_nodes(tmp_path: Path) -> None:
+    async with cluster(tmp_path, 2, 1) as (a, b):
+        publishing = Publishing([a, b])
+        for source, target in ((a, b), (b, a), (a, b)):
+            await publishing.reach(publishing.acknowledged + 20)
+            steps = await fail_over(source, target)
+            assert steps[-1].detail == f"follows {target.grpc}"
+            assert await target.reasons() == []  # the old node has reported before it was asked to follow
+        count = await publishing.end()
+        await until(lambda: is_level(a, b, count - 1))
 
 
-def test_an_active_node_that_comes_back_alone_refuses_until_its_standby_is_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path, 2, 1) as (a, b):
-            publishing = Publishing([a, b])
-            await publishing.reach(10)
-            await b.kill()
-            acknowledged = await publishing.stands_still(a)
-            await a.kill()
-            await a.start()
-            (reason,) = await a.reasons()
-            assert reason.startswith("publishers are refused until block")
-            assert publishing.acknowledged == acknowledged
-            await b.start()
-            await publishing.reach(acknowledged + 40)
-            assert await a.reasons() == []
-            assert a.logged("publishers are refused") != []
-            assert a.logged("publishers are heard") != []
-            count = await publishing.end()
-            await until(lambda: is_level(a, b, count - 1))
-
-    asyncio.run(main())
+async def test_an_active_node_that_comes_back_alone_refuses_until_its_standby_is_there(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, 2, 1) as (a, b):
+        publishing = Publishing([a, b])
+        await publishing.reach(10)
+        await b.kill()
+        acknowledged = await publishing.stands_still(a)
+        await a.kill()
+        await a.start()
+        (reason,) = await a.reasons()
+        assert reason.startswith("publishers are refused until block")
+        assert publishing.acknowledged == acknowledged
+        await b.start()
+        await publishing.reach(acknowledged + 40)
+        assert await a.reasons() == []
+        assert a.logged("publishers are refused") != []
+        assert a.logged("publishers are heard") != []
+        count = await publishing.end()
+        await until(lambda: is_level(a, b, count - 1))
 
 
 async def has_stored(node: ClusterNode, number: int) -> bool:
@@ -353,26 +317,18 @@ def test_a_node_without_enough_peers_does_not_start(tmp_path: Path) -> None:
     )
 
 
-def test_two_active_nodes_confirm_each_others_blocks(tmp_path: Path) -> None:
+async def test_two_active_nodes_confirm_each_others_blocks(tmp_path: Path) -> None:
     """Publishers at one of them only: the other one takes the blocks when it looks around."""
 
-    async def main() -> None:
-        ports = [Address("127.0.0.1", free_port()) for _ in range(2)]
-        common: dict[str, Any] = {"commit_min_standbys": 1, "catchup_stall_seconds": 0.2}
-        common |= {"catchup_max_backoff_seconds": 2.0}  # where an answer comes later than that
-        async with (
-            running_node(tmp_path / "a", grpc_address=ports[0], peers=(ports[1],), **common) as a,
-            running_node(tmp_path / "b", grpc_address=ports[1], peers=(ports[0],), **common) as b,
-        ):
-
-            async def source() -> AsyncIterator[Block]:
-                for block in BLOCKS[:60]:
-                    yield block
-
-            publisher = Listener([str(a.grpc_address)], "alice", OPTIONS)
-            report = await asyncio.wait_for(publisher.publish(source()), WAIT_SECONDS)
-            assert report.unacknowledged == 0
-            assert b.store.last_number == 59
-            assert {a.keeper.phase, b.keeper.phase} == {Phase.ACTIVE}
-
-    asyncio.run(main())
+    ports = [Address("127.0.0.1", free_port()) for _ in range(2)]
+    common: dict[str, Any] = {"commit_min_standbys": 1, "catchup_stall_seconds": 0.2}
+    common |= {"catchup_max_backoff_seconds": 2.0}  # where an answer comes later than that
+    async with (
+        running_node(tmp_path / "a", grpc_address=ports[0], peers=(ports[1],), **common) as a,
+        running_node(tmp_path / "b", grpc_address=ports[1], peers=(ports[0],), **common) as b,
+    ):
+        publisher = Listener([str(a.grpc_address)], "alice", OPTIONS)
+        report = await asyncio.wait_for(publisher.publish(each(BLOCKS[:60])), WAIT_SECONDS)
+        assert report.unacknowledged == 0
+        assert b.store.last_number == 59
+        assert {a.keeper.phase, b.keeper.phase} == {Phase.ACTIVE}

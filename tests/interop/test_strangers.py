@@ -31,8 +31,8 @@ from gateway.transport.header_blocks import header_frames
 from publishers.demo.node_process import NodeProcess
 from tests.attacks import HELLO, PUBLISH, request
 from tests.floods import FLOODS, flood, lines_of
-from tests.interop.test_standbys import BLOCKS, ClusterNode, Publishing, last_of, until
-from tests.nodes import ledger_key
+from tests.interop.test_standbys import BLOCKS, ClusterNode, Publishing, last_of
+from tests.nodes import ledger_key, until
 from tests.serving import Listener
 
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 10)]
@@ -121,39 +121,36 @@ async def three_nodes(tmp_path: Path) -> AsyncIterator[list[ClusterNode]]:
         yield nodes
 
 
-def test_acknowledgements_go_on_whatever_strangers_hold(tmp_path: Path) -> None:
+async def test_acknowledgements_go_on_whatever_strangers_hold(tmp_path: Path) -> None:
     """256 calls of strangers once kept a node from acknowledging: they had all places of the standbys."""
 
-    async def main() -> None:
-        async with three_nodes(tmp_path) as (a, b, c):
-            with ExitStack() as stack:
-                for node in (a, b, c):  # strangers are there first
-                    await node.start()
-                    await asyncio.to_thread(hold_all_places, node, stack)
-                publishing = Publishing([a])
+    async with three_nodes(tmp_path) as (a, b, c):
+        with ExitStack() as stack:
+            for node in (a, b, c):  # strangers are there first
+                await node.start()
+                await asyncio.to_thread(hold_all_places, node, stack)
+            publishing = Publishing([a])
+            async with asyncio.timeout(SOON):
+                await publishing.reach(60)
+            assert (await a.facts())["subscribers"] >= SUBSCRIBERS_MAX  # the nodes are beside them
+            # One standby after the other goes and comes back, and finds its places again.
+            for away in (b, c):
+                await away.kill()
                 async with asyncio.timeout(SOON):
-                    await publishing.reach(60)
-                assert (await a.facts())["subscribers"] >= SUBSCRIBERS_MAX  # the nodes are beside them
-                # One standby after the other goes and comes back, and finds its places again.
-                for away in (b, c):
-                    await away.kill()
-                    async with asyncio.timeout(SOON):
-                        await publishing.reach(publishing.acknowledged + 40)
-                    await away.start()
-                    await asyncio.to_thread(hold_all_places, away, stack)
-                    acknowledged = publishing.acknowledged
-                    await until(lambda: has(away, acknowledged))  # noqa: B023 - it is alive
-                count = await publishing.end()
-                for node in (b, c):
-                    await until(lambda: has(node, count - 1))  # noqa: B023
-                (refused,) = {line["reason"][:39] for line in b.logged("watcher refused")}
-                assert refused == "sluice.standby.NodeLevel is for other nodes: "[:39]
-            for node in (a, b, c):
-                node.send(signal.SIGTERM)
-                assert await node.ended() == 0
-                assert "Traceback" not in node.log_text()
-
-    asyncio.run(main())
+                    await publishing.reach(publishing.acknowledged + 40)
+                await away.start()
+                await asyncio.to_thread(hold_all_places, away, stack)
+                acknowledged = publishing.acknowledged
+                await until(lambda: has(away, acknowledged))  # noqa: B023 - it is alive
+            count = await publishing.end()
+            for node in (b, c):
+                await until(lambda: has(node, count - 1))  # noqa: B023
+            (refused,) = {line["reason"][:39] for line in b.logged("watcher refused")}
+            assert refused == "sluice.standby.NodeLevel is for other nodes: "[:39]
+        for node in (a, b, c):
+            node.send(signal.SIGTERM)
+            assert await node.ended() == 0
+            assert "Traceback" not in node.log_text()
 
 
 FLOOD_COUNT = 1_000
@@ -200,7 +197,8 @@ def connect_again_and_again(address: Address, count: int, is_enough: threading.E
         sock.close()
 
 
-def test_20_000_connections_to_each_port_keep_out_neither_readers_nor_probes(tmp_path: Path) -> None:
+@pytest.mark.slow
+async def test_20_000_connections_to_each_port_keep_out_neither_readers_nor_probes(tmp_path: Path) -> None:
     """Whoever took all places of a port, or all descriptors, kept a node from acknowledging."""
     few_files = ["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh"]
     words = ["--ledger-key", ledger_key()]
@@ -256,7 +254,7 @@ def test_20_000_connections_to_each_port_keep_out_neither_readers_nor_probes(tmp
             assert (report.unacknowledged, report.reconnects) == (0, 0)
             assert (await coming).unacknowledged == 0  # one that came among all the strangers
 
-        asyncio.run(main())
+        await main()
         assert statistics.median(waited) < 2
         assert most_files < FILES - 20
         log = (tmp_path / "log").read_text("utf-8")
@@ -269,26 +267,23 @@ async def has(node: ClusterNode, number: int) -> bool:
     return await last_of(node) >= number
 
 
-def test_no_stranger_confirms_a_block(tmp_path: Path) -> None:
+async def test_no_stranger_confirms_a_block(tmp_path: Path) -> None:
     """Whoever reads all blocks is no standby: with the standbys away nothing is acknowledged."""
 
-    async def main() -> None:
-        async with three_nodes(tmp_path) as (a, b, c):
-            for node in (a, b, c):
-                await node.start()
-            publishing = Publishing([a])
-            await publishing.reach(10)
-            with places_held([a]):  # also those at 127.0.0.1, which count as nodes by their address
-                reader = Stranger(a.grpc, "127.0.0.1")
-                reader.call(SUBSCRIBE, LIVE.SerializeToString())
-                reader.call(WATCH, b"")
-                for away in (b, c):
-                    away.send(signal.SIGSTOP)
-                await publishing.stands_still(a)
-                reader.socket.close()
-                for away in (b, c):
-                    away.send(signal.SIGCONT)
-                await publishing.reach(publishing.acknowledged + 30)
-            await publishing.end()
-
-    asyncio.run(main())
+    async with three_nodes(tmp_path) as (a, b, c):
+        for node in (a, b, c):
+            await node.start()
+        publishing = Publishing([a])
+        await publishing.reach(10)
+        with places_held([a]):  # also those at 127.0.0.1, which count as nodes by their address
+            reader = Stranger(a.grpc, "127.0.0.1")
+            reader.call(SUBSCRIBE, LIVE.SerializeToString())
+            reader.call(WATCH, b"")
+            for away in (b, c):
+                away.send(signal.SIGSTOP)
+            await publishing.stands_still(a)
+            reader.socket.close()
+            for away in (b, c):
+                away.send(signal.SIGCONT)
+            await publishing.reach(publishing.acknowledged + 30)
+        await publishing.end()

@@ -6,11 +6,11 @@ The networks are made here, so that their nodes can sign anything; real chains g
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +19,6 @@ import pytest
 from gateway.blocks.block import Block
 from gateway.blocks.errors import LedgerKeyError
 from gateway.blocks.items import field_item
-from gateway.node.node import Node
 from gateway.store.trust_store import KEPT_NAME
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
@@ -33,20 +32,23 @@ CHAIN, OTHER_CHAIN = TssChain(NETWORK), TssChain(OTHER)
 ID = NETWORK.ledger.ledger_id
 
 
-def play(
+@asynccontextmanager
+async def playing(data_dir: Path, keys: Sequence[str] = (), **changes: Any) -> AsyncIterator[Wire]:
+    """A node with these ledger keys, and connections to it."""
+    settings = {**AT_ITS_END, "ledger_keys": tuple(keys), **changes}
+    async with running_node(data_dir, **settings) as node, wire_to(node) as wire:
+        yield wire
+
+
+async def play(
     data_dir: Path,
-    scene: Callable[[Node, Wire], Awaitable[None]],
+    scene: Callable[[Wire], Awaitable[None]],
     keys: Sequence[str] = (),
     **changes: Any,
 ) -> None:
     """Run a node with these ledger keys, and a scene with it."""
-    settings = {**AT_ITS_END, "ledger_keys": tuple(keys), **changes}
-
-    async def main() -> None:
-        async with running_node(data_dir, **settings) as node, wire_to(node) as wire:
-            await scene(node, wire)
-
-    asyncio.run(main())
+    async with playing(data_dir, keys, **changes) as wire:
+        await scene(wire)
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -54,24 +56,24 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [refused["what"] for refused in logged(caplog, "block refused")]
 
 
-def test_blocks_that_come_all_at_once_wait_for_block_0(tmp_path: Path) -> None:
-    async def scene(node: Node, wire: Wire) -> None:
+async def test_blocks_that_come_all_at_once_wait_for_block_0(tmp_path: Path) -> None:
+    async def scene(wire: Wire) -> None:
         publisher = await wire.publisher("alice")
         await publisher.block(*CHAIN.blocks(6))
         await publisher.expect(*(f"ack {number}" for number in range(6)))
 
-    play(tmp_path, scene)
+    await play(tmp_path, scene)
     assert (tmp_path / KEPT_NAME).read_bytes() == NETWORK.publication
 
-    async def later(node: Node, wire: Wire) -> None:
+    async def later(wire: Wire) -> None:
         publisher = await wire.publisher("alice")
         await publisher.block(CHAIN.block(6), CHAIN.block(7))
         await publisher.expect("ack 6", "ack 7")
 
-    play(tmp_path, later, [f"tss:id={ID.hex()}"])
+    await play(tmp_path, later, [f"tss:id={ID.hex()}"])
 
 
-def test_a_chain_of_both_layouts_that_is_signed_now_and_then(tmp_path: Path) -> None:
+async def test_a_chain_of_both_layouts_that_is_signed_now_and_then(tmp_path: Path) -> None:
     """An unsigned block is acknowledged by its state proof, before the block that is signed has come."""
     plans = [
         BlockPlan(8, 73),
@@ -82,23 +84,20 @@ def test_a_chain_of_both_layouts_that_is_signed_now_and_then(tmp_path: Path) -> 
     ]
     chain = MadeChain(NETWORK, plans)
     blocks = chain.blocks()
-
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path) as wire:
         publisher = await wire.publisher("alice")
         for block in blocks:
             await publisher.block(block)
             await publisher.expect(f"ack {block.number}")
-        assert node.store.chain.last_root_hash == chain.roots[-1]
-        stored = [node.store.read_block(number) for number in range(len(plans))]
+        assert wire.node.store.chain.last_root_hash == chain.roots[-1]
+        stored = [wire.node.store.read_block(number) for number in range(len(plans))]
         assert [one.root_hash for one in stored if one is not None] == chain.roots
 
-    play(tmp_path, scene)
 
-
-def test_a_forged_block_is_refused_and_the_real_one_taken(
+async def test_a_forged_block_is_refused_and_the_real_one_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path) as wire:
         mallory = await wire.publisher("mallory")
         await mallory.block(CHAIN.block(0))
         await mallory.expect("ack 0")  # else the forged one may be refused before it
@@ -107,17 +106,14 @@ def test_a_forged_block_is_refused_and_the_real_one_taken(
         alice = await wire.publisher("alice")
         await alice.block(CHAIN.block(1))
         await alice.expect("ack 1")
-
-    play(tmp_path, scene)
     assert refusals(caplog) == ["Schnorr address-book proof: challenge (tss.md 5.4)"]
 
 
-def test_a_block_0_that_is_not_believed_leaves_nothing_behind(
+async def test_a_block_0_that_is_not_believed_leaves_nothing_behind(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Signed by others than it publishes; the next block 0 may be of any network."""
-
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path) as wire:
         mallory = await wire.publisher("mallory")
         await mallory.block(CHAIN.block(0, signed_by=OTHER))
         await mallory.expect("end BAD_BLOCK_PROOF last none about 0")
@@ -125,72 +121,63 @@ def test_a_block_0_that_is_not_believed_leaves_nothing_behind(
         alice = await wire.publisher("alice")
         await alice.block(OTHER_CHAIN.block(0), OTHER_CHAIN.block(1))
         await alice.expect("ack 0", "ack 1")
-
-    play(tmp_path, scene)
     assert (tmp_path / KEPT_NAME).read_bytes() == OTHER.publication
 
 
-def test_a_pinned_id_takes_the_network_it_names_alone(
+async def test_a_pinned_id_takes_the_network_it_names_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path, [f"tss:id={ID.hex()}"]) as wire:
         mallory = await wire.publisher("mallory")
         await mallory.block(OTHER_CHAIN.block(0))
         await mallory.expect("end BAD_BLOCK_PROOF last none about 0")
         alice = await wire.publisher("alice")
         await alice.block(CHAIN.block(0), CHAIN.block(1))
         await alice.expect("ack 0", "ack 1")
-
-    play(tmp_path, scene, [f"tss:id={ID.hex()}"])
     assert refusals(caplog) == ["ledger id publication: ledger id"]
 
 
-def test_a_file_serves_a_chain_that_begins_later(tmp_path: Path) -> None:
+async def test_a_file_serves_a_chain_that_begins_later(tmp_path: Path) -> None:
     path = tmp_path / "publication"
     path.write_bytes(NETWORK.publication)
 
-    async def scene(node: Node, wire: Wire) -> None:
+    async def scene(wire: Wire) -> None:
         publisher = await wire.publisher("alice")
         await publisher.block(CHAIN.block(4), CHAIN.block(5))
         await publisher.expect("ack 4", "ack 5")
 
-    play(tmp_path / "file", scene, [f"tss:{path}"], first_block=4)
-    play(tmp_path / "any", scene, [f"tss:{path}"], first_block="any")
+    await play(tmp_path / "file", scene, [f"tss:{path}"], first_block=4)
+    await play(tmp_path / "any", scene, [f"tss:{path}"], first_block="any")
     with pytest.raises(
         LedgerKeyError, match="the chain is to begin with block 4, and only block 0 publishes"
     ):
-        play(tmp_path / "none", scene, first_block=4)
+        await play(tmp_path / "none", scene, first_block=4)
 
 
-def test_a_chain_that_begins_later_without_a_file_is_refused(
+async def test_a_chain_that_begins_later_without_a_file_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path, first_block="any") as wire:
         publisher = await wire.publisher("alice")
         await publisher.block(CHAIN.block(4))
         await publisher.expect("end ERROR last none about 4")
-        [problem] = node.reporter.readiness()
+        [problem] = wire.node.reporter.readiness()
         assert problem.startswith(
             "block 4 of claimed:alice cannot be checked: missing verification data: TSS block"
         )
-
-    play(tmp_path, scene, first_block="any")
     assert refusals(caplog) == []
     assert [line["what"] for line in logged(caplog, "block cannot be checked")] == ["TSS block proof"]
 
 
-def test_an_operator_without_a_key_is_told_which_one_is_missing(
+async def test_an_operator_without_a_key_is_told_which_one_is_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A network with keys of its own: block 0 publishes nothing."""
-
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path) as wire:
         publisher = await wire.publisher("alice")
         await publisher.block(*make_blocks(1))
         await publisher.expect("end ERROR last none about 0")
-        assert len(node.reporter.readiness()) == 1
-
-    play(tmp_path, scene)
+        assert len(wire.node.reporter.readiness()) == 1
     [refused] = logged(caplog, "block cannot be checked")
     assert (refused["kind"], refused["what"], refused["expected"]) == (
         "missing verification data",
@@ -201,102 +188,88 @@ def test_an_operator_without_a_key_is_told_which_one_is_missing(
     assert believed.levelname == "WARNING"
 
 
-def test_both_kinds_of_key_may_be_given(tmp_path: Path) -> None:
+async def test_both_kinds_of_key_may_be_given(tmp_path: Path) -> None:
     own = make_blocks(2, key=KEY)
-
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path, [ledger_key(), f"tss:id={ID.hex()}"]) as wire:
         publisher = await wire.publisher("alice")
         await publisher.block(*own)
         await publisher.expect("ack 0", "ack 1")
-
-    play(tmp_path, scene, [ledger_key(), f"tss:id={ID.hex()}"])
     assert not (tmp_path / KEPT_NAME).exists()
 
 
-def test_killing_the_proof_process_costs_nobody_a_block(tmp_path: Path) -> None:
-    async def scene(node: Node, wire: Wire) -> None:
+async def test_killing_the_proof_process_costs_nobody_a_block(tmp_path: Path) -> None:
+    async with playing(tmp_path) as wire:
         publisher = await wire.publisher("alice")
         await publisher.block(CHAIN.block(0))
         await publisher.expect("ack 0")
         for number in (1, 2, 3):
-            process_id = node.conductor._checks.process_id
+            process_id = wire.node.conductor._checks.process_id
             assert process_id is not None
             os.kill(process_id, signal.SIGKILL)
             await publisher.block(CHAIN.block(number))
             await publisher.expect(f"ack {number}")
 
-    play(tmp_path, scene)
 
-
-def test_a_node_that_can_start_no_process_checks_by_itself_and_blames_nobody(
+async def test_a_node_that_can_start_no_process_checks_by_itself_and_blames_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path) as wire:
         alice = await wire.publisher("alice")
         await alice.block(*CHAIN.blocks(3))
         await alice.expect("ack 0", "ack 1", "ack 2")
         await alice.block(CHAIN.block(3, signed_by=OTHER))
         await alice.expect("end BAD_BLOCK_PROOF last 2 about 3")
-        assert node.conductor._checks.process_id is None
-
-    play(tmp_path, scene)
+        assert wire.node.conductor._checks.process_id is None
     assert len(refusals(caplog)) == 1
 
 
 @real.needs_real_blocks
 @pytest.mark.parametrize("chain", ["signed-chain", "layout-8-chain"])
-def test_ledger_data_of_another_real_network_refuse(
+async def test_ledger_data_of_another_real_network_refuse(
     chain: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "publication"
     path.write_bytes(real.publication("wraps-chain"))
     blocks: list[Block] = [real.block(chain, 0)]
-
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path / "data", [f"tss:{path}"]) as wire:
         publisher = await wire.publisher("alice")
         await publisher.block(*blocks)
         await publisher.expect("end BAD_BLOCK_PROOF last none about 0")
-
-    play(tmp_path / "data", scene, [f"tss:{path}"])
     assert refusals(caplog) == ["ledger id publication: ledger id"]
 
 
 @real.needs_real_blocks
 @pytest.mark.parametrize(("needed", "answer"), [(3, "ack 0"), (4, "end BAD_BLOCK_PROOF last none about 0")])
-def test_the_operator_says_how_many_nodes_sign_a_record_file(
+async def test_the_operator_says_how_many_nodes_sign_a_record_file(
     needed: int, answer: str, tmp_path: Path
 ) -> None:
     """Three of the four nodes have signed these."""
     book = real.FOLDER / "record-file-chain" / "address-book.json"
-
-    async def scene(node: Node, wire: Wire) -> None:
+    async with playing(tmp_path, [f"rsa:{book}"], verification_rsa_threshold=needed) as wire:
         publisher = await wire.publisher("alice")
         await publisher.block(real.block("record-file-chain", 0))
         await publisher.expect(answer)
 
-    play(tmp_path, scene, [f"rsa:{book}"], verification_rsa_threshold=needed)
-
 
 @pytest.mark.parametrize("layout", [8, 16])
-def test_the_operator_says_which_layout_blocks_have(tmp_path: Path, layout: Literal[8, 16]) -> None:
+async def test_the_operator_says_which_layout_blocks_have(tmp_path: Path, layout: Literal[8, 16]) -> None:
     """Where no proof is looked at, nothing else decides; with one, no other is tried."""
     own_minor = 78 if layout == 8 else 77  # which suggests the other one
     own = MadeChain(NETWORK, [BlockPlan(layout, own_minor)] * 2)
     other = MadeChain(NETWORK, [BlockPlan(8 if layout == 16 else 16, 78)])
 
-    async def scene(node: Node, wire: Wire) -> None:
+    async def scene(wire: Wire) -> None:
         publisher = await wire.publisher("alice")
         await publisher.block(*own.blocks())
         await publisher.expect("ack 0", "ack 1")
-        assert node.store.chain.last_root_hash == own.roots[-1]
+        assert wire.node.store.chain.last_root_hash == own.roots[-1]
 
-    play(tmp_path / "hash", scene, verification_mode="hash", verification_root_layout=layout)
+    await play(tmp_path / "hash", scene, verification_mode="hash", verification_root_layout=layout)
 
-    async def refused(node: Node, wire: Wire) -> None:
+    async def refused(wire: Wire) -> None:
         publisher = await wire.publisher("alice")
         await publisher.block(other.blocks()[0])
         await publisher.expect("end BAD_BLOCK_PROOF last none about 0")
 
-    play(tmp_path / "other", refused, verification_root_layout=layout)
+    await play(tmp_path / "other", refused, verification_root_layout=layout)

@@ -1,12 +1,15 @@
-"""A stream file of a zkEVM network, written by the Go data streamer: it opens, and all of it is served."""
+"""A stream file of a zkEVM network, by the Go data streamer: it opens, is served, and holds typed events."""
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from datastream.events.events import Generation, RawEvent, decode_event, encode_event, event_name
+from datastream.events.network_events import Bookmark, L2Block
 from datastream.file.streamer import DataStreamer
 from datastream.layout import PAGE_SIZE, Entry, StreamHeader
 from tests.datastream.serving import ServerThread, read_exactly
@@ -112,3 +115,31 @@ def test_it_can_be_appended_to(sample: Path) -> None:
         assert streamer.header.version == 2
         assert streamer.get_first_event_after_bookmark(b"ours") == Entry(1, ENTRY_COUNT + 1, b"more")
     assert len(walk(sample.read_bytes())) == ENTRY_COUNT + 2
+
+
+def test_every_event_comes_back_as_the_same_bytes(sample: Path) -> None:
+    counts: Counter[str] = Counter()
+    with DataStreamer.open(sample) as streamer:
+        for entry in streamer.read_entries(0):
+            event = decode_event(entry.type, entry.data, Generation.NETWORK)
+            assert not isinstance(event, RawEvent)
+            assert encode_event(event) == entry.data
+            assert decode_event(entry.type, entry.data) == event
+            counts[event_name(event)] += 1
+    assert counts == {
+        "Bookmark": 4651,
+        "L2Block": 4623,
+        "L2BlockEnd": 4622,
+        "BatchStart": 28,
+        "BatchEnd": 27,
+        "Transaction": 1,
+    }
+
+
+def test_a_block_by_its_bookmark(sample: Path) -> None:
+    with DataStreamer.open(sample) as streamer:
+        entry = streamer.get_first_event_after_bookmark(Bookmark(2, 4000).encode())
+    event = decode_event(entry.type, entry.data)
+    assert isinstance(event, L2Block)
+    assert event.number == 4000
+    assert len(event.hash) == len(event.state_root) == 32

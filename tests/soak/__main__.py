@@ -30,10 +30,8 @@ from publishers.demo.node_process import NodeProcess
 from tests.nodes import ledger_key
 from tests.soak.watch import MIB, Sample, growth_of, leaks_of, take_sample
 
-SETTLE_SECONDS = 4.0
-"""From the last publisher's end to the last look: the node drains and closes streams for a second."""
 SETTLE_SECONDS_MAX = 20.0
-"""How long it is looked at again while something is left: the machine may have no time for the node."""
+"""How long the node is looked at again while something is left: it drains and closes streams for a second."""
 FINISH_SECONDS = 60.0
 """How long the chain may take to its end after the last block was made."""
 STILL_SECONDS = 60.0
@@ -84,10 +82,9 @@ async def soak(
         assert publishers.stdout is not None
         said = (await publishers.stdout.read()).decode().strip()
         settled_at = time.monotonic() + SETTLE_SECONDS_MAX
-        await asyncio.sleep(SETTLE_SECONDS)
         after = take_sample(node, None, time.monotonic() - begun)
         while leaks_of(before, samples, after) and time.monotonic() < settled_at:
-            await asyncio.sleep(1)
+            await asyncio.sleep(0.25)
             after = take_sample(node, None, time.monotonic() - begun)
         status = node.stop()
     if status != 0:

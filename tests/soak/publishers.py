@@ -86,6 +86,12 @@ class Feed:
             self.ended = True
             self._more.notify_all()
 
+    async def ends_within(self, seconds: float) -> None:
+        """Wait for the end of the chain, but no longer than that."""
+        async with self._more:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._more.wait_for(lambda: self.ended), seconds)
+
     async def block(self, number: int) -> Block | None:
         """Wait for a block; None where the chain ended before it, or no longer has it."""
         if number not in self._blocks:
@@ -167,7 +173,10 @@ async def run_raw(name: str, address: str, feed: Feed, visits: Visits, rng: Rand
         visits.counts[f"{name.rstrip('0123456789-')} streams"] += 1
         # grpcio keeps the connection of a call that ended with answers unread until its process ends: a deaf
         # publisher does not come often.
-        await asyncio.sleep(rng.uniform(0, 0.5) if raw.reads else rng.uniform(0, DEAF_PAUSE_SECONDS))
+        if raw.reads:
+            await asyncio.sleep(rng.uniform(0, 0.5))
+        else:
+            await feed.ends_within(rng.uniform(0, DEAF_PAUSE_SECONDS))
 
 
 class _RawStream:

@@ -194,6 +194,7 @@ def test_what_a_commit_left_is_told(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", ["entries", "header"])
 @pytest.mark.timeout(600)
 def test_killed_before_each_step_the_same_again_ends_it(data_dir: Path, tmp_path: Path, taken: str) -> None:

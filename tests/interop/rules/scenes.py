@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,16 @@ from gateway.blocks.block import Block
 from gateway.node.node import Node
 from gateway.race.tables import BlockState
 from gateway.services import publish_service
-from tests.nodes import ANSWER_SECONDS, Publisher, Wire, make_blocks, running_node, stream_bytes, wire_to
+from tests.nodes import (
+    ANSWER_SECONDS,
+    Publisher,
+    Wire,
+    make_blocks,
+    running_node,
+    stream_bytes,
+    until,
+    wire_to,
+)
 
 BLOCKS = make_blocks(14)
 
@@ -53,9 +62,7 @@ class Stage(Wire):
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is so inside the node."""
-        async with asyncio.timeout(ANSWER_SECONDS):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
+        await until(condition)
 
     async def held(self, number: int) -> None:
         """Wait until block `number` is complete."""
@@ -73,22 +80,18 @@ class Stage(Wire):
         await self.until(lambda: len(self.node.conductor.arbiter.streams) == count)
 
 
-def play(
-    tmp_path: Path,
-    scene: Callable[[Stage], Awaitable[None]],
-    *,
-    committed: int = 9,
-    drain_seconds: float = ANSWER_SECONDS,
-    **settings: Any,
-) -> bytes:
-    """Play a scene at a node that holds blocks 0 to committed - 1; return the stream file's bytes.
+@asynccontextmanager
+async def playing(
+    data_dir: Path, *, committed: int = 9, drain_seconds: float = ANSWER_SECONDS, **settings: Any
+) -> AsyncIterator[Stage]:
+    """A node that holds blocks 0 to committed - 1.
 
     `drain_seconds`: how long a publisher whose stream the node has ended may be silent. It is long, since a
     test that is to write on may have no time; it closes its side when it is done.
     """
-
-    async def main() -> None:
-        async with running_node(tmp_path, **settings) as node:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(publish_service, "DRAIN_SECONDS", drain_seconds)
+        async with running_node(data_dir, **settings) as node:
             if committed:
                 async with wire_to(node) as wire:
                     first = await wire.publisher("first")
@@ -98,14 +101,16 @@ def play(
             stage = Stage(node)
             try:
                 await stage.left(0)
-                await scene(stage)
+                yield stage
             finally:
                 await stage.close()
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(publish_service, "DRAIN_SECONDS", drain_seconds)
-        asyncio.run(main())
-    return stream_bytes(tmp_path)
+
+async def played(data_dir: Path, scene: Callable[[Stage], Awaitable[None]], **options: Any) -> bytes:
+    """Play a scene; return the stream file's bytes."""
+    async with playing(data_dir, **options) as stage:
+        await scene(stage)
+    return stream_bytes(data_dir)
 
 
 async def begin(stage: Stage, publisher: Publisher, number: int) -> None:

@@ -9,11 +9,13 @@ import pytest
 
 from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import gate
-from tests.interop.rules.scenes import Stage, begin, finish, offer, play
+from tests.interop.rules.scenes import begin, finish, offer, playing
 
 
-def test_the_example_that_must_come_out_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_the_example_that_must_come_out_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with playing(tmp_path, publish_duplicate_skip_window=0) as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await begin(stage, alice, 9)  # Alice wins 9 and is slow
         await offer(bob, 9)
@@ -56,5 +58,3 @@ def test_the_example_that_must_come_out_exactly(tmp_path: Path, monkeypatch: pyt
         await finish(alice, 12)
         for publisher in (alice, bob, carol):
             await publisher.expect("ack 12")
-
-    play(tmp_path, scene, publish_duplicate_skip_window=0)

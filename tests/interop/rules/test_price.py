@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, play
+from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, playing
 from tests.nodes import Publisher
 
 TIME = 6.1
@@ -31,8 +31,8 @@ async def fail_twice(stage: Stage, honest: Publisher) -> None:
         await stage.left(1)
 
 
-def test_who_fails_again_is_skipped_for_a_while_whatever_its_name(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_who_fails_again_is_skipped_for_a_while_whatever_its_name(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await fail_twice(stage, alice)
         (oscar,) = await stage.publishers("oscar")
@@ -45,11 +45,11 @@ def test_who_fails_again_is_skipped_for_a_while_whatever_its_name(tmp_path: Path
         await stage.begun(13)
         await oscar.expect("ack 12")
 
-    play(tmp_path, scene)
 
-
-def test_who_stands_back_is_asked_when_the_others_have_left_or_let_their_time_go_by(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_who_stands_back_is_asked_when_the_others_have_left_or_let_their_time_go_by(
+    tmp_path: Path,
+) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await fail_twice(stage, alice)
         (oscar,) = await stage.publishers("oscar")
@@ -61,11 +61,9 @@ def test_who_stands_back_is_asked_when_the_others_have_left_or_let_their_time_go
         await oscar.expect("ack 12")
         await alice.expect("ack 12")
 
-    play(tmp_path, scene)
 
-
-def test_a_newcomer_that_nobody_can_stand_in_for_wins_its_blocks(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_newcomer_that_nobody_can_stand_in_for_wins_its_blocks(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await fail_twice(stage, alice)
         await alice.call.done_writing()
@@ -74,11 +72,9 @@ def test_a_newcomer_that_nobody_can_stand_in_for_wins_its_blocks(tmp_path: Path)
         await oscar.block(BLOCKS[12], BLOCKS[13])
         await oscar.expect("ack 12", "ack 13")
 
-    play(tmp_path, scene)
 
-
-def test_false_proofs_cost_as_much_as_blocks_that_never_come(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_false_proofs_cost_as_much_as_blocks_that_never_come(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await alice.block(BLOCKS[9])
         await alice.expect("ack 9")
@@ -94,11 +90,9 @@ def test_false_proofs_cost_as_much_as_blocks_that_never_come(tmp_path: Path) -> 
         await offer(oscar, 12)
         await oscar.expect("skip 12")
 
-    play(tmp_path, scene)
 
-
-def test_a_newcomers_header_alone_gives_way_once_newcomers_have_failed(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_newcomers_header_alone_gives_way_once_newcomers_have_failed(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await fail_twice(stage, alice)
         (oscar,) = await stage.publishers("oscar")
@@ -112,11 +106,9 @@ def test_a_newcomers_header_alone_gives_way_once_newcomers_have_failed(tmp_path:
         for publisher in (alice, oscar):
             await publisher.expect("ack 12", "ack 13")
 
-    play(tmp_path, scene)
 
-
-def test_one_name_holds_one_block_open_on_all_its_streams(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_one_name_holds_one_block_open_on_all_its_streams(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await alice.block(BLOCKS[9])
         await alice.expect("ack 9")
@@ -129,11 +121,9 @@ def test_one_name_holds_one_block_open_on_all_its_streams(tmp_path: Path) -> Non
         await alice.block(BLOCKS[11])
         await stage.held(11)
 
-    play(tmp_path, scene)
 
-
-def test_the_time_of_a_winner_runs_from_when_its_block_could_be_the_next(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_the_time_of_a_winner_runs_from_when_its_block_could_be_the_next(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await begin(stage, alice, 9)
         await begin(stage, bob, 10)
@@ -146,5 +136,3 @@ def test_the_time_of_a_winner_runs_from_when_its_block_could_be_the_next(tmp_pat
         await carol.expect("ack 9", "skip 10")
         stage.clock.jump(1.1)
         await bob.expect("end TIMEOUT last 9 about 10", "closed")
-
-    play(tmp_path, scene)

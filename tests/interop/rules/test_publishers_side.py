@@ -10,7 +10,7 @@ from gateway.blocks.block import Block
 from publishers.client.client import ClientOptions, PublishClient, publish_blocks
 from publishers.protocol.machine import SECOND_NS, MachineLimits
 from publishers.report import PublishReport
-from tests.interop.rules.scenes import BLOCKS, Stage, play
+from tests.interop.rules.scenes import BLOCKS, playing
 
 
 async def chain(start: int = 0, stop: int = len(BLOCKS)) -> AsyncIterator[Block]:
@@ -19,8 +19,8 @@ async def chain(start: int = 0, stop: int = len(BLOCKS)) -> AsyncIterator[Block]
         yield block
 
 
-def test_a_laggard_does_not_send_what_it_was_told_is_stored(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_laggard_does_not_send_what_it_was_told_is_stored(tmp_path: Path) -> None:
+    async with playing(tmp_path, committed=0) as stage:
         go_on = asyncio.Event()
 
         async def lagging() -> AsyncIterator[Block]:
@@ -43,13 +43,11 @@ def test_a_laggard_does_not_send_what_it_was_told_is_stored(tmp_path: Path) -> N
         assert (report.blocks, report.won, report.skipped, report.acknowledged) == (6, 1, 0, 6)
         assert stream.offered_max == 0
 
-    play(tmp_path, scene, committed=0)
 
-
-def test_a_routine_reset_between_blocks_loses_and_repeats_nothing(tmp_path: Path) -> None:
+async def test_a_routine_reset_between_blocks_loses_and_repeats_nothing(tmp_path: Path) -> None:
     options = ClientOptions(machine=MachineLimits(reset_interval_ns=SECOND_NS // 20))
+    async with playing(tmp_path, committed=0) as stage:
 
-    async def scene(stage: Stage) -> None:
         async def slow() -> AsyncIterator[Block]:
             async for block in chain():
                 # Not all of them while one stream is opened, however long that takes.
@@ -62,13 +60,10 @@ def test_a_routine_reset_between_blocks_loses_and_repeats_nothing(tmp_path: Path
         assert report.reconnects >= 2
         assert stage.node.store.last_number == len(BLOCKS) - 1
 
-    play(tmp_path, scene, committed=0)
 
-
-def test_a_node_that_wants_what_is_not_held_any_more_hears_the_range(tmp_path: Path) -> None:
+async def test_a_node_that_wants_what_is_not_held_any_more_hears_the_range(tmp_path: Path) -> None:
     """The publisher has blocks 5 and 6, the node 0 to 2: TOO_FAR_BEHIND makes 6 the target of catch-up."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, committed=3) as stage:
         publishing: asyncio.Future[PublishReport] = asyncio.ensure_future(
             publish_blocks(chain(5, 7), [str(stage.node.grpc_address)], "alice")
         )
@@ -78,5 +73,3 @@ def test_a_node_that_wants_what_is_not_held_any_more_hears_the_range(tmp_path: P
         await bob.expect("ack 3", "ack 4")
         report = await publishing  # it tries again until the node has caught up
         assert (report.won, report.unacknowledged) == (2, 0)
-
-    play(tmp_path, scene, committed=3)

@@ -23,7 +23,7 @@ from gateway.transport.admission import Admission
 from gateway.workers import looking
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from publishers.client.client import ClientOptions, publish_blocks
-from tests.interop.rules.scenes import BLOCKS, Stage, play
+from tests.interop.rules.scenes import BLOCKS, Stage, played, playing
 from tests.nodes import KEY, Publisher, split
 
 KIB = 1024
@@ -69,12 +69,13 @@ class Watch:
         return self.conductor.arbiter.is_full()
 
 
-def test_publishers_far_ahead_are_slowed_until_the_lowest_block_is_there(
+async def test_publishers_far_ahead_are_slowed_until_the_lowest_block_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alice is slow with block 0; seven others send megabytes of later blocks as fast as they can."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(
+        tmp_path, committed=0, publish_max_inflight_bytes=LIMIT_BYTES, publish_stall_blocks=100
+    ) as stage:
         watch = Watch(stage, monkeypatch)
         alice = await stage.publisher("alice")
         await send(alice, LARGE[0], 0, 1)
@@ -100,15 +101,18 @@ def test_publishers_far_ahead_are_slowed_until_the_lowest_block_is_there(
         assert watch.held_bytes == 0
         assert watch.peak_bytes <= bound
 
-    play(tmp_path, scene, committed=0, publish_max_inflight_bytes=LIMIT_BYTES, publish_stall_blocks=100)
 
-
-def test_the_lowest_block_gets_through_from_one_who_has_to_come_back_for_it(
+async def test_the_lowest_block_gets_through_from_one_who_has_to_come_back_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All is full and the winner of block 0 leaves. Bob finishes block 1 before he comes for it."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(
+        tmp_path,
+        committed=0,
+        publish_max_inflight_bytes=LIMIT_BYTES,
+        publish_stall_blocks=100,
+        publish_duplicate_skip_window=10,
+    ) as stage:
         watch = Watch(stage, monkeypatch)
         alice = await stage.publisher("alice")
         await send(alice, LARGE[0], 0, 1)
@@ -141,21 +145,11 @@ def test_the_lowest_block_gets_through_from_one_who_has_to_come_back_for_it(
         assert [text for text in heard if text.startswith("ack")] == ["ack 0", "ack 1", "ack 2", "ack 3"]
         assert watch.peak_bytes <= LIMIT_BYTES + LARGE[0].size_bytes + 4 * SET_BYTES_MAX
 
-    play(
-        tmp_path,
-        scene,
-        committed=0,
-        publish_max_inflight_bytes=LIMIT_BYTES,
-        publish_stall_blocks=100,
-        publish_duplicate_skip_window=10,
-    )
 
-
-def test_tiny_items_count_for_what_they_cost(tmp_path: Path) -> None:
+async def test_tiny_items_count_for_what_they_cost(tmp_path: Path) -> None:
     """40,000 items of 2 bytes: 80 kB on the wire, but megabytes in memory."""
     tiny = field_item(ItemKind.EVENT_HEADER, b"")
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, committed=0, publish_max_inflight_bytes=LIMIT_BYTES) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await alice.items(LARGE[0].items[0])
         await stage.begun(0)
@@ -173,11 +167,9 @@ def test_tiny_items_count_for_what_they_cost(tmp_path: Path) -> None:
         await bob.expect("ack 0", "end BAD_BLOCK_PROOF last 0 about 1", "closed")
         assert arbiter.inflight_bytes == 0
 
-    play(tmp_path, scene, committed=0, publish_max_inflight_bytes=LIMIT_BYTES)
-
 
 @pytest.mark.parametrize("limit", ["inflight", "publisher_inflight", "address_inflight"])
-def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
+async def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """Eight clients with different speeds, room for two blocks, in all or for each or for their address."""
@@ -200,7 +192,7 @@ def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
         assert watch.peak_bytes <= share * LIMIT_BYTES + LARGE[0].size_bytes + 8 * 2 * 40 * KIB
         assert stage.node.conductor.arbiter.publisher_bytes == {}
 
-    play(
+    await played(
         tmp_path,
         scene,
         committed=0,
@@ -209,10 +201,11 @@ def test_many_real_publishers_bring_a_chain_through_a_narrow_node(
     )
 
 
-def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path: Path) -> None:
+async def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path: Path) -> None:
     """Bob has his share in flight while Alice is slow with block 0; Carol is read, and Bob comes through."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(
+        tmp_path, committed=0, publish_max_publisher_inflight_bytes=64 * KIB, publish_stall_blocks=100
+    ) as stage:
         arbiter = stage.node.conductor.arbiter
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await send(alice, LARGE[0], 0, 1)
@@ -231,15 +224,11 @@ def test_one_publisher_far_ahead_is_slowed_and_the_others_are_not(tmp_path: Path
         await sending
         assert arbiter.publisher_bytes == arbiter.address_bytes == {}
 
-    play(
-        tmp_path, scene, committed=0, publish_max_publisher_inflight_bytes=64 * KIB, publish_stall_blocks=100
-    )
-
 
 # --- responses that are not read ----------------------------------------------------------------------------
 
 
-def test_messages_of_very_many_items_are_taken_up_one_at_a_time_and_hold_up_nobody(
+async def test_messages_of_very_many_items_are_taken_up_one_at_a_time_and_hold_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bob, Carol and Dave send a great many tiny items at once, which take many times their bytes."""
@@ -274,7 +263,7 @@ def test_messages_of_very_many_items_are_taken_up_one_at_a_time_and_hold_up_nobo
             await other.expect("ack 9", "ack 10", "end INVALID_REQUEST last 10 about 0", "closed")
         assert looked_at == [crowd] * 3
 
-    play(tmp_path, scene, publish_stray_messages_max=0)
+    await played(tmp_path, scene, publish_stray_messages_max=0)
 
 
 async def ask_for_ever(deaf: Publisher) -> None:
@@ -284,7 +273,7 @@ async def ask_for_ever(deaf: Publisher) -> None:
 
 
 @pytest.mark.parametrize("is_ended", [False, True])
-def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
+async def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, is_ended: bool
 ) -> None:
     """It has too many answers, or the node has ended its stream; neither can be told to it."""
@@ -295,7 +284,10 @@ def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
         release(admission, publisher, address)
         released.append(publisher)
 
-    async def scene(stage: Stage) -> None:
+    queue_max = 1_000_000 if is_ended else 100
+    async with playing(
+        tmp_path, publish_send_queue_max=queue_max, publish_max_streams_per_publisher=1
+    ) as stage:
         monkeypatch.setattr(Admission, "release", spy)
         monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 0.2)
         (deaf,) = await stage.publishers("deaf")
@@ -314,8 +306,5 @@ def test_a_publisher_that_reads_nothing_at_all_has_its_connection_cut(
         await again.expect("ack 9")
         with pytest.raises(aio.AioRpcError):
             await deaf.answers(1_000_000)
-
-    queue_max = 1_000_000 if is_ended else 100
-    play(tmp_path, scene, publish_send_queue_max=queue_max, publish_max_streams_per_publisher=1)
     cut = [record for record in caplog.records if record.message == "publisher reads nothing, and is cut off"]
     assert [record.sluice_fields["publisher"] for record in cut] == ["claimed:deaf"]  # type: ignore[attr-defined]

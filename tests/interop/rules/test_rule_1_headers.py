@@ -12,11 +12,11 @@ import pytest
 from gateway.blocks.items import ItemKind, field_item
 from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import gate, logged
-from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, play
+from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, played, playing
 
 
-def test_a_stored_block_is_a_duplicate_and_only_that_stream_ends(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_stored_block_is_a_duplicate_and_only_that_stream_ends(tmp_path: Path) -> None:
+    async with playing(tmp_path, publish_duplicate_skip_window=0) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         for number in (0, 7, 8):
             late = await stage.publisher("late")
@@ -27,14 +27,11 @@ def test_a_stored_block_is_a_duplicate_and_only_that_stream_ends(tmp_path: Path)
         for publisher in (alice, bob):
             await publisher.expect("ack 9")
 
-    play(tmp_path, scene, publish_duplicate_skip_window=0)
 
-
-def test_the_answer_is_read_by_one_who_is_in_the_middle_of_a_large_block(tmp_path: Path) -> None:
+async def test_the_answer_is_read_by_one_who_is_in_the_middle_of_a_large_block(tmp_path: Path) -> None:
     """It writes 24 MB without looking at what it is told, and reads then: drained, not reset."""
     item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(4 << 20))
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, publish_duplicate_skip_window=0) as stage:
         (alice,) = await stage.publishers("alice")
         alice.polite = False
         await offer(alice, 8)
@@ -45,11 +42,9 @@ def test_the_answer_is_read_by_one_who_is_in_the_middle_of_a_large_block(tmp_pat
         await alice.expect("end DUPLICATE_BLOCK last 8 about 0", "closed")
         assert await alice.call.code() is grpc.StatusCode.OK
 
-    play(tmp_path, scene, publish_duplicate_skip_window=0)
 
-
-def test_inside_the_window_a_duplicate_is_skipped_and_its_publisher_goes_on(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_inside_the_window_a_duplicate_is_skipped_and_its_publisher_goes_on(tmp_path: Path) -> None:
+    async with playing(tmp_path, publish_duplicate_skip_window=2) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await offer(alice, 7, 8)
         await alice.expect("skip 7", "skip 8")
@@ -58,24 +53,20 @@ def test_inside_the_window_a_duplicate_is_skipped_and_its_publisher_goes_on(tmp_
         await offer(bob, 7)
         await bob.expect("ack 9", "end DUPLICATE_BLOCK last 9 about 0", "closed")
 
-    play(tmp_path, scene, publish_duplicate_skip_window=2)
 
-
-def test_what_was_skipped_inside_the_window_is_acknowledged_late(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_what_was_skipped_inside_the_window_is_acknowledged_late(tmp_path: Path) -> None:
+    async with playing(tmp_path, publish_duplicate_skip_window=2) as stage:
         (alice,) = await stage.publishers("alice")
         await offer(alice, 8)
         await alice.expect("skip 8")
         stage.clock.jump(1)
         await alice.expect("ack 8")
 
-    play(tmp_path, scene, publish_duplicate_skip_window=2)
 
-
-def test_the_next_unstreamed_block_is_won_and_those_below_it_are_skipped(
+async def test_the_next_unstreamed_block_is_won_and_those_below_it_are_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol, dave = await stage.publishers("alice", "bob", "carol", "dave")
         await begin(stage, alice, 9)
         await offer(bob, 9)  # is being sent
@@ -93,11 +84,9 @@ def test_the_next_unstreamed_block_is_won_and_those_below_it_are_skipped(
             await bob.expect("skip 9", "ack 9")
             await carol.expect("skip 9", "skip 10", "ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_failed_block_goes_to_the_first_to_offer_it_but_not_to_who_failed_it(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_failed_block_goes_to_the_first_to_offer_it_but_not_to_who_failed_it(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await alice.items(*broken(BLOCKS[9]))
         await alice.end(9)
@@ -112,11 +101,9 @@ def test_a_failed_block_goes_to_the_first_to_offer_it_but_not_to_who_failed_it(t
         for publisher in (alice, bob, carol):
             await publisher.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_who_failed_a_block_goes_on_behind_it_and_may_send_it_when_alone(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_who_failed_a_block_goes_on_behind_it_and_may_send_it_when_alone(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         alice.call.cancel()
@@ -131,11 +118,9 @@ def test_who_failed_a_block_goes_on_behind_it_and_may_send_it_when_alone(tmp_pat
         await alice.block(BLOCKS[9])
         await alice.expect("ack 9", "ack 10")
 
-    play(tmp_path, scene)
 
-
-def test_who_failed_a_block_may_send_it_when_others_let_their_time_go_by(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_who_failed_a_block_may_send_it_when_others_let_their_time_go_by(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, _silent = await stage.publishers("alice", "silent")
         await begin(stage, alice, 9)
         alice.call.cancel()
@@ -148,11 +133,9 @@ def test_who_failed_a_block_may_send_it_when_others_let_their_time_go_by(tmp_pat
         await alice.block(BLOCKS[9])
         await alice.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_block_too_far_ahead_is_behind_and_the_highest_is_the_target(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_block_too_far_ahead_is_behind_and_the_highest_is_the_target(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         targets: list[int] = []
         stage.node.conductor.on_catch_up_target(targets.append)
         alice, bob = await stage.publishers("alice", "bob")
@@ -170,22 +153,18 @@ def test_a_block_too_far_ahead_is_behind_and_the_highest_is_the_target(tmp_path:
             await publisher.expect("ack 10", "ack 11", "ack 12")
         assert (targets, stage.node.conductor.catch_up_target) == ([12], 12)
 
-    play(tmp_path, scene)
 
-
-def test_an_empty_node_begins_at_0(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_an_empty_node_begins_at_0(tmp_path: Path) -> None:
+    async with playing(tmp_path, committed=0) as stage:
         (alice,) = await stage.publishers("alice")
         await alice.block(BLOCKS[1])
         await alice.expect("behind none")
         await alice.block(BLOCKS[0])
         await alice.expect("ack 0")
 
-    play(tmp_path, scene, committed=0)
 
-
-def test_an_empty_node_begins_where_it_is_told(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_an_empty_node_begins_where_it_is_told(tmp_path: Path) -> None:
+    async with playing(tmp_path, committed=0, first_block=5) as stage:
         (alice,) = await stage.publishers("alice")
         await alice.block(BLOCKS[6])
         await alice.expect("behind none")
@@ -195,10 +174,8 @@ def test_an_empty_node_begins_where_it_is_told(tmp_path: Path) -> None:
         await offer(bob, 4)
         await bob.expect("end ERROR last none about 4", "closed")
 
-    play(tmp_path, scene, committed=0, first_block=5)
 
-
-def test_nobody_is_told_that_a_block_below_the_first_one_is_stored(tmp_path: Path) -> None:
+async def test_nobody_is_told_that_a_block_below_the_first_one_is_stored(tmp_path: Path) -> None:
     """Neither at an empty node, nor inside the window of one that has begun, nor after a restart."""
 
     async def early(stage: Stage, number: int) -> None:
@@ -220,16 +197,15 @@ def test_nobody_is_told_that_a_block_below_the_first_one_is_stored(tmp_path: Pat
         await offer(alice, 5)
         await alice.expect("skip 5")
 
-    play(tmp_path, empty, committed=0, first_block=5)
-    play(tmp_path, begun, committed=0)
+    await played(tmp_path, empty, committed=0, first_block=5)
+    await played(tmp_path, begun, committed=0)
 
 
-def test_an_empty_node_may_begin_with_whatever_comes_and_says_so(
+async def test_an_empty_node_may_begin_with_whatever_comes_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, committed=0, first_block="any") as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 7)
         await offer(bob, 9)
@@ -237,8 +213,6 @@ def test_an_empty_node_may_begin_with_whatever_comes_and_says_so(
         await finish(alice, 7)
         for publisher in (alice, bob):
             await publisher.expect("ack 7")
-
-    play(tmp_path, scene, committed=0, first_block="any")
     assert len(logged(caplog, "the chain begins after block 0")) == 1
 
 
@@ -248,12 +222,11 @@ def test_an_empty_node_may_begin_with_whatever_comes_and_says_so(
 @pytest.mark.parametrize(
     ("first", "second", "is_same"), [("alice", "alice", True), ("alice", "bob", False), (None, None, False)]
 )
-def test_a_publisher_is_known_by_its_id_and_never_by_its_address_alone(
+async def test_a_publisher_is_known_by_its_id_and_never_by_its_address_alone(
     tmp_path: Path, first: str | None, second: str | None, is_same: bool
 ) -> None:
     """Who failed block 9 comes back on another connection, from the same address."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         loser = await stage.publisher(first)
         await stage.publisher("carol")
         await begin(stage, loser, 9)
@@ -263,13 +236,11 @@ def test_a_publisher_is_known_by_its_id_and_never_by_its_address_alone(
         await again.block(BLOCKS[9])
         await again.expect("skip 9" if is_same else "ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_two_streams_of_one_connection_are_one_publisher_where_nothing_else_tells_them_apart(
+async def test_two_streams_of_one_connection_are_one_publisher_where_nothing_else_tells_them_apart(
     tmp_path: Path,
 ) -> None:
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         channel = stage.channel()
         first = await stage.publisher(channel=channel)
         second = await stage.publisher(channel=channel)
@@ -281,11 +252,9 @@ def test_two_streams_of_one_connection_are_one_publisher_where_nothing_else_tell
         await asyncio.gather(first.call.done_writing(), second.call.done_writing())
         await second.expect("closed")
 
-    play(tmp_path, scene)
 
-
-def test_two_streams_of_one_publisher_race_as_any_and_share_the_blame(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_two_streams_of_one_publisher_race_as_any_and_share_the_blame(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         one, other, carol = await stage.publishers("alice", "alice", "carol")
         await begin(stage, one, 9)
         await offer(other, 9)
@@ -301,15 +270,12 @@ def test_two_streams_of_one_publisher_race_as_any_and_share_the_blame(tmp_path: 
         await other.block(BLOCKS[9])
         await other.expect("ack 9", "ack 10")
 
-    play(tmp_path, scene)
 
-
-def test_a_publisher_that_is_back_while_its_old_stream_lives_gets_its_block_when_that_is_timed_out(
+async def test_a_publisher_that_is_back_while_its_old_stream_lives_gets_its_block_when_that_is_timed_out(
     tmp_path: Path,
 ) -> None:
     """Its first connection is gone for it, and not yet for the node."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         (old,) = await stage.publishers("alice")
         await begin(stage, old, 9)
         new = await stage.publisher("alice")
@@ -322,5 +288,3 @@ def test_a_publisher_that_is_back_while_its_old_stream_lives_gets_its_block_when
         await new.expect("resend 9")
         await new.block(BLOCKS[9])
         await new.expect("ack 9", "ack 10")
-
-    play(tmp_path, scene)

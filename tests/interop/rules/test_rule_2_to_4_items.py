@@ -13,7 +13,7 @@ import pytest
 
 from gateway.blocks.items import ItemKind, field_item
 from gateway.race.tables import StreamState
-from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, play
+from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, played, playing
 from tests.nodes import Publisher
 
 EVENT = field_item(ItemKind.EVENT_HEADER, b"")
@@ -32,7 +32,7 @@ async def _behind(stage: Stage, alice: Publisher, bob: Publisher) -> None:
 
 
 @pytest.mark.parametrize("answer", [_skipped, _behind])
-def test_items_after_skip_or_behind_are_dropped_until_the_next_header(
+async def test_items_after_skip_or_behind_are_dropped_until_the_next_header(
     tmp_path: Path, answer: Callable[[Stage, Publisher, Publisher], Awaitable[None]]
 ) -> None:
     async def scene(stage: Stage) -> None:
@@ -48,7 +48,7 @@ def test_items_after_skip_or_behind_are_dropped_until_the_next_header(
         for publisher in (alice, bob):
             await publisher.expect("ack 9", "ack 10")
 
-    assert play(tmp_path / "raced", scene) == play(tmp_path / "alone", _by_one(9, 10))
+    assert await played(tmp_path / "raced", scene) == await played(tmp_path / "alone", _by_one(9, 10))
 
 
 def _by_one(*numbers: int) -> Callable[[Stage], Awaitable[None]]:
@@ -60,8 +60,8 @@ def _by_one(*numbers: int) -> Callable[[Stage], Awaitable[None]]:
     return scene
 
 
-def test_a_bad_request_in_mid_block_opens_the_block_for_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_bad_request_in_mid_block_opens_the_block_for_others(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -72,13 +72,10 @@ def test_a_bad_request_in_mid_block_opens_the_block_for_others(tmp_path: Path) -
         await bob.block(BLOCKS[9])
         await bob.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_block_above_the_limit_is_refused_and_open_for_others(tmp_path: Path) -> None:
+async def test_a_block_above_the_limit_is_refused_and_open_for_others(tmp_path: Path) -> None:
     large = field_item(ItemKind.SIGNED_TRANSACTION, bytes(40_000))
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, publish_max_block_bytes=64 * 1024) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -90,11 +87,9 @@ def test_a_block_above_the_limit_is_refused_and_open_for_others(tmp_path: Path) 
         await bob.block(BLOCKS[9])
         await bob.expect("ack 9")
 
-    play(tmp_path, scene, publish_max_block_bytes=64 * 1024)
 
-
-def test_a_header_before_the_block_is_complete_drops_it(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_header_before_the_block_is_complete_drops_it(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -109,10 +104,8 @@ def test_a_header_before_the_block_is_complete_drops_it(tmp_path: Path) -> None:
         for publisher in (alice, bob):
             await publisher.expect("ack 10", "ack 11")
 
-    play(tmp_path, scene)
 
-
-def test_the_same_header_again_starts_the_block_over_with_the_same_winner(tmp_path: Path) -> None:
+async def test_the_same_header_again_starts_the_block_over_with_the_same_winner(tmp_path: Path) -> None:
     async def scene(stage: Stage) -> None:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
@@ -122,11 +115,11 @@ def test_the_same_header_again_starts_the_block_over_with_the_same_winner(tmp_pa
         for publisher in (alice, bob):
             await publisher.expect("ack 9")
 
-    assert play(tmp_path / "raced", scene) == play(tmp_path / "alone", _by_one(9))
+    assert await played(tmp_path / "raced", scene) == await played(tmp_path / "alone", _by_one(9))
 
 
-def test_another_blocks_end_is_refused(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_another_blocks_end_is_refused(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -135,22 +128,18 @@ def test_another_blocks_end_is_refused(tmp_path: Path) -> None:
         await alice.expect("end INVALID_REQUEST last 8 about 9", "closed")
         await bob.expect("resend 9")
 
-    play(tmp_path, scene)
 
-
-def test_without_an_end_the_proof_completes_the_block_when_nothing_follows(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_without_an_end_the_proof_completes_the_block_when_nothing_follows(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await alice.items(*BLOCKS[9].items)
         await stage.begun(9)
         stage.clock.jump(0.1)
         await alice.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_blocks_that_are_complete_above_the_next_wait_and_go_out_in_order(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_blocks_that_are_complete_above_the_next_wait_and_go_out_in_order(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -166,16 +155,13 @@ def test_blocks_that_are_complete_above_the_next_wait_and_go_out_in_order(tmp_pa
         await bob.expect("skip 9", "ack 9", "ack 10", "ack 11")
         await carol.expect("skip 9", "skip 10", "ack 9", "ack 10", "ack 11")
 
-    play(tmp_path, scene)
-
 
 @pytest.mark.parametrize("is_broken", [True, False])
-def test_a_side_that_is_closed_behind_a_proof_completes_the_block_and_a_broken_stream_drops_it(
+async def test_a_side_that_is_closed_behind_a_proof_completes_the_block_and_a_broken_stream_drops_it(
     tmp_path: Path, is_broken: bool
 ) -> None:
     """Another proof may have been on its way, and a block must not depend on when a line broke."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, publish_proof_idle_ms=1000000) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await alice.items(*BLOCKS[9].items)
         arbiter = stage.node.conductor.arbiter
@@ -187,5 +173,3 @@ def test_a_side_that_is_closed_behind_a_proof_completes_the_block_and_a_broken_s
         else:
             await alice.call.done_writing()
         await bob.expect("resend 9" if is_broken else "ack 9")
-
-    play(tmp_path, scene, publish_proof_idle_ms=1_000_000)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, play
+from tests.interop.rules.scenes import BLOCKS, begin, broken, finish, offer, playing
 from tests.nodes import Publisher
 
 
-def test_every_stream_hears_of_each_block_once_and_no_older_ones(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_every_stream_hears_of_each_block_once_and_no_older_ones(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, idle = await stage.publishers("alice", "bob", "idle")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -28,8 +28,6 @@ def test_every_stream_hears_of_each_block_once_and_no_older_ones(tmp_path: Path)
         for publisher in (alice, bob, idle, late):
             await publisher.call.done_writing()
             await publisher.expect("closed")
-
-    play(tmp_path, scene)
 
 
 async def _cancel(alice: Publisher) -> None:
@@ -51,12 +49,11 @@ async def _begin_another(alice: Publisher) -> None:
 
 
 @pytest.mark.parametrize("leave", [_cancel, _half_close, _reset, _begin_another])
-def test_a_winner_that_breaks_off_hears_nothing_and_the_others_are_asked(
+async def test_a_winner_that_breaks_off_hears_nothing_and_the_others_are_asked(
     tmp_path: Path, leave: Callable[[Publisher], Awaitable[None]]
 ) -> None:
     """Bob was skipped for 9, Carol is at a later block, Dave has not come to 9: he offers it by himself."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol, dave = await stage.publishers("alice", "bob", "carol", "dave")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -71,11 +68,9 @@ def test_a_winner_that_breaks_off_hears_nothing_and_the_others_are_asked(
         await dave.expect("ack 9")
         await bob.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_bad_block_is_told_to_its_winner_and_asked_of_the_others(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_bad_block_is_told_to_its_winner_and_asked_of_the_others(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         items = broken(BLOCKS[9])
         await alice.items(*items[:3])
@@ -90,11 +85,9 @@ def test_a_bad_block_is_told_to_its_winner_and_asked_of_the_others(tmp_path: Pat
         for publisher in (bob, carol):
             await publisher.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_resend_waits_until_all_before_it_is_stored(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_resend_waits_until_all_before_it_is_stored(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -117,11 +110,9 @@ def test_a_resend_waits_until_all_before_it_is_stored(tmp_path: Path) -> None:
         await alice.block(BLOCKS[10])
         await alice.expect("ack 10")
 
-    play(tmp_path, scene)
 
-
-def test_one_that_was_sent_back_is_not_told_again(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_one_that_was_sent_back_is_not_told_again(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol, dave = await stage.publishers("alice", "bob", "carol", "dave")
         await begin(stage, alice, 9)
         for publisher in (bob, carol, dave):
@@ -139,11 +130,9 @@ def test_one_that_was_sent_back_is_not_told_again(tmp_path: Path) -> None:
         for publisher in (bob, dave):
             await publisher.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_complete_later_blocks_are_kept_and_broken_off_ones_are_open_again(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_complete_later_blocks_are_kept_and_broken_off_ones_are_open_again(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -160,5 +149,3 @@ def test_complete_later_blocks_are_kept_and_broken_off_ones_are_open_again(tmp_p
         await carol.block(BLOCKS[11])  # … and she wins it again
         await carol.expect("ack 11")
         await bob.expect("skip 9", "resend 9", "ack 9", "ack 10", "ack 11")
-
-    play(tmp_path, scene)

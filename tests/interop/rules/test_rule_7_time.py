@@ -15,12 +15,12 @@ from gateway.limits import INLINE_HASH_ITEMS_MAX
 from gateway.race.tables import StreamState
 from gateway.workers import looking
 from publishers.blocks.maker import key_of_seed
-from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, play
+from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, playing
 from tests.nodes import ledger_key, make_blocks
 
 
-def test_the_winner_of_the_lowest_block_is_timed_out_and_nobody_else(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_the_winner_of_the_lowest_block_is_timed_out_and_nobody_else(tmp_path: Path) -> None:
+    async with playing(tmp_path, block_time_seconds=10.0) as stage:
         alice, bob, carol, idle = await stage.publishers("alice", "bob", "carol", "idle")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -39,13 +39,10 @@ def test_the_winner_of_the_lowest_block_is_timed_out_and_nobody_else(tmp_path: P
         for publisher in (bob, carol, idle):
             await publisher.expect("ack 9", "ack 10")
 
-    play(tmp_path, scene, block_time_seconds=10.0)
 
-
-def test_what_one_that_was_timed_out_still_sends_is_dropped_silently(tmp_path: Path) -> None:
+async def test_what_one_that_was_timed_out_still_sends_is_dropped_silently(tmp_path: Path) -> None:
     """The rest of its block, and the blocks behind it: it hears one answer, and wins nothing."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         alice.polite = False
         await begin(stage, alice, 9)
@@ -58,11 +55,9 @@ def test_what_one_that_was_timed_out_still_sends_is_dropped_silently(tmp_path: P
         await bob.block(BLOCKS[9], BLOCKS[10])
         await bob.expect("ack 9", "ack 10")
 
-    play(tmp_path, scene)
 
-
-def test_the_time_is_three_times_the_networks_block_time(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_the_time_is_three_times_the_networks_block_time(tmp_path: Path) -> None:
+    async with playing(tmp_path, block_time_seconds=10.0) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         stage.clock.jump(15)
@@ -71,11 +66,9 @@ def test_the_time_is_three_times_the_networks_block_time(tmp_path: Path) -> None
         stage.clock.jump(15)
         await alice.expect("end TIMEOUT last 8 about 9", "closed")
 
-    play(tmp_path, scene, block_time_seconds=10.0)
 
-
-def test_a_winner_is_timed_out_when_another_has_completed_a_block_far_ahead(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_winner_is_timed_out_when_another_has_completed_a_block_far_ahead(tmp_path: Path) -> None:
+    async with playing(tmp_path, publish_stall_blocks=2) as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -91,11 +84,9 @@ def test_a_winner_is_timed_out_when_another_has_completed_a_block_far_ahead(tmp_
         for publisher in (bob, carol):
             await publisher.expect("ack 9", "ack 10", "ack 11")
 
-    play(tmp_path, scene, publish_stall_blocks=2)
 
-
-def test_a_publisher_that_never_sends_a_header_is_closed(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_publisher_that_never_sends_a_header_is_closed(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         silent, waiting = await stage.publishers("silent", "waiting")
         await offer(waiting, 12)
         await waiting.expect("behind 8")
@@ -104,22 +95,19 @@ def test_a_publisher_that_never_sends_a_header_is_closed(tmp_path: Path) -> None
         await waiting.block(BLOCKS[9])
         await waiting.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_time_limits_run_by_themselves(tmp_path: Path) -> None:
+async def test_time_limits_run_by_themselves(tmp_path: Path) -> None:
     """Without the test's clock: the node's own timer."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, publish_block_timeout_seconds=0.2) as stage:
         alice, _ = await stage.publishers("alice", "bob")
         await alice.items(*BLOCKS[9].items[:2])
         await alice.expect("end TIMEOUT last 8 about 9", "closed")
 
-    play(tmp_path, scene, publish_block_timeout_seconds=0.2)
 
-
-def test_a_publisher_that_is_alone_may_take_its_time_until_somebody_else_is_there(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_publisher_that_is_alone_may_take_its_time_until_somebody_else_is_there(
+    tmp_path: Path,
+) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await begin(stage, alice, 9)
         stage.clock.jump(200)
@@ -133,17 +121,13 @@ def test_a_publisher_that_is_alone_may_take_its_time_until_somebody_else_is_ther
         await alice.expect("end TIMEOUT last 8 about 9", "closed")
         await bob.expect("resend 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_publisher_that_is_alone_and_silent_is_ended(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_publisher_that_is_alone_and_silent_is_ended(tmp_path: Path) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await begin(stage, alice, 9)
         stage.clock.jump(301)
         await alice.expect("end TIMEOUT last 8 about 9", "closed")
-
-    play(tmp_path, scene)
 
 
 # --- the node's own time ------------------------------------------------------------------------------------
@@ -163,10 +147,9 @@ def items_stored(stage: Stage, number: int) -> list[bytes]:
     return list(stored.items)
 
 
-def test_a_second_proof_that_the_node_is_slow_to_take_is_kept(tmp_path: Path) -> None:
+async def test_a_second_proof_that_the_node_is_slow_to_take_is_kept(tmp_path: Path) -> None:
     """It takes two messages a second. Nothing seemed to follow the first proof: the second was dropped."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, committed=0, publish_max_messages_per_second=2, **TWO_KEYS) as stage:
         (alice,) = await stage.publishers("alice")
         items = with_second_proof(0)
         await alice.items(*items[:5])
@@ -176,11 +159,9 @@ def test_a_second_proof_that_the_node_is_slow_to_take_is_kept(tmp_path: Path) ->
         await alice.expect("ack 0")
         assert items_stored(stage, 0) == items
 
-    play(tmp_path, scene, committed=0, publish_max_messages_per_second=2, **TWO_KEYS)
 
-
-def test_a_second_proof_that_comes_while_the_node_stands_still_is_kept(tmp_path: Path) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_a_second_proof_that_comes_while_the_node_stands_still_is_kept(tmp_path: Path) -> None:
+    async with playing(tmp_path, **TWO_KEYS) as stage:
         (alice,) = await stage.publishers("alice")
         items = with_second_proof(9)
         await alice.items(*items[:-1])
@@ -191,13 +172,10 @@ def test_a_second_proof_that_comes_while_the_node_stands_still_is_kept(tmp_path:
         await alice.expect("ack 9")
         assert items_stored(stage, 9) == items
 
-    play(tmp_path, scene, **TWO_KEYS)
 
-
-def test_nobody_is_timed_out_because_the_node_stood_still(tmp_path: Path) -> None:
+async def test_nobody_is_timed_out_because_the_node_stood_still(tmp_path: Path) -> None:
     """Alice's time had only begun; she heard TIMEOUT, and would have had to send her block again."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, publish_block_timeout_seconds=2.0, block_time_seconds=1.0) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -207,30 +185,26 @@ def test_nobody_is_timed_out_because_the_node_stood_still(tmp_path: Path) -> Non
         for publisher in (alice, bob):
             await publisher.expect("ack 9")
 
-    play(tmp_path, scene, publish_block_timeout_seconds=2.0, block_time_seconds=1.0)
 
-
-def test_a_pace_at_which_a_block_takes_longer_than_its_time_is_no_reason_to_time_out(tmp_path: Path) -> None:
+async def test_a_pace_at_which_a_block_takes_longer_than_its_time_is_no_reason_to_time_out(
+    tmp_path: Path,
+) -> None:
     """Alice sends at full speed, and the node takes four messages a second: no attempt ever succeeded."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(
+        tmp_path,
+        committed=0,
+        publish_max_messages_per_second=4,
+        publish_block_timeout_seconds=1.0,
+        block_time_seconds=0.5,
+    ) as stage:
         (alice,) = await stage.publishers("alice")
         for item in BLOCKS[0].items:
             await alice.items(item)
         await alice.end(0)
         await alice.expect("ack 0")
 
-    play(
-        tmp_path,
-        scene,
-        committed=0,
-        publish_max_messages_per_second=4,
-        publish_block_timeout_seconds=1.0,
-        block_time_seconds=0.5,
-    )
 
-
-def test_time_in_which_the_node_looks_at_messages_of_very_many_items_is_nobodys(
+async def test_time_in_which_the_node_looks_at_messages_of_very_many_items_is_nobodys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alice's waits for Bob's, and is then looked at for longer than a block may take."""
@@ -243,7 +217,9 @@ def test_time_in_which_the_node_looks_at_messages_of_very_many_items_is_nobodys(
         time.sleep(0.6)
         return look(items)
 
-    async def scene(stage: Stage) -> None:
+    async with playing(
+        tmp_path, publish_block_timeout_seconds=0.5, block_time_seconds=0.25, publish_stray_messages_max=0
+    ) as stage:
         monkeypatch.setattr(looking, "_look", look_slowly)
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
@@ -254,11 +230,3 @@ def test_time_in_which_the_node_looks_at_messages_of_very_many_items_is_nobodys(
         await finish(alice, 9)
         await alice.expect("end BAD_BLOCK_PROOF last 8 about 9", "closed")
         assert begun == [len(crowd)] * 2
-
-    play(
-        tmp_path,
-        scene,
-        publish_block_timeout_seconds=0.5,
-        block_time_seconds=0.25,
-        publish_stray_messages_max=0,
-    )

@@ -18,14 +18,14 @@ from gateway.services import publish_service
 from gateway.store.block_store import BlockStore
 from gateway.transport.admission import Admission
 from tests.gateway.conducting import gate, logged
-from tests.interop.rules.scenes import BLOCKS, Stage, begin, offer, play
+from tests.interop.rules.scenes import BLOCKS, begin, offer, playing
 
 CODES = publish_pb2.PublishStreamRequest.EndStream.Code
 
 
 @pytest.mark.parametrize("code", CODES.values())
-def test_end_stream_in_mid_block_discards_it_and_closes_in_order(tmp_path: Path, code: int) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_end_stream_in_mid_block_discards_it_and_closes_in_order(tmp_path: Path, code: int) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -37,12 +37,12 @@ def test_end_stream_in_mid_block_discards_it_and_closes_in_order(tmp_path: Path,
         await bob.block(BLOCKS[9])
         await bob.expect("ack 9")
 
-    play(tmp_path, scene)
-
 
 @pytest.mark.parametrize("earliest", [9, 10])  # 10 breaks the protocol, and is an error all the same
-def test_subscribers_are_told_of_an_error_when_nobody_else_streams(tmp_path: Path, earliest: int) -> None:
-    async def scene(stage: Stage) -> None:
+async def test_subscribers_are_told_of_an_error_when_nobody_else_streams(
+    tmp_path: Path, earliest: int
+) -> None:
+    async with playing(tmp_path) as stage:
         told = asyncio.Event()
         stage.node.conductor.on_source_error(told.set)
         alice, bob = await stage.publishers("alice", "bob")
@@ -57,8 +57,6 @@ def test_subscribers_are_told_of_an_error_when_nobody_else_streams(tmp_path: Pat
         await carol.end_stream(CODES.Value("ERROR"), earliest, 9)
         await carol.expect("closed")
         assert told.is_set()
-
-    play(tmp_path, scene)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +85,7 @@ def test_subscribers_are_told_of_an_error_when_nobody_else_streams(tmp_path: Pat
         (77, 0, 0, None, True),
     ],
 )
-def test_what_end_stream_says_is_noted(
+async def test_what_end_stream_says_is_noted(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     code: str | int,
@@ -97,16 +95,13 @@ def test_what_end_stream_says_is_noted(
     is_wrong: bool,
 ) -> None:
     caplog.set_level(logging.INFO)
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         number = CODES.Value(code) if isinstance(code, str) else code
         await alice.end_stream(number, earliest, latest)
         await alice.expect("closed")
         assert await alice.call.code() is grpc.StatusCode.OK
         assert stage.node.conductor.catch_up_target == target
-
-    play(tmp_path, scene)
     told = {"earliest": from_wire(earliest), "latest": from_wire(latest)}
     said = {"publisher": "claimed:alice", "code": str(code), **told}
     expected = {True: [said], False: []}
@@ -114,10 +109,9 @@ def test_what_end_stream_says_is_noted(
     assert logged(caplog, "publisher ends its stream") == expected[not is_wrong]
 
 
-def test_a_stream_that_was_ended_is_read_while_messages_come(tmp_path: Path) -> None:
+async def test_a_stream_that_was_ended_is_read_while_messages_come(tmp_path: Path) -> None:
     """A slow writer that looks at its answers only at the end: it has time, and the status is in order."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, drain_seconds=1.5) as stage:
         (alice,) = await stage.publishers("alice")
         alice.polite = False
         await alice.items()
@@ -129,13 +123,11 @@ def test_a_stream_that_was_ended_is_read_while_messages_come(tmp_path: Path) -> 
         await alice.expect("closed")  # silent for long enough
         assert await alice.call.code() is grpc.StatusCode.OK
 
-    play(tmp_path, scene, drain_seconds=1.5)
 
-
-def test_a_stream_that_was_ended_is_not_read_for_ever(
+async def test_a_stream_that_was_ended_is_not_read_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, drain_seconds=0.5) as stage:
         monkeypatch.setattr(publish_service, "DRAIN_SECONDS_MAX", 2.0)
         (alice,) = await stage.publishers("alice")
         alice.polite = False
@@ -151,10 +143,10 @@ def test_a_stream_that_was_ended_is_not_read_for_ever(
         await asyncio.wait({writing})
         assert writing.exception() is not None  # it learns that the stream is over
 
-    play(tmp_path, scene, drain_seconds=0.5)
 
-
-def test_an_error_with_one_message_ends_one_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_with_one_message_ends_one_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     block_end = Arbiter.block_end
 
     def failing(arbiter: Arbiter, publisher_id: PublisherId, number: int, now_ns: int) -> list[Action]:
@@ -163,8 +155,7 @@ def test_an_error_with_one_message_ends_one_stream(tmp_path: Path, monkeypatch: 
         return block_end(arbiter, publisher_id, number, now_ns)
 
     monkeypatch.setattr(Arbiter, "block_end", failing)
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -175,10 +166,8 @@ def test_an_error_with_one_message_ends_one_stream(tmp_path: Path, monkeypatch: 
         await bob.block(BLOCKS[9])
         await bob.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_an_error_before_a_message_is_handled_ends_one_stream(
+async def test_an_error_before_a_message_is_handled_ends_one_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The task that reads the stream was gone, and its publisher was never heard nor told anything."""
@@ -190,21 +179,18 @@ def test_an_error_before_a_message_is_handled_ends_one_stream(
         return wait_ns(admission, name, address, now_ns)
 
     monkeypatch.setattr(Admission, "wait_ns", failing)
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await offer(alice, 9)
         await alice.expect("end ERROR last 8 about 0", "closed")
         await bob.block(BLOCKS[9])
         await bob.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_shutdown_finishes_what_is_complete_and_tells_everybody(
+async def test_a_shutdown_finishes_what_is_complete_and_tells_everybody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob, idle = await stage.publishers("alice", "bob", "idle")
         with gate(monkeypatch, BlockStore, "begin") as disk:
             await alice.block(BLOCKS[9])
@@ -218,5 +204,3 @@ def test_a_shutdown_finishes_what_is_complete_and_tells_everybody(
         for publisher in (alice, bob, idle):
             await publisher.expect("ack 9", "end SUCCESS last 9 about 0", "closed")
         await late.expect("end SUCCESS last 8 about 0", "closed")
-
-    play(tmp_path, scene)

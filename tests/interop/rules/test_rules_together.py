@@ -9,7 +9,7 @@ import pytest
 
 from gateway.store.block_store import BlockStore
 from tests.gateway.conducting import gate
-from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, play
+from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, played, playing
 
 
 async def _by_one(stage: Stage) -> None:
@@ -19,7 +19,7 @@ async def _by_one(stage: Stage) -> None:
     await alice.expect("ack 9", "ack 10", "ack 11")
 
 
-def test_blocks_that_no_end_of_block_parts_are_the_same_blocks(tmp_path: Path) -> None:
+async def test_blocks_that_no_end_of_block_parts_are_the_same_blocks(tmp_path: Path) -> None:
     """Rules 2 × 4: whole blocks in a message each; then item by item. The last ends with the stream."""
 
     async def scene(stage: Stage) -> None:
@@ -32,13 +32,12 @@ def test_blocks_that_no_end_of_block_parts_are_the_same_blocks(tmp_path: Path) -
         await alice.expect("ack 9", "ack 10", "ack 11", "closed")
         await bob.expect("ack 9", "ack 10", "ack 11")
 
-    assert play(tmp_path / "joined", scene) == play(tmp_path / "parted", _by_one)
+    assert await played(tmp_path / "joined", scene) == await played(tmp_path / "parted", _by_one)
 
 
-def test_an_end_that_comes_late_or_twice_is_no_end_of_the_next_block(tmp_path: Path) -> None:
+async def test_an_end_that_comes_late_or_twice_is_no_end_of_the_next_block(tmp_path: Path) -> None:
     """Rule 4: block 9 was complete when nothing followed its proof."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, publish_stray_messages_max=0) as stage:
         (alice,) = await stage.publishers("alice")
         await alice.items(*BLOCKS[9].items)
         await stage.begun(9)
@@ -51,13 +50,10 @@ def test_an_end_that_comes_late_or_twice_is_no_end_of_the_next_block(tmp_path: P
         await alice.end(9)
         await alice.expect("end INVALID_REQUEST last 10 about 0", "closed")
 
-    play(tmp_path, scene, publish_stray_messages_max=0)
 
-
-def test_an_end_without_a_proof_makes_a_bad_block(tmp_path: Path) -> None:
+async def test_an_end_without_a_proof_makes_a_bad_block(tmp_path: Path) -> None:
     """Rules 4 × 6."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         await offer(bob, 9)
@@ -66,13 +62,10 @@ def test_an_end_without_a_proof_makes_a_bad_block(tmp_path: Path) -> None:
         await alice.expect("end BAD_BLOCK_PROOF last 8 about 9", "closed")
         await bob.expect("resend 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_bad_block_takes_the_next_one_of_its_publisher_along(tmp_path: Path) -> None:
+async def test_a_bad_block_takes_the_next_one_of_its_publisher_along(tmp_path: Path) -> None:
     """Rules 6 × 3: Alice is in the middle of 10 when 9 is found bad. Only 9 is held against her."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await alice.items(*broken(BLOCKS[9]))
         await offer(alice, 10)  # which completes block 9
@@ -86,15 +79,12 @@ def test_a_bad_block_takes_the_next_one_of_its_publisher_along(tmp_path: Path) -
         for publisher in (alice, bob):
             await publisher.expect("ack 9", "ack 10")
 
-    play(tmp_path, scene)
 
-
-def test_one_who_is_back_before_its_block_is_stored_hears_of_it_once(
+async def test_one_who_is_back_before_its_block_is_stored_hears_of_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rules 1 × 5: the block is kept when its winner leaves, skipped when it is back, acknowledged there."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         with gate(monkeypatch, BlockStore, "begin") as disk:
             await alice.block(BLOCKS[9])
@@ -109,41 +99,35 @@ def test_one_who_is_back_before_its_block_is_stored_hears_of_it_once(
         await alice.call.done_writing()
         await alice.expect("closed")
 
-    play(tmp_path, scene)
 
-
-def test_one_who_comes_back_for_a_block_that_another_was_faster_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("window", "answers"), [(0, ("end DUPLICATE_BLOCK last 9 about 0", "closed")), (3, ("skip 9",))]
+)
+async def test_one_who_comes_back_for_a_block_that_another_was_faster_with(
+    tmp_path: Path, window: int, answers: tuple[str, ...]
+) -> None:
     """Rules 6 × 1: asked for 9, Carol comes when it is stored: a duplicate, or inside the window skipped."""
-
-    def scene_with(*answers: str) -> None:
-        async def scene(stage: Stage) -> None:
-            alice, bob, carol = await stage.publishers("alice", "bob", "carol")
-            await begin(stage, alice, 9)
-            for publisher in (bob, carol):
-                await offer(publisher, 9)
-                await publisher.expect("skip 9")
-            alice.call.cancel()
-            for publisher in (bob, carol):
-                await publisher.expect("resend 9")
-            await bob.block(BLOCKS[9])
-            await bob.expect("ack 9")
-            await carol.block(BLOCKS[9])
-            await carol.expect("ack 9", *answers)
-            if "closed" not in answers:
-                await carol.block(BLOCKS[10])
-                await carol.expect("ack 10")
-
-        window = 0 if "closed" in answers else 3
-        play(tmp_path / str(window), scene, publish_duplicate_skip_window=window)
-
-    scene_with("end DUPLICATE_BLOCK last 9 about 0", "closed")
-    scene_with("skip 9")
+    async with playing(tmp_path, publish_duplicate_skip_window=window) as stage:
+        alice, bob, carol = await stage.publishers("alice", "bob", "carol")
+        await begin(stage, alice, 9)
+        for publisher in (bob, carol):
+            await offer(publisher, 9)
+            await publisher.expect("skip 9")
+        alice.call.cancel()
+        for publisher in (bob, carol):
+            await publisher.expect("resend 9")
+        await bob.block(BLOCKS[9])
+        await bob.expect("ack 9")
+        await carol.block(BLOCKS[9])
+        await carol.expect("ack 9", *answers)
+        if "closed" not in answers:
+            await carol.block(BLOCKS[10])
+            await carol.expect("ack 10")
 
 
-def test_who_starts_a_block_over_that_it_had_failed_stays_its_winner(tmp_path: Path) -> None:
+async def test_who_starts_a_block_over_that_it_had_failed_stays_its_winner(tmp_path: Path) -> None:
     """Rules 3 × 1: Alice failed 9, won it again as nobody else was there, and starts it over beside Bob."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         (alice,) = await stage.publishers("alice")
         await begin(stage, alice, 9)
         await offer(alice, 10)
@@ -154,15 +138,12 @@ def test_who_starts_a_block_over_that_it_had_failed_stays_its_winner(tmp_path: P
         for publisher in (alice, bob):
             await publisher.expect("ack 9")
 
-    play(tmp_path, scene)
 
-
-def test_a_timeout_ends_the_stream_in_order_and_its_publisher_goes_on_with_the_next_block(
+async def test_a_timeout_ends_the_stream_in_order_and_its_publisher_goes_on_with_the_next_block(
     tmp_path: Path,
 ) -> None:
     """Rules 7 × 1: back at once, Alice is not chosen for 9 again while Bob is there, but wins 10."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await begin(stage, alice, 9)
         stage.clock.jump(6)
@@ -176,13 +157,10 @@ def test_a_timeout_ends_the_stream_in_order_and_its_publisher_goes_on_with_the_n
         for publisher in (alice, bob):
             await publisher.expect("ack 9", "ack 10")
 
-    play(tmp_path, scene)
 
-
-def test_two_streams_of_one_publisher_that_are_far_apart_stall_as_any(tmp_path: Path) -> None:
+async def test_two_streams_of_one_publisher_that_are_far_apart_stall_as_any(tmp_path: Path) -> None:
     """Rules 7 × 1: what Alice completes on one ends the other. Nobody else is there, so she may go on."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path) as stage:
         slow, fast = await stage.publishers("alice", "alice")
         await begin(stage, slow, 9)
         await fast.block(*BLOCKS[9:13])
@@ -191,13 +169,10 @@ def test_two_streams_of_one_publisher_that_are_far_apart_stall_as_any(tmp_path: 
         await fast.block(BLOCKS[9])
         await fast.expect("ack 9", "ack 10", "ack 11", "ack 12")
 
-    play(tmp_path, scene)
 
-
-def test_two_begin_an_empty_node_at_once(tmp_path: Path) -> None:
+async def test_two_begin_an_empty_node_at_once(tmp_path: Path) -> None:
     """Rules 1 × 6: 7 was offered first, so 5 is not taken. When 7 fails, it may begin with 5."""
-
-    async def scene(stage: Stage) -> None:
+    async with playing(tmp_path, committed=0, first_block="any") as stage:
         alice, bob, carol = await stage.publishers("alice", "bob", "carol")
         await begin(stage, alice, 7)
         await offer(bob, 5)
@@ -216,5 +191,3 @@ def test_two_begin_an_empty_node_at_once(tmp_path: Path) -> None:
         await carol.block(BLOCKS[8])
         for publisher in (bob, carol):
             await publisher.expect("ack 8")
-
-    play(tmp_path, scene, committed=0, first_block="any")

@@ -28,7 +28,8 @@ def shape(message: bytes, depth: int = 1) -> dict[int, object]:
     "item_bytes", [ITEM_BYTES_MIN, 257, 300, 383, 384, 1024, 16_500, 16_600, MAKER_ITEM_BYTES_MAX]
 )
 def test_topic_messages_have_the_size_asked_for(item_bytes: int) -> None:
-    sizes = {len(transaction(Random(seed), NOON_NS, item_bytes).items[0]) for seed in range(12)}
+    seeds = range(12 if item_bytes < MAKER_ITEM_BYTES_MAX else 2)
+    sizes = {len(transaction(Random(seed), NOON_NS, item_bytes).items[0]) for seed in seeds}
     assert {item_bytes, item_bytes - 1} & sizes
     assert max(sizes) <= item_bytes
 

@@ -51,6 +51,7 @@ def processes_about(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.usefixtures("java")
 def test_it_runs_from_end_to_end(tmp_path: Path) -> None:

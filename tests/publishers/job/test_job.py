@@ -211,11 +211,12 @@ def test_stop_finishes_the_block_in_flight_and_the_next_run_goes_on(
     assert node.received == blocks
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_block(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    blocks = make_blocks(30)
+    blocks = make_blocks(20)
     chain = tmp_path / "chain"
     chain.mkdir()
     source = parse_source(f"blockfiles:{chain}", {"blocks_per_batch": "4"})
@@ -228,7 +229,7 @@ def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_bloc
             path = chain / f"{block.number}.blk"
             if not path.exists():
                 write_block_file(path, block)
-        if following >= 12:
+        if following >= 8:
             stop.set()
 
     with node_thread(tmp_path / "node") as node:
@@ -243,21 +244,21 @@ def test_two_that_follow_go_on_from_their_checkpoints_and_end_with_the_last_bloc
                     2,
                     numbers=numbers,
                     checkpoint=checkpoint,
-                    on_progress=partial(feed, count_max=20 if stoppable else 30),
+                    on_progress=partial(feed, count_max=14 if stoppable else 20),
                     stop=stop if stoppable else None,
                 )
 
         first = follow(NumberRange(), stoppable=True)
         assert first.is_interrupted
         assert first.safe_through is not None
-        assert 11 <= first.safe_through < 20
-        second = follow(NumberRange(end=30), stoppable=False)
+        assert 7 <= first.safe_through < 14
+        second = follow(NumberRange(end=20), stoppable=False)
         assert (second.is_complete, second.failures) == (True, ())
-        assert (second.safe_through, second.last_block) == (29, 29)
-        assert node.store.last_number == 29
+        assert (second.safe_through, second.last_block) == (19, 19)
+        assert node.store.last_number == 19
         # All is done: no batch comes any more, and it ends all the same.
-        third = follow(NumberRange(end=30), stoppable=False)
-        assert (third.is_complete, third.safe_through, third.failures) == (True, 29, ())
+        third = follow(NumberRange(end=20), stoppable=False)
+        assert (third.is_complete, third.safe_through, third.failures) == (True, 19, ())
     for report in (first, second):
         assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2"]
     # The second run did not begin anew; one whose first batch was not over when all had to stop, does.
@@ -277,6 +278,7 @@ def test_publishers_that_are_stopped_at_once_are_told_of_all_the_same(
     assert [row.publisher_id for row in report.publishers] == ["publisher-1", "publisher-2"]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_query_that_is_ended_in_a_batch_has_not_failed_where_all_is_safe(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -292,7 +294,7 @@ def test_a_query_that_is_ended_in_a_batch_has_not_failed_where_all_is_safe(
             time.sleep(0.05)
 
     monkeypatch.setattr(spark.sparkContext, "cancelJobsWithTag", cancel_and_wait)
-    blocks = make_blocks(30)
+    blocks = make_blocks(12)
     store(tmp_path / "node", blocks)
     chain = tmp_path / "chain"
     chain.mkdir()
@@ -304,7 +306,7 @@ def test_a_query_that_is_ended_in_a_batch_has_not_failed_where_all_is_safe(
 
     def hold(progress: JobProgress) -> None:
         """Once all is known to be safe, have the next batch wait for the gateway."""
-        if progress.safe_through == 29 and not jobs_in_flight:
+        if progress.safe_through == 11 and not jobs_in_flight:
             node.send(signal.SIGSTOP)
             give_up_at = time.monotonic() + 120
             while not jobs_in_flight and time.monotonic() < give_up_at:
@@ -318,14 +320,14 @@ def test_a_query_that_is_ended_in_a_batch_has_not_failed_where_all_is_safe(
         try:
             report = publish(
                 *(spark, source, [node.grpc]),
-                numbers=NumberRange(end=30),
+                numbers=NumberRange(end=12),
                 checkpoint=checkpoint,
                 on_progress=hold,
             )
         finally:
             node.send(signal.SIGCONT)
     assert jobs_in_flight
-    assert (report.failures, report.is_complete, report.safe_through) == ((), True, 29)
+    assert (report.failures, report.is_complete, report.safe_through) == ((), True, 11)
 
 
 FELL_OVER = "Job aborted: task 0.0 in stage 1 failed (driver): java.io.OptionalDataException"
