@@ -149,51 +149,13 @@ class Appender:
         self.on_failed_flush: Callable[[], None] = lambda: None
         """Told of each flush that failed: what else is on that disk is in doubt, too."""
 
-    def write(self, group: OperationGroup, *, flush: bool) -> tuple[int, int]:
-        """Do steps 0 to 4 of a commit; return the new totals, which the caller then publishes.
+    def begin(self, group: OperationGroup, *, flush: bool = True) -> tuple[int, int]:
+        """Do steps 0 to 2 of a commit, and with the same flush steps 3 and 4 of the one begun before.
 
         Args:
-            flush: False leaves out both flushes: the commit survives the end of this process, not of the
-                machine. A later commit with a flush makes it durable too.
-
-        Raises:
-            CommitFailed: the disk refused a step. On disk, the old stream was restored as far as it let us.
-        """
-        buffer = group.buffer
-        offset, _ = group.base
-        total_length, total_entries = new = offset + len(buffer), group.number_next
-        step = _REPAIR
-        try:
-            if self._damage is not None:
-                self._repair(self._damage)
-            if total_length > self._size:
-                step = CommitStep.GROW  # then: the old stream in a longer file
-                self._grow(total_length)
-            if buffer:
-                step = _ENTRIES  # then: garbage past the end, which opening zeroes
-                if flush:
-                    self._put_entries(buffer, offset)
-                else:
-                    self._disk.append(buffer, offset)  # `append_window.py`
-                    self.running_sum.stop()  # a page's sum is then made once it is full: less for each commit
-            if flush and self._flushed != new:
-                step = CommitStep.FLUSH_ENTRIES  # then: the same, on disk
-                self._disk.fdatasync()
-            if buffer:
-                step = _HEADER  # then: the old stream or the new one
-                self._disk.pwrite(
-                    _pack_header(self._header_prefix, total_length, total_entries), HEADER_OFFSET
-                )
-            if flush and self._flushed != new:
-                step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
-                self._disk.fdatasync()
-                self._flushed = new
-        except BaseException as error:  # also Ctrl-C: what is on disk must be known
-            self._fail(step, new, error)
-        return new
-
-    def begin(self, group: OperationGroup) -> tuple[int, int]:
-        """Do steps 0 to 2 of a commit, and with the same flush steps 3 and 4 of the one begun before.
+            group: its entries.
+            flush: False leaves out the flush, here and in `finish`: the commit survives the end of this
+                process, not of the machine. A later commit with a flush makes it durable too.
 
         Returns:
             The new totals; `begun` until it is finished. What was `begun` before is to be published.
@@ -211,16 +173,22 @@ class Appender:
             if self._damage is not None:
                 self._repair(self._damage)
             if total_length > self._size:
-                step = CommitStep.GROW
+                step = CommitStep.GROW  # then: the old stream in a longer file
                 self._grow(total_length)
-            step = _ENTRIES  # then: the header before, and garbage past its end, which opening zeroes
-            self._put_entries(buffer, offset)
-            if before is not None:
+            if buffer:
+                step = _ENTRIES  # then: garbage past the end, which opening zeroes
+                if flush:
+                    self._put_entries(buffer, offset)
+                else:
+                    self._disk.append(buffer, offset)  # `append_window.py`
+                    self.running_sum.stop()  # a page's sum is then made once it is full: less for each commit
+            if before is not None and before != self._file.totals:
                 step = _HEADER  # whose entries are on disk: the stream before it or with it
                 self._disk.pwrite(_pack_header(self._header_prefix, *before), HEADER_OFFSET)
-            step = CommitStep.FLUSH_ENTRIES if before is None else CommitStep.FLUSH_HEADER
-            self._disk.fdatasync()
-        except BaseException as error:
+            if flush and self._flushed != new:
+                step = CommitStep.FLUSH_ENTRIES if before is None else CommitStep.FLUSH_HEADER
+                self._disk.fdatasync()  # then: the same, on disk
+        except BaseException as error:  # also Ctrl-C: what is on disk must be known
             if step not in (_REPAIR, CommitStep.GROW, _ENTRIES):
                 self.begun = None
             self._fail(step, new, error)
@@ -229,7 +197,7 @@ class Appender:
         self.begun = new
         return new
 
-    def finish(self) -> None:
+    def finish(self, *, flush: bool = True) -> None:
         """Do steps 3 and 4 of the commit that was `begun`, which the caller then publishes.
 
         Raises:
@@ -238,13 +206,18 @@ class Appender:
         assert self.begun is not None
         new, step = self.begun, _HEADER
         try:
-            self._disk.pwrite(_pack_header(self._header_prefix, *new), HEADER_OFFSET)
-            step = CommitStep.FLUSH_HEADER
-            self._disk.fdatasync()
+            if new != self._file.totals:
+                # Then: the old stream or the new one.
+                self._disk.pwrite(_pack_header(self._header_prefix, *new), HEADER_OFFSET)
+            if flush and self._flushed != new:
+                step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
+                self._disk.fdatasync()
         except BaseException as error:
             self.begun = None
             self._fail(step, new, error)
-        self._flushed, self.begun = new, None
+        if flush:
+            self._flushed = new
+        self.begun = None
 
     def drop_begun(self) -> None:
         """Drop the commit that was `begun`, if there is one: zero what is on disk of it, or remember to."""

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from datastream.errors import BookmarksUnavailable, CommitBegun, CommitFailed, MisuseError
 from datastream.file.appending import Appender, CommitStep
-from datastream.file.bookmarks import BookmarkIndex, Undo
+from datastream.file.bookmarks import BookmarkIndex
 from datastream.file.operation import OperationGroup, WrittenGroup
 from datastream.file.operation_table import CALL_NAMES, Call, OperationState
 from datastream.file.streamfile import StreamFile
@@ -85,64 +85,34 @@ class Committer:
             raise CommitBegun(CALL_NAMES[call])
 
     def commit(self, *, flush: bool = True) -> None:
-        """See `DataStreamer.commit_atomic_op`."""
-        group, committed, undo = self._group, None, None
+        """Begin a commit and finish it; see `DataStreamer.commit_atomic_op`."""
+        group = self._group
         self.check_not_begun(Call.COMMIT)
         try:
-            group.begin_commit()
-            if self._bookmarks.failed or self._changer.overdue:
-                self.finish_what_is_overdue()  # step 0a
-            committed = self._appender.write(group, flush=flush)  # steps 0 to 4; 3 is the commit point
-            if group.checkpoints or group.page_starts:
-                self._appender.adopt(group)
-            bookmarks = group.all_bookmarks
-            undo = self._bookmarks.before(bookmarks)
-            # Together: a bookmark that is added again must not lead to an entry that is not to be seen yet.
-            with self.publishing:
-                pending_count = self._bookmarks.record(bookmarks, committed[1])
-                self._file.totals = committed  # step 5: from here on, readers see it
-            # Only now: one that is taken back must leave no bookmarks in the DB.
-            if pending_count >= PENDING_BOOKMARKS_MAX or flush:
-                self._write_bookmarks(flush=flush)  # step 6
-            group.end_commit(committed)
+            end = self._write_entries(flush=flush)
+            self._appender.finish(flush=flush)
+            self._publish(group, end, flush=flush)
+            group.end_commit(end)
         except MisuseError:
             raise  # nothing has begun; another thread's commit may go on
         except BaseException:
-            if group.state is OperationState.COMMITTING:
-                self._end_failed_commit(committed, undo)
+            self._end_failed(None)
             raise
         if self.callbacks:
-            self.tell(Committed(*committed))
-
-    def _end_failed_commit(self, written: tuple[int, int] | None, undo: Undo | None) -> None:
-        """Leave nothing of a commit, or all of it, where it was interrupted behind its publication."""
-        group = self._group
-        try:
-            if written is not None and self._file.totals is not written:
-                if undo is not None:
-                    self._bookmarks.take_back(undo)
-                self._take_back(written)
-        finally:
-            group.restart(self._file.committed)
-            if group.state is OperationState.COMMITTING:
-                group.move(_COMMIT_DONE)
-
-    # --- in two halves ------------------------------------------------------------------------------------
+            self.tell(Committed(*end))
 
     def begin(self) -> None:
         """See `DataStreamer.begin_commit`."""
-        group, before = self._group, self._begun
+        before = self._begun
         try:
-            group.begin_commit()
-            if self._bookmarks.failed or self._changer.overdue:
-                self.finish_what_is_overdue()
-            self._begun = group.hand_over(self._appender.begin(group))
+            self._begun = self._group.hand_over(self._write_entries(flush=True))
             if before is not None:
-                self._publish(before)
+                self._publish(before, before.end, flush=True)
+                self.tell(Committed(*before.end))
         except MisuseError:
             raise  # nothing has begun
         except BaseException:
-            self._end_failed_begin(before)
+            self._end_failed(before)
             raise
 
     def finish(self) -> None:
@@ -151,35 +121,45 @@ class Committer:
         if begun is None:
             return
         try:
-            self._appender.finish()
-            self._publish(begun)
+            self._appender.finish(flush=True)
+            self._publish(begun, begun.end, flush=True)
+            self.tell(Committed(*begun.end))
         except BaseException:
             self._begun = None
             self._drop_group()
             raise
         self._begun = None  # last: interrupted before, it is known what to drop
 
-    def _publish(self, written: WrittenGroup) -> None:
-        """Do steps 5 and 6 of a commit whose header is on disk; or take it back, and what was begun since."""
+    def _write_entries(self, *, flush: bool) -> tuple[int, int]:
+        """Do steps 0 to 2 of the group's commit; return its end. What was begun before is to be published."""
+        self._group.begin_commit()
+        if self._bookmarks.failed or self._changer.overdue:
+            self.finish_what_is_overdue()  # step 0a
+        return self._appender.begin(self._group, flush=flush)
+
+    def _publish(self, written: OperationGroup | WrittenGroup, end: tuple[int, int], *, flush: bool) -> None:
+        """Do steps 5 and 6 of a commit whose header is written; or take it back, and what was begun since."""
         undo = None
         try:
             if written.checkpoints or written.page_starts:
                 self._appender.adopt(written)
-            undo = self._bookmarks.before(written.bookmarks)
+            bookmarks = written.all_bookmarks
+            undo = self._bookmarks.before(bookmarks)
+            # Together: a bookmark that is added again must not lead to an entry that is not to be seen yet.
             with self.publishing:
-                self._bookmarks.record(written.bookmarks, written.end[1])
-                self._file.totals = written.end
+                pending_count = self._bookmarks.record(bookmarks, end[1])
+                self._file.totals = end  # step 5: from here on, readers see it
         finally:
-            if self._file.totals is not written.end:
+            if self._file.totals is not end:
                 if undo is not None:
                     self._bookmarks.take_back(undo)
-                self._take_back(written.end)
-        self._write_bookmarks(flush=True)
-        if self.callbacks:
-            self.tell(Committed(*written.end))
+                self._take_back(end)
+        # Only now: one that is taken back must leave no bookmarks in the DB.
+        if flush or pending_count >= PENDING_BOOKMARKS_MAX:
+            self._write_bookmarks(flush=flush)  # step 6
 
-    def _end_failed_begin(self, before: WrittenGroup | None) -> None:
-        """Drop what was to be begun; what was begun before stays, where its header was not written."""
+    def _end_failed(self, before: WrittenGroup | None) -> None:
+        """Drop what was to be committed; what was begun before stays, where its header was not written."""
         is_as_before = self._appender.begun == (before and before.end)
         self._begun = before if is_as_before else None
         try:
