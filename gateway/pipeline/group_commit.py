@@ -44,7 +44,6 @@ from gateway.logs import fields
 from gateway.pipeline.committing import commit, is_laid_out_in_loop
 from gateway.pipeline.in_flight import Attempt
 from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.workers.begun import Begun
 from gateway.workers.loop_slots import LoopSlots
 from gateway.workers.work_thread import WorkThread
 
@@ -140,10 +139,7 @@ class GroupCommit:
     def begin(self) -> None:
         """Commit what is in the queue, until it is empty; not while that `is_running`."""
         self.is_running = True
-        # At once, and not when the event loop comes round: what it has to do before may take long.
-        begun = Begun(self._commit_all())
-        if self.is_running:  # it waits for the disk, or has ended with an error, which the task raises
-            self._running = self._spawn(begun.rest())
+        self._running = self._spawn(self._commit_all())
 
     async def finished(self) -> None:
         """Wait until nothing is being committed."""

@@ -55,7 +55,6 @@ from gateway.race.tables import EndStatus
 from gateway.transport.admission import Admission, AdmissionLimits, DenialKind
 from gateway.transport.callers import Caller, caller_of
 from gateway.transport.message_shares import SMALL_BYTES, StreamKey
-from gateway.workers.begun import Begun
 from gateway.workers.looking import Looking
 
 __all__ = ["BadMessage", "PublishService", "to_wire"]
@@ -220,37 +219,29 @@ class PublishService:
         """
         conductor, admission = self._conductor, self._admission
         key = self._keys.get(outbox.publisher_id)
-        reading = Begun(context.read())
-        try:
-            while (request := await reading) is not aio.EOF:
+        while (request := await context.read()) is not aio.EOF:
+            if not outbox.closed:
+                if wait_ns := admission.wait_ns(outbox.name, caller.address, conductor.now_ns()):
+                    with conductor.delaying(outbox):
+                        await asyncio.sleep(wait_ns / 1e9)
+                if not conductor.arbiter.may_read(outbox.publisher_id):
+                    await conductor.room_for(outbox)
+            if type(request) is bytes:
+                # Parsed, it takes three times as much. The next one is received when this one is counted in
+                # flight, and there is room.
+                await self._handle_any(outbox, request)
+                request = None
+                if key is not None:
+                    caller.taken(key.stream)
                 if not outbox.closed:
-                    if wait_ns := admission.wait_ns(outbox.name, caller.address, conductor.now_ns()):
-                        with conductor.delaying(outbox):
-                            await asyncio.sleep(wait_ns / 1e9)
-                    if not conductor.arbiter.may_read(outbox.publisher_id):
-                        await conductor.room_for(outbox)
-                if type(request) is bytes:
-                    # Parsed, it takes three times as much. The next one is received when this one is counted
-                    # in flight, and there is room.
-                    await self._handle_any(outbox, request)
-                    request = None
-                    if key is not None:
-                        caller.taken(key.stream)
-                    if not outbox.closed:
-                        await conductor.room_for(outbox)
-                    reading = Begun(context.read())
-                    continue
-                # gRPC receives the next message, in a thread of its own, while this one is hashed.
-                reading = Begun(context.read())
-                if outbox.closed:
-                    outbox.dropped_count += 1
-                elif type(request) is ItemSet:
-                    self._handle_one(outbox, request)
-                else:
-                    await self._handle_any(outbox, request)
-                request = None  # not to be held until the next one comes
-        finally:
-            reading.close()
+                    await conductor.room_for(outbox)
+            elif outbox.closed:
+                outbox.dropped_count += 1
+            elif type(request) is ItemSet:
+                self._handle_one(outbox, request)
+            else:
+                await self._handle_any(outbox, request)
+            request = None  # not to be held until the next one comes
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
