@@ -14,12 +14,13 @@ What is on disk then is the same.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 
 from gateway.limits import STAGE_BLOCK_ITEMS_MIN, STAGE_ITEM_BYTES_MAX
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.workers.loop_slots import LoopSlots
-from gateway.workers.work_thread import WorkThread
 
 __all__ = ["commit", "is_laid_out_in_loop"]
 
@@ -35,7 +36,7 @@ async def commit(
     store: BlockStore,
     blocks: Sequence[VerifiedBlock],
     size_bytes: int,
-    thread: WorkThread,
+    thread: Executor,
     turns: LoopSlots,
     now_ns: Callable[[], int],
 ) -> int:
@@ -55,14 +56,15 @@ async def commit(
     Raises:
         As `BlockStore.append`; none of the blocks can be seen then.
     """
+    loop = asyncio.get_running_loop()
     item_count = sum(len(block.items) for block in blocks)
     if not is_laid_out_in_loop(len(blocks), item_count, size_bytes):
         started_ns = now_ns()
-        await thread.run(store.append, blocks)
+        await loop.run_in_executor(thread, store.append, blocks)
     else:
         await turns.take()
         for _ in store.stage(blocks):
             await turns.take()
         started_ns = now_ns()
-        await thread.run(store.commit_staged)
+        await loop.run_in_executor(thread, store.commit_staged)
     return now_ns() - started_ns

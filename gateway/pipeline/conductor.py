@@ -58,7 +58,6 @@ from gateway.workers.hash_process import HashProcess
 from gateway.workers.hashing import Hashing
 from gateway.workers.loop_slots import LoopSlots
 from gateway.workers.proof_checks import ProofChecks
-from gateway.workers.work_thread import WorkThread
 
 __all__ = ["Conductor"]
 
@@ -78,7 +77,6 @@ class Conductor:
         group_blocks_max: most blocks that share one pair of flushes.
         hash_processes: hash what takes long; closed with the conductor.
         standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
-        commit_thread: where blocks are committed, closed with the conductor; None: in a thread of its own.
     """
 
     def __init__(
@@ -93,7 +91,6 @@ class Conductor:
         group_blocks_max: int = 64,
         hash_processes: Sequence[HashProcess] = (),
         standbys: ReplicationQuorum | None = None,
-        commit_thread: WorkThread | None = None,
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
@@ -110,7 +107,7 @@ class Conductor:
         )
         """The blocks that are being received, verified and committed."""
         self._group_commit = GroupCommit(
-            *(store, commit_thread or WorkThread("commit"), self.turns, clock_ns, self._spawn),
+            *(store, self.turns, clock_ns, self._spawn),
             blocks_max=group_blocks_max,
             first_stored=self._first_stored,
             stored=self._stored,

@@ -33,6 +33,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -45,7 +46,6 @@ from gateway.pipeline.committing import commit, is_laid_out_in_loop
 from gateway.pipeline.in_flight import Attempt
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.workers.loop_slots import LoopSlots
-from gateway.workers.work_thread import WorkThread
 
 __all__ = ["GroupCommit"]
 
@@ -90,7 +90,6 @@ class GroupCommit:
 
     Args:
         ledger: keeps the blocks.
-        thread: in which it is written; closed with this.
         turns: of the event loop, for large blocks that are laid out there.
         now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
@@ -106,7 +105,6 @@ class GroupCommit:
     def __init__(
         self,
         store: BlockStore,
-        thread: WorkThread,
         turns: LoopSlots,
         now_ns: Callable[[], int],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
@@ -124,7 +122,7 @@ class GroupCommit:
         self.refusal: str | None = None
         """Why the disk still did not take writes when it was tried last."""
         self._store = store
-        self._thread = thread
+        self._thread = ThreadPoolExecutor(1, "commit")
         self._turns = turns
         self._now_ns = now_ns
         self._spawn = spawn
@@ -150,7 +148,7 @@ class GroupCommit:
         """Stop trying the disk, and wait for the thread."""
         if self._probing is not None:
             self._probing.cancel()
-        self._thread.close()
+        self._thread.shutdown()
 
     async def _commit_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -158,13 +156,13 @@ class GroupCommit:
             if _is_apart(self.queue[0]):
                 failure = await self._commit_apart(self._next_group())
             else:
-                group, took_ns, failure = await self._thread.run(self._commit_here, loop)
+                group, took_ns, failure = await loop.run_in_executor(self._thread, self._commit_here, loop)
                 if group is not None:
                     self._on_stored(group, took_ns, 2)
             if failure is not None:
                 self._give_up(failure)
             elif self._store.snapshot_due:
-                await self._thread.run(self._store.write_snapshot)
+                await loop.run_in_executor(self._thread, self._store.write_snapshot)
         self.is_running, self._running = False, None
 
     def _next_group(self) -> _Group:
@@ -196,10 +194,11 @@ class GroupCommit:
 
     async def _commit_apart(self, group: _Group) -> _Failure | None:
         """Commit a group by itself, for which something is to be done in the event loop."""
+        loop = asyncio.get_running_loop()
         try:
             settled_root_hash = group.attempts[0].settles
             if settled_root_hash is not None:
-                await self._thread.run(self._store.settle, settled_root_hash)
+                await loop.run_in_executor(self._thread, self._store.settle, settled_root_hash)
                 self._store.settled()
             took_ns = await commit(
                 *(self._store, group.blocks, group.size_bytes, self._thread, self._turns),
@@ -311,7 +310,7 @@ class GroupCommit:
         while True:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             try:
-                await self._thread.run(self._store.probe)
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._store.probe)
             except (OSError, CommitFailed) as error:
                 level = logging.DEBUG if str(error) == said else logging.WARNING
                 log.log(level, "the disk still cannot be written", extra=fields(got=str(error)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any
 
 from datastream.errors import DatastreamError
 from gateway.blocks.proofs import ProofVerifier
@@ -27,7 +27,6 @@ from gateway.services.publish_service import PublishService
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.transport.admission import Admission, AdmissionLimits
 from gateway.workers.proof_checks import ProofChecks
-from gateway.workers.work_thread import WorkThread
 from tests.datastream.fake_disk import PowerLost
 from tests.nodes import ledger_key
 from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher
@@ -41,9 +40,6 @@ from tests.simulation.standbys import Standbys
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
 from tests.simulation.world import SECOND_NS, SimLoop, World
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 
 @functools.cache
@@ -117,16 +113,6 @@ class SimChecks(ProofChecks):
         """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
         return Verdict(self.check_now(summary), None, is_root_signed=True)
-
-
-class SimThread(WorkThread):
-    """A thread whose calls are made, go on, and are reported when the simulated event loop says so."""
-
-    def run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
-        """See `WorkThread.run`."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
-        return loop.run_job(function, *arguments)
 
 
 class SimService(PublishService):
@@ -260,7 +246,6 @@ class SimNode:
             responses_max=options.responses_max,
             group_blocks_max=options.group_blocks_max,
             standbys=gate,
-            commit_thread=SimThread("commit"),
         )
 
     def _lose_power(self) -> None:

@@ -7,6 +7,7 @@ import errno
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +32,6 @@ from gateway.limits import (
 from gateway.pipeline.committing import commit
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.workers.loop_slots import LoopSlots
-from gateway.workers.work_thread import WorkThread
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.rounds import Rounds
 from tests.nodes import stream_bytes
@@ -61,7 +61,7 @@ def with_ledger(data_dir: Path, play: Callable[[BlockStore, FailingDisk, Commit]
     store = BlockStore.open(data_dir, disk=disk)
 
     async def main() -> None:
-        thread, turns = WorkThread("commit"), LoopSlots()
+        thread, turns = ThreadPoolExecutor(1, "commit"), LoopSlots()
 
         async def commit_group(blocks: Sequence[VerifiedBlock]) -> None:
             size_bytes = sum(len(item) for block in blocks for item in block.items)
@@ -72,7 +72,7 @@ def with_ledger(data_dir: Path, play: Callable[[BlockStore, FailingDisk, Commit]
         try:
             await play(store, disk, commit_group)
         finally:
-            thread.close()
+            thread.shutdown()
 
     asyncio.run(main())
     store.close()
