@@ -45,7 +45,6 @@ from gateway.race.actions import (
     Idle,
     PublisherId,
     SendResponse,
-    Skip,
     SourceError,
     Stray,
     Verify,
@@ -127,9 +126,6 @@ class Conductor:
         metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
         metrics.publishers.set_function(lambda: arbiter.publisher_count)
         metrics.backing_off.set_function(lambda: len(arbiter.reputations.backing_off(clock_ns())))
-        # Into which responses were put that are to be sent: now, or when the event loop comes round.
-        self._unsent: list[Outbox] = []
-        self._sends_at_once = self._sends_soon = False
         self._room = asyncio.Event()
         self._stream_count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -219,11 +215,6 @@ class Conductor:
             waiting += self._perform_one(action)
         if self._commit_queue and not self._group_commit.is_running:
             self._group_commit.begin()
-        if self._sends_at_once:
-            self._send_on()
-        elif self._unsent and not self._sends_soon:
-            self._sends_soon = True
-            asyncio.get_running_loop().call_soon(self._come_round)
         if len(waiting) != 1 or type(waiting[0]) is not Append:  # which makes no room
             self._room.set()
         self._arm()
@@ -366,22 +357,7 @@ class Conductor:
         if outbox is None:
             return
         outbox.put(action.response)
-        self._unsent.append(outbox)
-        # A Skip can wait until the event loop comes round, for those of other publishers: to send them one
-        # behind the other takes less time than to send each behind the header that it answers.
-        if type(action.response) is not Skip:
-            self._sends_at_once = True
         note_answer(self._metrics, outbox.name, action.response, outbox.source.key)
-
-    def _come_round(self) -> None:
-        self._sends_soon = False
-        self._send_on()
-
-    def _send_on(self) -> None:
-        """Have the responses sent that were put in outboxes."""
-        unsent, self._unsent, self._sends_at_once = self._unsent, [], False
-        for outbox in unsent:
-            outbox.send_on()
 
     # --- what the commit tells -----------------------------------------------------------------------------
 
