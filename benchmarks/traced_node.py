@@ -112,6 +112,6 @@ def _note(moment: Moment, *block_numbers: int) -> None:
 
 if __name__ == "__main__":
     gateway.node.node.Arbiter = _TracedArbiter  # type: ignore[attr-defined]
-    gateway.node.node.Ledger = _TracedLedger  # type: ignore[attr-defined]
+    gateway.node.node.BlockStore = _TracedLedger  # type: ignore[attr-defined]
     gateway.node.run.Node = TracedNode  # type: ignore[attr-defined]
     main()

@@ -103,10 +103,6 @@ __all__ = [
     "RUN_ITEMS_MAX",
     "SET_ITEMS_MAX",
     "SHARED_FLUSH_BYTES_MAX",
-    "STAGE_BLOCK_ITEMS_MIN",
-    "STAGE_BYTES_MAX",
-    "STAGE_ITEMS_MAX",
-    "STAGE_ITEM_BYTES_MAX",
     "STANDBY_ASK_SECONDS",
     "STANDBY_RETRY_SECONDS",
     "STANDBY_RETRY_SECONDS_MAX",
@@ -557,22 +553,9 @@ SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
 """Bytes of items of a group that is begun with the flush that finishes the one before it, at most. To lay a
 larger one out and to write it takes longer than the flush that the one before is spared."""
 
-RUN_ITEMS_MAX: Final = 8_192
-"""Items of a block that are laid out for the stream in one go, in a thread."""
-
-STAGE_BLOCK_ITEMS_MIN: Final = 1_024
-"""Items that a block has, on average of those that are committed together, from which on they are laid out in
-turns of the event loop: that takes 0.25 ms for so many..."""
-
-STAGE_ITEM_BYTES_MAX: Final = 512
-"""...if its items have no more bytes on average. To copy longer ones takes longer than all the rest, and a
-loop that takes in many bytes has few turns."""
-
-STAGE_ITEMS_MAX: Final = 1_024
-"""Items that are laid out in one turn."""
-
-STAGE_BYTES_MAX: Final = 256 * 1024
-"""Bytes of items that are laid out in one turn, unless a single entry has more: 0.2 ms."""
+RUN_ITEMS_MAX: Final = 1_024
+"""Items of a block that are serialized for the stream in one go, in a thread: 0.3 ms, in which the event loop
+may have to wait for Python's lock."""
 
 DISK_PROBE_SECONDS: Final = 0.5
 """Time between two attempts to write after the disk refused a commit."""

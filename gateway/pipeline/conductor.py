@@ -106,7 +106,7 @@ class Conductor:
         )
         """The blocks that are being received, verified and committed."""
         self._group_commit = GroupCommit(
-            *(store, self.turns, clock_ns, self._spawn),
+            *(store, clock_ns, self._spawn),
             blocks_max=group_blocks_max,
             first_stored=self._first_stored,
             stored=self._stored,

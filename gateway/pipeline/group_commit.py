@@ -10,9 +10,8 @@ the next one.
 
 A group has flushes of its own
 
-- where it would hold up the one before it: it is large, or is laid out in the event loop
-  (`pipeline.committing`), or is block 0, of which more is to be kept, or begins with a block that settles the
-  root hash of the one before it, which is written first (`BlockStore.settle`);
+- where it would hold up the one before it: it is large, or is block 0, of which more is to be kept, or begins
+  with a block that settles the root hash of the one before it, which is written first (`BlockStore.settle`);
 - where the one before it has several blocks. They come faster than they can be written one by one, and then
   the processors are what there is too little of: while the flush lasts, and until the event loop has heard
   of it and asks the thread again, more of them gather.
@@ -42,10 +41,8 @@ from datastream.layout import ENTRY_HEAD_SIZE
 from gateway.blocks.chain import LastLayout
 from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS, SHARED_FLUSH_BYTES_MAX
 from gateway.logs import fields
-from gateway.pipeline.committing import commit, is_laid_out_in_loop
 from gateway.pipeline.in_flight import Attempt
 from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.workers.loop_slots import LoopSlots
 
 __all__ = ["GroupCommit"]
 
@@ -90,7 +87,6 @@ class GroupCommit:
 
     Args:
         ledger: keeps the blocks.
-        turns: of the event loop, for large blocks that are laid out there.
         now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
         blocks_max: most blocks in a group.
@@ -105,7 +101,6 @@ class GroupCommit:
     def __init__(
         self,
         store: BlockStore,
-        turns: LoopSlots,
         now_ns: Callable[[], int],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,
@@ -123,7 +118,8 @@ class GroupCommit:
         """Why the disk still did not take writes when it was tried last."""
         self._store = store
         self._thread = ThreadPoolExecutor(1, "commit")
-        self._turns = turns
+        # Its thread starts now: a pool that cannot start one later still makes the call, with the next one.
+        self._thread.submit(lambda: None)
         self._now_ns = now_ns
         self._spawn = spawn
         self._blocks_max = blocks_max
@@ -200,12 +196,11 @@ class GroupCommit:
             if settled_root_hash is not None:
                 await loop.run_in_executor(self._thread, self._store.settle, settled_root_hash)
                 self._store.settled()
-            took_ns = await commit(
-                *(self._store, group.blocks, group.size_bytes, self._thread, self._turns),
-                now_ns=self._now_ns,
-            )
+            started_ns = self._now_ns()
+            await loop.run_in_executor(self._thread, self._store.append, group.blocks)
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
             return _Failure(group.attempts[0], error)
+        took_ns = self._now_ns() - started_ns
         if group.attempts[0].number == 0:
             await self._first_stored(group.attempts[0])
         self._on_stored(group, took_ns, 2)
@@ -325,12 +320,7 @@ class GroupCommit:
 
 def _is_apart(attempt: Attempt) -> bool:
     """Tell whether a block is committed by itself: something is to be done for it in the event loop."""
-    assert attempt.summary is not None
-    return (
-        attempt.number == 0
-        or attempt.settles is not None
-        or is_laid_out_in_loop(1, len(attempt.items), attempt.summary.size_bytes)
-    )
+    return attempt.number == 0 or attempt.settles is not None
 
 
 async def _raise(error: Exception) -> None:

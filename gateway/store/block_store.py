@@ -12,8 +12,8 @@ Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
   - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it or the
     index tells of more than the stream holds, the stream is not opened (`gateway.store.evidence`).
-  - `append`, `begin`, `finish`, `give_up`, `stage`, `commit_staged`, `settle` are called from one thread at a
-    time; everything else from any.
+  - `append`, `begin`, `finish`, `give_up` and `settle` are called from one thread at a time; everything else
+    from any.
 Source: docs/spec/block-layout.md; datastream/README.md, "The steps of a commit".
 """
 
@@ -23,9 +23,8 @@ import contextlib
 import errno
 import logging
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,9 +52,6 @@ from gateway.limits import (
     CHAIN_SNAPSHOT_BLOCKS,
     DISK_PROBE_BYTES,
     ROLL_FORWARD_LOG_BLOCKS,
-    RUN_ITEMS_MAX,
-    STAGE_BYTES_MAX,
-    STAGE_ITEMS_MAX,
 )
 from gateway.logs import fields
 from gateway.regular_files import make_folder, replace_file
@@ -180,17 +176,16 @@ class BlockStore:
         return self.chain.last_number
 
     def append(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """Commit blocks, one atomic operation each, with one pair of flushes; return when they are on disk.
+        """Begin to commit blocks and finish that; return when they are on disk.
 
         Raises:
-            datastream.CommitFailed: the disk refused; the ledger is as it was before, and none of the
-                blocks can be seen.
+            As `begin` and `finish`; none of the blocks can be seen then.
         """
-        self._add(blocks)
-        self.commit_staged()
+        self.begin(blocks)
+        self.finish()
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """Begin to commit blocks, as `append` does, and finish those begun before, with the same flush.
+        """Write blocks, one atomic operation each; finish those begun before with the same flush.
 
         Nobody sees them before `finish`, or before other blocks are begun.
 
@@ -198,8 +193,21 @@ class BlockStore:
             ItemError, LayoutError, datastream.DatastreamError: none of the blocks is begun. Those before are
                 lost, too, if nothing `has_begun`; else they can be finished.
         """
-        self._add(blocks)
-        self.streamer.begin_commit()
+        streamer = self.streamer
+        try:
+            for block in blocks:
+                streamer.start_atomic_op()
+                streamer.add_stream_bookmark(bookmark_of(block.number))
+                streamer.add_stream_bookmark(legacy_bookmark_of(block.number))
+                for run in encode_runs(block.number, block.items, block.root_hash, block.kinds):
+                    streamer.add_stream_entries(run.entry_types, run.data)
+                streamer.seal_atomic_op()
+                if block is blocks[0]:
+                    self._room_bytes = streamer.group_bytes
+        except BaseException:
+            streamer.rollback_group()
+            raise
+        streamer.begin_commit()
 
     def finish(self) -> None:
         """Finish the blocks that were begun; return when they are on disk.
@@ -217,60 +225,6 @@ class BlockStore:
     def has_begun(self) -> bool:
         """Whether blocks were begun that are still to be finished."""
         return self.streamer.has_begun
-
-    def _add(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """Add blocks to the next commit."""
-        for _ in self._lay_out(blocks, RUN_ITEMS_MAX, sys.maxsize):
-            pass
-
-    def stage(self, blocks: Sequence[VerifiedBlock]) -> Generator[None, None, None]:
-        """Add blocks to the next commit, which is how `append` begins, in steps of some 0.3 ms.
-
-        Between two steps nothing else is done with the stream but reading. If a step raises, or the rest is
-        given up, none of the blocks is added.
-
-        Raises:
-            ItemError, LayoutError: a block cannot be laid out.
-            datastream.DatastreamError: the stream refuses the entries.
-        """
-        return self._lay_out(blocks, STAGE_ITEMS_MAX, STAGE_BYTES_MAX)
-
-    def _lay_out(
-        self, blocks: Sequence[VerifiedBlock], items_max: int, bytes_max: int
-    ) -> Generator[None, None, None]:
-        streamer = self.streamer
-        streamer.rollback_group()  # of a group that was staged, and then there was no thread to commit it
-        entry_count = size_bytes = 0  # in this step
-        try:
-            for block in blocks:
-                streamer.start_atomic_op()
-                streamer.add_stream_bookmark(bookmark_of(block.number))
-                streamer.add_stream_bookmark(legacy_bookmark_of(block.number))
-                for run in encode_runs(
-                    *(block.number, block.items, block.root_hash, block.kinds),
-                    items_max=items_max,
-                    bytes_max=bytes_max,
-                ):
-                    entry_count += len(run.data)
-                    size_bytes += run.size_bytes
-                    if entry_count > items_max or size_bytes > bytes_max:
-                        yield
-                        entry_count, size_bytes = len(run.data), run.size_bytes
-                    streamer.add_stream_entries(run.entry_types, run.data)
-                streamer.seal_atomic_op()
-                if block is blocks[0]:
-                    self._room_bytes = streamer.group_bytes
-        except BaseException:
-            streamer.rollback_group()
-            raise
-
-    def commit_staged(self) -> None:
-        """Commit what was staged, in the thread that appends; return when it is on disk.
-
-        Raises:
-            datastream.CommitFailed: as `append`.
-        """
-        self.streamer.commit_atomic_op()
 
     def advance(self, block: VerifiedBlock) -> None:
         """Take note of a block that `append` has committed, in order."""
@@ -301,7 +255,6 @@ class BlockStore:
         Raises:
             datastream.CommitFailed: the disk refused; the block's end is as it was.
         """
-        self.streamer.rollback_group()  # as in `_lay_out`
         end = self.streamer.committed.total_entries - 1
         number, before = _block_end(self.streamer.path, self.streamer.get_entry(end))
         if before != root_hash:

@@ -156,10 +156,6 @@ class Gate:
         """Wait until a thread stands before the gate."""
         assert await asyncio.to_thread(self._arrived.wait, ANSWER_SECONDS)
 
-    def was_reached(self) -> bool:
-        """Wait for that without letting the event loop go on; tell whether a thread came."""
-        return self._arrived.wait(ANSWER_SECONDS)
-
     def open(self) -> None:
         """Let everybody through, from now on."""
         self._opened.set()
