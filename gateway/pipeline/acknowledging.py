@@ -25,9 +25,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from gateway.limits import RELEASE_REST_SECONDS, RELEASED_BLOCKS_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.pipeline.replication_quorum import ReplicationQuorum, StandbyFacts
@@ -38,6 +37,13 @@ from gateway.race.history import RaceHistory
 __all__ = ["Acknowledging", "UnconfirmedBlock"]
 
 log = logging.getLogger(__name__)
+
+RELEASED_BLOCKS_MAX: Final = 64
+"""Blocks that are acknowledged in one go when a standby has come back after a long time..."""
+
+RELEASE_REST_SECONDS: Final = 0.01
+"""...and the rest before the next ones, in which publishers are sent them: nobody is to be cut off for not
+reading thousands of answers that come at once."""
 
 
 class UnconfirmedBlock(NamedTuple):

@@ -21,9 +21,10 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from gateway.blocks.item_set import ItemSet
-from gateway.limits import LISTENING_SECONDS, STOOD_STILL_SECONDS_MIN, TIMER_LATE_SECONDS_MAX
+from gateway.limits import LOOP_WATCH_SECONDS
 from gateway.logs import caused_by, fields
 from gateway.metrics import Metrics
 from gateway.pipeline.acknowledging import Acknowledging, UnconfirmedBlock
@@ -61,6 +62,15 @@ from gateway.workers.proof_checks import ProofChecks
 __all__ = ["Conductor"]
 
 log = logging.getLogger(__name__)
+
+STOOD_STILL_SECONDS_MIN: Final = 0.02
+"""A sample that is so late is taken off from the time of publishers: the node could not hear them."""
+
+TIMER_LATE_SECONDS_MAX: Final = 0.005
+"""A timer of the race that is later than this finds the node behind a pause, which may not be sampled yet."""
+
+LISTENING_SECONDS: Final = LOOP_WATCH_SECONDS + TIMER_LATE_SECONDS_MAX
+"""How long such a timer waits before it ends anybody's time; by then the pause is sampled."""
 
 
 class Conductor:

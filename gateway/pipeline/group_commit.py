@@ -34,12 +34,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from datastream.errors import CommitFailed
 from datastream.layout import ENTRY_HEAD_SIZE
 from gateway.blocks.chain import LastLayout
-from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS, SHARED_FLUSH_BYTES_MAX
+from gateway.limits import (
+    COMMIT_GROUP_BYTES_MAX,
+    DISK_PROBE_SECONDS,
+)
 from gateway.logs import fields
 from gateway.pipeline.in_flight import Attempt
 from gateway.store.block_store import BlockStore, VerifiedBlock
@@ -47,6 +50,10 @@ from gateway.store.block_store import BlockStore, VerifiedBlock
 __all__ = ["GroupCommit"]
 
 log = logging.getLogger(__name__)
+
+SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
+"""Bytes of items of a group that is begun with the flush that finishes the one before it, at most. To lay a
+larger one out and to write it takes longer than the flush that the one before is spared."""
 
 
 class _Group(NamedTuple):

@@ -26,7 +26,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from datastream import DataStreamer, Entry, PageDamaged
 from datastream.file.bookmarks import OpenDatabase, bookmarks_folder
@@ -48,11 +48,6 @@ from gateway.blocks.stream_layout import (
     legacy_bookmark_of,
 )
 from gateway.errors import Fatal
-from gateway.limits import (
-    CHAIN_SNAPSHOT_BLOCKS,
-    DISK_PROBE_BYTES,
-    ROLL_FORWARD_LOG_BLOCKS,
-)
 from gateway.logs import fields
 from gateway.regular_files import make_folder, replace_file
 from gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
@@ -61,6 +56,15 @@ from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, judge
 __all__ = ["STREAM_FILE_NAME", "BlockStore", "VerifiedBlock"]
 
 log = logging.getLogger(__name__)
+
+CHAIN_SNAPSHOT_BLOCKS: Final = 1_000
+"""Blocks between two snapshots of the chain's state: a start reads at most so many root hashes again."""
+
+ROLL_FORWARD_LOG_BLOCKS: Final = 100_000
+"""Blocks between two log lines while a start reads root hashes, some seconds of reading."""
+
+DISK_PROBE_BYTES: Final = 1 << 20
+"""Bytes that an attempt writes and flushes: room for a data page."""
 
 
 class VerifiedBlock(NamedTuple):

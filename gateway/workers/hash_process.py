@@ -23,18 +23,24 @@ from typing import Any, Final
 from gateway.blocks.merkle import StreamingTree
 from gateway.blocks.root_hash import NOT_HASHED, Leaves, hash_into
 from gateway.errors import WorkerProcessLost
-from gateway.limits import (
-    HASH_PROCESS_REST_SECONDS,
-    HASH_PROCESS_SECONDS_MAX,
-    HASH_WAITING_BYTES_MAX,
-    WARM_UP_SECONDS_MAX,
-)
 from gateway.logs import fields
 from gateway.workers.subprocess_worker import WorkerProcess, serve
 
 __all__ = ["HashProcess", "main"]
 
 log = logging.getLogger(__name__)
+
+HASH_WAITING_BYTES_MAX: Final = 8 << 20
+"""Bytes that wait for one process from which on no more are sent there: nothing there can be taken back."""
+
+HASH_PROCESS_SECONDS_MAX: Final = 10.0
+"""How long a process for hashing may take to start, or for one request; then it is replaced."""
+
+HASH_PROCESS_REST_SECONDS: Final = 5.0
+"""Time between two attempts to start the process for hashing."""
+
+WARM_UP_SECONDS_MAX: Final = 3.0
+"""How long a starting node waits for the processes for hashing, which take a core from the first blocks."""
 
 _NAME: Final = "hash process"
 _MARSHAL_VERSION: Final = 2

@@ -20,20 +20,31 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.blocks.errors import ItemError
 from gateway.blocks.item_set import ItemSet, inspect
 from gateway.limits import (
-    CROWD_BYTES_MIN,
-    CROWD_ITEM_BYTES,
-    CROWD_ITEMS_MIN,
     INLINE_HASH_ITEMS_MAX,
-    SET_ITEMS_MAX,
     TURN_ITEMS_MIN,
 )
 from gateway.workers.loop_slots import LoopSlots
 
 __all__ = ["Looking"]
+
+SET_ITEMS_MAX: Final = 500_000
+"""Items in one message of a publisher. To look at one and to hash it takes a microsecond, however short it
+is, so this is half a second, and some 15 ms of the event loop. Of a message of 125 MB they have 260 bytes."""
+
+CROWD_ITEMS_MIN: Final = 256 * 1024
+"""Items of one message from which on it is parsed, and looked at, only while no other such message is: they
+take some 90 bytes each, however short they are, and some tens of streams would fill the memory with them."""
+
+CROWD_ITEM_BYTES: Final = 24
+"""The same where items have fewer bytes on average: real ones have hundreds, these take five times theirs."""
+
+CROWD_BYTES_MIN: Final = 16 * 1024
+"""A shorter message is none: parsed, it takes 0.8 MB at most."""
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1_024
 """Places of a long message at which its items are counted, and bytes of each: to count them all takes 2 ms a

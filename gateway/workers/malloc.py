@@ -16,9 +16,15 @@ import ctypes
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.limits import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN
-
 __all__ = ["is_glibc", "keep_freed_memory"]
+
+FREE_MEMORY_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Free memory at the end of a heap that stays in the process, for the next block: what several take that are
+received, hashed and laid out at once. What is more, as after a very large block, is given back."""
+
+OWN_MAPPING_BYTES_MIN: Final = 32 * 1024 * 1024
+"""From here on a piece of memory has a mapping of its own, and is given back as soon as it is freed. This is
+the most that glibc takes."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3

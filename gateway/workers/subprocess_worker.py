@@ -31,10 +31,13 @@ from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from gateway.errors import WorkerProcessLost
-from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
 from gateway.workers.malloc import keep_freed_memory
 
 __all__ = ["WorkerProcess", "serve"]
+
+HELPER_LOOK_LATE_SECONDS_MAX: Final = 1.0
+"""How late the node may look whether a process has answered in time. Its event loop is late by milliseconds;
+by more than this, it was stopped itself, maybe with the process, and gives it its time again."""
 
 _SIZE: Final = struct.Struct(">I")
 

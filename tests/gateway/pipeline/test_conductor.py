@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.limits import ITEM_OVERHEAD_BYTES, STOOD_STILL_SECONDS_MIN
+from gateway.limits import (
+    ITEM_OVERHEAD_BYTES,
+)
 from gateway.pipeline import conductor
+from gateway.pipeline.conductor import STOOD_STILL_SECONDS_MIN
 from gateway.pipeline.outbox import Outbox
 from gateway.race.actions import Action, Response
 from gateway.race.records import RaceRules

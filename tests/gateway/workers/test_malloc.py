@@ -9,8 +9,7 @@ import sys
 
 import pytest
 
-from gateway.limits import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN
-from gateway.workers.malloc import is_glibc
+from gateway.workers.malloc import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN, is_glibc
 
 pytestmark = pytest.mark.skipif(not is_glibc(), reason="the C library is not glibc")
 MIB = 1 << 20
