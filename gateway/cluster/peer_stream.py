@@ -31,8 +31,7 @@ from gateway.errors import SubscriptionError
 from gateway.identity import name_of_peer
 from gateway.limits import PEER_POLL_FAILURES_MAX, PEER_POLL_SECONDS
 from gateway.logs import fields
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Conductor, Outbox
 from gateway.race.actions import Behind, EndOfStream, Resend, Response, Skip
 from gateway.race.tables import EndStatus
 from gateway.services.subscription_client import SubscriptionOrder, status_name

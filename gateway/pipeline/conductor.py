@@ -19,7 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -28,11 +29,10 @@ from gateway.limits import LOOP_WATCH_SECONDS
 from gateway.logs import caused_by, fields
 from gateway.metrics import Metrics
 from gateway.pipeline.acknowledging import Acknowledging, UnconfirmedBlock
-from gateway.pipeline.dispute import source_of
+from gateway.pipeline.dispute import Source, source_of
 from gateway.pipeline.group_commit import GroupCommit
 from gateway.pipeline.in_flight import Attempt, BlocksInFlight
 from gateway.pipeline.notes import note_answer, note_backoff, note_stray
-from gateway.pipeline.outbox import Outbox
 from gateway.pipeline.replication_quorum import ReplicationQuorum
 from gateway.race.actions import (
     Action,
@@ -45,6 +45,7 @@ from gateway.race.actions import (
     Drop,
     Idle,
     PublisherId,
+    Response,
     SendResponse,
     SourceError,
     Stray,
@@ -59,7 +60,7 @@ from gateway.workers.hashing import Hashing
 from gateway.workers.loop_slots import LoopSlots
 from gateway.workers.proof_checks import ProofChecks
 
-__all__ = ["Conductor"]
+__all__ = ["Conductor", "Outbox"]
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,79 @@ TIMER_LATE_SECONDS_MAX: Final = 0.005
 
 LISTENING_SECONDS: Final = LOOP_WATCH_SECONDS + TIMER_LATE_SECONDS_MAX
 """How long such a timer waits before it ends anybody's time; by then the pause is sampled."""
+
+
+class Outbox:
+    """The responses that wait for one publisher to read them.
+
+    Args:
+        publisher_id: whose they are.
+        name: who that is, for people.
+        responses_max: how many may wait; one more and `overflow` is set.
+        source: by what its claims about stored blocks are counted; None: by its name.
+    """
+
+    def __init__(
+        self, publisher_id: PublisherId, name: str, responses_max: int, source: Source | None = None
+    ) -> None:
+        self.publisher_id = publisher_id
+        self.name = name
+        self.source = source or source_of(name, name)
+        self.closed = False
+        """Nothing more will be put in."""
+        self.said_goodbye = False
+        """The publisher has sent EndStream: nothing more is to come from it."""
+        self.dropped_count = 0
+        """Messages that came after the node had ended the stream."""
+        self.overflow = asyncio.Event()
+        """Set when the publisher does not read: its stream is to be broken off."""
+        self.over = asyncio.Event()
+        """Set when nothing more will be put in, or there was no room."""
+        self._responses: deque[Response] = deque()
+        self._responses_max = responses_max
+        self._changed = asyncio.Event()
+
+    def put(self, response: Response) -> None:
+        """Queue a response.
+
+        None is queued after one for which there was no room, so that none is missing between.
+        """
+        if self.overflow.is_set() or len(self._responses) >= self._responses_max:
+            self.overflow.set()
+            self.over.set()
+        else:
+            self._responses.append(response)
+            self._changed.set()
+
+    def close(self) -> None:
+        """Say that nothing more comes."""
+        self.closed = True
+        self.over.set()
+        self._changed.set()
+
+    async def _wait(self) -> None:
+        """Wait for responses, or the end."""
+        while not self._responses and not self.closed:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def get(self) -> list[Response]:
+        """Wait for responses and take all that are there; none means that the stream is over."""
+        await self._wait()
+        taken = list(self._responses)
+        self._responses.clear()
+        return taken
+
+    async def send_all(self, send: Callable[[Response], Awaitable[None]]) -> None:
+        """Send all responses, one after the other, until the stream is over.
+
+        Raises:
+            What `send` raises: nothing is sent after it.
+        """
+        while not self.closed or self._responses:
+            await self._wait()
+            while self._responses:
+                await send(self._responses.popleft())
 
 
 class Conductor:

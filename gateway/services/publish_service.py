@@ -39,8 +39,7 @@ from gateway.blocks.item_set import ItemSet, inspect
 from gateway.identity import name_of_publisher
 from gateway.limits import DRAIN_SECONDS, DRAIN_SECONDS_MAX, HALF_CLOSE_SECONDS
 from gateway.logs import caused_by
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Conductor, Outbox
 from gateway.race.actions import (
     Acknowledgement,
     Action,

@@ -19,8 +19,7 @@ from gateway.cluster.peer_follower import PeerFollower
 from gateway.cluster.standby_watch import StandbyWatch
 from gateway.errors import Fatal
 from gateway.metrics import Metrics
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Conductor, Outbox
 from gateway.pipeline.replication_quorum import ReplicationQuorum
 from gateway.race.records import RaceRules
 from gateway.services.publish_service import PublishService

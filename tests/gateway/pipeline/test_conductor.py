@@ -12,8 +12,7 @@ from gateway.limits import (
     ITEM_OVERHEAD_BYTES,
 )
 from gateway.pipeline import conductor
-from gateway.pipeline.conductor import STOOD_STILL_SECONDS_MIN
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import STOOD_STILL_SECONDS_MIN, Outbox
 from gateway.race.actions import Action, Response
 from gateway.race.records import RaceRules
 from gateway.store.block_store import BlockStore

@@ -14,7 +14,7 @@ from datastream.file.bookmarks import BookmarkIndex
 from gateway.blocks.block import Block
 from gateway.blocks.merkle import EMPTY_HASH, tree_root
 from gateway.pipeline import group_commit as group_commit_module
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Outbox
 from gateway.race.actions import Acknowledgement, EndOfStream, PublisherId
 from gateway.race.tables import EndStatus
 from gateway.store.block_store import BlockStore

@@ -1,4 +1,4 @@
-"""Tests of `gateway.pipeline.outbox`."""
+"""Tests of `gateway.pipeline.conductor`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Outbox
 from gateway.race.actions import Acknowledgement, PublisherId, Response
 
 
