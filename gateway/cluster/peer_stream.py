@@ -101,7 +101,7 @@ class PeerStream:
         self._block_seconds = block_seconds
         self._pace_min = blocks_per_second_min
         self._ask_others = ask_others
-        self._looking = Looking(conductor.turns)
+        self._looking = Looking(conductor.slots)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
         self._heard_at: float | None = None
         """Since when a message is waited for; None while none is."""

@@ -1,7 +1,6 @@
-"""Performs what the arbiter decides: answers publishers, and moves blocks from stage to stage.
+"""The shell around the arbiter: it performs what that decides, and feeds it every event.
 
-A shell. It feeds every event to `race.arbiter.Arbiter` and performs the actions that come back, in order; it
-has no opinion about block numbers. It runs in one event loop, and the stages in it; what takes long they do
+It has no opinion about block numbers. It runs in one event loop with the stages of a block; long work runs
 elsewhere.
 
     message ──► Arbiter ──► Begin, Append, Verify, CheckLink, Drop ──► `BlocksInFlight`
@@ -9,9 +8,8 @@ elsewhere.
                    │    ──► Send, Close ──► `Outbox` of a publisher
                    └─────── verified, refused, linked, committed, commit_failed
 
-Invariant: `committed` is fed only after `GroupCommit` has told that a block is stored, so an acknowledgement
-follows both flushes. It may be fed much later, in order: the arbiter's last block is the last that is
-acknowledged.
+Invariant: `committed` is fed only after `GroupCommit` has called `stored`, so an acknowledgement follows both
+flushes. It may be fed much later, in order: the arbiter's last block is the last acknowledged one.
 """
 
 from __future__ import annotations
@@ -152,14 +150,14 @@ class Conductor:
 
     Args:
         arbiter: decides.
-        ledger: keeps the blocks.
+        store: keeps the blocks.
         checks: checks their proofs.
-        metrics: is told of everything.
+        metrics: of the node.
         clock_ns: monotonic time in nanoseconds.
         responses_max: how many responses may wait for one publisher.
         group_blocks_max: most blocks that share one pair of flushes.
-        hash_processes: hash what takes long; closed with the conductor.
-        standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
+        hash_processes: hash large item sets; closed with the conductor.
+        standbys: knows which blocks other nodes have; None: acknowledgements wait for none.
     """
 
     def __init__(
@@ -177,18 +175,18 @@ class Conductor:
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
-        """Set when what was complete when the node shut down or retired is finished."""
+        """Set when the blocks that were complete at shutdown or retirement are finished."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
+        """Fails with the error of a bug with which the race cannot go on: the node has to stop."""
         self.acknowledging = Acknowledging(arbiter, self.perform, metrics, clock_ns, standbys)
-        """What is on disk, and what of it was acknowledged."""
-        self.turns = LoopSlots()
-        """Of the event loop, for what takes it long."""
-        self._hashing = Hashing(hash_processes, self.turns)
+        """The blocks on disk, and which of them were acknowledged."""
+        self.slots = LoopSlots()
+        """Slots of the event loop, for long pieces of work."""
+        self._hashing = Hashing(hash_processes, self.slots)
         self.in_flight = BlocksInFlight(
             *(arbiter, self.perform, store, checks, self._hashing, metrics, clock_ns, self._spawn)
         )
-        """The blocks that are being received, verified and committed."""
+        """Blocks that are received, verified and committed."""
         self._group_commit = GroupCommit(
             *(store, clock_ns, self._spawn),
             blocks_max=group_blocks_max,
@@ -214,19 +212,19 @@ class Conductor:
         self._stream_count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
-        self._listens = False  # before a time limit is looked at whose timer came late
+        self._listens = False  # messages are read first, since a timer came late
 
     # --- what the gRPC side calls --------------------------------------------------------------------------
 
     def connect(
         self, name: str, *, address: str = "", is_peer: bool = False, has_certificate: bool = False
     ) -> Outbox:
-        """A publisher has opened a stream; read its responses from the outbox.
+        """Take a publisher's new stream; return the outbox with its responses.
 
         Args:
             name: who it is.
             address: the network address that it comes from.
-            is_peer: it is this node's own subscription to another node.
+            is_peer: the stream is this node's own subscription to another node.
             has_certificate: its name is the subject of a certificate that TLS has checked.
         """
         self._stream_count += 1
@@ -240,7 +238,7 @@ class Conductor:
         return outbox
 
     def disconnect(self, outbox: Outbox, reason: str) -> None:
-        """The stream is gone, in whatever way."""
+        """Forget a stream that has ended, in whatever way."""
         if self._outboxes.pop(outbox.publisher_id, None) is None:
             return
         outbox.close()
@@ -250,7 +248,7 @@ class Conductor:
         self.perform(self.arbiter.left(outbox.publisher_id, self._now_ns(), reason))
 
     async def room_for(self, outbox: Outbox) -> None:
-        """Wait until another message of this publisher may be taken: how blocks in flight push back."""
+        """Wait until this publisher's next message may be taken: the back-pressure of blocks in flight."""
         arbiter, publisher_id = self.arbiter, outbox.publisher_id
         if arbiter.may_read(publisher_id):
             return
@@ -264,7 +262,7 @@ class Conductor:
 
     @contextmanager
     def delaying(self, outbox: Outbox) -> Iterator[None]:
-        """While a message of this publisher is kept, before it is told: none of its time passes."""
+        """Stop a publisher's clock while its message waits to be handled."""
         arbiter, publisher_id = self.arbiter, outbox.publisher_id
         arbiter.delay(publisher_id, self._now_ns())
         try:
@@ -275,7 +273,7 @@ class Conductor:
                 self._arm()
 
     def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
-        """An item set has come on a publisher's stream."""
+        """Take an item set of a publisher."""
         publisher_id, now_ns = outbox.publisher_id, self._now_ns()
         items, kinds, number, proven, only_proofs = item_set
         if number is None:
@@ -291,11 +289,11 @@ class Conductor:
         return self._now_ns()
 
     def perform(self, actions: Sequence[Action]) -> None:
-        """Perform actions and those that follow from them."""
+        """Perform actions, and those that follow from them."""
         waiting = list(actions)
         for action in waiting:
-            # What an action leads to goes behind what the arbiter asked for before it: a Drop that comes of a
-            # Verify must not overtake the Begin of the attempt that it drops.
+            # Actions that follow go last: a Drop that follows from a Verify must not overtake the Begin of
+            # the attempt that it drops.
             waiting += self._perform_one(action)
         if self._commit_queue and not self._group_commit.is_running:
             self._group_commit.begin()
@@ -307,7 +305,7 @@ class Conductor:
 
     @property
     def next_to_store(self) -> int:
-        """The block that is to be put on disk next; those before it may still wait to be acknowledged."""
+        """The number after the last block on disk; blocks before it may wait to be acknowledged."""
         return self.acknowledging.next_to_store
 
     @property
@@ -317,14 +315,14 @@ class Conductor:
         return block is not None and block.state in LIVE
 
     def on_stored(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have `listener` called when a block is on disk, each time; return what ends that."""
+        """Call `listener` for each block on disk; return a function that ends this."""
         return self._store.on_advance(listener)
 
     @property
     def catch_up_target(self) -> int | None:
-        """The highest block that publishers have told of beyond what this node could take; None: none yet.
+        """The highest block that publishers reported beyond what this node could take; None before the first.
 
-        It is advisory, and stays when the node has got there: compare it with the ledger's last block.
+        It is advisory, and stays when the node has got there: compare it with the last stored block.
         """
         return self.arbiter.catch_up_target
 
@@ -335,26 +333,26 @@ class Conductor:
     def on_source_error(self, listener: Callable[[], None]) -> None:
         """Call `listener` in the event loop when the last publisher ends its stream with ERROR.
 
-        Live subscribers are to be told then; blocks that are complete are still finished.
+        Live subscribers must be told then; complete blocks are still finished.
         """
         self._source_error_listeners.append(listener)
 
     def on_commit_failed(self, listener: Callable[[], None]) -> None:
-        """Call `listener` in the event loop when the disk has refused a commit, each time."""
+        """Call `listener` in the event loop each time the disk refuses a commit."""
         self._commit_failed_listeners.append(listener)
 
     @property
     def disk_failure(self) -> str | None:
-        """Why blocks cannot be written, and what the disk said when tried last; None where they can."""
+        """Why blocks cannot be written, with the disk's last refusal; None while they can."""
         failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
         return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
 
     # --- roles ---------------------------------------------------------------------------------------------
 
     async def retire(self, reason: str) -> None:
-        """Finish what is complete and send publishers elsewhere; return when no block is in flight.
+        """Finish complete blocks and send publishers elsewhere; return when no block is in flight.
 
-        Cancelled before that, the node goes on retiring: `reinstate` it.
+        A node whose call is cancelled goes on retiring: `reinstate` it.
         """
         self.perform(self.arbiter.retire(reason, self._now_ns()))
         await self.idle.wait()
@@ -369,7 +367,7 @@ class Conductor:
     # --- stopping ------------------------------------------------------------------------------------------
 
     async def stop(self, grace_seconds: float) -> None:
-        """Finish complete blocks, end every stream, wait for the disk; at most `grace_seconds`."""
+        """Finish complete blocks, end all streams and wait for the disk, at most `grace_seconds`."""
         if not self.arbiter.shutting_down:
             self.idle.clear()  # a standby was idle before
         self.perform(self.arbiter.shutdown(self._now_ns()))
@@ -389,7 +387,7 @@ class Conductor:
         self._checks.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a task; if it dies of an error, which would be our bug, `broken` says so."""
+        """Start a task; an error of it, which is our bug, goes to `broken`."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._on_done)
         return task
@@ -401,7 +399,7 @@ class Conductor:
     # --- one action ----------------------------------------------------------------------------------------
 
     def _perform_one(self, action: Action) -> Sequence[Action]:
-        """Perform one action; return what the arbiter answers to its outcome, where that is known at once."""
+        """Perform one action; return the actions that follow from it at once."""
         match action:
             case SendResponse():
                 self._send(action)
@@ -446,13 +444,13 @@ class Conductor:
     # --- what the commit tells -----------------------------------------------------------------------------
 
     async def _first_stored(self, attempt: Attempt) -> None:
-        """Block 0 is on disk: believe what it publishes, before it is acknowledged."""
+        """Believe what block 0 publishes, now that it is on disk and before it is acknowledged."""
         await self._checks.block_0_committed(attempt.published)
 
     def _stored(
         self, group: Sequence[Attempt], blocks: Sequence[VerifiedBlock], took_ns: int, flush_count: int
     ) -> None:
-        """Blocks are on disk: let readers have them, and acknowledge them."""
+        """Show blocks on disk to readers, and acknowledge them."""
         now_ns = self._now_ns()
         self._metrics.flush_seconds.observe(took_ns / 1e9)
         self._metrics.flushes.inc(flush_count)
@@ -467,7 +465,7 @@ class Conductor:
             )
 
     def _commit_failed(self, attempt: Attempt, reason: str) -> None:
-        """A block is not on disk, nor is what was to follow it."""
+        """Drop a block that the disk refused, and all behind it."""
         self.in_flight.commit_failed()
         self.perform(self.arbiter.commit_failed(attempt.attempt_id, reason, self._now_ns()))
         for tell in self._commit_failed_listeners:
@@ -476,16 +474,16 @@ class Conductor:
     # --- time ----------------------------------------------------------------------------------------------
 
     def stood_still(self, seconds: float) -> None:
-        """The event loop has come round so much too late: what has come since is still to be heard."""
+        """Take note that the event loop was late by so much: messages that came since are still unread."""
         if seconds >= STOOD_STILL_SECONDS_MIN:
             self.arbiter.stood_still(int(seconds * 1e9), self._now_ns())
             self._arm()
 
     def _arm(self) -> None:
-        """Have `_on_time` called when the arbiter's next time limit runs out."""
+        """Set the timer for the arbiter's next time limit."""
         deadline_ns = self.arbiter.next_deadline_ns()
         if deadline_ns is None or self._listens:
-            return  # a timer that still runs finds nothing to do, or finds this, too
+            return  # a timer that still runs finds nothing to do, or this limit too
         if self._timer is not None:
             if self._timer_at_ns <= deadline_ns:
                 return
@@ -501,7 +499,7 @@ class Conductor:
     def _on_time(self) -> None:
         self._timer = None
         now_ns = self._now_ns()
-        # Timers come before messages: after a pause nobody has had a turn, and the pause is yet to be told.
+        # Timers run before messages: after a pause no message was read, and nobody has reported the pause.
         late_ns = now_ns - self._timer_at_ns
         self._listens = not self._listens and late_ns > TIMER_LATE_SECONDS_MAX * 1e9
         if self._listens:

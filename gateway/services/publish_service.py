@@ -103,7 +103,7 @@ class PublishService:
         admission: Admission | None = None,
     ) -> None:
         self._conductor = conductor
-        self._looking = Looking(conductor.turns)
+        self._looking = Looking(conductor.slots)
         self._admission = admission or Admission(AdmissionLimits())
         self._keys: dict[PublisherId, StreamKey] = {}
         self._publisher_ids: dict[StreamKey, PublisherId] = {}

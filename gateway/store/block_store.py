@@ -1,8 +1,8 @@
-"""The ledger: the chain of committed blocks, kept in the data streamer's file.
+"""The block store: the chain of committed blocks in the data streamer's file.
 
 A shell: `blocks.stream_layout` says which entries a block becomes, `datastream.DataStreamer` puts them on
-disk, `blocks.chain` knows what the next block must link to. This module joins them, and finds its way back
-after a restart.
+disk, and `blocks.chain` knows what the next block must link to. This module joins them, and recovers the
+chain's state after a restart.
 
     data_dir/datastream.bin       the stream file
     data_dir/datastream.db/       its bookmarks
@@ -90,16 +90,16 @@ class BlockStore:
         self.streamer = streamer
         streamer.sums.adopts = False  # a page without a sum gets one when its blocks are proven
         self.first_number: int | None = None
-        """The first block that the stream holds; None while it is empty."""
+        """The first block in the stream; None while it is empty."""
         self.chain = Chain()
         """The chain up to the last committed block."""
         self.doubted_number: int | None = None
-        """A block of which chain.json knows another root hash than the stream; `look_at_last_block`."""
+        """A block whose root hash in chain.json differs from the stream's; see `look_at_last_block`."""
         self.is_doubted = False
-        """The chain may be wrong: no snapshot is written of it when this is closed."""
+        """The chain may be wrong: `close` writes no snapshot of it."""
         self._snapshot_number = -1
         self._room_bytes = 0
-        """What the first block of the last group takes in the file."""
+        """Bytes of the first block of the last group in the file."""
         self._callbacks: tuple[Callable[[], None], ...] = ()
 
     @classmethod
@@ -117,16 +117,16 @@ class BlockStore:
         judge: Judge | None = None,
         past_damage: bool = False,
     ) -> BlockStore:
-        """Open the ledger in `data_dir`, or make an empty one there.
+        """Open the block store in `data_dir`, or make an empty one there.
 
         Args:
-            data_dir: made when it is not there.
+            data_dir: made if missing.
             stream_type: an existing stream must have it.
             system_id: of a new stream.
             version: of a new stream.
             disk: the stream file, when it is not an ordinary one (tests).
             open_database: opens the LevelDB of the bookmarks, when not plyvel (tests).
-            go_on: called again and again in what takes long; what it raises ends the opening, without harm.
+            go_on: called again and again in long work; what it raises ends the opening, without harm.
             group_blocks_max: most blocks that a commit had.
             judge: weighs the evidence, in place of `gateway.store.evidence` (`sluice repair`).
             past_damage: as `DataStreamer.open`.
@@ -176,7 +176,7 @@ class BlockStore:
 
     @property
     def last_number(self) -> int | None:
-        """The last committed block; None while the ledger is empty."""
+        """The last committed block; None while the store is empty."""
         return self.chain.last_number
 
     def append(self, blocks: Sequence[VerifiedBlock]) -> None:
@@ -231,7 +231,7 @@ class BlockStore:
         return self.streamer.has_begun
 
     def advance(self, block: VerifiedBlock) -> None:
-        """Take note of a block that `append` has committed, in order."""
+        """Take a committed block into the chain; in order of number."""
         if self.chain.last_number is None:
             self.chain = Chain(block.number)
             self.first_number = block.number
@@ -240,7 +240,7 @@ class BlockStore:
             callback()
 
     def learn(self, layout: LastLayout) -> None:
-        """Take note of the layout of the last block, which a start does not read."""
+        """Take the layout of the last block's root hash, which a start does not read."""
         if layout.other_root_hash is not None and self.chain.lacks_tree_before:
             last_number, self.chain = self.chain.last_number, Chain(self.chain.first_number)
             assert last_number is not None
@@ -252,9 +252,9 @@ class BlockStore:
         self.chain.learn(layout)
 
     def settle(self, root_hash: bytes) -> None:
-        """Write the root hash of the last block: the next one shows that it is that of the other layout.
+        """Write the last block's root hash, after the next block has shown that it has the other layout.
 
-        It is on disk on return; `settled` is to follow. In the thread that appends, with nothing begun.
+        It is on disk on return; `settled` has to follow. In the commit thread, with nothing begun.
 
         Raises:
             datastream.CommitFailed: the disk refused; the block's end is as it was.
@@ -265,13 +265,13 @@ class BlockStore:
             self.streamer.update_entry_data(end, BLOCK_END_TYPE, number.to_bytes(8, "big") + root_hash)
 
     def settled(self) -> None:
-        """Take note that `settle` has written the last block's root hash."""
+        """Take the root hash that `settle` has written into the chain."""
         chain = self.chain.in_other_layout()
         assert chain is not None
         self.chain = chain
 
     def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called by `advance` after each block; return what ends that."""
+        """Have `advance` call `callback` after each block; return a function that ends this."""
         self._callbacks = (*self._callbacks, callback)
 
         def unlisten() -> None:
@@ -281,7 +281,7 @@ class BlockStore:
         return unlisten
 
     def read_block(self, number: int) -> StoredBlock | None:
-        """Read one committed block; None where the ledger does not hold it.
+        """Read one committed block; None if it is not stored.
 
         Raises:
             LayoutError: the entries at the block's bookmark are not that block.
@@ -300,14 +300,14 @@ class BlockStore:
         raise LayoutError(f"block {number} at entry {start}", "the end of the stream", "the end of the block")
 
     def root_hash_at(self, number: int) -> bytes | None:
-        """Read the root hash of one committed block, 48 bytes; None where the ledger does not hold it."""
+        """Read the root hash of one committed block, 48 bytes; None if it is not stored."""
         first, last = self.first_number, self.last_number
         if first is None or last is None or not first <= number <= last:
             return None
         return self._root_hash_of(number, last)
 
     def first_on_last_page(self) -> int | None:
-        """Return the first block that ends on the last data page; None where the ledger is empty."""
+        """Return the first block that ends on the last data page; None if the store is empty."""
         if self.last_number is None:
             return None
         for entry in self.streamer.read_entries(self.streamer.first_on_last_page):
@@ -316,15 +316,15 @@ class BlockStore:
         return None
 
     def probe(self) -> None:
-        """Find out whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
+        """Try whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
 
-        There has to be room for the block that was refused: with less, the node would be ready and not ready
-        by turns. In the thread that appends; nothing is added to the stream.
+        It needs room for the refused block: with less, the node would alternate between ready and not
+        ready. In the commit thread; nothing is added to the stream.
 
         Raises:
             OSError: there is no room, or the disk refuses.
-            datastream.CommitFailed: what an earlier commit left in stream or bookmarks cannot be put right
-                yet, so the next commit would fail, too.
+            datastream.CommitFailed: what an earlier commit left in stream or bookmarks cannot be repaired
+                yet, so the next commit would fail too.
         """
         with tempfile.TemporaryFile(dir=self.data_dir) as file:
             file.write(bytes(DISK_PROBE_BYTES))
@@ -332,7 +332,7 @@ class BlockStore:
             os.fdatasync(file.fileno())
             room = os.fstatvfs(file.fileno())
         self.streamer.recover()
-        # What a commit has written before it was refused is zero again, and has its room already.
+        # What a refused commit has written is zero again, and has its room already.
         spare_bytes = max(0, self.streamer.allocated_bytes - self.streamer.committed.total_length)
         if room.f_bfree * room.f_frsize + spare_bytes < self._room_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -376,10 +376,10 @@ class BlockStore:
             self.write_snapshot()
         self.streamer.close()
 
-    # --- finding the way back ------------------------------------------------------------------------------
+    # --- recovery ------------------------------------------------------------------------------------------
 
     def _recover(self, go_on: Callable[[], None]) -> None:
-        """Learn first and last block, and bring the chain's state up to the last."""
+        """Find the first and the last block, and bring the chain up to the last."""
         total_entries = self.streamer.committed.total_entries
         if total_entries == 0:
             return
@@ -401,7 +401,7 @@ class BlockStore:
         )
 
     def _first_block_number(self) -> int:
-        """Return the number of the block that the stream begins with, from its second bookmark."""
+        """Return the number of the stream's first block, from its second bookmark."""
         try:
             entry = self.streamer.get_entry(1)
         except PageDamaged:  # all other pages are served
@@ -418,7 +418,7 @@ class BlockStore:
         return int.from_bytes(entry.data[1:], "big")
 
     def _snapshot(self, last_number: int) -> Chain:
-        """Read the snapshot, or begin at the first block where there is none that fits the stream."""
+        """Read the snapshot; without one that fits the stream, begin at the first block."""
         assert self.first_number is not None
         path = self.data_dir / SNAPSHOT_NAME
         try:
@@ -473,14 +473,14 @@ class BlockStore:
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether the chain has gone on so far that `write_snapshot` saves the next start some reading."""
+        """Whether so many blocks were added that a snapshot saves the next start some reading."""
         last = self.last_number
         return last is not None and last - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS
 
     def write_snapshot(self) -> None:
-        """Replace the snapshot, while no block is taken in; it may wait for the disk.
+        """Replace the snapshot, while no block is added; may wait for the disk.
 
-        It may fail without harm: the next start reads more of the stream.
+        A failure does no harm: the next start reads more of the stream.
         """
         try:
             self._replace_snapshot()

@@ -133,7 +133,7 @@ def test_a_stream_that_takes_no_further_commit_stops_the_node(
         stage = Stage(tmp_path, None)
         with monkeypatch.context() as patch:
             patch.setattr(BookmarkIndex, "record", run_out)
-            patch.setattr(Appender, "take_back", run_out)
+            patch.setattr(Appender, "roll_back", run_out)
             alice = stage.publisher("Alice")
             alice.block(first)
             await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
