@@ -129,7 +129,15 @@ class DataStreamer:
         new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
         access = Access.READ if read_only else Access.WRITE
         options = OpeningOptions(
-            *(new_header, initial_pages, growth_pages, access, disk, open_database, go_on, judge, past_damage)
+            new_header,
+            initial_pages,
+            growth_pages,
+            access,
+            disk,
+            open_database,
+            go_on,
+            judge,
+            past_damage,
         )
         file, bookmarks, appender = open_parts(Path(path), options)
         return cls(file, bookmarks, appender, access)

@@ -184,11 +184,20 @@ class Conductor:
         """Slots of the event loop, for long pieces of work."""
         self._hashing = Hashing(hash_processes, self.slots)
         self.in_flight = BlocksInFlight(
-            *(arbiter, self.perform, store, checks, self._hashing, metrics, clock_ns, self._spawn)
+            arbiter,
+            self.perform,
+            store,
+            checks,
+            self._hashing,
+            metrics,
+            clock_ns,
+            self._spawn,
         )
         """Blocks that are received, verified and committed."""
         self._group_commit = GroupCommit(
-            *(store, clock_ns, self._spawn),
+            store,
+            clock_ns,
+            self._spawn,
             blocks_max=group_blocks_max,
             first_stored=self._first_stored,
             stored=self._stored,
@@ -459,8 +468,12 @@ class Conductor:
             self.in_flight.attempts.pop(attempt.attempt_id)
             self.acknowledging.stored(
                 UnconfirmedBlock(
-                    *(attempt.attempt_id, block.number, block.root_hash, attempt.publisher),
-                    *(attempt.begun_ns, now_ns),
+                    attempt.attempt_id,
+                    block.number,
+                    block.root_hash,
+                    attempt.publisher,
+                    attempt.begun_ns,
+                    now_ns,
                 )
             )
 

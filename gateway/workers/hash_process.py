@@ -61,7 +61,9 @@ class HashProcess:
         self._waiting_items = self._waiting_bytes = 0
         self._has_room = asyncio.Event()
         self._helper = WorkerProcess(
-            *(_NAME, "gateway.workers.hash_process", HASH_PROCESS_SECONDS_MAX),
+            _NAME,
+            "gateway.workers.hash_process",
+            HASH_PROCESS_SECONDS_MAX,
             on_ready=self._on_ready,
             on_lost=self._on_lost,
         )

@@ -76,7 +76,9 @@ class ProofProcess:
 
     def __init__(self, module: str = "gateway.workers.proof_process") -> None:
         self._helper = WorkerProcess(
-            *("proof process", module, PROOF_CHECK_SECONDS_MAX),
+            "proof process",
+            module,
+            PROOF_CHECK_SECONDS_MAX,
             on_ready=self._on_ready,
             on_lost=self._on_lost,
         )
