@@ -204,7 +204,6 @@ class Conductor:
             failed=self._commit_failed,
             recovered=arbiter.disk_recovered,
         )
-        self._commit_queue = self._group_commit.queue  # looked at with each message
         self._store = store
         self._checks = checks
         self._metrics = metrics
@@ -304,7 +303,7 @@ class Conductor:
             # Actions that follow go last: a Drop that follows from a Verify must not overtake the Begin of
             # the attempt that it drops.
             waiting += self._perform_one(action)
-        if self._commit_queue and not self._group_commit.is_running:
+        if self._group_commit.queue and not self._group_commit.is_running:
             self._group_commit.begin()
         if len(waiting) != 1 or type(waiting[0]) is not Append:  # which makes no room
             self._room.set()
@@ -421,7 +420,7 @@ class Conductor:
             case CheckLink():
                 return self.in_flight.check_link(action)
             case Commit():
-                self._commit_queue.append(self.in_flight.attempts[action.attempt_id])
+                self._group_commit.queue.append(self.in_flight.attempts[action.attempt_id])
             case Drop():
                 self.in_flight.drop(action)
             case CloseStream():
