@@ -31,7 +31,6 @@ PURE = (
     "gateway/blocks/items.py",
     "gateway/blocks/merkle.py",
     "gateway/blocks/root_hash.py",
-    "gateway/workers/begun.py",
     "gateway/blocks/block.py",
     "gateway/blocks/stream_layout.py",
     "gateway/blocks/chain.py",

@@ -1,10 +1,10 @@
-"""Writing the stream file: the numbered steps of a commit, growth, and what is put right after a failure.
+"""Writing the stream file: the numbered steps of a commit, growth, and repair after a failure.
 
 `COMMIT_STEPS` says what a crash just after each step leaves behind. The header's 38 bytes lie in one disk
-sector (offset 16 to 54 of 512), and a sector is written whole or not at all; that is all we ask of a disk.
+sector (offset 16 to 54 of 512), and a sector is written whole or not at all; nothing else is asked of a disk.
 
-A commit may be begun, which is steps 0 to 2, and finished later. When the next one is begun meanwhile, step 4
-of the first and step 2 of the second are one flush:
+A commit is begun, which is steps 0 to 2, and finished. If the next one is begun in between, step 4 of the
+first and step 2 of the second are one flush:
 
     begin    entries A ── flush
     begin                       header A, entries B ── flush
@@ -12,12 +12,14 @@ of the first and step 2 of the second are one flush:
 
 Invariants
   - Nothing of an uncommitted operation is below the `total_length` on disk.
-  - What lies past `total_length`, and past what was begun, is zero whenever no commit runs, or `_damage`
-    remembers that it is not.
-  - A flush that failed is never trusted again: the kernel takes what it was to write for written, and so
-    says every later flush. Before anything else is flushed, header, entries from the block of the last byte
-    that is surely on disk, and zeros behind them are on disk by `Disk.rewrite`, past the page cache, and no
-    page of what is behind the end stays in the cache.
+  - Bytes past `total_length`, and past a begun commit, are zero whenever no commit runs, or `_damage`
+  remembers
+    that they are not.
+  - A flush that failed is never trusted again: the kernel takes what it should write for written, and so
+  reports
+    every later flush. Before any other flush, header, entries from the block of the last byte that is surely
+    on disk, and zeros behind them are written by `Disk.rewrite`, past the page cache, and no page behind the
+    end stays in the cache.
 
 Source: datastream/README.md, "The steps of a commit"; docs/spec/stream-file.md section 1.
 """
@@ -114,11 +116,11 @@ class _Damage:
     """What a failed commit left on disk."""
 
     dirty_end: int
-    """Past `total_length`, bytes before this offset may not be zero."""
+    """Bytes from `total_length` up to this offset may not be zero."""
     header: bool
-    """The header on disk may be the new one."""
+    """The header on disk may be that of the failed commit."""
     in_doubt: bool
-    """A flush failed: what was written since the last good one is not on disk before it is proved to be."""
+    """A flush failed: nothing written since the last good one is taken to be on disk."""
 
 
 class Appender:
@@ -137,9 +139,9 @@ class Appender:
         self._flushed = file.totals
         self._damage: _Damage | None = None
         self.begun: tuple[int, int] | None = None
-        """The totals of the commit that was begun and is to be finished."""
+        """The totals of the begun commit."""
         self._room_end = 0
-        """Up to here the blocks of the file were written before, as far as that is known."""
+        """Up to here, blocks of the file are known to have been written before."""
         self._header_prefix = file.header_bytes(file.committed)[: -_TOTALS.size]
         self.running_sum = RunningSum()
         """Of the page that is being filled."""
@@ -147,53 +149,15 @@ class Appender:
             start = page_start(file.full_count)
             self.running_sum.begin(self._disk.pread(file.totals[0] - start, start), file.totals[0])
         self.on_failed_flush: Callable[[], None] = lambda: None
-        """Told of each flush that failed: what else is on that disk is in doubt, too."""
+        """Called after each failed flush: what else is on that disk is in doubt too."""
 
-    def write(self, group: OperationGroup, *, flush: bool) -> tuple[int, int]:
-        """Do steps 0 to 4 of a commit; return the new totals, which the caller then publishes.
+    def begin(self, group: OperationGroup, *, flush: bool = True) -> tuple[int, int]:
+        """Do steps 0 to 2 of a commit, and with the same flush steps 3 and 4 of the one begun before.
 
         Args:
-            flush: False leaves out both flushes: the commit survives the end of this process, not of the
-                machine. A later commit with a flush makes it durable too.
-
-        Raises:
-            CommitFailed: the disk refused a step. On disk, the old stream was restored as far as it let us.
-        """
-        buffer = group.buffer
-        offset, _ = group.base
-        total_length, total_entries = new = offset + len(buffer), group.number_next
-        step = _REPAIR
-        try:
-            if self._damage is not None:
-                self._repair(self._damage)
-            if total_length > self._size:
-                step = CommitStep.GROW  # then: the old stream in a longer file
-                self._grow(total_length)
-            if buffer:
-                step = _ENTRIES  # then: garbage past the end, which opening zeroes
-                if flush:
-                    self._put_entries(buffer, offset)
-                else:
-                    self._disk.append(buffer, offset)  # `append_window.py`
-                    self.running_sum.stop()  # a page's sum is then made once it is full: less for each commit
-            if flush and self._flushed != new:
-                step = CommitStep.FLUSH_ENTRIES  # then: the same, on disk
-                self._disk.fdatasync()
-            if buffer:
-                step = _HEADER  # then: the old stream or the new one
-                self._disk.pwrite(
-                    _pack_header(self._header_prefix, total_length, total_entries), HEADER_OFFSET
-                )
-            if flush and self._flushed != new:
-                step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
-                self._disk.fdatasync()
-                self._flushed = new
-        except BaseException as error:  # also Ctrl-C: what is on disk must be known
-            self._fail(step, new, error)
-        return new
-
-    def begin(self, group: OperationGroup) -> tuple[int, int]:
-        """Do steps 0 to 2 of a commit, and with the same flush steps 3 and 4 of the one begun before.
+            group: its entries.
+            flush: False leaves out the flush, here and in `finish`: the commit survives the end of this
+                process, not of the machine. A later commit with a flush makes it durable too.
 
         Returns:
             The new totals; `begun` until it is finished. What was `begun` before is to be published.
@@ -211,16 +175,22 @@ class Appender:
             if self._damage is not None:
                 self._repair(self._damage)
             if total_length > self._size:
-                step = CommitStep.GROW
+                step = CommitStep.GROW  # then: the old stream in a longer file
                 self._grow(total_length)
-            step = _ENTRIES  # then: the header before, and garbage past its end, which opening zeroes
-            self._put_entries(buffer, offset)
-            if before is not None:
+            if buffer:
+                step = _ENTRIES  # then: garbage past the end, which opening zeroes
+                if flush:
+                    self._put_entries(buffer, offset)
+                else:
+                    self._disk.append(buffer, offset)  # `append_window.py`
+                    self.running_sum.stop()  # a page's sum is then made once it is full: less for each commit
+            if before is not None and before != self._file.totals:
                 step = _HEADER  # whose entries are on disk: the stream before it or with it
                 self._disk.pwrite(_pack_header(self._header_prefix, *before), HEADER_OFFSET)
-            step = CommitStep.FLUSH_ENTRIES if before is None else CommitStep.FLUSH_HEADER
-            self._disk.fdatasync()
-        except BaseException as error:
+            if flush and self._flushed != new:
+                step = CommitStep.FLUSH_ENTRIES if before is None else CommitStep.FLUSH_HEADER
+                self._disk.fdatasync()  # then: the same, on disk
+        except BaseException as error:  # also Ctrl-C: what is on disk must be known
             if step not in (_REPAIR, CommitStep.GROW, _ENTRIES):
                 self.begun = None
             self._fail(step, new, error)
@@ -229,8 +199,8 @@ class Appender:
         self.begun = new
         return new
 
-    def finish(self) -> None:
-        """Do steps 3 and 4 of the commit that was `begun`, which the caller then publishes.
+    def finish(self, *, flush: bool = True) -> None:
+        """Do steps 3 and 4 of the `begun` commit, which the caller then publishes.
 
         Raises:
             CommitFailed: the disk refused; the commit is dropped.
@@ -238,22 +208,27 @@ class Appender:
         assert self.begun is not None
         new, step = self.begun, _HEADER
         try:
-            self._disk.pwrite(_pack_header(self._header_prefix, *new), HEADER_OFFSET)
-            step = CommitStep.FLUSH_HEADER
-            self._disk.fdatasync()
+            if new != self._file.totals:
+                # Then: the old stream or the new one.
+                self._disk.pwrite(_pack_header(self._header_prefix, *new), HEADER_OFFSET)
+            if flush and self._flushed != new:
+                step = CommitStep.FLUSH_HEADER  # then: the new stream, its bookmarks not yet indexed
+                self._disk.fdatasync()
         except BaseException as error:
             self.begun = None
             self._fail(step, new, error)
-        self._flushed, self.begun = new, None
+        if flush:
+            self._flushed = new
+        self.begun = None
 
     def drop_begun(self) -> None:
-        """Drop the commit that was `begun`, if there is one: zero what is on disk of it, or remember to."""
+        """Drop the `begun` commit, if there is one: zero its entries on disk, or remember to."""
         if self.begun is not None:
             new, self.begun = self.begun, None
             self._restore(_ENTRIES, new)
 
     def _put_entries(self, buffer: bytearray, offset: int) -> None:
-        """Write the entries of a commit that is flushed, with zeros for room behind them where that helps."""
+        """Write the entries of a flushed commit, with zeros for room behind them where that helps."""
         self._disk.pwrite(buffer, offset)
         self.running_sum.extend(buffer, offset)
         end = offset + len(buffer)
@@ -261,10 +236,10 @@ class Appender:
             self._make_room(end)
 
     def _make_room(self, end: int) -> None:
-        """Have commits of the bytes from `end` on be flushed faster, see `Disk.make_room`.
+        """Make flushes of the bytes from `end` on faster, see `Disk.make_room`.
 
-        No page beyond the one in use comes to look written. The disk may refuse: nothing depends on it, and
-        it is not asked again before the next page.
+        Pages beyond the one in use stay unwritten. The disk may refuse: nothing depends on it, and it is not
+        asked again before the next page.
         """
         page_in_use_end = page_end(page_number_of(end - 1))
         room_end = min((end + ROOM_BYTES) // _BLOCK_SIZE * _BLOCK_SIZE, page_in_use_end)
@@ -278,18 +253,17 @@ class Appender:
         else:
             self._room_end = room_end
 
-    def take_back(self, new: tuple[int, int]) -> None:
-        """Have on disk again what is committed, after the header of `new` was written and not published.
+    def roll_back(self, new: tuple[int, int]) -> None:
+        """Restore the committed stream on disk, after the header of `new` was written and not published.
 
-        What was begun behind it is dropped, too. What the disk refuses of that is put right before the next
-        commit.
+        A commit begun behind it is dropped too. The next commit repairs what the disk refuses of that.
         """
         end = max(new, self.begun or new)
         self.begun = None
         self._restore(CommitStep.FLUSH_HEADER, end)
 
     def shorten(self, new: Committed) -> None:
-        """Make `new`, an earlier end of the stream, what is committed on disk; the caller then publishes it.
+        """Make `new`, an earlier end of the stream, the committed end on disk; the caller then publishes it.
 
         Raises:
             CommitFailed: the disk refused a step; the stream is as it was.
@@ -307,26 +281,26 @@ class Appender:
 
     @property
     def flushed(self) -> tuple[int, int]:
-        """The totals that are on disk; after `shorten`, what that was given."""
+        """The totals on disk; after `shorten`, those that it was given."""
         return self._flushed
 
     def note_dropped(self, dropped_end: int) -> None:
-        """Remember what a truncation dropped: from `total_length` to `dropped_end`."""
+        """Remember that a truncation dropped the bytes from `total_length` to `dropped_end`."""
         self._damage = _Damage(dirty_end=dropped_end, header=False, in_doubt=False)
 
     def clear_dropped(self) -> None:
-        """Zero what a truncation dropped, if the disk lets us; else the next commit does."""
+        """Zero what a truncation dropped; if the disk refuses, the next commit does."""
         if self._damage is not None:
             self._try_to_repair(self._damage)
 
     def flush_found(self, has_sum: Callable[[int], bool] = lambda page_number: False) -> list[int]:
-        """Have on disk what opening has found committed, before anybody is told of it.
+        """Put on disk what opening has found committed, before anybody is told of it.
 
-        The process that wrote it may have been killed between a commit's header and its flush; then the
-        header is in the page cache, and a power failure would take it back. Or the disk refused a flush of
-        that process: the cache outlives it, and holds what is not on disk, also in pages that never will be.
-        So none of its pages behind the end is kept, header and last block are written past it, and the last
-        COMPARED_AT_OPEN_BYTES before are compared with the disk.
+        The process that wrote it may have been killed between a commit's header and its flush: a power
+        failure would lose the header in the page cache. Or the disk refused a flush of that process: the
+        cache outlives it, and holds bytes that are not on disk and may never be. So its pages behind the end
+        are dropped, header and last block are written past it, and the last COMPARED_AT_OPEN_BYTES before are
+        compared with the disk.
 
         Args:
             has_sum: tells of a full page whether it has a checksum, which then decides what is right.
@@ -361,7 +335,7 @@ class Appender:
         return differing
 
     def flush(self) -> None:
-        """Put right what a failed commit left, and have everything that is committed on disk.
+        """Repair what a failed commit left, and flush everything that is committed.
 
         Raises:
             OSError: the disk refused; what was not flushed is in doubt, until this succeeds.
@@ -376,7 +350,7 @@ class Appender:
             self._flushed = self._file.totals
 
     def put_right(self) -> None:
-        """Put right what a failed commit left.
+        """Repair what a failed commit left.
 
         Raises:
             OSError: the disk refused; the next commit tries again.
@@ -385,12 +359,12 @@ class Appender:
             self._repair(self._damage)
 
     def doubt(self) -> None:
-        """Take note that a flush failed, of whatever in the file."""
+        """Note that a flush of the file failed."""
         self._damage = _Damage(self._file.committed.total_length, header=False, in_doubt=True)
         self.on_failed_flush()
 
     def adopt(self, group: OperationGroup | WrittenGroup) -> None:
-        """Tell the page index about the pages and checkpoints of a group whose header was written."""
+        """Add the pages and checkpoints of a group to the page index, once its header is written."""
         index = self._file.index
         if not group.page_starts:
             for checkpoint in group.checkpoints:
@@ -415,7 +389,7 @@ class Appender:
                 self._file.sums.note_full(page_number - 1, self.running_sum.take(page_number - 1))
 
     def _store_table(self, page_number: int, data_end: int) -> None:
-        """Keep what is known of a page that is full, for later openings."""
+        """Keep the table of a full page for later openings."""
         index = self._file.index
         table = index.table(page_number)
         if table is not None:
@@ -434,14 +408,14 @@ class Appender:
         self._size = size
 
     def _fail(self, step: CommitStep, new: tuple[int, int], error: BaseException) -> NoReturn:
-        """Put right what a failed commit left, or remember to; then raise, for the disk a `CommitFailed`."""
+        """Repair what a failed commit left, or remember to; raise `error`, or `CommitFailed` for the disk."""
         self._restore(step, new)
         if isinstance(error, OSError):
             raise CommitFailed(self._file.path, step.value, error) from error
         raise error
 
     def _restore(self, step: CommitStep, new: tuple[int, int]) -> None:
-        """Remember what a failed commit left, and put it right now if the disk lets us."""
+        """Remember what a failed commit left, and try to repair it now."""
         before, is_flush = self._damage, step in (CommitStep.FLUSH_ENTRIES, CommitStep.FLUSH_HEADER)
         # Or the next commit of that length would go without a flush.
         self._flushed = min(self._flushed, self._file.totals)
@@ -482,10 +456,10 @@ class Appender:
         self._damage = None
 
     def _prove(self, kept_end: int) -> None:
-        """Have on disk past the page cache what the file should hold, from the last byte surely there on.
+        """Write past the page cache what the file should hold, from the last byte that is surely on disk.
 
-        The header first: a new one over zeros could not be opened. No page is healed meanwhile, as
-        `Disk.rewrite` puts back what the cache held of pages around.
+        The header first: a new one over zeros could not be opened. No page is healed meanwhile, since
+        `Disk.rewrite` restores what the cache held of neighbouring pages.
         """
         with self._file.sums.lock:
             self._rewrite_header()
@@ -502,7 +476,7 @@ class Appender:
         self._disk.rewrite(bytes(page), 0)
 
     def _rewrite(self, start: int, end: int) -> None:
-        """Have on disk past the page cache what it holds from `start` to `end`, then zeros, flushed next.
+        """Write past the page cache what it holds from `start` to `end`, then zeros; the caller flushes.
 
         Args:
             start: a multiple of a block's size.

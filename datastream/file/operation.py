@@ -90,10 +90,9 @@ class WrittenGroup(NamedTuple):
 
     end: tuple[int, int]
     """(total_length, total_entries) behind the group."""
-    bookmarks: dict[bytes, int]
-    """Each with the number of its newest entry."""
+    all_bookmarks: dict[bytes, int]
+    """As of the group, like the next three."""
     page_starts: list[tuple[int, int]]
-    """As of the group, like the next two."""
     page_ends: list[tuple[int, int]]
     checkpoints: list[int]
 

@@ -75,10 +75,6 @@ class DataStreamer:
             file.committed, state=OperationState.READ_ONLY if access is Access.READ else OperationState.IDLE
         )
         self._committer = Committer(file, bookmarks, appender, self._changer, self._group)
-        # Called once an entry: without the step through the methods below, which document them.
-        self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
-        self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
-        self.start_atomic_op = self._group.begin  # type: ignore[method-assign]
 
     # --- opening and closing -----------------------------------------------------------------------------
 
@@ -128,13 +124,21 @@ class DataStreamer:
         new_header = StreamHeader(version, system_id, stream_type, HEADER_PAGE_SIZE, 0)
         access = Access.READ if read_only else Access.WRITE
         options = OpeningOptions(
-            *(new_header, initial_pages, growth_pages, access, disk, open_database, go_on, judge, past_damage)
+            new_header,
+            initial_pages,
+            growth_pages,
+            access,
+            disk,
+            open_database,
+            go_on,
+            judge,
+            past_damage,
         )
         file, bookmarks, appender = open_parts(Path(path), options)
         return cls(file, bookmarks, appender, access)
 
     def close(self) -> None:
-        """Drop what is not committed, write pending bookmarks, close file and index; twice does nothing."""
+        """Drop uncommitted operations, write pending bookmarks, close file and index; idempotent."""
         if self._group.state is OperationState.CLOSED:
             return
         self._group.move(Call.CLOSE)
@@ -202,7 +206,7 @@ class DataStreamer:
         return self._group.add_bookmark(bookmark)
 
     def seal_atomic_op(self) -> None:
-        """End the open operation; it joins the next commit, and another may be started (group commit)."""
+        """End the open operation; it joins the next commit, and another one may be started (group commit)."""
         self._group.move(Call.SEAL)
 
     def rollback_atomic_op(self) -> None:
@@ -233,7 +237,7 @@ class DataStreamer:
         self._group.restart(self._committer.end)
 
     def commit_atomic_op(self, *, flush: bool = True) -> None:
-        """Publish the open operation and all sealed ones, under one pair of flushes.
+        """Begin a commit of the open operation and all sealed ones, and finish it: one pair of flushes.
 
         Args:
             flush: False makes them visible without waiting for the disk. They survive the end of this
@@ -255,11 +259,11 @@ class DataStreamer:
         return self._committer.has_begun
 
     def begin_commit(self) -> None:
-        """Have the open operation and all sealed ones on disk, where nobody sees them yet.
+        """Put the open operation and all sealed ones on disk, where nobody sees them yet.
 
-        If a commit was begun before, it is finished with the same flush. Another operation may be started on
-        return; `finish_commit` makes this one visible, or the next `begin_commit` does. A crash before that
-        leaves nothing of it, and so does `close`.
+        The same flush finishes a commit that was begun before. Another operation may be started on return;
+        `finish_commit` or the next `begin_commit` makes this commit visible. A crash before that leaves
+        nothing of it, nor does `close`.
 
         Raises:
             NoOperationOpen, CommitInProgress, StreamClosed: wrong state; nothing was changed.
@@ -269,7 +273,7 @@ class DataStreamer:
         self._committer.begin()
 
     def finish_commit(self) -> None:
-        """Make the commit that was begun visible, on disk; if none was, nothing happens.
+        """Finish the begun commit: on disk and visible. Without one, do nothing.
 
         Raises:
             CommitFailed: the disk refused; the commit was dropped, and so were operations started since.
@@ -277,9 +281,9 @@ class DataStreamer:
         self._committer.finish()
 
     def rollback_commit(self) -> None:
-        """Drop the commit that was begun, and operations that were started since; without any, do nothing.
+        """Drop the begun commit, and operations that were started since; without any, do nothing.
 
-        What the disk refuses of that is put right before the next commit.
+        The next commit repairs what the disk refuses of that.
 
         Raises:
             CommitInProgress, StreamClosed, StreamReadOnly: wrong state; nothing was changed.
@@ -289,10 +293,10 @@ class DataStreamer:
         self._group.restart(self._committer.end)
 
     def recover(self) -> None:
-        """Put right what an earlier failure left in file or bookmark DB, as the next commit would do first.
+        """Repair what an earlier failure left in file or bookmark DB, as the next commit would do first.
 
-        For a caller that wants to know whether the disk takes writes again; with nothing to put right,
-        nothing is written. In the thread that commits.
+        It tells a caller whether the disk takes writes again; with nothing to repair, nothing is written. In
+        the thread that commits.
 
         Raises:
             StreamClosed: it is.
@@ -507,9 +511,10 @@ class DataStreamer:
         return self._file.columns(from_number, size_wanted)
 
     def on_commit(self, callback: Callable[[Committed], None]) -> Callable[[], None]:
-        """Have `callback` called after every commit and truncation, in their thread; return what ends that.
+        """Call `callback` after every commit and truncation, in their thread; return a function that ends
+        this.
 
-        After a truncation, what it is given is shorter than the time before.
+        After a truncation, its argument is shorter than the last one.
         """
         committer = self._committer
         committer.callbacks = (*committer.callbacks, callback)

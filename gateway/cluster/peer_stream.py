@@ -31,8 +31,7 @@ from gateway.errors import SubscriptionError
 from gateway.identity import name_of_peer
 from gateway.limits import PEER_POLL_SECONDS
 from gateway.logs import fields
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Conductor, Outbox
 from gateway.race.actions import Behind, EndOfStream, Resend, Response, Skip
 from gateway.race.tables import EndStatus
 from gateway.services.subscription_client import SubscriptionOrder, status_name
@@ -106,7 +105,7 @@ class PeerStream:
         self._block_seconds = block_seconds
         self._pace_min = blocks_per_second_min
         self._ask_others = ask_others
-        self._looking = Looking(conductor.turns)
+        self._looking = Looking(conductor.slots)
         self._order = SubscriptionOrder(plan.start_number, plan.end_number)
         self._heard_at: float | None = None
         """Since when a message is waited for; None: none is."""

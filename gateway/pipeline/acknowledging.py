@@ -1,21 +1,20 @@
-"""When a block that is on disk is acknowledged: at once, or when enough other nodes have it on disk as well.
+"""The last step of a block: its acknowledgement, at once or when enough other nodes have it on disk.
 
-A shell beside `pipeline.conductor`: it feeds `committed` to the arbiter, which acknowledges, and takes note
-of that. What other nodes have is known to `pipeline.replication_quorum`; without one (`commit.min_standbys`
-0) nothing ever waits.
+A shell beside `pipeline.conductor`. It feeds `committed` to the arbiter, which acknowledges. What other nodes
+have is known to `pipeline.replication_quorum`; without one (`commit.min_standbys` 0) no block waits.
 
-    Ledger.append ──► stored ──► awaiting standbys, in order ──► committed ──► acknowledgements
+    block on disk ──► stored ──► awaiting standbys, in order ──► committed ──► acknowledgements
                                           ▲
-    gate.confirmed ──► release ───────────┘
+    quorum.confirmed ──► release ─────────┘
 
-Readers, standbys among them, see a block at once; the arbiter, and so every publisher, learns of it when it
-is confirmed. A standby waits for nobody: its blocks are those of the active node.
+Readers and standbys see a block at once; the arbiter and the publishers learn of it when it is confirmed. A
+standby waits for nobody: its blocks are those of the active node.
 
 Invariants
-  - `committed` is fed in order of number, and only for blocks that `Ledger.append` has put on disk.
-  - What publishers are told is stored was on `min_standbys` other disks at some moment while this node was
-    active, or is now: while the last block is not known to be, `refusal` keeps them out, since every answer
-    that ends a stream names it.
+  - `committed` is fed in order of number, and only for blocks that are on disk.
+  - A block that publishers are told is stored was on `min_standbys` other disks while this node was active,
+    or is now. While that is not known of the last block, `refusal` keeps publishers out, since every answer
+    that ends a stream names that block.
 """
 
 from __future__ import annotations
@@ -25,9 +24,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from gateway.limits import RELEASE_REST_SECONDS, RELEASED_BLOCKS_MAX
 from gateway.logs import fields
 from gateway.metrics import Metrics
 from gateway.pipeline.replication_quorum import ReplicationQuorum, StandbyFacts
@@ -39,6 +37,13 @@ __all__ = ["Acknowledging", "UnconfirmedBlock"]
 
 log = logging.getLogger(__name__)
 
+RELEASED_BLOCKS_MAX: Final = 64
+"""Blocks that are acknowledged in one go when a standby has come back after a long time..."""
+
+RELEASE_REST_SECONDS: Final = 0.01
+"""...and the rest before the next ones, in which publishers are sent them: nobody is to be cut off for not
+reading thousands of answers that come at once."""
+
 
 class UnconfirmedBlock(NamedTuple):
     """A block that is on disk here, and not acknowledged yet."""
@@ -46,7 +51,6 @@ class UnconfirmedBlock(NamedTuple):
     attempt_id: AttemptId
     """The attempt that brought it."""
     number: int
-    """Block number."""
     root_hash: bytes
     """48 bytes."""
     publisher: str
@@ -58,14 +62,14 @@ class UnconfirmedBlock(NamedTuple):
 
 
 class Acknowledging:
-    """The last step of a block in one node's race.
+    """Acknowledges the blocks of one node.
 
     Args:
         arbiter: acknowledges.
         perform: performs its actions.
-        metrics: is told of everything.
+        metrics: counts acknowledgements.
         now_ns: monotonic time in nanoseconds, the clock of `UnconfirmedBlock`.
-        gate: knows what other nodes have; None: nothing waits for them.
+        gate: knows what other nodes have; None: no block waits for them.
     """
 
     def __init__(
@@ -79,9 +83,9 @@ class Acknowledging:
         self.history = RaceHistory()
         """Who won the last blocks."""
         self.acknowledged_at: float | None = None
-        """When a block was acknowledged last, on the monotonic clock, in seconds."""
+        """When the last block was acknowledged: monotonic time in seconds."""
         self.gate = gate
-        """What is known of other nodes; None: nothing waits for them."""
+        """What is known of other nodes; None: no block waits for them."""
         self._arbiter = arbiter
         self._perform = perform
         self._metrics = metrics
@@ -100,7 +104,7 @@ class Acknowledging:
 
     @property
     def awaiting(self) -> tuple[int, int] | None:
-        """The first and the last block that wait for standbys; None: none does."""
+        """The first and the last block that wait for standbys; None where none waits."""
         return (self._awaiting[0].number, self._awaiting[-1].number) if self._awaiting else None
 
     @property
@@ -115,13 +119,13 @@ class Acknowledging:
 
     @property
     def next_to_store(self) -> int:
-        """The block that is to be put on disk next: one above the last that is, acknowledged or not."""
+        """The number after the last block on disk, acknowledged or not."""
         return self._awaiting[-1].number + 1 if self._awaiting else self._arbiter.next_number
 
     def standby_facts(self) -> StandbyFacts | None:
-        """Gather what is known of the nodes that acknowledgements wait for; None: they wait for none.
+        """Return what is known of the nodes that acknowledgements wait for; None where they wait for none.
 
-        A standby's wait for nobody, and it tells of its publishers elsewhere.
+        A standby's acknowledgements wait for nobody, and it tells of its publishers elsewhere.
         """
         gate = self.gate
         if gate is None:
@@ -139,9 +143,9 @@ class Acknowledging:
         )
 
     def refusal(self) -> str | None:
-        """Say why no publisher is to be heard now; None: publishers are heard.
+        """Return why publishers are refused now; None where they are not.
 
-        Its last block may be on this disk alone, and each answer that ends a stream would say it is safe.
+        The last block may be on this disk alone, and each answer that ends a stream would call it safe.
         """
         gate, last = self.gate, self._arbiter.last_number
         if gate is None or last is None or last <= self._safe_number:
@@ -159,13 +163,13 @@ class Acknowledging:
 
     @property
     def is_standby(self) -> bool:
-        """Whether the node follows another one, or has handed over: nothing waits then."""
+        """Whether the node follows another one, or has handed over: no block waits then."""
         return self._arbiter.retired is not None and self._arbiter.idle
 
     # --- what happens --------------------------------------------------------------------------------------
 
     def stored(self, block: UnconfirmedBlock) -> None:
-        """A block is on disk: acknowledge it, now or when it is confirmed."""
+        """Take a block that is on disk; acknowledge it, now or when it is confirmed."""
         if self.gate is None:
             self._acknowledge(block)
             return
@@ -174,7 +178,7 @@ class Acknowledging:
         self.release()
 
     def release(self) -> None:
-        """Acknowledge what is confirmed; call this when the gate has news, and when the role has changed."""
+        """Acknowledge what is confirmed; call this after a report of a standby and a change of role."""
         gate, awaiting = self.gate, self._awaiting
         if gate is None:
             return
@@ -208,7 +212,7 @@ class Acknowledging:
         self._perform(self._arbiter.committed(block.attempt_id, now_ns))
 
     def _note_refusal(self) -> None:
-        """Log when an active node begins and ends to refuse publishers."""
+        """Log when an active node begins or stops refusing publishers."""
         refusal = None if self._arbiter.retired is not None else self.refusal()
         if refusal is not None and not self._refuses:
             log.warning("publishers are refused", extra=fields(reason=refusal))

@@ -1,7 +1,6 @@
-"""Performs what the arbiter decides: answers publishers, and moves blocks from stage to stage.
+"""The shell around the arbiter: it performs what that decides, and feeds it every event.
 
-A shell. It feeds every event to `race.arbiter.Arbiter` and performs the actions that come back, in order; it
-has no opinion about block numbers. It runs in one event loop, and the stages in it; what takes long they do
+It has no opinion about block numbers. It runs in one event loop with the stages of a block; long work runs
 elsewhere.
 
     message ──► Arbiter ──► Begin, Append, Verify, CheckLink, Drop ──► `BlocksInFlight`
@@ -9,9 +8,8 @@ elsewhere.
                    │    ──► Send, Close ──► `Outbox` of a publisher
                    └─────── verified, refused, linked, committed, commit_failed
 
-Invariant: `committed` is fed only after `GroupCommit` has told that a block is stored, so an acknowledgement
-follows both flushes. It may be fed much later, in order: the arbiter's last block is the last that is
-acknowledged.
+Invariant: `committed` is fed only after `GroupCommit` has called `stored`, so an acknowledgement follows both
+flushes. It may be fed much later, in order: the arbiter's last block is the last acknowledged one.
 """
 
 from __future__ import annotations
@@ -19,19 +17,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from gateway.blocks.item_set import ItemSet
-from gateway.limits import LISTENING_SECONDS, STOOD_STILL_SECONDS_MIN, TIMER_LATE_SECONDS_MAX
+from gateway.limits import LOOP_WATCH_SECONDS
 from gateway.logs import caused_by, fields
 from gateway.metrics import Metrics
 from gateway.pipeline.acknowledging import Acknowledging, UnconfirmedBlock
-from gateway.pipeline.dispute import source_of
+from gateway.pipeline.dispute import Source, source_of
 from gateway.pipeline.group_commit import GroupCommit
 from gateway.pipeline.in_flight import Attempt, BlocksInFlight
 from gateway.pipeline.notes import note_answer, note_backoff, note_stray
-from gateway.pipeline.outbox import Outbox
 from gateway.pipeline.replication_quorum import ReplicationQuorum
 from gateway.race.actions import (
     Action,
@@ -44,8 +43,8 @@ from gateway.race.actions import (
     Drop,
     Idle,
     PublisherId,
+    Response,
     SendResponse,
-    Skip,
     SourceError,
     Stray,
     Verify,
@@ -58,11 +57,92 @@ from gateway.workers.hash_process import HashProcess
 from gateway.workers.hashing import Hashing
 from gateway.workers.loop_slots import LoopSlots
 from gateway.workers.proof_checks import ProofChecks
-from gateway.workers.work_thread import WorkThread
 
-__all__ = ["Conductor"]
+__all__ = ["Conductor", "Outbox"]
 
 log = logging.getLogger(__name__)
+
+STOOD_STILL_SECONDS_MIN: Final = 0.02
+"""A sample that is so late is taken off from the time of publishers: the node could not hear them."""
+
+TIMER_LATE_SECONDS_MAX: Final = 0.005
+"""A timer of the race that is later than this finds the node behind a pause, which may not be sampled yet."""
+
+LISTENING_SECONDS: Final = LOOP_WATCH_SECONDS + TIMER_LATE_SECONDS_MAX
+"""How long such a timer waits before it ends anybody's time; by then the pause is sampled."""
+
+
+class Outbox:
+    """The responses that wait for one publisher to read them.
+
+    Args:
+        publisher_id: whose they are.
+        name: who that is, for people.
+        responses_max: how many may wait; one more and `overflow` is set.
+        source: by what its claims about stored blocks are counted; None: by its name.
+    """
+
+    def __init__(
+        self, publisher_id: PublisherId, name: str, responses_max: int, source: Source | None = None
+    ) -> None:
+        self.publisher_id = publisher_id
+        self.name = name
+        self.source = source or source_of(name, name)
+        self.closed = False
+        """Nothing more will be put in."""
+        self.said_goodbye = False
+        """The publisher has sent EndStream: nothing more is to come from it."""
+        self.dropped_count = 0
+        """Messages that came after the node had ended the stream."""
+        self.overflow = asyncio.Event()
+        """Set when the publisher does not read: its stream is to be broken off."""
+        self.over = asyncio.Event()
+        """Set when nothing more will be put in, or there was no room."""
+        self._responses: deque[Response] = deque()
+        self._responses_max = responses_max
+        self._changed = asyncio.Event()
+
+    def put(self, response: Response) -> None:
+        """Queue a response.
+
+        None is queued after one for which there was no room, so that none is missing between.
+        """
+        if self.overflow.is_set() or len(self._responses) >= self._responses_max:
+            self.overflow.set()
+            self.over.set()
+        else:
+            self._responses.append(response)
+            self._changed.set()
+
+    def close(self) -> None:
+        """Say that nothing more comes."""
+        self.closed = True
+        self.over.set()
+        self._changed.set()
+
+    async def _wait(self) -> None:
+        """Wait for responses, or the end."""
+        while not self._responses and not self.closed:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def get(self) -> list[Response]:
+        """Wait for responses and take all that are there; none means that the stream is over."""
+        await self._wait()
+        taken = list(self._responses)
+        self._responses.clear()
+        return taken
+
+    async def send_all(self, send: Callable[[Response], Awaitable[None]]) -> None:
+        """Send all responses, one after the other, until the stream is over.
+
+        Raises:
+            What `send` raises: nothing is sent after it.
+        """
+        while not self.closed or self._responses:
+            await self._wait()
+            while self._responses:
+                await send(self._responses.popleft())
 
 
 class Conductor:
@@ -70,15 +150,14 @@ class Conductor:
 
     Args:
         arbiter: decides.
-        ledger: keeps the blocks.
+        store: keeps the blocks.
         checks: checks their proofs.
-        metrics: is told of everything.
+        metrics: of the node.
         clock_ns: monotonic time in nanoseconds.
         responses_max: how many responses may wait for one publisher.
         group_blocks_max: most blocks that share one pair of flushes.
-        hash_processes: hash what takes long; closed with the conductor.
-        standbys: knows which blocks other nodes have; None: acknowledgements do not wait for that.
-        commit_thread: where blocks are committed, closed with the conductor; None: in a thread of its own.
+        hash_processes: hash large item sets; closed with the conductor.
+        standbys: knows which blocks other nodes have; None: acknowledgements wait for none.
     """
 
     def __init__(
@@ -93,31 +172,38 @@ class Conductor:
         group_blocks_max: int = 64,
         hash_processes: Sequence[HashProcess] = (),
         standbys: ReplicationQuorum | None = None,
-        commit_thread: WorkThread | None = None,
     ) -> None:
         self.arbiter = arbiter
         self.idle = asyncio.Event()
-        """Set when what was complete when the node shut down or retired is finished."""
+        """Set when the blocks that were complete at shutdown or retirement are finished."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Ends with the error if the race cannot go on because of a bug: the node has to stop."""
+        """Fails with the error of a bug with which the race cannot go on: the node has to stop."""
         self.acknowledging = Acknowledging(arbiter, self.perform, metrics, clock_ns, standbys)
-        """What is on disk, and what of it was acknowledged."""
-        self.turns = LoopSlots()
-        """Of the event loop, for what takes it long."""
-        self._hashing = Hashing(hash_processes, self.turns)
+        """The blocks on disk, and which of them were acknowledged."""
+        self.slots = LoopSlots()
+        """Slots of the event loop, for long pieces of work."""
+        self._hashing = Hashing(hash_processes, self.slots)
         self.in_flight = BlocksInFlight(
-            *(arbiter, self.perform, store, checks, self._hashing, metrics, clock_ns, self._spawn)
+            arbiter,
+            self.perform,
+            store,
+            checks,
+            self._hashing,
+            metrics,
+            clock_ns,
+            self._spawn,
         )
-        """The blocks that are being received, verified and committed."""
+        """Blocks that are received, verified and committed."""
         self._group_commit = GroupCommit(
-            *(store, commit_thread or WorkThread("commit"), self.turns, clock_ns, self._spawn),
+            store,
+            clock_ns,
+            self._spawn,
             blocks_max=group_blocks_max,
             first_stored=self._first_stored,
             stored=self._stored,
             failed=self._commit_failed,
             recovered=arbiter.disk_recovered,
         )
-        self._commit_queue = self._group_commit.queue  # looked at with each message
         self._store = store
         self._checks = checks
         self._metrics = metrics
@@ -130,26 +216,23 @@ class Conductor:
         metrics.inflight_bytes.set_function(lambda: arbiter.inflight_bytes)
         metrics.publishers.set_function(lambda: arbiter.publisher_count)
         metrics.backing_off.set_function(lambda: len(arbiter.reputations.backing_off(clock_ns())))
-        # Into which responses were put that are to be sent: now, or when the event loop comes round.
-        self._unsent: list[Outbox] = []
-        self._sends_at_once = self._sends_soon = False
         self._room = asyncio.Event()
         self._stream_count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = 0
-        self._listens = False  # before a time limit is looked at whose timer came late
+        self._listens = False  # messages are read first, since a timer came late
 
     # --- what the gRPC side calls --------------------------------------------------------------------------
 
     def connect(
         self, name: str, *, address: str = "", is_peer: bool = False, has_certificate: bool = False
     ) -> Outbox:
-        """A publisher has opened a stream; read its responses from the outbox.
+        """Take a publisher's new stream; return the outbox with its responses.
 
         Args:
             name: who it is.
             address: the network address that it comes from.
-            is_peer: it is this node's own subscription to another node.
+            is_peer: the stream is this node's own subscription to another node.
             has_certificate: its name is the subject of a certificate that TLS has checked.
         """
         self._stream_count += 1
@@ -163,7 +246,7 @@ class Conductor:
         return outbox
 
     def disconnect(self, outbox: Outbox, reason: str) -> None:
-        """The stream is gone, in whatever way."""
+        """Forget a stream that has ended, in whatever way."""
         if self._outboxes.pop(outbox.publisher_id, None) is None:
             return
         outbox.close()
@@ -173,7 +256,7 @@ class Conductor:
         self.perform(self.arbiter.left(outbox.publisher_id, self._now_ns(), reason))
 
     async def room_for(self, outbox: Outbox) -> None:
-        """Wait until another message of this publisher may be taken: how blocks in flight push back."""
+        """Wait until this publisher's next message may be taken: the back-pressure of blocks in flight."""
         arbiter, publisher_id = self.arbiter, outbox.publisher_id
         if arbiter.may_read(publisher_id):
             return
@@ -187,7 +270,7 @@ class Conductor:
 
     @contextmanager
     def delaying(self, outbox: Outbox) -> Iterator[None]:
-        """While a message of this publisher is kept, before it is told: none of its time passes."""
+        """Stop a publisher's clock while its message waits to be handled."""
         arbiter, publisher_id = self.arbiter, outbox.publisher_id
         arbiter.delay(publisher_id, self._now_ns())
         try:
@@ -198,7 +281,7 @@ class Conductor:
                 self._arm()
 
     def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
-        """An item set has come on a publisher's stream."""
+        """Take an item set of a publisher."""
         publisher_id, now_ns = outbox.publisher_id, self._now_ns()
         items, kinds, number, proven, only_proofs = item_set
         if number is None:
@@ -214,19 +297,14 @@ class Conductor:
         return self._now_ns()
 
     def perform(self, actions: Sequence[Action]) -> None:
-        """Perform actions and those that follow from them."""
+        """Perform actions, and those that follow from them."""
         waiting = list(actions)
         for action in waiting:
-            # What an action leads to goes behind what the arbiter asked for before it: a Drop that comes of a
-            # Verify must not overtake the Begin of the attempt that it drops.
+            # Actions that follow go last: a Drop that follows from a Verify must not overtake the Begin of
+            # the attempt that it drops.
             waiting += self._perform_one(action)
-        if self._commit_queue and not self._group_commit.is_running:
+        if self._group_commit.queue and not self._group_commit.is_running:
             self._group_commit.begin()
-        if self._sends_at_once:
-            self._send_on()
-        elif self._unsent and not self._sends_soon:
-            self._sends_soon = True
-            asyncio.get_running_loop().call_soon(self._come_round)
         if len(waiting) != 1 or type(waiting[0]) is not Append:  # which makes no room
             self._room.set()
         self._arm()
@@ -235,7 +313,7 @@ class Conductor:
 
     @property
     def next_to_store(self) -> int:
-        """The block that is to be put on disk next; those before it may still wait to be acknowledged."""
+        """The number after the last block on disk; blocks before it may wait to be acknowledged."""
         return self.acknowledging.next_to_store
 
     @property
@@ -245,14 +323,14 @@ class Conductor:
         return block is not None and block.state in LIVE
 
     def on_stored(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Have `listener` called when a block is on disk, each time; return what ends that."""
+        """Call `listener` for each block on disk; return a function that ends this."""
         return self._store.on_advance(listener)
 
     @property
     def catch_up_target(self) -> int | None:
-        """The highest block that publishers have told of beyond what this node could take; None: none yet.
+        """The highest block that publishers reported beyond what this node could take; None before the first.
 
-        It is advisory, and stays when the node has got there: compare it with the ledger's last block.
+        It is advisory, and stays when the node has got there: compare it with the last stored block.
         """
         return self.arbiter.catch_up_target
 
@@ -263,26 +341,26 @@ class Conductor:
     def on_source_error(self, listener: Callable[[], None]) -> None:
         """Call `listener` in the event loop when the last publisher ends its stream with ERROR.
 
-        Live subscribers are to be told then; blocks that are complete are still finished.
+        Live subscribers must be told then; complete blocks are still finished.
         """
         self._source_error_listeners.append(listener)
 
     def on_commit_failed(self, listener: Callable[[], None]) -> None:
-        """Call `listener` in the event loop when the disk has refused a commit, each time."""
+        """Call `listener` in the event loop each time the disk refuses a commit."""
         self._commit_failed_listeners.append(listener)
 
     @property
     def disk_failure(self) -> str | None:
-        """Why blocks cannot be written, and what the disk said when tried last; None where they can."""
+        """Why blocks cannot be written, with the disk's last refusal; None while they can."""
         failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
         return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
 
     # --- roles ---------------------------------------------------------------------------------------------
 
     async def retire(self, reason: str) -> None:
-        """Finish what is complete and send publishers elsewhere; return when no block is in flight.
+        """Finish complete blocks and send publishers elsewhere; return when no block is in flight.
 
-        Cancelled before that, the node goes on retiring: `reinstate` it.
+        A node whose call is cancelled goes on retiring: `reinstate` it.
         """
         self.perform(self.arbiter.retire(reason, self._now_ns()))
         await self.idle.wait()
@@ -297,7 +375,7 @@ class Conductor:
     # --- stopping ------------------------------------------------------------------------------------------
 
     async def stop(self, grace_seconds: float) -> None:
-        """Finish complete blocks, end every stream, wait for the disk; at most `grace_seconds`."""
+        """Finish complete blocks, end all streams and wait for the disk, at most `grace_seconds`."""
         if not self.arbiter.shutting_down:
             self.idle.clear()  # a standby was idle before
         self.perform(self.arbiter.shutdown(self._now_ns()))
@@ -317,7 +395,7 @@ class Conductor:
         self._checks.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a task; if it dies of an error, which would be our bug, `broken` says so."""
+        """Start a task; an error of it, which is our bug, goes to `broken`."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._on_done)
         return task
@@ -329,7 +407,7 @@ class Conductor:
     # --- one action ----------------------------------------------------------------------------------------
 
     def _perform_one(self, action: Action) -> Sequence[Action]:
-        """Perform one action; return what the arbiter answers to its outcome, where that is known at once."""
+        """Perform one action; return the actions that follow from it at once."""
         match action:
             case SendResponse():
                 self._send(action)
@@ -342,7 +420,7 @@ class Conductor:
             case CheckLink():
                 return self.in_flight.check_link(action)
             case Commit():
-                self._commit_queue.append(self.in_flight.attempts[action.attempt_id])
+                self._group_commit.queue.append(self.in_flight.attempts[action.attempt_id])
             case Drop():
                 self.in_flight.drop(action)
             case CloseStream():
@@ -369,33 +447,18 @@ class Conductor:
         if outbox is None:
             return
         outbox.put(action.response)
-        self._unsent.append(outbox)
-        # A Skip can wait until the event loop comes round, for those of other publishers: to send them one
-        # behind the other takes less time than to send each behind the header that it answers.
-        if type(action.response) is not Skip:
-            self._sends_at_once = True
         note_answer(self._metrics, outbox.name, action.response, outbox.source.key)
-
-    def _come_round(self) -> None:
-        self._sends_soon = False
-        self._send_on()
-
-    def _send_on(self) -> None:
-        """Have the responses sent that were put in outboxes."""
-        unsent, self._unsent, self._sends_at_once = self._unsent, [], False
-        for outbox in unsent:
-            outbox.send_on()
 
     # --- what the commit tells -----------------------------------------------------------------------------
 
     async def _first_stored(self, attempt: Attempt) -> None:
-        """Block 0 is on disk: believe what it publishes, before it is acknowledged."""
+        """Believe what block 0 publishes, now that it is on disk and before it is acknowledged."""
         await self._checks.block_0_committed(attempt.published)
 
     def _stored(
         self, group: Sequence[Attempt], blocks: Sequence[VerifiedBlock], took_ns: int, flush_count: int
     ) -> None:
-        """Blocks are on disk: let readers have them, and acknowledge them."""
+        """Show blocks on disk to readers, and acknowledge them."""
         now_ns = self._now_ns()
         self._metrics.flush_seconds.observe(took_ns / 1e9)
         self._metrics.flushes.inc(flush_count)
@@ -404,13 +467,17 @@ class Conductor:
             self.in_flight.attempts.pop(attempt.attempt_id)
             self.acknowledging.stored(
                 UnconfirmedBlock(
-                    *(attempt.attempt_id, block.number, block.root_hash, attempt.publisher),
-                    *(attempt.begun_ns, now_ns),
+                    attempt.attempt_id,
+                    block.number,
+                    block.root_hash,
+                    attempt.publisher,
+                    attempt.begun_ns,
+                    now_ns,
                 )
             )
 
     def _commit_failed(self, attempt: Attempt, reason: str) -> None:
-        """A block is not on disk, nor is what was to follow it."""
+        """Drop a block that the disk refused, and all behind it."""
         self.in_flight.commit_failed()
         self.perform(self.arbiter.commit_failed(attempt.attempt_id, reason, self._now_ns()))
         for tell in self._commit_failed_listeners:
@@ -419,16 +486,16 @@ class Conductor:
     # --- time ----------------------------------------------------------------------------------------------
 
     def stood_still(self, seconds: float) -> None:
-        """The event loop has come round so much too late: what has come since is still to be heard."""
+        """Take note that the event loop was late by so much: messages that came since are still unread."""
         if seconds >= STOOD_STILL_SECONDS_MIN:
             self.arbiter.stood_still(int(seconds * 1e9), self._now_ns())
             self._arm()
 
     def _arm(self) -> None:
-        """Have `_on_time` called when the arbiter's next time limit runs out."""
+        """Set the timer for the arbiter's next time limit."""
         deadline_ns = self.arbiter.next_deadline_ns()
         if deadline_ns is None or self._listens:
-            return  # a timer that still runs finds nothing to do, or finds this, too
+            return  # a timer that still runs finds nothing to do, or this limit too
         if self._timer is not None:
             if self._timer_at_ns <= deadline_ns:
                 return
@@ -444,7 +511,7 @@ class Conductor:
     def _on_time(self) -> None:
         self._timer = None
         now_ns = self._now_ns()
-        # Timers come before messages: after a pause nobody has had a turn, and the pause is yet to be told.
+        # Timers run before messages: after a pause no message was read, and nobody has reported the pause.
         late_ns = now_ns - self._timer_at_ns
         self._listens = not self._listens and late_ns > TIMER_LATE_SECONDS_MAX * 1e9
         if self._listens:

@@ -1,30 +1,29 @@
-"""Group commit: blocks that come while others are written are written together, and share their flushes.
+"""The commit of blocks: those that are ready together are written together, and share their flushes.
 
-A shell beside `pipeline.conductor`, which puts blocks in the queue, and hears what became of them. The thread
-that writes takes the next group by itself: one flush has on disk what makes a group visible, and what is in
-the next one.
+A shell beside `pipeline.conductor`, which puts blocks into the queue. The commit thread serializes, writes
+and flushes them (`BlockStore.begin`, `finish`), and takes the next group from the queue by itself: one flush
+has on disk the header of a group and the entries of the next one.
 
     blocks ready    A     B       C D       E F
     written         ├─ A ─┤├─ A, B ─┤├─ B, C D ─┤├─ C D ─┤├─ E F ─┤├─ E F ─┤
                                     └ A stored  └ B      └ C D             └ E F
 
-A group has flushes of its own
+A group has flushes of its own in two cases:
 
-- where it would hold up the one before it: it is large, or is laid out in the event loop
-  (`pipeline.committing`), or is block 0, of which more is to be kept, or begins with a block that settles the
-  root hash of the one before it, which is written first (`BlockStore.settle`);
-- where the one before it has several blocks. They come faster than they can be written one by one, and then
-  the processors are what there is too little of: while the flush lasts, and until the event loop has heard
-  of it and asks the thread again, more of them gather.
+- It would hold up the group before it: it is large; or it is block 0, whose ledger data are to be kept; or it
+  begins with a block that settles the root hash of the block before it, which is written first
+  (`BlockStore.settle`).
+- The group before it has several blocks. Then blocks come faster than they can be written one by one, and
+  processor time is short: during the flush more of them gather.
 
-When the disk refuses a group, nothing of it can be seen, and what waits behind it is forgotten, too: it is
-linked to what is not there. Then the disk is tried until it takes writes again; a flush that failed is never
-trusted again, so what it left in doubt is written past the page cache and read back (`BlockStore.probe`).
+When the disk refuses a group, none of its blocks can be seen. The blocks that wait behind it are dropped too,
+since they link to it. Then the disk is tried until it takes writes again (`BlockStore.probe`): a flush that
+failed is never trusted, so what it left in doubt is written past the page cache and read back.
 
 Invariants
   - One group at a time is begun, and blocks are in the order of the queue.
   - `stored` is called only after both flushes.
-  - While `is_running`, the queue is taken from where blocks are committed, and put into by the event loop.
+  - While `is_running`, the commit thread takes from the queue, and the event loop puts into it.
 """
 
 from __future__ import annotations
@@ -33,24 +32,28 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from datastream.errors import CommitFailed
 from datastream.layout import ENTRY_HEAD_SIZE
 from gateway.blocks.chain import LastLayout
-from gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS, SHARED_FLUSH_BYTES_MAX
+from gateway.limits import (
+    COMMIT_GROUP_BYTES_MAX,
+    DISK_PROBE_SECONDS,
+)
 from gateway.logs import fields
-from gateway.pipeline.committing import commit, is_laid_out_in_loop
 from gateway.pipeline.in_flight import Attempt
 from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.workers.begun import Begun
-from gateway.workers.loop_slots import LoopSlots
-from gateway.workers.work_thread import WorkThread
 
 __all__ = ["GroupCommit"]
 
 log = logging.getLogger(__name__)
+
+SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
+"""Bytes of items of a group that is begun with the flush that finishes the one before it, at most. To lay a
+larger one out and to write it takes longer than the flush that the one before is spared."""
 
 
 class _Group(NamedTuple):
@@ -77,38 +80,33 @@ class _Failure(NamedTuple):
 
 
 class _Outcome(NamedTuple):
-    """What came of a call of the thread."""
+    """The result of one call to the commit thread."""
 
     group: _Group | None
-    """The last group that is on disk; the event loop was told of those before it."""
+    """The last group on disk; the event loop was told of those before it."""
     took_ns: int
-    """From when that group was taken."""
+    """Nanoseconds since that group was taken."""
     failure: _Failure | None
 
 
 class GroupCommit:
-    """Puts the blocks of one node on disk.
+    """Commits the blocks of one node.
 
     Args:
-        ledger: keeps the blocks.
-        thread: in which it is written; closed with this.
-        turns: of the event loop, for large blocks that are laid out there.
+        store: keeps the blocks.
         now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
         blocks_max: most blocks in a group.
-        first_stored: told of block 0 when it is on disk, and awaited before `stored` is.
-        stored: told of each group that is on disk, with the nanoseconds that it took, and its flushes, of
-            which one that it shares counts for the group behind it; the ledger is still to `advance` by its
-            blocks.
-        failed: told of the first block of a group that is not, and why; what waited is forgotten.
-        recovered: told that the disk takes writes again, and that what a flush left in doubt is on it.
+        first_stored: awaited when block 0 is on disk, before `stored` is called.
+        stored: called with each group that is on disk, the nanoseconds it took, and its flushes; a shared
+            flush counts for the later group. The block store has yet to `advance` by these blocks.
+        failed: called with the first block that is not on disk, and why; the queue is empty then.
+        recovered: called when the disk takes writes again, and what a flush left in doubt is on it.
     """
 
     def __init__(
         self,
         store: BlockStore,
-        thread: WorkThread,
-        turns: LoopSlots,
         now_ns: Callable[[], int],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,
@@ -119,14 +117,15 @@ class GroupCommit:
         recovered: Callable[[], None],
     ) -> None:
         self.queue: deque[Attempt] = deque()
-        """Blocks that are verified and linked, in order of number; `begin` when there are some."""
+        """Verified and linked blocks, in order of number; call `begin` after adding to it."""
         self.is_running = False
-        """Whether blocks are being committed; those that come meanwhile are committed, too."""
+        """Whether a commit runs; it takes blocks that come meanwhile, too."""
         self.refusal: str | None = None
-        """Why the disk still did not take writes when it was tried last."""
+        """Why the disk refused the last probe."""
         self._store = store
-        self._thread = thread
-        self._turns = turns
+        self._thread = ThreadPoolExecutor(1, "commit")
+        # Its thread starts now: a pool that cannot start one later still makes the call, with the next one.
+        self._thread.submit(lambda: None)
         self._now_ns = now_ns
         self._spawn = spawn
         self._blocks_max = blocks_max
@@ -138,12 +137,9 @@ class GroupCommit:
         self._probing: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Commit what is in the queue, until it is empty; not while that `is_running`."""
+        """Start to commit the queue, until it is empty; not while that `is_running`."""
         self.is_running = True
-        # At once, and not when the event loop comes round: what it has to do before may take long.
-        begun = Begun(self._commit_all())
-        if self.is_running:  # it waits for the disk, or has ended with an error, which the task raises
-            self._running = self._spawn(begun.rest())
+        self._running = self._spawn(self._commit_all())
 
     async def finished(self) -> None:
         """Wait until nothing is being committed."""
@@ -154,7 +150,7 @@ class GroupCommit:
         """Stop trying the disk, and wait for the thread."""
         if self._probing is not None:
             self._probing.cancel()
-        self._thread.close()
+        self._thread.shutdown()
 
     async def _commit_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -162,17 +158,17 @@ class GroupCommit:
             if _is_apart(self.queue[0]):
                 failure = await self._commit_apart(self._next_group())
             else:
-                group, took_ns, failure = await self._thread.run(self._commit_here, loop)
+                group, took_ns, failure = await loop.run_in_executor(self._thread, self._commit_here, loop)
                 if group is not None:
                     self._on_stored(group, took_ns, 2)
             if failure is not None:
                 self._give_up(failure)
             elif self._store.snapshot_due:
-                await self._thread.run(self._store.write_snapshot)
+                await loop.run_in_executor(self._thread, self._store.write_snapshot)
         self.is_running, self._running = False, None
 
     def _next_group(self) -> _Group:
-        """Take blocks of a kind from the queue: one at least, none more beyond the limits of a group."""
+        """Take blocks from the queue: at least one, and further ones within the limits of a group."""
         attempts: list[Attempt] = []
         blocks: list[VerifiedBlock] = []
         size_bytes = file_bytes = 0
@@ -199,18 +195,18 @@ class GroupCommit:
         return _Group(attempts, blocks, size_bytes, self._now_ns())
 
     async def _commit_apart(self, group: _Group) -> _Failure | None:
-        """Commit a group by itself, for which something is to be done in the event loop."""
+        """Commit a group that needs the event loop before or after."""
+        loop = asyncio.get_running_loop()
         try:
             settled_root_hash = group.attempts[0].settles
             if settled_root_hash is not None:
-                await self._thread.run(self._store.settle, settled_root_hash)
+                await loop.run_in_executor(self._thread, self._store.settle, settled_root_hash)
                 self._store.settled()
-            took_ns = await commit(
-                *(self._store, group.blocks, group.size_bytes, self._thread, self._turns),
-                now_ns=self._now_ns,
-            )
+            started_ns = self._now_ns()
+            await loop.run_in_executor(self._thread, self._store.append, group.blocks)
         except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
             return _Failure(group.attempts[0], error)
+        took_ns = self._now_ns() - started_ns
         if group.attempts[0].number == 0:
             await self._first_stored(group.attempts[0])
         self._on_stored(group, took_ns, 2)
@@ -225,10 +221,10 @@ class GroupCommit:
     # --- in the thread -------------------------------------------------------------------------------------
 
     def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Outcome:
-        """Commit groups one behind the other, until none waits, or the event loop is to come in between.
+        """Commit groups one after the other, until none waits or the event loop has to act.
 
         Args:
-            loop: told of each that is on disk, but for the last one.
+            loop: told of each group on disk but the last one.
         """
         store = self._store
         begun: _Group | None = None
@@ -256,11 +252,11 @@ class GroupCommit:
 
     @property
     def _has_some(self) -> bool:
-        """Whether there is a group for the thread, and nothing else is due."""
+        """Whether the thread may take a group: one waits, and nothing else is due."""
         return bool(self.queue) and not _is_apart(self.queue[0]) and not self._store.snapshot_due
 
     def _take(self, begun: _Group | None) -> _Group | None:
-        """Take the next group from the queue, if there is one that may be begun behind another one."""
+        """Take the next group from the queue, if one may be begun behind `begun`."""
         if not self._has_some or (begun is not None and begun.is_several):
             return None
         return self._next_group()
@@ -271,7 +267,7 @@ class GroupCommit:
     def _failure(
         self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
     ) -> _Failure:
-        """Finish what was begun where only what is behind it has failed; tell what could not be committed."""
+        """Finish the begun group if only the one behind it failed; return what could not be committed."""
         if begun is None:
             assert group is not None
             return _Failure(group.attempts[0], error)
@@ -285,15 +281,15 @@ class GroupCommit:
         return _Failure(group.attempts[0], error)
 
     def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group, flush_count: int) -> None:
-        """Have the event loop told that a group is on disk."""
+        """Tell the event loop that a group is on disk."""
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns, flush_count)
 
     def _hear(self, group: _Group, took_ns: int, flush_count: int) -> None:
-        """In the event loop: a group is on disk."""
+        """Handle in the event loop that a group is on disk."""
         try:
             self._on_stored(group, took_ns, flush_count)
-        except Exception as error:  # our bug; the thread goes on, so a task of its own tells of it
+        except Exception as error:  # our bug; the thread goes on, so a task reports it
             self._spawn(_raise(error))
 
     # --- a disk that refuses -------------------------------------------------------------------------------
@@ -310,12 +306,12 @@ class GroupCommit:
             self._probing = self._spawn(self._await_disk())
 
     async def _await_disk(self) -> None:
-        """Try the disk until it takes writes again; say why it does not where that changes."""
+        """Probe the disk until it takes writes again; log the reason where it changes."""
         said = ""
         while True:
             await asyncio.sleep(DISK_PROBE_SECONDS)
             try:
-                await self._thread.run(self._store.probe)
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._store.probe)
             except (OSError, CommitFailed) as error:
                 level = logging.DEBUG if str(error) == said else logging.WARNING
                 log.log(level, "the disk still cannot be written", extra=fields(got=str(error)))
@@ -329,13 +325,8 @@ class GroupCommit:
 
 
 def _is_apart(attempt: Attempt) -> bool:
-    """Tell whether a block is committed by itself: something is to be done for it in the event loop."""
-    assert attempt.summary is not None
-    return (
-        attempt.number == 0
-        or attempt.settles is not None
-        or is_laid_out_in_loop(1, len(attempt.items), attempt.summary.size_bytes)
-    )
+    """Return whether a block needs the event loop before or after its commit."""
+    return attempt.number == 0 or attempt.settles is not None
 
 
 async def _raise(error: Exception) -> None:

@@ -1,24 +1,24 @@
-"""The blocks in flight on one node: hashed as their items come, verified when they end, linked in order.
+"""The blocks in flight: hashed as their items come, verified when they end, linked in order.
 
-A shell beside `pipeline.conductor`, which hands it those actions of the arbiter that are about one attempt at
-a block. The outcome goes back to the arbiter: at once, as what a method returns, or through `perform`.
+A shell beside `pipeline.conductor`, which hands over those actions of the arbiter that concern one attempt at
+a block. The outcome goes back to the arbiter: as the return value of a method, or through `perform`.
 
-    Begin       an attempt, with a hasher
-    Append      its items are hashed here, or by `Hashing` when the set is large        ──► refused
-    Verify      root hash here; proofs by `ProofChecks`, here or in a process apart     ──► verified, refused
-    CheckLink   the links to the block before it; a wrong one may be our own fault,
-                which `pipeline.dispute` tells                                           ──► linked, refused
-    Drop        the attempt is gone, and with it whatever is still being done for it
+    Begin       a new attempt with a hasher
+    Append      its items are hashed here, or by `Hashing` when the set is large         ──► refused
+    Verify      root hash here; proofs by `ProofChecks`, here or in a worker process     ──► verified, refused
+    CheckLink   the links to the block before it; whether a wrong link may be our own
+                fault, `pipeline.dispute` tells                                          ──► linked, refused
+    Drop        the attempt ends, and all work for it
 
-A block that this node cannot check is dropped without a word against who sent it, and noted as what the node
-lacks until a block of that number is stored (`lack_of`).
+A block that this node cannot check is dropped without blame for its sender. What the node lacks for it is
+remembered until a block of that number is stored (`lack_of`).
 
 Invariants
   - The items of an attempt are hashed in the order in which they came: behind a set that waits for a thread
     all others wait.
-  - Nothing is told of an attempt that was dropped.
-  - Links are checked against a chain that runs ahead of the ledger by the blocks that are being committed;
-    when a commit fails it goes back to the ledger's.
+  - The arbiter hears nothing of a dropped attempt.
+  - Links are checked against a chain that is ahead of the stored one by the blocks that are being committed;
+    when a commit fails, it goes back to the stored chain.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class Attempt:
     number: int
     """Block number."""
     source: Source
-    """Who sends it."""
     hasher: BlockHasher
     begun_ns: int
     """When its header came."""
@@ -68,28 +67,28 @@ class Attempt:
     kinds: list[int] = field(default_factory=list)
     """Field numbers of the items."""
     summary: BlockSummary | None = None
-    """What it comes to; None until it is verified."""
+    """Root hash, links and proofs; None until it is verified."""
     unhashed: deque[Append] = field(default_factory=deque)
-    """Item sets that wait for a thread, because a large one is before them."""
+    """Item sets that wait behind a large one for a thread."""
     hashing: asyncio.Task[None] | None = None
-    """What hashes them."""
+    """The task that hashes them."""
     proving: asyncio.Task[None] | None = None
-    """The check of its proofs, where that is not done at once."""
+    """The task that checks its proofs, unless they are checked at once."""
     settles: bytes | None = None
-    """The root hash of the block before it, where its links show that this is that of the other layout."""
+    """The root hash of the block before it, where its links show that it has the other layout."""
     published: LedgerData | None = None
-    """What it publishes, if it is a block 0 that was accepted."""
+    """The ledger data that an accepted block 0 publishes."""
     ended: bool = False
-    """Verify was asked for while a thread was hashing."""
+    """Verify came while a thread was hashing."""
 
     @property
     def publisher(self) -> str:
-        """Who sends it, for people."""
+        """The name of its sender."""
         return self.source.name
 
 
 class Lack(NamedTuple):
-    """Why this node cannot check blocks."""
+    """A reason why this node cannot check blocks."""
 
     number: int
     """The block that could not be checked."""
@@ -98,15 +97,15 @@ class Lack(NamedTuple):
 
 
 class BlocksInFlight:
-    """Hashes and verifies the blocks of one node's race.
+    """Hashes and verifies the blocks of one node.
 
     Args:
-        arbiter: is told what becomes of them.
+        arbiter: hears the outcomes.
         perform: performs its actions.
-        ledger: holds the chain that they continue.
+        store: holds the chain that the blocks continue.
         checks: checks their proofs.
         hashing: hashes large sets.
-        metrics: is told of everything.
+        metrics: of the node.
         now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
     """
@@ -123,7 +122,7 @@ class BlocksInFlight:
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
     ) -> None:
         self.attempts: dict[AttemptId, Attempt] = {}
-        """What the arbiter has begun and not dropped; who has put a block on disk takes its attempt out."""
+        """Attempts that are begun and not dropped; whoever puts a block on disk removes its attempt."""
         self._arbiter = arbiter
         self._perform = perform
         self._store = store
@@ -143,40 +142,40 @@ class BlocksInFlight:
         self._lack: Lack | None = None
 
     def lack_of(self, number: int) -> str | None:
-        """Say why the block that comes next, `number`, could not be checked; None: nothing is known of it."""
+        """Return why the next block, `number`, could not be checked; None where nothing is known."""
         return self._lack.text if self._lack is not None and self._lack.number == number else None
 
     def note_lack(self, lack: Lack) -> None:
-        """Take note of a block that could not be checked; the lowest that is still to be stored is kept."""
+        """Remember a block that could not be checked: the lowest that is not stored yet."""
         chain, held = self._chain_ahead, self._lack
         next_number = self._arbiter.next_number if chain.last_number is None else chain.next_number
         if held is None or not next_number <= held.number < lack.number:
             self._lack = lack
 
     def begin(self, action: Begin, source: Source) -> None:
-        """A publisher has won a block."""
+        """Begin an attempt: a publisher has won a block."""
         self.attempts[action.attempt_id] = Attempt(
             action.attempt_id, action.block_number, source, self._checks.hasher(), self._now_ns()
         )
         self._metrics.blocks_received.inc()
 
     def drop(self, action: Drop) -> None:
-        """An attempt has come to nothing."""
+        """End an attempt that has failed."""
         attempt = self.attempts.pop(action.attempt_id)
         attempt.unhashed.clear()
         for task in (attempt.hashing, attempt.proving):
             if task is not None:
                 task.cancel()
-        # A cancelled task holds what it had: with it here, the items would stay until a full collection.
+        # A cancelled task holds its locals: kept here, the items would stay until a full garbage collection.
         attempt.hashing = attempt.proving = None
         note_drop(attempt.publisher, action, attempt.source.key)
 
     def commit_failed(self) -> None:
-        """Go back to the ledger's chain: blocks that were linked are not to be on disk."""
+        """Go back to the stored chain: linked blocks will not be on disk."""
         self._chain_ahead = self._store.chain.copy()
 
     def stop(self) -> None:
-        """Give up what is still being done."""
+        """Cancel all work."""
         for attempt in self.attempts.values():
             for task in (attempt.hashing, attempt.proving):
                 if task is not None:
@@ -185,7 +184,7 @@ class BlocksInFlight:
     # --- items ---------------------------------------------------------------------------------------------
 
     def append(self, action: Append) -> Sequence[Action]:
-        """Add a set of items, and hash it, now or when its turn comes."""
+        """Add a set of items, and hash it now or behind those before it."""
         attempt = self.attempts[action.attempt_id]
         attempt.items.extend(action.items)
         attempt.kinds.extend(action.kinds)
@@ -215,7 +214,7 @@ class BlocksInFlight:
     # --- root hash and proofs ------------------------------------------------------------------------------
 
     def verify(self, action: Verify) -> Sequence[Action]:
-        """All items of a block are there: check root hash and proofs, when the last is hashed."""
+        """Check root hash and proofs of a complete block, once its last item is hashed."""
         attempt = self.attempts[action.attempt_id]
         if attempt.hashing is not None:
             attempt.ended = True
@@ -234,7 +233,7 @@ class BlocksInFlight:
         return ()
 
     async def _verify_apart(self, attempt: Attempt, summary: BlockSummary) -> None:
-        """Wait for the check of the proofs; dropping the attempt ends this."""
+        """Wait for the check of the proofs; a Drop cancels this."""
         try:
             more_come = any(
                 other.proving is None and other.summary is None for other in self.attempts.values()
@@ -251,13 +250,13 @@ class BlocksInFlight:
         self._perform(self._arbiter.verified(attempt.attempt_id, self._now_ns()))
 
     def _awaits_block_0(self) -> bool:
-        """Whether the chain here is still to begin, with block 0."""
+        """Whether the chain has yet to begin, with block 0."""
         return self._store.last_number is None and self._arbiter.next_number == 0
 
     # --- links ---------------------------------------------------------------------------------------------
 
     def check_link(self, action: CheckLink) -> Sequence[Action]:
-        """Check both links of a block that was verified; blocks come here in order of number."""
+        """Check both links of a verified block; blocks come in order of number."""
         attempt = self.attempts[action.attempt_id]
         summary = attempt.summary
         assert summary is not None
@@ -300,11 +299,11 @@ class BlocksInFlight:
 
     @property
     def disputed(self) -> Disputed | None:
-        """The dispute over the last stored block as it stands; None: there is none."""
+        """The present dispute over the last stored block; None where there is none."""
         return self._dispute.state(self._store.last_number, self._now_ns())
 
     def _note_dispute(self, source: Source, summary: BlockSummary) -> bool:
-        """Take note of a block that does not continue the chain; tell whether the node is at a dead end."""
+        """Note a block that does not continue the chain; return whether the node is at a dead end."""
         number, own_root = self._chain_ahead.last_number, self._chain_ahead.last_root_hash
         named_root = summary.previous_root_hash
         if number is None or own_root is None or number != self._store.last_number or named_root == own_root:
@@ -325,7 +324,7 @@ class BlocksInFlight:
         return found.is_dead_end
 
     async def _look_at_stored(self, number: int) -> None:
-        """Check in a thread whether a signature covers the root of the last block of an earlier run."""
+        """Check in a thread whether a signature covers the root hash of the last block of an earlier run."""
 
         def is_signed() -> bool:
             try:

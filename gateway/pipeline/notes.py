@@ -1,6 +1,7 @@
-"""What is written down of the publish race, for people: log lines and counts of answers and of lost blocks.
+"""Log lines and metrics of the publish race: answers, refusals, lost blocks.
 
-A shell around the log and the metrics; it decides nothing. `pipeline.conductor` calls it as it performs.
+A shell around the log and the metrics; it decides nothing. `pipeline.conductor` and `pipeline.in_flight` call
+it.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ _SAID_BEFORE = (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED)
 
 
 def note_answer(metrics: Metrics, publisher: str, response: Response, cause: str = "") -> None:
-    """Take note of an answer to a publisher; acknowledgements are counted where blocks are committed.
+    """Note an answer to a publisher; acknowledgements are counted where blocks are committed.
 
-    `cause` is here and below what the lines of this publisher are counted by, in `gateway.logs`.
+    `cause`, here and below, is the key by which `gateway.logs` counts the lines of this publisher.
     """
     if isinstance(response, Acknowledgement):
         return
@@ -66,7 +67,7 @@ def note_answer(metrics: Metrics, publisher: str, response: Response, cause: str
 
 
 def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal, cause: str = "") -> None:
-    """Take note of a block that cannot be accepted."""
+    """Note a block that cannot be accepted."""
     log.warning(
         "block refused" if refusal.kind.fault is Fault.SENDER else "block cannot be checked",
         extra=caused_by(
@@ -83,7 +84,7 @@ def note_refusal(metrics: Metrics, number: int, publisher: str, refusal: Refusal
 
 
 def note_dispute(disputed: Disputed) -> None:
-    """Take note that the last stored block is disputed."""
+    """Note that the last stored block is disputed."""
     log.log(
         logging.ERROR if disputed.is_dead_end else logging.WARNING,
         disputed.text,
@@ -97,7 +98,7 @@ def note_dispute(disputed: Disputed) -> None:
 
 
 def note_stray(metrics: Metrics, publisher: str, action: Stray, cause: str = "") -> None:
-    """Take note of a message that was dropped; of many in a row the first is logged."""
+    """Note a dropped message; of many in a row only the first is logged."""
     metrics.stray_messages.inc()
     if action.is_first:
         extra = caused_by(cause, publisher=publisher, reason=action.reason)
@@ -105,7 +106,7 @@ def note_stray(metrics: Metrics, publisher: str, action: Stray, cause: str = "")
 
 
 def note_backoff(metrics: Metrics, action: BackedOff) -> None:
-    """Take note that somebody stands back for a while: the longer, the rarer the line."""
+    """Note that a publisher backs off for a while."""
     metrics.backoffs.inc()
     log.warning(
         "publisher backs off",
@@ -114,7 +115,7 @@ def note_backoff(metrics: Metrics, action: BackedOff) -> None:
 
 
 def note_drop(publisher: str, action: Drop, cause: str = "") -> None:
-    """Take note of an attempt that came to nothing, unless `note_refusal` has said it."""
+    """Note an attempt that failed, unless `note_refusal` has."""
     if action.failure in _SAID_BEFORE:
         return
     log.log(

@@ -26,11 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from gateway.blocks.chain import Chain
-from gateway.limits import OWN_ROOTS_KEPT
 
 __all__ = ["DurableHeight", "ReplicationQuorum", "StandbyFacts", "StandbyNote", "unconfirmed"]
+
+OWN_ROOTS_KEPT: Final = 4_096
+"""Root hashes of this node's last blocks that are kept to compare reports of standbys with, 100 bytes each. A
+standby that is further behind costs a reading of the stream for each of its reports."""
 
 
 _NOT_YET = "not reached yet"

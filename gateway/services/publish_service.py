@@ -38,8 +38,7 @@ from gateway.blocks.errors import ItemError
 from gateway.blocks.item_set import ItemSet, inspect
 from gateway.identity import name_of_publisher
 from gateway.logs import caused_by
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Conductor, Outbox
 from gateway.race.actions import (
     Acknowledgement,
     Action,
@@ -54,7 +53,6 @@ from gateway.race.tables import EndStatus
 from gateway.transport.admission import Admission, AdmissionLimits, DenialKind
 from gateway.transport.callers import Caller, caller_of
 from gateway.transport.message_shares import SMALL_BYTES, StreamKey
-from gateway.workers.begun import Begun
 from gateway.workers.looking import Looking
 
 __all__ = ["BadMessage", "PublishService", "to_wire"]
@@ -110,7 +108,7 @@ class PublishService:
 
     def __init__(self, conductor: Conductor, admission: Admission | None = None) -> None:
         self._conductor = conductor
-        self._looking = Looking(conductor.turns)
+        self._looking = Looking(conductor.slots)
         self._admission = admission or Admission(AdmissionLimits())
         self._keys: dict[PublisherId, StreamKey] = {}
         self._publisher_ids: dict[StreamKey, PublisherId] = {}
@@ -225,36 +223,27 @@ class PublishService:
         """
         conductor, admission = self._conductor, self._admission
         key = self._keys.get(outbox.publisher_id)
-        reading = Begun(context.read())
-        try:
-            while (message := await reading) is not aio.EOF:
+        while (message := await context.read()) is not aio.EOF:
+            if not outbox.closed:
+                if admission.has_pace:
+                    await self._keep_pace(outbox, caller)
+                if not conductor.arbiter.may_read(outbox.publisher_id):
+                    await conductor.room_for(outbox)
+            if isinstance(message, bytes):
+                # Parsed, it takes three times as much. The next one is received when this one is counted in
+                # flight, and there is room.
+                await self._handle_unparsed(outbox, message)
+                if key is not None:
+                    caller.taken(key.stream)
                 if not outbox.closed:
-                    if admission.has_pace:
-                        await self._keep_pace(outbox, caller)
-                    if not conductor.arbiter.may_read(outbox.publisher_id):
-                        await conductor.room_for(outbox)
-                if isinstance(message, bytes):
-                    # Parsed, it takes three times as much. The next one is received when this one is counted
-                    # in flight, and there is room.
-                    await self._handle_unparsed(outbox, message)
-                    message = None
-                    if key is not None:
-                        caller.taken(key.stream)
-                    if not outbox.closed:
-                        await conductor.room_for(outbox)
-                    reading = Begun(context.read())
-                    continue
-                # gRPC receives the next message, in a thread of its own, while this one is hashed.
-                reading = Begun(context.read())
-                if outbox.closed:
-                    outbox.dropped_count += 1
-                elif _has_many_items(message):
-                    await self._handle_many_items(outbox, message)
-                else:
-                    self._handle(outbox, message)
-                message = None  # not to be held until the next one comes
-        finally:
-            reading.close()
+                    await conductor.room_for(outbox)
+            elif outbox.closed:
+                outbox.dropped_count += 1
+            elif _has_many_items(message):
+                await self._handle_many_items(outbox, message)
+            else:
+                self._handle(outbox, message)
+            message = None  # not to be held until the next one comes
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))

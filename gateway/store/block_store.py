@@ -1,8 +1,8 @@
-"""The ledger: the chain of committed blocks, kept in the data streamer's file.
+"""The block store: the chain of committed blocks in the data streamer's file.
 
 A shell: `blocks.stream_layout` says which entries a block becomes, `datastream.DataStreamer` puts them on
-disk, `blocks.chain` knows what the next block must link to. This module joins them, and finds its way back
-after a restart.
+disk, and `blocks.chain` knows what the next block must link to. This module joins them, and recovers the
+chain's state after a restart.
 
     data_dir/datastream.bin       the stream file
     data_dir/datastream.db/       its bookmarks
@@ -12,8 +12,8 @@ Invariants
   - Blocks have consecutive numbers; the last committed entry is the end of a block.
   - The snapshot is a shortcut: one that does not fit the stream is ignored, and made again. Where it or the
     index tells of more than the stream holds, the stream is not opened (`gateway.store.evidence`).
-  - `append`, `begin`, `finish`, `give_up`, `stage`, `commit_staged`, `settle` are called from one thread at a
-    time; everything else from any.
+  - `append`, `begin`, `finish`, `give_up` and `settle` are called from one thread at a time; everything else
+    from any.
 Source: docs/spec/block-layout.md; datastream/README.md, "The steps of a commit".
 """
 
@@ -23,11 +23,10 @@ import contextlib
 import errno
 import logging
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from datastream import DataStreamer, Entry, PageDamaged
 from datastream.file.bookmarks import OpenDatabase, bookmarks_folder
@@ -48,14 +47,6 @@ from gateway.blocks.stream_layout import (
     legacy_bookmark_of,
 )
 from gateway.errors import Fatal
-from gateway.limits import (
-    CHAIN_SNAPSHOT_BLOCKS,
-    DISK_PROBE_BYTES,
-    ROLL_FORWARD_LOG_BLOCKS,
-    RUN_ITEMS_MAX,
-    STAGE_BYTES_MAX,
-    STAGE_ITEMS_MAX,
-)
 from gateway.logs import fields
 from gateway.regular_files import make_folder, replace_file
 from gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
@@ -64,6 +55,15 @@ from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, judge
 __all__ = ["STREAM_FILE_NAME", "BlockStore", "VerifiedBlock"]
 
 log = logging.getLogger(__name__)
+
+CHAIN_SNAPSHOT_BLOCKS: Final = 1_000
+"""Blocks between two snapshots of the chain's state: a start reads at most so many root hashes again."""
+
+ROLL_FORWARD_LOG_BLOCKS: Final = 100_000
+"""Blocks between two log lines while a start reads root hashes, some seconds of reading."""
+
+DISK_PROBE_BYTES: Final = 1 << 20
+"""Bytes that an attempt writes and flushes: room for a data page."""
 
 
 class VerifiedBlock(NamedTuple):
@@ -89,16 +89,16 @@ class BlockStore:
         self.streamer = streamer
         streamer.sums.adopts = False  # a page without a sum gets one when its blocks are proven
         self.first_number: int | None = None
-        """The first block that the stream holds; None while it is empty."""
+        """The first block in the stream; None while it is empty."""
         self.chain = Chain()
         """The chain up to the last committed block."""
         self.doubted_number: int | None = None
-        """A block of which chain.json knows another root hash than the stream; `look_at_last_block`."""
+        """A block whose root hash in chain.json differs from the stream's; see `look_at_last_block`."""
         self.is_doubted = False
-        """The chain may be wrong: no snapshot is written of it when this is closed."""
+        """The chain may be wrong: `close` writes no snapshot of it."""
         self._snapshot_number = -1
         self._room_bytes = 0
-        """What the first block of the last group takes in the file."""
+        """Bytes of the first block of the last group in the file."""
         self._callbacks: tuple[Callable[[], None], ...] = ()
 
     @classmethod
@@ -116,16 +116,16 @@ class BlockStore:
         judge: Judge | None = None,
         past_damage: bool = False,
     ) -> BlockStore:
-        """Open the ledger in `data_dir`, or make an empty one there.
+        """Open the block store in `data_dir`, or make an empty one there.
 
         Args:
-            data_dir: made when it is not there.
+            data_dir: made if missing.
             stream_type: an existing stream must have it.
             system_id: of a new stream.
             version: of a new stream.
             disk: the stream file, when it is not an ordinary one (tests).
             open_database: opens the LevelDB of the bookmarks, when not plyvel (tests).
-            go_on: called again and again in what takes long; what it raises ends the opening, without harm.
+            go_on: called again and again in long work; what it raises ends the opening, without harm.
             group_blocks_max: most blocks that a commit had.
             judge: weighs the evidence, in place of `gateway.store.evidence` (`sluice repair`).
             past_damage: as `DataStreamer.open`.
@@ -175,21 +175,20 @@ class BlockStore:
 
     @property
     def last_number(self) -> int | None:
-        """The last committed block; None while the ledger is empty."""
+        """The last committed block; None while the store is empty."""
         return self.chain.last_number
 
     def append(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """Commit blocks, one atomic operation each, with one pair of flushes; return when they are on disk.
+        """Begin to commit blocks and finish that; return when they are on disk.
 
         Raises:
-            datastream.CommitFailed: the disk refused; the ledger is as it was before, and none of the
-                blocks can be seen.
+            As `begin` and `finish`; none of the blocks can be seen then.
         """
-        self._add(blocks)
-        self.commit_staged()
+        self.begin(blocks)
+        self.finish()
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """Begin to commit blocks, as `append` does, and finish those begun before, with the same flush.
+        """Write blocks, one atomic operation each; finish those begun before with the same flush.
 
         Nobody sees them before `finish`, or before other blocks are begun.
 
@@ -197,8 +196,21 @@ class BlockStore:
             ItemError, LayoutError, datastream.DatastreamError: none of the blocks is begun. Those before are
                 lost, too, if nothing `has_begun`; else they can be finished.
         """
-        self._add(blocks)
-        self.streamer.begin_commit()
+        streamer = self.streamer
+        try:
+            for block in blocks:
+                streamer.start_atomic_op()
+                streamer.add_stream_bookmark(bookmark_of(block.number))
+                streamer.add_stream_bookmark(legacy_bookmark_of(block.number))
+                for run in encode_runs(block.number, block.items, block.root_hash, block.kinds):
+                    streamer.add_stream_entries(run.entry_types, run.data)
+                streamer.seal_atomic_op()
+                if block is blocks[0]:
+                    self._room_bytes = streamer.group_bytes
+        except BaseException:
+            streamer.rollback_group()
+            raise
+        streamer.begin_commit()
 
     def finish(self) -> None:
         """Finish the blocks that were begun; return when they are on disk.
@@ -217,62 +229,8 @@ class BlockStore:
         """Whether blocks were begun that are still to be finished."""
         return self.streamer.has_begun
 
-    def _add(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """Add blocks to the next commit."""
-        for _ in self._lay_out(blocks, RUN_ITEMS_MAX, sys.maxsize):
-            pass
-
-    def stage(self, blocks: Sequence[VerifiedBlock]) -> Generator[None, None, None]:
-        """Add blocks to the next commit, which is how `append` begins, in steps of some 0.3 ms.
-
-        Between two steps nothing else is done with the stream but reading. If a step raises, or the rest is
-        given up, none of the blocks is added.
-
-        Raises:
-            ItemError, LayoutError: a block cannot be laid out.
-            datastream.DatastreamError: the stream refuses the entries.
-        """
-        return self._lay_out(blocks, STAGE_ITEMS_MAX, STAGE_BYTES_MAX)
-
-    def _lay_out(
-        self, blocks: Sequence[VerifiedBlock], items_max: int, bytes_max: int
-    ) -> Generator[None, None, None]:
-        streamer = self.streamer
-        streamer.rollback_group()  # of a group that was staged, and then there was no thread to commit it
-        entry_count = size_bytes = 0  # in this step
-        try:
-            for block in blocks:
-                streamer.start_atomic_op()
-                streamer.add_stream_bookmark(bookmark_of(block.number))
-                streamer.add_stream_bookmark(legacy_bookmark_of(block.number))
-                for run in encode_runs(
-                    *(block.number, block.items, block.root_hash, block.kinds),
-                    items_max=items_max,
-                    bytes_max=bytes_max,
-                ):
-                    entry_count += len(run.data)
-                    size_bytes += run.size_bytes
-                    if entry_count > items_max or size_bytes > bytes_max:
-                        yield
-                        entry_count, size_bytes = len(run.data), run.size_bytes
-                    streamer.add_stream_entries(run.entry_types, run.data)
-                streamer.seal_atomic_op()
-                if block is blocks[0]:
-                    self._room_bytes = streamer.group_bytes
-        except BaseException:
-            streamer.rollback_group()
-            raise
-
-    def commit_staged(self) -> None:
-        """Commit what was staged, in the thread that appends; return when it is on disk.
-
-        Raises:
-            datastream.CommitFailed: as `append`.
-        """
-        self.streamer.commit_atomic_op()
-
     def advance(self, block: VerifiedBlock) -> None:
-        """Take note of a block that `append` has committed, in order."""
+        """Take a committed block into the chain; in order of number."""
         if self.chain.last_number is None:
             self.chain = Chain(block.number)
             self.first_number = block.number
@@ -281,7 +239,7 @@ class BlockStore:
             callback()
 
     def learn(self, layout: LastLayout) -> None:
-        """Take note of the layout of the last block, which a start does not read."""
+        """Take the layout of the last block's root hash, which a start does not read."""
         if layout.other_root_hash is not None and self.chain.lacks_tree_before:
             last_number, self.chain = self.chain.last_number, Chain(self.chain.first_number)
             assert last_number is not None
@@ -293,27 +251,26 @@ class BlockStore:
         self.chain.learn(layout)
 
     def settle(self, root_hash: bytes) -> None:
-        """Write the root hash of the last block: the next one shows that it is that of the other layout.
+        """Write the last block's root hash, after the next block has shown that it has the other layout.
 
-        It is on disk on return; `settled` is to follow. In the thread that appends, with nothing begun.
+        It is on disk on return; `settled` has to follow. In the commit thread, with nothing begun.
 
         Raises:
             datastream.CommitFailed: the disk refused; the block's end is as it was.
         """
-        self.streamer.rollback_group()  # as in `_lay_out`
         end = self.streamer.committed.total_entries - 1
         number, before = _block_end(self.streamer.path, self.streamer.get_entry(end))
         if before != root_hash:
             self.streamer.update_entry_data(end, BLOCK_END_TYPE, number.to_bytes(8, "big") + root_hash)
 
     def settled(self) -> None:
-        """Take note that `settle` has written the last block's root hash."""
+        """Take the root hash that `settle` has written into the chain."""
         chain = self.chain.in_other_layout()
         assert chain is not None
         self.chain = chain
 
     def on_advance(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called by `advance` after each block; return what ends that."""
+        """Have `advance` call `callback` after each block; return a function that ends this."""
         self._callbacks = (*self._callbacks, callback)
 
         def unlisten() -> None:
@@ -323,7 +280,7 @@ class BlockStore:
         return unlisten
 
     def read_block(self, number: int) -> StoredBlock | None:
-        """Read one committed block; None where the ledger does not hold it.
+        """Read one committed block; None if it is not stored.
 
         Raises:
             LayoutError: the entries at the block's bookmark are not that block.
@@ -342,14 +299,14 @@ class BlockStore:
         raise LayoutError(f"block {number} at entry {start}", "the end of the stream", "the end of the block")
 
     def root_hash_at(self, number: int) -> bytes | None:
-        """Read the root hash of one committed block, 48 bytes; None where the ledger does not hold it."""
+        """Read the root hash of one committed block, 48 bytes; None if it is not stored."""
         first, last = self.first_number, self.last_number
         if first is None or last is None or not first <= number <= last:
             return None
         return self._root_hash_of(number, last)
 
     def first_on_last_page(self) -> int | None:
-        """Return the first block that ends on the last data page; None where the ledger is empty."""
+        """Return the first block that ends on the last data page; None if the store is empty."""
         if self.last_number is None:
             return None
         for entry in self.streamer.read_entries(self.streamer.first_on_last_page):
@@ -358,15 +315,15 @@ class BlockStore:
         return None
 
     def probe(self) -> None:
-        """Find out whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
+        """Try whether the disk takes writes again: a file, what a failed commit left, the bookmarks.
 
-        There has to be room for the block that was refused: with less, the node would be ready and not ready
-        by turns. In the thread that appends; nothing is added to the stream.
+        It needs room for the refused block: with less, the node would alternate between ready and not
+        ready. In the commit thread; nothing is added to the stream.
 
         Raises:
             OSError: there is no room, or the disk refuses.
-            datastream.CommitFailed: what an earlier commit left in stream or bookmarks cannot be put right
-                yet, so the next commit would fail, too.
+            datastream.CommitFailed: what an earlier commit left in stream or bookmarks cannot be repaired
+                yet, so the next commit would fail too.
         """
         with tempfile.TemporaryFile(dir=self.data_dir) as file:
             file.write(bytes(DISK_PROBE_BYTES))
@@ -374,7 +331,7 @@ class BlockStore:
             os.fdatasync(file.fileno())
             room = os.fstatvfs(file.fileno())
         self.streamer.recover()
-        # What a commit has written before it was refused is zero again, and has its room already.
+        # What a refused commit has written is zero again, and has its room already.
         spare_bytes = max(0, self.streamer.allocated_bytes - self.streamer.committed.total_length)
         if room.f_bfree * room.f_frsize + spare_bytes < self._room_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -418,10 +375,10 @@ class BlockStore:
             self.write_snapshot()
         self.streamer.close()
 
-    # --- finding the way back ------------------------------------------------------------------------------
+    # --- recovery ------------------------------------------------------------------------------------------
 
     def _recover(self, go_on: Callable[[], None]) -> None:
-        """Learn first and last block, and bring the chain's state up to the last."""
+        """Find the first and the last block, and bring the chain up to the last."""
         total_entries = self.streamer.committed.total_entries
         if total_entries == 0:
             return
@@ -443,7 +400,7 @@ class BlockStore:
         )
 
     def _first_block_number(self) -> int:
-        """Return the number of the block that the stream begins with, from its second bookmark."""
+        """Return the number of the stream's first block, from its second bookmark."""
         try:
             entry = self.streamer.get_entry(1)
         except PageDamaged:  # all other pages are served
@@ -460,7 +417,7 @@ class BlockStore:
         return int.from_bytes(entry.data[1:], "big")
 
     def _snapshot(self, last_number: int) -> Chain:
-        """Read the snapshot, or begin at the first block where there is none that fits the stream."""
+        """Read the snapshot; without one that fits the stream, begin at the first block."""
         assert self.first_number is not None
         path = self.data_dir / SNAPSHOT_NAME
         try:
@@ -515,14 +472,14 @@ class BlockStore:
 
     @property
     def snapshot_due(self) -> bool:
-        """Whether the chain has gone on so far that `write_snapshot` saves the next start some reading."""
+        """Whether so many blocks were added that a snapshot saves the next start some reading."""
         last = self.last_number
         return last is not None and last - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS
 
     def write_snapshot(self) -> None:
-        """Replace the snapshot, while no block is taken in; it may wait for the disk.
+        """Replace the snapshot, while no block is added; may wait for the disk.
 
-        It may fail without harm: the next start reads more of the stream.
+        A failure does no harm: the next start reads more of the stream.
         """
         try:
             self._replace_snapshot()

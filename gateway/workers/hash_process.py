@@ -1,14 +1,13 @@
-"""A process that hashes items, so that the hashes of many short ones do not stop the event loop.
+"""A worker process that hashes items, so that the hashes of many short ones do not stop the event loop.
 
-A shell around `blocks.root_hash`. Python holds its lock while it hashes what is shorter than 2,048 bytes, in
-whatever thread, so another process is the way to hash on a second core.
+A shell around `blocks.root_hash`. Python holds its lock while it hashes fewer than 2,048 bytes, in whatever
+thread, so only another process hashes them on a second core.
 
     request   state of each subtree concerned, subtree of each kind, items, their kinds
     answer    state of each subtree concerned, with the items in it
 
-Both are `marshal`, and go the way that `workers.subprocess_worker` describes; the process keeps nothing
-between two requests. Where it fails, `WorkerProcessLost` is raised, and who asked hashes itself, to the same
-result.
+Both are `marshal`, sent as `workers.subprocess_worker` describes; the process keeps nothing between requests.
+If it fails, `WorkerProcessLost` is raised, and the caller hashes itself, with the same result.
 """
 
 from __future__ import annotations
@@ -23,12 +22,6 @@ from typing import Any, Final
 from gateway.blocks.merkle import StreamingTree
 from gateway.blocks.root_hash import NOT_HASHED, Leaves, hash_into
 from gateway.errors import WorkerProcessLost
-from gateway.limits import (
-    HASH_PROCESS_REST_SECONDS,
-    HASH_PROCESS_SECONDS_MAX,
-    HASH_WAITING_BYTES_MAX,
-    WARM_UP_SECONDS_MAX,
-)
 from gateway.logs import fields
 from gateway.workers.subprocess_worker import WorkerProcess, serve
 
@@ -36,27 +29,41 @@ __all__ = ["HashProcess", "main"]
 
 log = logging.getLogger(__name__)
 
+HASH_WAITING_BYTES_MAX: Final = 8 << 20
+"""Bytes that wait for one process from which on no more are sent there: nothing there can be taken back."""
+
+HASH_PROCESS_SECONDS_MAX: Final = 10.0
+"""How long a process for hashing may take to start, or for one request; then it is replaced."""
+
+HASH_PROCESS_REST_SECONDS: Final = 5.0
+"""Time between two attempts to start the process for hashing."""
+
+WARM_UP_SECONDS_MAX: Final = 3.0
+"""How long a starting node waits for the processes for hashing, which take a core from the first blocks."""
+
 _NAME: Final = "hash process"
 _MARSHAL_VERSION: Final = 2
-"""The last one that does not look for objects that are there twice, which takes as long as all the rest."""
+"""The last version that does not look for repeated objects, which takes as long as all the rest."""
 _States = dict[int, tuple[int, tuple[bytes, ...]]]
 """The state of a tree by the number of its subtree."""
 
 
 class HashProcess:
-    """The node's end: starts the process, asks it, replaces it after a rest. It lives in one event loop."""
+    """The node's end: starts the process, asks it, replaces it after a backoff. For one event loop."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
-        """Set while the process answers, as far as is known."""
-        self._settled = asyncio.Event()  # no process is starting: one is ready, or none is there
+        """Set while the process answers."""
+        self._settled = asyncio.Event()  # set unless a process is starting
         self._settled.set()
         self._start_at = 0.0
         self._next: asyncio.TimerHandle | None = None
         self._waiting_items = self._waiting_bytes = 0
         self._has_room = asyncio.Event()
         self._helper = WorkerProcess(
-            *(_NAME, "gateway.workers.hash_process", HASH_PROCESS_SECONDS_MAX),
+            _NAME,
+            "gateway.workers.hash_process",
+            HASH_PROCESS_SECONDS_MAX,
             on_ready=self._on_ready,
             on_lost=self._on_lost,
         )
@@ -68,16 +75,16 @@ class HashProcess:
 
     @property
     def waiting_items(self) -> int:
-        """Items that were sent to it, and wait for its answer."""
+        """Items that were sent and not answered."""
         return self._waiting_items
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the requests with them."""
+        """Bytes of their requests."""
         return self._waiting_bytes
 
     def start(self) -> None:
-        """Start the process if there is none, and none was lost just now; it is ready some time later."""
+        """Start the process if there is none and no backoff; it is ready some time later."""
         if self._helper.is_over or self.pid is not None:
             return
         if asyncio.get_running_loop().time() >= self._start_at:
@@ -85,18 +92,18 @@ class HashProcess:
             self._helper.start()
 
     async def started(self, seconds_max: float = WARM_UP_SECONDS_MAX) -> bool:
-        """Wait for a process that is starting, at most so long; tell whether one is ready."""
+        """Wait for a process that is starting, at most so long; return whether one is ready."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._settled.wait(), seconds_max)
         return self.ready.is_set()
 
     async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
-        """Append leaves to the trees, there; return the trees that have grown, by the number of the subtree.
+        """Append leaves to the trees in the process; return the trees that have grown, by subtree number.
 
-        Cancelled, it sends nothing where it still waits for room; what was sent is hashed for nobody.
+        A call that is cancelled while it waits for room sends nothing; what was sent is hashed in vain.
 
         Raises:
-            HelperProcessLost: the process is not ready, died or took too long.
+            WorkerProcessLost: the process is not ready, died or took too long.
         """
         while self._waiting_bytes >= HASH_WAITING_BYTES_MAX:
             self._has_room.clear()
@@ -116,7 +123,7 @@ class HashProcess:
         return {subtree: StreamingTree.from_state(*state) for subtree, state in grown.items()}
 
     def _ask(self, request: bytes, item_count: int) -> asyncio.Future[bytes]:
-        """Send a request, which counts until the process has let go of it, or is lost."""
+        """Send a request, which counts until it is answered or the process is lost."""
         size_bytes = len(request)
 
         def let_go(answered: asyncio.Future[bytes]) -> None:
@@ -124,7 +131,7 @@ class HashProcess:
             self._waiting_bytes -= size_bytes
             self._has_room.set()
             if not answered.cancelled():
-                answered.exception()  # of a block that was dropped it is nobody's
+                answered.exception()  # nobody waits for that of a dropped block
 
         self._waiting_items += item_count
         self._waiting_bytes += size_bytes
@@ -143,10 +150,7 @@ class HashProcess:
         self._settled.set()
 
     def _on_lost(self, got: str) -> None:
-        """Nobody waits for a process now; another one is started by and by.
-
-        Unasked, since without one only sets that are too long for the event loop would ask for it.
-        """
+        """Start another process after a backoff, unasked: few sets would ask for one."""
         self.ready.clear()
         self._settled.set()
         if not self._helper.is_over:

@@ -1,7 +1,7 @@
-"""Where a block's items are hashed: in the event loop, in a thread, or in a process apart.
+"""Hashing of a block's items: in the event loop, in a thread, or in a worker process.
 
-A shell. What is hashed quickly is hashed where it is. The rest waits in a queue of its block for a process
-(`workers.hash_process`), where there is one that is ready and the items are not very long; else for a thread.
+A shell. Small sets are hashed at once. The others wait in a queue of their block for a process
+(`workers.hash_process`), if one is ready and the items are not very long, else for a thread.
 
     a set                              no process is ready    one is
     up to 127 items and 32 KiB - 1     event loop             event loop
@@ -10,15 +10,15 @@ A shell. What is hashed quickly is hashed where it is. The rest waits in a queue
     more                               thread                 thread
     any, behind one that waits         thread                 process
 
-Of several processes, all take the first one until so much waits for it that it cannot keep up, as with blocks
-of many short items: the blocks behind those go to the next one. To share them out evenly would be slower, as
-each process takes a core from the event loop.
+Of several processes, all blocks take the first one until so much waits for it that it cannot keep up, as with
+many short items; then the next one. An even share would be slower, since each process takes a core from the
+event loop.
 
-A block that is dropped takes back what waits here. What a thread or a process has cannot be taken back: they
-are given little, so that a publisher that begins its block again and again fills no memory.
+A dropped block takes back what waits here, but not what a thread or a process has. So these get little at a
+time: a publisher that begins its block again and again fills no memory.
 
-Sets of one block that wait together go together, and begin their way in a turn of the event loop
-(`gateway.workers.loop_slots`). What comes out is the same wherever it is done.
+Sets of one block that wait together are sent together, from a slot of the event loop
+(`gateway.workers.loop_slots`). The result is the same wherever it is computed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,11 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 from gateway.blocks.root_hash import BlockHasher
 from gateway.errors import WorkerProcessLost
 from gateway.limits import (
-    HASH_BACKLOG_ITEMS,
-    HASH_BATCH_BYTES,
-    HASH_BATCH_ITEMS,
-    HASH_PROCESS_BYTES_MAX,
-    HASH_PROCESS_BYTES_MIN,
-    HASH_PROCESS_ITEMS_MAX,
-    HASH_PROCESS_ITEMS_MIN,
-    HASH_THREADS,
-    INLINE_HASH_BYTES_MAX,
     INLINE_HASH_ITEMS_MAX,
     TURN_ITEMS_MIN,
 )
@@ -49,46 +41,75 @@ from gateway.workers.loop_slots import LoopSlots
 
 __all__ = ["Hashing"]
 
+INLINE_HASH_BYTES_MAX: Final = 256 * 1024
+"""Bytes of one item set that are hashed in the event loop, 0.5 ms; others do not wait for a larger one."""
+
+HASH_PROCESS_ITEMS_MIN: Final = 128
+"""Items of one set from which on a process hashes them, in 0.15 ms; the way there and back takes 0.05."""
+
+HASH_PROCESS_BYTES_MIN: Final = 32 * 1024
+"""Bytes of one set from which on they are hashed there, for the same reason."""
+
+HASH_BATCH_BYTES: Final = 128 * 1024
+"""Bytes of waiting sets of one block beyond which no further set joins them on their way: that takes 0.1 ms,
+and to hash so many bytes 0.3. With half or twice as many, blocks of 1.5 MB take 5 % longer."""
+
+HASH_BATCH_ITEMS: Final = 4_096
+"""Items of them beyond which none joins them: to pack so many for the process takes the event loop 1 ms."""
+
+HASH_PROCESS_ITEMS_MAX: Final = 8_192
+"""Items of one batch beyond which it is hashed in a thread: the event loop takes 0.1 ms for each thousand."""
+
+HASH_PROCESS_BYTES_MAX: Final = 8 << 20
+"""Bytes of one batch beyond which it is hashed in a thread; on the way to a process they are there thrice."""
+
+HASH_THREADS: Final = 2
+"""Threads that hash what is too long for a process, or while there is none; who comes third waits."""
+
+HASH_BACKLOG_ITEMS: Final = 3_000
+"""Items that wait for one process from which on others go to the next: two or three blocks. Shared evenly,
+blocks of 1 kB items take 6 % longer on two cores: a process at work takes time from the event loop."""
+
 
 class Hashing:
     """Hashes the items of one node's blocks.
 
     Args:
-        processes: hash what is not hashed in the event loop; none: threads do. Closed with this.
-        turns: of the event loop, in one of which a batch of many items begins its way; None: its own.
+        processes: hash what the event loop does not; without any, threads do. Closed with this.
+        slots: of the event loop, in which batches of many items are sent; None: its own.
     """
 
-    def __init__(self, processes: Sequence[HashProcess] = (), turns: LoopSlots | None = None) -> None:
+    def __init__(self, processes: Sequence[HashProcess] = (), slots: LoopSlots | None = None) -> None:
         self._processes = processes
-        self._turns = turns or LoopSlots()
+        self._slots = slots or LoopSlots()
         self._threads = ThreadPoolExecutor(HASH_THREADS, "hash")
         self._free_threads = asyncio.Semaphore(HASH_THREADS)
 
     def is_quick(self, items: Sequence[bytes]) -> bool:
-        """Tell whether items may be hashed in the event loop."""
+        """Return whether items may be hashed in the event loop."""
         items_max, bytes_max = INLINE_HASH_ITEMS_MAX, INLINE_HASH_BYTES_MAX
         if self._ready:
             items_max, bytes_max = HASH_PROCESS_ITEMS_MIN - 1, HASH_PROCESS_BYTES_MIN - 1
         return len(items) <= items_max and sum(map(len, items)) <= bytes_max
 
     async def add_next(self, hasher: BlockHasher, waiting: deque[Append]) -> None:
-        """Take sets from the front of a block's queue, one at least, and add them to its hasher.
+        """Take sets from the front of a block's queue, at least one, and add them to its hasher.
 
-        Cancelled, it gives up the batch where it still waits; the hasher is of no use then.
+        A cancelled call gives up a batch that still waits; the hasher is of no use then.
 
         Raises:
             BlockRefused: as `BlockHasher.add`.
         """
         if sum(len(action.items) for action in waiting) >= TURN_ITEMS_MIN:
-            await self._turns.take()  # and meanwhile further sets may come
+            await self._slots.take()  # further sets may come meanwhile
         batch = _next_batch(waiting)
         if len(batch.items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, batch):
             return
-        await self._free_threads.acquire()  # in the queue of the pool, nothing could be taken back
+        await self._free_threads.acquire()  # nothing could be taken back from the queue of the pool
         await asyncio.shield(self._add_in_thread(hasher, batch))
 
     async def _add_in_process(self, hasher: BlockHasher, batch: Append) -> bool:
-        """Add items that a process has hashed; tell whether it did."""
+        """Have a process hash items and add them; return whether it did."""
         if not self._processes:
             return False
         looked = hasher.look(batch.items, batch.kinds, batch.size_bytes)
@@ -108,18 +129,18 @@ class Hashing:
         return adding
 
     def _on_added(self, adding: asyncio.Future[None]) -> None:
-        """A thread is free."""
+        """Free the thread."""
         self._free_threads.release()
         if not adding.cancelled():
-            adding.exception()  # a refusal of a block that was dropped is nobody's any more
+            adding.exception()  # nobody waits for the refusal of a dropped block
 
     @property
     def _ready(self) -> list[HashProcess]:
-        """The processes that answer, as far as is known."""
+        """The processes that answer."""
         return [process for process in self._processes if process.ready.is_set()]
 
     def _next_process(self) -> HashProcess:
-        """Choose the first of those for which least waits, in steps; one that is not ready, if none is."""
+        """Return the first process with the shortest queue, in steps; one that is not ready if none is."""
         return min(
             self._ready or self._processes, key=lambda process: process.waiting_items // HASH_BACKLOG_ITEMS
         )
@@ -132,7 +153,7 @@ class Hashing:
 
 
 def _next_batch(waiting: deque[Append]) -> Append:
-    """Take one set from the queue, and what is behind it as long as they are little together."""
+    """Take one set from the queue, and further ones up to the size of a batch."""
     first = waiting.popleft()
     if not waiting:
         return first

@@ -1,15 +1,15 @@
-"""Turns: of what takes the event loop long, one piece in each of its rounds.
+"""Slots of the event loop: at most one long piece of work in each iteration.
 
-A shell around no more than the loop itself. In one round the loop runs everything that is ready, and only
-then comes to its timers and sockets again. When it has been kept waiting, messages, answers of processes and
-ends of commits are ready all at once, and each of them alone is short, but together they are a pause. So
-whoever is about to do a large piece of work takes a turn first.
+A shell around the loop. In one iteration the loop runs everything that is ready, and only then comes to its
+timers and sockets again. After a delay, messages, answers of worker processes and ends of commits are ready
+together; each is short, but with many publishers they add up to a pause. So a large piece of work takes a
+slot first. This bounds the pause whatever the number of publishers; it makes nothing faster.
 
-    round    1         2         3         4         5
-    runs     A         -         B         C         D        A took a turn while nobody else had one:
-    waiting  B C       C         C D       D                  it did not have to wait
+    iteration  1         2         3         4         5
+    runs       A         -         B         C         D        A did not wait, since no slot was taken
+    waiting    B C       C         C D       D
 
-Turns come in the order in which they were asked for. A turn lasts until the next wait of who has it.
+Slots are given in the order of the calls. A slot ends at its holder's next await.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ __all__ = ["LoopSlots"]
 
 
 class LoopSlots:
-    """The turns of one event loop."""
+    """The slots of one event loop."""
 
     def __init__(self) -> None:
-        self._taken = False  # in this round, or for the next one
-        self._granted = False  # for this round, by the one before
+        self._taken = False  # in this iteration, or for the next one
+        self._granted = False  # for this iteration, by the one before
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """Wait for a turn; at once if none was taken in this round, and nobody waits."""
+        """Wait for a slot; return at once if none was taken in this iteration, and nobody waits."""
         loop = asyncio.get_running_loop()
         if not self._taken:
             self._taken = True
-            loop.call_soon(self._next_round)
+            loop.call_soon(self._next_iteration)
             return
-        turn = loop.create_future()
-        self._waiting.append(turn)
-        await turn
+        slot = loop.create_future()
+        self._waiting.append(slot)
+        await slot
 
-    def _next_round(self) -> None:
-        """Give the next turn, for the round that follows."""
+    def _next_iteration(self) -> None:
+        """Give the next slot, for the iteration that follows."""
         waiting = self._waiting
         while waiting and waiting[0].cancelled():
             waiting.popleft()
@@ -50,4 +50,4 @@ class LoopSlots:
         self._granted = bool(waiting)
         if self._granted:
             waiting.popleft().set_result(None)
-        asyncio.get_running_loop().call_soon(self._next_round)
+        asyncio.get_running_loop().call_soon(self._next_iteration)

@@ -1,12 +1,12 @@
-"""What the C library does with memory that was freed: a process that takes blocks keeps some for the next.
+"""The C library's memory settings: a process that takes blocks keeps some freed memory for the next.
 
-A shell around mallopt(3). By itself glibc gives free memory at the end of a heap back to the kernel as soon
-as it is 128 KiB, and has a mapping of its own made for each longer piece: so what a block takes is given back
-with the block and taken anew with the next one, page by page, each of them a page fault and 4 KiB of zeros.
-For a block of 1.5 MB that was 520 to 750 faults in the node and 290 in the process that hashes, a sixth of
-the time; kept, it is 70 to 156, and 2.
+A shell around mallopt(3). By default glibc returns free memory at the end of a heap to the kernel from 128
+KiB on, and maps each longer piece by itself: the memory of a block is returned with the block and taken anew
+for the next one, with a page fault and 4 KiB of zeros for each page. For a block of 1.5 MB that was 520 to
+750 faults in the node and 290 in the process that hashes; with kept memory it is 70 to 156, and 2. Without
+it, such blocks take the node a sixth more processor time.
 
-It is never more than what the process had in use before, and what is beyond the limit goes back as ever.
+A process never keeps more than it had in use before, and memory beyond the limit is returned as ever.
 Source: mallopt(3), M_TRIM_THRESHOLD and M_MMAP_THRESHOLD.
 """
 
@@ -16,9 +16,15 @@ import ctypes
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.limits import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN
-
 __all__ = ["is_glibc", "keep_freed_memory"]
+
+FREE_MEMORY_KEPT_BYTES: Final = 64 * 1024 * 1024
+"""Free memory at the end of a heap that stays in the process, for the next block: what several take that are
+received, hashed and laid out at once. What is more, as after a very large block, is given back."""
+
+OWN_MAPPING_BYTES_MIN: Final = 32 * 1024 * 1024
+"""From here on a piece of memory has a mapping of its own, and is given back as soon as it is freed. This is
+the most that glibc takes."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -30,14 +36,14 @@ _TUNABLES: Final = "GLIBC_TUNABLES"
 
 
 def is_glibc() -> bool:
-    """Tell whether the C library of this process is glibc."""
+    """Return whether the C library of this process is glibc."""
     return hasattr(ctypes.CDLL(None), _GLIBC)
 
 
 def keep_freed_memory(environment: Mapping[str, str]) -> bool:
-    """Have this process keep memory that it frees, up to `FREE_MEMORY_KEPT_BYTES` a heap; return whether so.
+    """Make this process keep memory that it frees, up to `FREE_MEMORY_KEPT_BYTES` a heap; return whether so.
 
-    Not where the C library is another one than glibc, and not where the environment tells glibc what to do.
+    It does nothing under another C library than glibc, or where the environment configures glibc.
 
     Args:
         environment: of the process.

@@ -1,9 +1,9 @@
-"""Checks of proofs as the event loop asks for them: at once where they are quick, else in a process apart.
+"""Checks of proofs for the event loop: at once where they are quick, else in a worker process.
 
-A shell. Ed25519 proofs take 0.05 ms and are checked where they are, unless there are many, or many keys; all
-others go to `workers.proof_process`, in the order in which blocks end. While the ledger data of a TSS network
-are still to come from block 0, later blocks wait here until it is committed: their proofs cannot be told from
-bad ones before.
+A shell. Ed25519 proofs take 0.05 ms and are checked in the event loop, unless there are many, or many keys.
+All others go to `workers.proof_process`, in the order in which blocks end. While a TSS network's ledger data
+have yet to come from block 0, later blocks wait here until it is committed: nothing could tell their proofs
+from bad ones before.
 
     block    ledger data          what happens
     0        to come              checked with what it publishes; believed once it is committed, and kept
@@ -37,8 +37,8 @@ class ProofChecks:
     """Checks the proofs of one node's blocks.
 
     Args:
-        verifier: what they are checked with.
-        keep: stores ledger data that were published in a committed block 0; called in a thread, may block.
+        verifier: checks them.
+        keep: stores the ledger data of a committed block 0; called in a thread, may block.
     """
 
     def __init__(self, verifier: BlockVerifier, keep: Callable[[LedgerData], None] | None = None) -> None:
@@ -52,26 +52,26 @@ class ProofChecks:
 
     @property
     def ledger(self) -> LedgerData | None:
-        """The ledger data that proofs are checked with, None if there are none yet."""
+        """The ledger data that proofs are checked with; None before there are any."""
         return self._verifier.proofs.ledger
 
     @property
     def process_id(self) -> int | None:
-        """The process that checks, None while there is none."""
+        """Id of the process that checks; None while there is none."""
         return self._process.pid
 
     def hasher(self) -> BlockHasher:
-        """Make the hasher that a block's items are added to as they come."""
+        """Make a hasher for a block's items."""
         return self._verifier.hasher()
 
     def warm_up(self) -> None:
-        """Start the process, if blocks are expected that need it; this does not wait for it."""
+        """Start the process, if blocks will need it; do not wait for it."""
         proofs = self._verifier.proofs
         if proofs.mode == "full" and (proofs.needs_process or self._verifier.awaits_block_0):
             self._process.start()
 
     def at_once(self, summary: BlockSummary) -> bool:
-        """Tell whether the check is so quick that `check_now` may be called in the event loop."""
+        """Return whether the check is quick enough for `check_now` in the event loop."""
         proofs = self._verifier.proofs
         if (
             summary.number == 0
@@ -90,11 +90,11 @@ class ProofChecks:
         return self._verifier.check(summary).summary
 
     def signs_root(self, summary: BlockSummary) -> bool:
-        """Tell whether a signature that was checked covers the root hash of a block that was accepted."""
+        """Return whether a checked signature covers the root hash of an accepted block."""
         return self._verifier.proofs.mode == "full" and signs_root(summary)
 
     def signs_stored_root(self, stored: StoredBlock) -> bool:
-        """Tell the same of a block of an earlier run, which is checked here; takes long, so in a thread."""
+        """Return the same of a block of an earlier run, checked here; takes long, call in a thread."""
         if self._verifier.proofs.mode == "hash":
             return False
         hasher = self._verifier.hasher()
@@ -113,13 +113,13 @@ class ProofChecks:
         block_0_comes: Callable[[], bool],
         more_come: bool = False,
     ) -> Verdict:
-        """Check the proofs in the process apart.
+        """Check the proofs in the worker process.
 
         Args:
-            summary: what the block comes to.
+            summary: of the block.
             items: its items, of which those of a block 0 are looked at.
-            block_0_comes: tells whether the chain here is still to begin, with block 0.
-            more_come: whether a further block is on its way, whose proofs could be checked with these.
+            block_0_comes: returns whether the chain has yet to begin, with block 0.
+            more_come: whether another block is on its way, whose proofs could be checked with these.
 
         Raises:
             BlockRefused: they do not hold.
@@ -135,7 +135,7 @@ class ProofChecks:
     async def block_0_committed(self, published: LedgerData | None) -> None:
         """Believe the ledger data that the committed block 0 published, unless some are known already.
 
-        If it published none, none will come, and blocks that wait for them are refused.
+        If it published none, none will come, and the blocks that wait for them are refused.
         """
         if self._known.is_set():
             return

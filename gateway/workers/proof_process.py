@@ -1,21 +1,20 @@
-"""A process that checks proofs, so that their mathematics stops no event loop.
+"""A worker process that checks proofs, so that their mathematics does not stop the event loop.
 
 A shell around `blocks.verification`: `gateway.workers.subprocess_worker` with these frames, of pickle:
 
     request  a byte, 1 if another block is on its way; then
-             keys, if they are others than before; summary; items of block 0; whether to check it by itself
+             keys, if they differ from the last ones; summary; items of block 0; whether to check it by itself
     answer   Refusal; or whether the root of the other layout is the right one, what block 0 publishes, and
              whether a proof signs the root
 
-Big integers and pairings hold Python's lock for milliseconds at a time. Requests follow one another without a
-pause: the next one is there before the last one is answered. Where several wait, since blocks come faster
-than they are checked, what is cheaper together is checked together.
-Where processors are short, it has the same share as the node and other programs, since acknowledgements wait
-for it; but it takes the processor from nobody who is to run just for a moment (SCHED_BATCH), as event loops.
+Big integers and pairings hold Python's lock for milliseconds. The next request is sent before the last one is
+answered. Where several wait, because blocks come faster than they are checked, proofs that are cheaper
+together are checked together. The process has the same share of a processor as the node, since
+acknowledgements wait for it, but yields to threads that run for a moment, as event loops do (SCHED_BATCH).
 
     the process                          what it was asked
-    dies, or takes too long              is asked again of another one, each block by itself
-    does so again over the same block    that block is refused as not checked, which blames nobody
+    dies, or takes too long              is asked of another process, each block by itself
+    does so again over the same block    that block is refused as not checked, without blame
     does not start, or not get ready     is checked here, in a thread: no block is to blame
     did not, within the last seconds     is checked here, and no other process is started
 """
@@ -40,12 +39,6 @@ from gateway.blocks.refusal import Refusal, RefusalKind
 from gateway.blocks.root_hash import BlockSummary
 from gateway.blocks.verification import BlockVerifier, Verdict
 from gateway.errors import WorkerProcessLost
-from gateway.limits import (
-    PROOF_CHECK_SECONDS_MAX,
-    PROOF_PROCESS_REST_SECONDS,
-    PROOFS_GATHER_SECONDS,
-    PROOFS_TOGETHER_MAX,
-)
 from gateway.logs import fields
 from gateway.workers.subprocess_worker import WorkerProcess, serve
 
@@ -53,21 +46,39 @@ __all__ = ["ProofProcess", "main"]
 
 log = logging.getLogger(__name__)
 
+PROOF_CHECK_SECONDS_MAX: Final = 30.0
+"""How long the proofs of one block may be checked: real ones take 50 ms. Then the process is replaced."""
+
+PROOF_PROCESS_REST_SECONDS: Final = 5.0
+"""Time between two attempts to start the process that checks proofs, where one did not get ready: each costs
+a fork, or some 0.3 s of a core. Meanwhile the node checks in a thread of its own."""
+
+PROOFS_TOGETHER_MAX: Final = 8
+"""Blocks whose proofs are checked in one go, where so many wait. Eight TSS signatures by different nodes take
+3.7 ms each together and 7.4 ms each alone; more would save little, and keep the first of them waiting."""
+
+PROOFS_GATHER_SECONDS: Final = 0.05
+"""How long the process that checks proofs waits for a further block that is on its way, where the last time
+several waited. While a chain is caught up with, a block comes each 10 to 20 ms, and proofs cost a third less
+together. Blocks that come one by one never wait."""
+
 _ATTEMPTS: Final = 2
 _Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
 _Answer = Refusal | tuple[bool, LedgerData | None, bool]
 
 
 class ProofProcess:
-    """The node's end. It lives in one event loop.
+    """The node's end, for one event loop.
 
     Args:
-        module: what the process runs; another one only in tests.
+        module: run by the process; another one only in tests.
     """
 
     def __init__(self, module: str = "gateway.workers.proof_process") -> None:
         self._helper = WorkerProcess(
-            *("proof process", module, PROOF_CHECK_SECONDS_MAX),
+            "proof process",
+            module,
+            PROOF_CHECK_SECONDS_MAX,
             on_ready=self._on_ready,
             on_lost=self._on_lost,
         )
@@ -79,20 +90,20 @@ class ProofProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id, None while there is no process."""
+        """Process id; None while there is no process."""
         return self._helper.pid
 
     def start(self) -> None:
-        """Start the process if there is none, and one may be started; it gets ready by itself."""
+        """Start the process, if there is none and no backoff."""
         if self.pid is None and asyncio.get_running_loop().time() >= self._start_at:
             self._helper.start()
 
     async def check(
         self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes], *, more_come: bool = False
     ) -> Verdict:
-        """Check the proofs of a block: `BlockVerifier(proofs).check(summary, items)`, there.
+        """Run `BlockVerifier(proofs).check(summary, items)` in the process.
 
-        `more_come`: another block is on its way; it may be waited for, to check both together.
+        `more_come`: another block is on its way; the process may wait for it, to check both together.
 
         Raises:
             BlockRefused: they do not hold, or the process died twice of them.
@@ -142,11 +153,11 @@ class ProofProcess:
     async def _check_here(
         self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes]
     ) -> Verdict:
-        """Check the proofs of a block in this process; it holds up the event loop some milliseconds."""
+        """Check the proofs of a block in this process, which stops the event loop for some milliseconds."""
         check = BlockVerifier(proofs).check
         try:
             checking = self._thread.submit(check, summary, items)
-        except RuntimeError:  # where no process can be had, it may be that no thread can
+        except RuntimeError:  # without processes, there may be no threads either
             return check(summary, items)
         return await asyncio.wrap_future(checking)
 
@@ -154,7 +165,7 @@ class ProofProcess:
         self._is_ready = True
 
     def _on_lost(self, got: str) -> None:
-        """Let some time go by before the next one is started, if this one was of no use."""
+        """Begin a backoff, if this process never got ready."""
         was_ready, self._is_ready = self._is_ready, False
         if self._helper.is_over:
             return
@@ -168,12 +179,12 @@ def main() -> None:
     if os.sched_getscheduler(0) == os.SCHED_OTHER:
         with contextlib.suppress(OSError):  # a container or service manager may forbid it
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    round_constants()  # 0.1 s that the first block need not wait for
+    round_constants()  # 0.1 s, before the first block
     serve(_Answers(), PROOFS_TOGETHER_MAX, PROOFS_GATHER_SECONDS, lambda request: request[0] == 1)
 
 
 class _Answers:
-    """Answers requests, as many as wait."""
+    """Answers all waiting requests."""
 
     def __init__(self) -> None:
         self._verifier: BlockVerifier | None = None

@@ -1,18 +1,18 @@
-"""A process that works for a node: started when it is needed, asked in order, replaced when it is lost.
+"""A worker process of a node: started when it is needed, asked in order, replaced when it is lost.
 
-A shell. Python holds its lock while it computes, in whatever thread, and the event loop of the node waits for
-it; another process has its own lock.
+A shell. Python holds its lock while it computes, in whatever thread, and the event loop waits for it; another
+process has its own lock.
 
     node                                 python -m MODULE
     request  ──► socket            ──►   standard input
     answer   ◄── the same socket   ◄──   `serve(answer)`
     frame    u32 big-endian size, then so many bytes; both ends are ours, and the same Python
 
-Requests are sent as they are asked, so that the process goes on to the next one without waiting for the node,
-and answered in their order. The process says that it is ready by an empty frame, and ends with its socket,
-that is with the node, however the node ends. One that dies, or takes too long for one request, is lost, and
-with it everything that was asked of it: `WorkerProcessLost`. The next request starts another one. Time
-in which the node itself stood still, as in a container that was paused, does not count.
+Requests are sent as they are asked, so the process goes on to the next one without waiting for the node, and
+answered in order. The process reports by an empty frame that it is ready, and ends with its socket, that is
+with the node, however the node ends. A process that dies, or takes too long for one request, is lost with all
+requests to it: `WorkerProcessLost`. The next request starts another one. Time in which the node itself stood
+still, as in a paused container, does not count.
 """
 
 from __future__ import annotations
@@ -31,23 +31,26 @@ from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from gateway.errors import WorkerProcessLost
-from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
 from gateway.workers.malloc import keep_freed_memory
 
 __all__ = ["WorkerProcess", "serve"]
+
+HELPER_LOOK_LATE_SECONDS_MAX: Final = 1.0
+"""How late the node may look whether a process has answered in time. Its event loop is late by milliseconds;
+by more than this, it was stopped itself, maybe with the process, and gives it its time again."""
 
 _SIZE: Final = struct.Struct(">I")
 
 
 class WorkerProcess:
-    """The node's end. It lives in one event loop.
+    """The node's end, for one event loop.
 
     Args:
         name: for errors, `proof process`.
-        module: what the process runs; it calls `serve`.
+        module: run by the process; it calls `serve`.
         seconds_max: how long it may take to start, or for one request.
-        on_ready: is told that a process answers from now on.
-        on_lost: is told what became of one that does not any more, or that could not be started.
+        on_ready: called when a process begins to answer.
+        on_lost: called with the reason when one is lost, or cannot be started.
     """
 
     def __init__(
@@ -76,12 +79,12 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id, None while there is no process."""
+        """Process id; None while there is no process."""
         return None if self._process is None else self._process.pid
 
     @property
     def start_count(self) -> int:
-        """Processes so far: whether this one is the same as before."""
+        """Number of processes started so far, by which a caller knows a new one."""
         return self._start_count
 
     @property
@@ -90,7 +93,7 @@ class WorkerProcess:
         return self._over
 
     def start(self) -> None:
-        """Start the process if there is none; this does not wait for it. `ask` does it too."""
+        """Start the process if there is none, and do not wait for it; `ask` does this too."""
         if self._over or self._process is not None:
             return
         self._start_count += 1
@@ -113,10 +116,7 @@ class WorkerProcess:
         self._watch_over()
 
     def ask(self, request: bytes) -> asyncio.Future[bytes]:
-        """Send a request; its answer comes as the result of what is returned.
-
-        That raises HelperProcessLost if there is none, or will be none.
-        """
+        """Send a request; return a future of its answer, which raises WorkerProcessLost if none comes."""
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked.append(answered)
         if self._over:
@@ -135,7 +135,7 @@ class WorkerProcess:
         self.lose("its end")
 
     def lose(self, got: str) -> None:
-        """Give the process up, for this reason; who has asked hears of it."""
+        """Give the process up for this reason; its open requests fail."""
         process, self._process = self._process, None
         wire, self._wire = self._wire, None
         for handle in (self._watch, self._connecting):
@@ -161,11 +161,11 @@ class WorkerProcess:
         if not self._is_ready:
             self._is_ready = True
             self._on_ready()
-        elif not (answered := self._asked.popleft()).done():  # done: whoever asked has given up
+        elif not (answered := self._asked.popleft()).done():  # done: the caller has given up
             answered.set_result(answer)
 
     def _watch_over(self) -> None:
-        """See to it that what is asked now is answered in time."""
+        """Begin to watch the time of the oldest request."""
         oldest = self._asked[0] if self._asked else None
         loop = asyncio.get_running_loop()
         self._look_at = loop.time() + self._seconds_max
@@ -174,7 +174,7 @@ class WorkerProcess:
     def _look(self, oldest: asyncio.Future[bytes] | None) -> None:
         self._watch = None
         if asyncio.get_running_loop().time() > self._look_at + HELPER_LOOK_LATE_SECONDS_MAX:
-            self._watch_over()  # the node was stopped, and maybe the process with it; an answer may have come
+            self._watch_over()  # the node stood still, and maybe the process too; an answer may have come
         elif not self._is_ready or (self._asked and self._asked[0] is oldest):
             self.lose(f"no answer in {self._seconds_max:g} s")
         elif self._asked:
@@ -193,7 +193,7 @@ class _Wire(asyncio.Protocol):
         self._is_cut = False
 
     def send(self, request: bytes) -> None:
-        """Send a frame, as soon as the socket can be written."""
+        """Send a frame as soon as the socket takes it."""
         parts = (_SIZE.pack(len(request)), request)
         if self._transport is None:
             self._unsent.extend(parts)
@@ -201,13 +201,13 @@ class _Wire(asyncio.Protocol):
             self._transport.writelines(parts)
 
     def cut(self) -> None:
-        """Close it; what still comes of it is of no interest."""
+        """Close it, and ignore what still comes."""
         self._is_cut = True
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is read and written from now on."""
+        """Send what has waited for the connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         if self._is_cut:
             self._transport.abort()
@@ -216,7 +216,7 @@ class _Wire(asyncio.Protocol):
         self._unsent.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Take whole frames out of what has come."""
+        """Take whole frames from the received bytes."""
         self._received += data
         while len(self._received) >= _SIZE.size and not self._is_cut:
             (size,) = _SIZE.unpack_from(self._received)
@@ -227,7 +227,7 @@ class _Wire(asyncio.Protocol):
             self._take(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The process is gone, if it was not given up here."""
+        """Report the process lost, unless it was given up here."""
         if not self._is_cut:
             self._lose("the end of its socket" if error is None else str(error))
 
@@ -246,17 +246,16 @@ def serve(
     gather_seconds: float = 0.0,
     says_more: Callable[[bytes], bool] = lambda request: True,
 ) -> None:
-    """Answer requests until the socket that is standard input ends; for the process.
+    """Answer requests in the process, until the socket at standard input ends.
 
-    Signals that reach the whole group do not end it: a stopping node still finishes the blocks it has.
+    Signals to the process group do not end it: a stopping node still finishes its blocks.
 
     Args:
         answer: gives the answers to requests that wait together, in order; each is sent as it comes.
-        together_max: how many requests it takes at most.
-        gather_seconds: how long to wait for further requests, when the last time there were several. So who
-            waits for an answer before the next request never waits longer.
-        says_more: tells of a request whether another one is on its way; behind one that says no, none is
-            waited for.
+        together_max: most requests that it takes.
+        gather_seconds: how long to wait for further requests, if the last time there were several. A caller
+            that awaits each answer never waits longer.
+        says_more: returns whether a request announces another one; else none is waited for.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
@@ -284,7 +283,7 @@ def _send(node: socket.socket, answer: bytes) -> None:
 
 
 def _comes(node: socket.socket, deadline: float) -> bool:
-    """Wait for a further request, or the begin of one, or the end of the node; tell whether it is there."""
+    """Wait for (the beginning of) another request or the end of the node; return whether it came."""
     return bool(select.select([node], (), (), max(0.0, deadline - time.monotonic()))[0])
 
 

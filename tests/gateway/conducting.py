@@ -147,7 +147,7 @@ class Gate:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Wait if this is not the main thread, then go on."""
         if threading.current_thread() is not threading.main_thread():
-            self.threads.append(threading.current_thread().name)
+            self.threads.append(threading.current_thread().name.split("_")[0])
             self._arrived.set()
             assert self._opened.wait(ANSWER_SECONDS)
         return self._method(*args, **kwargs)
@@ -155,10 +155,6 @@ class Gate:
     async def reached(self) -> None:
         """Wait until a thread stands before the gate."""
         assert await asyncio.to_thread(self._arrived.wait, ANSWER_SECONDS)
-
-    def was_reached(self) -> bool:
-        """Wait for that without letting the event loop go on; tell whether a thread came."""
-        return self._arrived.wait(ANSWER_SECONDS)
 
     def open(self) -> None:
         """Let everybody through, from now on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.limits import SET_ITEMS_MAX
+from gateway.workers.looking import SET_ITEMS_MAX
 from publishers import limits
 from publishers.blocks.maker import MAKER_ITEM_BYTES_MAX
 from publishers.protocol.item_sets import size_in_set

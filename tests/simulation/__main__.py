@@ -110,7 +110,6 @@ _PLAIN_NAMES = (
         "lag_ns",
         "job_ns",
         "inline_items_max",
-        "stage_items_max",
         "proofs_apart",
         "first_block",
         "block_bytes_max",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, TypeVarTuple
+from typing import Any
 
 from datastream.errors import DatastreamError
 from gateway.blocks.proofs import ProofVerifier
@@ -21,15 +21,13 @@ from gateway.cluster.standby_watch import StandbyWatch
 from gateway.errors import Fatal
 from gateway.limits import MESSAGE_BYTES_DEFAULT
 from gateway.metrics import Metrics
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Conductor, Outbox
 from gateway.pipeline.replication_quorum import ReplicationQuorum
 from gateway.race.records import RaceRules
 from gateway.services.publish_service import PublishService
 from gateway.store.block_store import BlockStore, VerifiedBlock
 from gateway.transport.admission import Admission, AdmissionLimits
 from gateway.workers.proof_checks import ProofChecks
-from gateway.workers.work_thread import WorkThread
 from tests.datastream.fake_disk import PowerLost
 from tests.nodes import ledger_key
 from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher
@@ -43,9 +41,6 @@ from tests.simulation.standbys import Standbys
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
 from tests.simulation.world import SECOND_NS, SimLoop, World
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 
 @functools.cache
@@ -119,16 +114,6 @@ class SimChecks(ProofChecks):
         """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
         return Verdict(self.check_now(summary), None, is_root_signed=True)
-
-
-class SimThread(WorkThread):
-    """A thread whose calls are made, go on, and are reported when the simulated event loop says so."""
-
-    def run(self, function: Callable[[*Ts], T], *arguments: *Ts) -> asyncio.Future[T]:
-        """See `WorkThread.run`."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, SimLoop)
-        return loop.run_job(function, *arguments)
 
 
 class SimService(PublishService):
@@ -269,7 +254,6 @@ class SimNode:
             responses_max=options.responses_max,
             group_blocks_max=options.group_blocks_max,
             standbys=gate,
-            commit_thread=SimThread("commit"),
         )
 
     def _lose_power(self) -> None:

@@ -38,8 +38,6 @@ class Options:
     """How long the thread that commits stands still with each flush, and between two groups of blocks."""
     inline_items_max: int = 1024
     """0: every set is hashed in a thread, so that verification ends in any order."""
-    stage_items_max: int = 0
-    """Items that are laid out in one turn of the event loop; 0: blocks are laid out in the thread."""
     proofs_apart: bool = False
     """Proofs are checked as in a process of their own."""
     first_block: int | str | None = None
@@ -164,7 +162,6 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
     # Dice of their own, so that what seeds drew before there were standbys is the same.
     more = random.Random(f"standbys {seed}")
     standbys = more.randint(1, 3) if more.random() < 0.3 else 0
-    stages = random.Random(f"stages {seed}")
     pace_of_node = random.Random(f"pace {seed}").choice([0, 0, 0, 0, 0, 0, 2, 20])
     delay_ms = dice.choice([1, 5, 50, 400])
     return Options(
@@ -180,7 +177,6 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
         lag_ns=dice.choice([0, 1, 20, 300, 1500]) * MILLISECOND_NS,
         job_ns=(0, dice.choice([0, 1, 20, 500]) * MILLISECOND_NS),
         inline_items_max=dice.choice([0, 1024]),
-        stage_items_max=stages.choice([0, 0, 1, 3]),
         proofs_apart=dice.random() < 0.4,
         first_block=dice.choice([None, None, None, 0, 3, "any"]),
         block_bytes_max=dice.choice([1200, 64 * 1024]),
@@ -238,7 +234,6 @@ def _burst(options: Options, dice: random.Random) -> Options:
         lag_ns=0,
         job_ns=(0, dice.choice([0, 1]) * MILLISECOND_NS),
         pause_ns=(0, dice.choice([8, 20, 60]) * MILLISECOND_NS),
-        stage_items_max=dice.choice([0, 0, 0, 3]),
         messages_per_second=0,
         group_blocks_max=dice.choice([1, 1, 2, 64]),
         window_blocks=128,

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +20,7 @@ from types import ModuleType
 from datastream import DatastreamError
 from gateway.cluster import peer_follower as following_module
 from gateway.cluster import standby_watch as standby_watch_module
-from gateway.pipeline import committing as committing_module
 from gateway.race import reputation as race_reputation_module
-from gateway.store import block_store as ledger_module
 from gateway.workers import hashing as hashing_module
 from publishers.protocol.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
@@ -105,12 +102,6 @@ def _gateway_for(simulation: Simulation) -> Iterator[None]:
         (following_module, "open_channel", simulation.peers.open_channel),
         (standby_watch_module, "open_channel", simulation.standbys.open_channel),
     ]
-    if options.stage_items_max:
-        changes += [
-            (committing_module, "STAGE_BLOCK_ITEMS_MIN", 0),
-            (committing_module, "STAGE_ITEM_BYTES_MAX", sys.maxsize),
-            (ledger_module, "STAGE_ITEMS_MAX", options.stage_items_max),
-        ]
     before = [vars(module)[name] for module, name, _ in changes]
     for module, name, value in changes:
         vars(module)[name] = value

@@ -269,8 +269,11 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Future[Any]:
         """Run a job, which only reads or computes, at one moment of chance, and report it at a later one.
 
-        Jobs run in any order, as those of a pool of several threads do.
+        Jobs run in any order, as those of a pool of several threads do; those of the thread that commits
+        pause.
         """
+        if getattr(executor, "_thread_name_prefix", "") == "commit":
+            return self.run_job(func, *args)
         world, future = self._world, self.create_future()
         begin_ns = world.now_ns + world.between(*self._job_ns)
         end_ns = begin_ns + world.between(*self._job_ns)

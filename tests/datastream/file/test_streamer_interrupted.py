@@ -124,7 +124,7 @@ def test_who_commits_while_another_thread_does_ends_nothing(
     streamer.close()
 
 
-@pytest.mark.parametrize("method", ["write", "adopt"])
+@pytest.mark.parametrize("method", ["begin", "finish", "adopt"])
 def test_a_bookmark_that_is_added_again_is_found_all_the_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

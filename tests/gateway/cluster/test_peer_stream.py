@@ -187,7 +187,7 @@ def test_a_message_of_many_items_waits_for_a_turn(
             await PeerStream(node.conductor, peer.address, Range(0, 0), ANSWER_SECONDS).run(channel, None)
             await channel.close()
             assert node.store.last_number == 0
-            assert turns == [node.conductor.turns] * waits
+            assert turns == [node.conductor.slots] * waits
 
     asyncio.run(scenario())
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.limits import ITEM_OVERHEAD_BYTES, STOOD_STILL_SECONDS_MIN
+from gateway.limits import (
+    ITEM_OVERHEAD_BYTES,
+)
 from gateway.pipeline import conductor
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import STOOD_STILL_SECONDS_MIN, Outbox
 from gateway.race.actions import Action, Response
 from gateway.race.records import RaceRules
 from gateway.store.block_store import BlockStore
@@ -42,44 +44,6 @@ def test_no_acknowledgement_precedes_the_flush(tmp_path: Path, monkeypatch: pyte
         for number in range(3):
             expected += [*commit, f"alice ack {number}", f"bob ack {number}"]
         assert stage.events == expected
-
-    on_stage(tmp_path, play)
-
-
-def test_skips_go_out_together_and_everything_else_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def play(stage: Stage) -> None:
-        sent: list[str] = []
-        send_on = Outbox.send_on
-
-        def spy(outbox: Outbox) -> None:
-            sent.append(outbox.name)
-            send_on(outbox)
-
-        monkeypatch.setattr(Outbox, "send_on", spy)
-        alice, bob, carol = (stage.publisher(name) for name in ("alice", "bob", "carol"))
-        alice.items(*BLOCKS[0].items)
-        for other in (bob, carol):
-            other.items(*BLOCKS[0].items)
-        assert sent == []
-        await asyncio.sleep(0)
-        assert sent == ["bob", "carol"]
-        bob.items(BLOCKS[2].items[0])  # ahead: and Skip goes with it
-        assert sent == ["bob", "carol", "bob"]
-        carol.items(*BLOCKS[0].items)
-        bob.items(BLOCKS[2].items[0])
-        assert sent == ["bob", "carol", "bob", "carol", "bob"]
-        await asyncio.sleep(0)
-        assert sent == ["bob", "carol", "bob", "carol", "bob"]
-        carol.items(*BLOCKS[0].items)
-        assert sent == ["bob", "carol", "bob", "carol", "bob"]
-        await asyncio.sleep(0)
-        assert sent == ["bob", "carol", "bob", "carol", "bob", "carol"]
-        sent.clear()
-        alice.end(0)
-        await alice.expect("ack 0")
-        assert sent == ["alice", "bob", "carol"]
 
     on_stage(tmp_path, play)
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import threading
-from collections.abc import Generator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,20 +12,15 @@ from datastream.errors import StreamReadOnly
 from datastream.file.appending import Appender
 from datastream.file.bookmarks import BookmarkIndex
 from gateway.blocks.block import Block
-from gateway.blocks.errors import LayoutError
 from gateway.blocks.merkle import EMPTY_HASH, tree_root
-from gateway.limits import STAGE_BLOCK_ITEMS_MIN
 from gateway.pipeline import group_commit as group_commit_module
-from gateway.pipeline.outbox import Outbox
+from gateway.pipeline.conductor import Outbox
 from gateway.race.actions import Acknowledgement, EndOfStream, PublisherId
 from gateway.race.tables import EndStatus
 from gateway.store.block_store import BlockStore
-from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import block_items, summary_of
 from tests.gateway.conducting import Stage, on_stage
 from tests.nodes import ANSWER_SECONDS, KEY, make_blocks
-
-MANY_ITEMS = MakerOptions(transactions_per_block=STAGE_BLOCK_ITEMS_MIN // 2, item_bytes=256)
 
 
 def test_a_proof_that_is_refused_as_it_comes_has_its_consequences(tmp_path: Path) -> None:
@@ -105,140 +97,21 @@ def test_a_block_that_links_to_another_chain_is_refused_whoever_signed_it(
     assert f"block footer field {field} (" in str(refused.__dict__)
 
 
-# --- a commit that ends before it has waited for anything ---------------------------------------------------
+def test_commits_need_no_further_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no more threads once the node has started.
 
-
-async def recovered(stage: Stage) -> None:
-    """Wait until the node takes blocks again."""
-    async with asyncio.timeout(ANSWER_SECONDS):
-        while stage.conductor.arbiter.persistence_failed is not None:  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-
-
-@cache
-def blocks_of_many_items() -> list[Block]:
-    """Three blocks that are laid out in the event loop."""
-    blocks = list(BlockMaker(7, KEY, MANY_ITEMS).blocks(3))
-    assert all(len(block.items) >= STAGE_BLOCK_ITEMS_MIN for block in blocks)
-    return blocks
-
-
-async def send_three(stage: Stage) -> None:
-    """What the stories below come to."""
-    alice = stage.publisher("Alice")
-    alice.block(*blocks_of_many_items())
-    await alice.expect("ack 0", "ack 1", "ack 2")
-
-
-def test_a_block_whose_laying_out_fails_at_once_is_not_the_last_that_is_tried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The commit had ended before there was a task for it; the task was taken for a commit that runs.
-
-    From then on every block was verified, and none was ever committed: a node that hangs and says nothing.
+    A block whose commit could not begin for that was sent again, as it had to be, and was committed twice.
     """
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
-    first, *_ = blocks = blocks_of_many_items()
-
-    def fail(*_: object) -> Generator[None, None, None]:
-        raise LayoutError("block 0", "a bug", "none")
-        yield
-
-    async def play(stage: Stage) -> None:
-        alice = stage.publisher("Alice")
-        with monkeypatch.context() as patch:
-            patch.setattr(BlockStore, "stage", fail)
-            alice.block(first)
-            await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
-        await recovered(stage)
-        bob = stage.publisher("Bob")
-        bob.block(*blocks)
-        await bob.expect("ack 0", "ack 1", "ack 2")
-        await stage.conductor.retire("for a standby")
-
-    assert on_stage(tmp_path / "failing", play) == on_stage(tmp_path / "good", send_three)
-
-
-def test_a_group_that_no_thread_could_commit_is_not_in_the_stream_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The system has no more threads when the first block is laid out, and has some a moment later.
-
-    The block stayed in the stream's open group, was sent again as it had to be, and was committed twice.
-    """
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
-    first, *_ = blocks = blocks_of_many_items()
-    start = threading.Thread.start
-    refused: list[str] = []
 
     def refuse(thread: threading.Thread) -> None:
-        if thread.name == "commit" and not refused:
-            refused.append(thread.name)
-            raise RuntimeError("can't start new thread")
-        start(thread)
+        raise RuntimeError("can't start new thread")
 
     async def play(stage: Stage) -> None:
         alice = stage.publisher("Alice")
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            alice.block(first)
-            await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
-            await recovered(stage)
-        bob = stage.publisher("Bob")
-        bob.block(*blocks)
-        await bob.expect("ack 0", "ack 1", "ack 2")
-
-    assert on_stage(tmp_path / "failing", play) == on_stage(tmp_path / "good", send_three)
-    assert refused == ["commit"]
-
-
-DISK_FAULTS: list[dict[str, list[int | None]]] = [
-    {"pwrite": [errno.ENOSPC, errno.ENOSPC]},
-    {"fdatasync": [errno.EIO]},
-    {"fdatasync": [None, errno.EIO, errno.EIO]},
-]
-
-
-@pytest.mark.parametrize("plan", DISK_FAULTS)
-def test_a_group_that_was_laid_out_when_the_disk_refused_comes_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: dict[str, list[int | None]]
-) -> None:
-    """Two blocks in one group; the second time a third is with them."""
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
-    blocks = blocks_of_many_items()
-
-    async def play(stage: Stage) -> None:
-        alice = stage.publisher("Alice")
-        stage.disk.plan = {method: list(errors) for method, errors in plan.items()}
-        alice.block(*blocks[:2])
-        await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
-        assert stage.store.streamer.committed.total_entries == 0
-        await recovered(stage)
-        bob = stage.publisher("Bob")
-        bob.block(*blocks)
-        await bob.expect("ack 0", "ack 1", "ack 2")
-
-    assert on_stage(tmp_path / "failing", play) == on_stage(tmp_path / "good", send_three)
-
-
-def test_a_node_that_stops_in_the_middle_of_laying_out_finishes_the_block(tmp_path: Path) -> None:
-    blocks = blocks_of_many_items()
-
-    async def play(stage: Stage) -> None:
-        alice, bob = stage.publisher("Alice"), stage.publisher("Bob")
-        alice.block(*blocks)
-        group = stage.store.streamer._group
-        async with asyncio.timeout(ANSWER_SECONDS):
-            while not group.buffer:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        assert stage.store.streamer.committed.total_entries == 0
-        await stage.conductor.stop(ANSWER_SECONDS)
-        acknowledged = stage.store.last_number
-        assert acknowledged is not None
-        for publisher in (alice, bob):
-            await publisher.expect(*(f"ack {number}" for number in range(acknowledged + 1)))
-            await publisher.expect_end(f"end SUCCESS last {acknowledged} about 0")
-        assert not group.buffer
+            alice.block(*make_blocks(3))
+            await alice.expect("ack 0", "ack 1", "ack 2")
 
     on_stage(tmp_path, play)
 
@@ -260,7 +133,7 @@ def test_a_stream_that_takes_no_further_commit_stops_the_node(
         stage = Stage(tmp_path, None)
         with monkeypatch.context() as patch:
             patch.setattr(BookmarkIndex, "record", run_out)
-            patch.setattr(Appender, "take_back", run_out)
+            patch.setattr(Appender, "roll_back", run_out)
             alice = stage.publisher("Alice")
             alice.block(first)
             await alice.expect_end("end PERSISTENCE_FAILED last None about 0")

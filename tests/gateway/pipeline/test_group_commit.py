@@ -61,22 +61,6 @@ def test_blocks_that_wait_for_a_commit_share_the_next_one(
     assert on_stage(tmp_path / "single", one_by_one) == grouped
 
 
-def test_a_commit_begins_with_the_last_message_of_the_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever else the event loop has to do then."""
-
-    async def play(stage: Stage) -> None:
-        with gate(monkeypatch, BlockStore, "append") as held:
-            alice = stage.publisher("alice")
-            alice.block(BLOCKS[0])
-            assert held.was_reached()  # and the event loop has not come round since
-            held.open()
-            await alice.expect("ack 0")
-
-    on_stage(tmp_path, play)
-
-
 def test_blocks_that_waited_for_the_same_one_share_its_commit(tmp_path: Path) -> None:
     async def play(stage: Stage) -> None:
         alice, bob = stage.publisher("alice"), stage.publisher("bob")
@@ -397,12 +381,12 @@ def test_any_error_of_a_commit_is_one_of_persistence(
         raise ZeroDivisionError("a bug")
 
     async def play(stage: Stage) -> None:
+        alice = stage.publisher("alice")
+        for block in BLOCKS[:number]:
+            alice.block(block)
+            await alice.expect(f"ack {block.number}")
         with monkeypatch.context() as patch:
             patch.setattr(BlockStore, method, fail)
-            alice = stage.publisher("alice")
-            for block in BLOCKS[:number]:
-                alice.block(block)
-                await alice.expect(f"ack {block.number}")
             alice.block(BLOCKS[number])
             last = number - 1 if number else None
             await alice.expect_end(f"end PERSISTENCE_FAILED last {last} about {number}")

@@ -15,10 +15,10 @@ from gateway.blocks.block import Block
 from gateway.blocks.items import ItemKind, field_item
 from gateway.blocks.root_hash import BlockHasher, BlockSummary
 from gateway.blocks.verification import Verdict
-from gateway.limits import HASH_THREADS, INLINE_HASH_BYTES_MAX
 from gateway.pipeline import dispute
 from gateway.pipeline.in_flight import Lack
 from gateway.store.block_store import BlockStore
+from gateway.workers.hashing import HASH_THREADS, INLINE_HASH_BYTES_MAX
 from gateway.workers.proof_checks import ProofChecks
 from publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import proof_item

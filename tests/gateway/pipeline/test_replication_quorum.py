@@ -8,8 +8,7 @@ import random
 import pytest
 
 from gateway.blocks.chain import Chain
-from gateway.limits import OWN_ROOTS_KEPT
-from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
+from gateway.pipeline.replication_quorum import OWN_ROOTS_KEPT, DurableHeight, ReplicationQuorum
 
 SELF = "this-process"
 

@@ -17,15 +17,17 @@ from gateway.blocks.items import ItemKind, field_item, kinds_of
 from gateway.blocks.merkle import StreamingTree
 from gateway.blocks.root_hash import BlockHasher, Leaves
 from gateway.limits import (
-    HASH_PROCESS_BYTES_MIN,
-    HASH_PROCESS_ITEMS_MIN,
-    INLINE_HASH_BYTES_MAX,
     INLINE_HASH_ITEMS_MAX,
 )
 from gateway.race.actions import Append, AttemptId
 from gateway.workers import hash_process, hashing
 from gateway.workers.hash_process import HashProcess
-from gateway.workers.hashing import Hashing
+from gateway.workers.hashing import (
+    HASH_PROCESS_BYTES_MIN,
+    HASH_PROCESS_ITEMS_MIN,
+    INLINE_HASH_BYTES_MAX,
+    Hashing,
+)
 from tests.gateway.block_makers import body_items, header_item
 from tests.gateway.cluster.test_peer_follower import until
 from tests.gateway.conducting import Stage, gate, on_stage

@@ -14,14 +14,11 @@ from gateway.blocks.errors import ItemError
 from gateway.blocks.item_set import ItemSet, inspect
 from gateway.blocks.items import ItemKind, field_item
 from gateway.limits import (
-    CROWD_BYTES_MIN,
-    CROWD_ITEM_BYTES,
-    CROWD_ITEMS_MIN,
     INLINE_HASH_ITEMS_MAX,
     TURN_ITEMS_MIN,
 )
 from gateway.workers import looking
-from gateway.workers.looking import Looking
+from gateway.workers.looking import CROWD_BYTES_MIN, CROWD_ITEM_BYTES, CROWD_ITEMS_MIN, Looking
 from gateway.workers.loop_slots import LoopSlots
 from tests.gateway.rounds import Rounds
 

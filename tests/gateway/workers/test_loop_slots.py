@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from gateway.workers.begun import Begun
 from gateway.workers.loop_slots import LoopSlots
 from tests.gateway.rounds import Rounds
 
@@ -48,7 +47,7 @@ def test_nobody_waits_for_a_turn_that_nobody_else_has() -> None:
     async def play(turns: LoopSlots, rounds: Rounds) -> None:
         for _ in range(3):
             before = rounds.number
-            await Begun(turns.take())
+            await turns.take()
             assert rounds.number == before
             await asyncio.sleep(0)
             await asyncio.sleep(0)

@@ -22,8 +22,12 @@ from gateway.blocks.refusal import Refusal
 from gateway.blocks.root_hash import BlockSummary
 from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.limits import PROOF_PROCESS_REST_SECONDS, PROOFS_TOGETHER_MAX
-from gateway.workers.proof_process import ProofProcess, _Answers
+from gateway.workers.proof_process import (
+    PROOF_PROCESS_REST_SECONDS,
+    PROOFS_TOGETHER_MAX,
+    ProofProcess,
+    _Answers,
+)
 from tests.gateway.block_makers import PUBLIC_KEY, block_items, summary_of
 from tests.gateway.blocks.proofs.tss_chain import TssChain
 from tests.gateway.blocks.proofs.tss_network import TssNetwork

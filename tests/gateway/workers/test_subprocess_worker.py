@@ -15,9 +15,8 @@ import pytest
 import uvloop
 
 from gateway.errors import WorkerProcessLost
-from gateway.limits import HELPER_LOOK_LATE_SECONDS_MAX
 from gateway.workers.malloc import is_glibc
-from gateway.workers.subprocess_worker import WorkerProcess
+from gateway.workers.subprocess_worker import HELPER_LOOK_LATE_SECONDS_MAX, WorkerProcess
 
 # It answers with how many requests it took at once, and the request in capitals; `die` ends it.
 MODULE = """
