@@ -51,8 +51,8 @@ Where four busy processes share two cores fairly, each waits as long as it runs.
 SAID_SECONDS: Final = 60.0
 """Time between two log lines about it."""
 
-_COMMITS: Final = "commit"
-"""The name of the threads that write to the disk."""
+_COMMITS: Final = "commit_"
+"""The prefix of the names of the threads that write to the disk."""
 
 
 class Spent(NamedTuple):
@@ -154,7 +154,7 @@ class ProcessorWatch:
         """Return the threads and processes to look at, each with the name of its task."""
         threads = [("event loop", self._loop_thread)]
         for thread in threading.enumerate():
-            if thread.name == _COMMITS and thread.native_id is not None:
+            if thread.name.startswith(_COMMITS) and thread.native_id is not None:
                 threads.append(("commits", thread.native_id))
         places = [(task, Path(f"/proc/{os.getpid()}/task/{thread}/schedstat")) for task, thread in threads]
         places += [
