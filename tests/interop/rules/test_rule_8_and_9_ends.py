@@ -179,7 +179,7 @@ async def test_an_error_before_a_message_is_handled_ends_one_stream(
         return wait_ns(admission, name, address, now_ns)
 
     monkeypatch.setattr(Admission, "wait_ns", failing)
-    async with playing(tmp_path) as stage:
+    async with playing(tmp_path, publish_max_messages_per_second=1_000) as stage:
         alice, bob = await stage.publishers("alice", "bob")
         await offer(alice, 9)
         await alice.expect("end ERROR last 8 about 0", "closed")
