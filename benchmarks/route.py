@@ -32,7 +32,6 @@ from typing import Any
 
 import pyarrow as pa
 import uvloop
-from gateway.node.run import NodeLoop
 from grpc import aio
 
 import gateway.node.servers
@@ -43,6 +42,7 @@ from datastream import DataStreamer, StreamServer
 from gateway.addresses import Address
 from gateway.api import publish_pb2
 from gateway.node.node import Node
+from gateway.node.run import NodeLoop
 from gateway.settings.table import Settings
 from publishers.spark.block_stream import BlockStreamDataSource
 from publishers.spark.schema import BLOCK_COLUMNS, arrow_schema, spark_schema

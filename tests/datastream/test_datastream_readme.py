@@ -89,7 +89,7 @@ def test_limits() -> None:
         assert [value] == [f"{each:,}" for each in actual], name
 
 
-def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (example,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     namespace: dict[str, object] = {}
@@ -98,12 +98,9 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert isinstance(streamer, datastream.DataStreamer)
     assert streamer.get_first_event_after_bookmark(b"block 7").data == b"an event"
 
-    async def serve_a_moment() -> None:
-        task = asyncio.ensure_future(namespace["serve"]())  # type: ignore[operator]
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(serve_a_moment())
+    task = asyncio.ensure_future(namespace["serve"]())  # type: ignore[operator]
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     streamer.close()

@@ -92,7 +92,7 @@ async def block_of(node: ServeProcess, number: int) -> node_pb2.BlockResponse:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
+async def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     blocks = make_blocks(BLOCK_COUNT)
     entry_count = sum(len(block.items) + 3 for block in blocks)
@@ -142,6 +142,6 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
             assert await node.ended() == 0
             assert "Traceback" not in node.log_text()
 
-    asyncio.run(main())
+    await main()
     store(tmp_path / "good", blocks)
     assert stream_bytes(tmp_path / "data") == stream_bytes(tmp_path / "good")

@@ -26,7 +26,7 @@ def streamer(tmp_path: Path) -> Iterator[DataStreamer]:
         yield streamer
 
 
-def test_async_client(streamer: DataStreamer) -> None:
+async def test_async_client(streamer: DataStreamer) -> None:
     expected = entries(*ITEMS)
 
     async def scenario(host: str, port: int) -> None:
@@ -57,10 +57,10 @@ def test_async_client(streamer: DataStreamer) -> None:
         await client.close()
 
     with ServerThread(streamer) as serving:
-        asyncio.run(scenario(serving.host, serving.port))
+        await scenario(serving.host, serving.port)
 
 
-def test_receiving_may_be_cancelled(streamer: DataStreamer) -> None:
+async def test_receiving_may_be_cancelled(streamer: DataStreamer) -> None:
     async def scenario(host: str, port: int) -> None:
         async with StreamClient.connect(host, port) as client:
             await client.start(1000)
@@ -72,4 +72,4 @@ def test_receiving_may_be_cancelled(streamer: DataStreamer) -> None:
             assert await client.receive() == []
 
     with ServerThread(streamer) as serving:
-        asyncio.run(scenario(serving.host, serving.port))
+        await scenario(serving.host, serving.port)

@@ -37,7 +37,7 @@ async def cancelled(task: asyncio.Task[object]) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_an_opening_is_given_up_at_the_next_page(
+async def test_an_opening_is_given_up_at_the_next_page(
     path: Path, read_only: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     walking, go_on, walked = threading.Event(), threading.Event(), []
@@ -49,22 +49,19 @@ def test_an_opening_is_given_up_at_the_next_page(
         assert go_on.wait(30)
         return walk(file, page_number)
 
-    async def scenario() -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamFile, "walk", slow)
         task = asyncio.ensure_future(open_in_thread(path, read_only=read_only))
         assert await asyncio.to_thread(walking.wait, 30)
         asyncio.get_running_loop().call_later(0.05, go_on.set)
         await cancelled(task)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StreamFile, "walk", slow)
-        asyncio.run(scenario())
     assert len(walked) == 1
     assert caplog.text == ""
     with DataStreamer.open(path) as streamer:  # not in use, and as it was
         assert streamer.committed.total_entries == PAGES
 
 
-def test_a_stream_that_was_open_already_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stream_that_was_open_already_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opening, go_on = threading.Event(), threading.Event()
     really_open = DataStreamer.open
 
@@ -74,28 +71,22 @@ def test_a_stream_that_was_open_already_is_closed(path: Path, monkeypatch: pytes
         assert go_on.wait(30)
         return streamer
 
-    async def scenario() -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(DataStreamer, "open", slow)
         task = asyncio.ensure_future(open_in_thread(path))
         assert await asyncio.to_thread(opening.wait, 30)
         asyncio.get_running_loop().call_later(0.05, go_on.set)
         await cancelled(task)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DataStreamer, "open", slow)
-        asyncio.run(scenario())
     DataStreamer.open(path).close()
 
 
-def test_work_and_its_errors() -> None:
-    async def scenario() -> None:
-        assert await finish(lambda: 7) == 7
-        with pytest.raises(ZeroDivisionError):
-            await finish(lambda: 1 // 0)
-
-    asyncio.run(scenario())
+async def test_work_and_its_errors() -> None:
+    assert await finish(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await finish(lambda: 1 // 0)
 
 
-def test_what_is_not_told_to_end_is_finished() -> None:
+async def test_what_is_not_told_to_end_is_finished() -> None:
     begun, go_on, done = threading.Event(), threading.Event(), []
 
     def work() -> None:
@@ -103,11 +94,8 @@ def test_what_is_not_told_to_end_is_finished() -> None:
         assert go_on.wait(30)
         done.append(True)
 
-    async def scenario() -> None:
-        task = asyncio.ensure_future(finish(work))
-        assert await asyncio.to_thread(begun.wait, 30)
-        asyncio.get_running_loop().call_later(0.05, go_on.set)
-        await cancelled(task)
-        assert done
-
-    asyncio.run(scenario())
+    task = asyncio.ensure_future(finish(work))
+    assert await asyncio.to_thread(begun.wait, 30)
+    asyncio.get_running_loop().call_later(0.05, go_on.set)
+    await cancelled(task)
+    assert done

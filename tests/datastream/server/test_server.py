@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import select
 import socket
@@ -367,7 +366,7 @@ def read_entries(client: socket.socket, first: int, end: int) -> None:
         ("h" * 64, "encoding with 'idna'"),
     ],
 )
-def test_addresses_that_cannot_be(streamer: DataStreamer, host: str, message: str) -> None:
+async def test_addresses_that_cannot_be(streamer: DataStreamer, host: str, message: str) -> None:
     async def scenario(port: int) -> None:
         server = StreamServer(streamer, host, port)
         with pytest.raises(AddressUnavailable) as caught:
@@ -376,7 +375,7 @@ def test_addresses_that_cannot_be(streamer: DataStreamer, host: str, message: st
         await server.close()
 
     with streamer, ServerThread(streamer) as serving:
-        asyncio.run(scenario(serving.port))
+        await scenario(serving.port)
         with pytest.raises(ValueError, match="on_command_error: got 'ignore', expected 'close' or 'keep'"):
             StreamServer(streamer, on_command_error="ignore")  # type: ignore[arg-type]
 

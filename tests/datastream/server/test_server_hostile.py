@@ -340,32 +340,29 @@ def test_what_a_connection_inherits(streamer: DataStreamer, loop: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["::1", "", "localhost", "127.0.0.1"])
-def test_addresses(streamer: DataStreamer, host: str) -> None:
+async def test_addresses(streamer: DataStreamer, host: str) -> None:
     """A name, or "" for all, is listened to on each of its addresses, with the same port."""
     if host == "::1" and not has_ipv6():
         pytest.skip("this machine has no IPv6")
 
-    async def scenario() -> None:
-        async with StreamServer(streamer, host, 0) as server:
-            port = server.address[1]
-            families = {listener.family for listener in server._listeners}
-            assert {listener.getsockname()[1] for listener in server._listeners} == {port}
-            if host == "" and has_ipv6():
-                assert families == {socket.AF_INET, socket.AF_INET6}
-            # The kernel may listen on :: where nobody can connect to ::1.
-            for family in families if has_ipv6() else families & {socket.AF_INET}:
-                target = "::1" if family == socket.AF_INET6 else "127.0.0.1"
-                reader, writer = await asyncio.open_connection(target, port)
-                writer.write(HEADER)
-                assert (await reader.readexactly(len(OK) + 38)).startswith(OK)
-                (peer,) = {connection.peer for connection in server._connections}
-                assert peer == format_address(writer.get_extra_info("sockname"))
-                writer.close()
-                await writer.wait_closed()
-                while server.client_count:  # noqa: ASYNC110
-                    await asyncio.sleep(0)  # turns of the loop, not time
-
-    asyncio.run(scenario())
+    async with StreamServer(streamer, host, 0) as server:
+        port = server.address[1]
+        families = {listener.family for listener in server._listeners}
+        assert {listener.getsockname()[1] for listener in server._listeners} == {port}
+        if host == "" and has_ipv6():
+            assert families == {socket.AF_INET, socket.AF_INET6}
+        # The kernel may listen on :: where nobody can connect to ::1.
+        for family in families if has_ipv6() else families & {socket.AF_INET}:
+            target = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+            reader, writer = await asyncio.open_connection(target, port)
+            writer.write(HEADER)
+            assert (await reader.readexactly(len(OK) + 38)).startswith(OK)
+            (peer,) = {connection.peer for connection in server._connections}
+            assert peer == format_address(writer.get_extra_info("sockname"))
+            writer.close()
+            await writer.wait_closed()
+            while server.client_count:  # noqa: ASYNC110
+                await asyncio.sleep(0)  # turns of the loop, not time
 
 
 def test_a_name_with_an_address_that_is_not_here(
@@ -394,7 +391,7 @@ def test_format_address() -> None:
     assert format_address(("::1", 6900)) == "[::1]:6900"
 
 
-def test_the_same_port_again(streamer: DataStreamer) -> None:
+async def test_the_same_port_again(streamer: DataStreamer) -> None:
     """The server's end closes first, so connections linger in the kernel; the port is free all the same."""
 
     async def scenario(port: int) -> None:
@@ -410,7 +407,7 @@ def test_the_same_port_again(streamer: DataStreamer) -> None:
         read_exactly(client, len(OK) + 38)
     assert read_to_end(client) == b""
     client.close()
-    asyncio.run(scenario(serving.port))
+    await scenario(serving.port)
 
 
 def test_closing_with_clients_in_every_state(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 
@@ -58,32 +57,26 @@ def test_a_node_that_listens_everywhere_is_where_it_was_asked(
     assert (status.grpc_address, status.subscriber_address) == reached
 
 
-def test_a_node_that_is_not_there_is_named() -> None:
-    async def main() -> None:
-        async with ControlClient("127.0.0.1:1") as client:
-            with pytest.raises(NodeCallFailed, match=r"^127\.0\.0\.1:1: UNAVAILABLE: ") as caught:
-                await client.state()
-            assert caught.value.address == "127.0.0.1:1"
-            assert caught.value.is_unanswered
-
-    asyncio.run(main())
+async def test_a_node_that_is_not_there_is_named() -> None:
+    async with ControlClient("127.0.0.1:1") as client:
+        with pytest.raises(NodeCallFailed, match=r"^127\.0\.0\.1:1: UNAVAILABLE: ") as caught:
+            await client.state()
+        assert caught.value.address == "127.0.0.1:1"
+        assert caught.value.is_unanswered
 
 
-def test_an_address_that_is_not_for_control_is_named(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path) as node, ControlClient(str(node.grpc_address)) as client:
-            with pytest.raises(NodeCallFailed) as caught:
-                await client.state()
-        assert str(caught.value) == (
-            f"{node.grpc_address}: something else answers there, expected the control address of a node"
-        )
-        assert not caught.value.is_unanswered
-
-    asyncio.run(main())
+async def test_an_address_that_is_not_for_control_is_named(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, ControlClient(str(node.grpc_address)) as client:
+        with pytest.raises(NodeCallFailed) as caught:
+            await client.state()
+    assert str(caught.value) == (
+        f"{node.grpc_address}: something else answers there, expected the control address of a node"
+    )
+    assert not caught.value.is_unanswered
 
 
 @pytest.mark.parametrize("answers", ["another authority", "another name", "no TLS", "HTTP/1"])
-def test_what_is_there_and_is_not_trusted_or_no_gRPC_has_answered(tmp_path: Path, answers: str) -> None:
+async def test_what_is_there_and_is_not_trusted_or_no_gRPC_has_answered(tmp_path: Path, answers: str) -> None:
     """gRPC says UNAVAILABLE, as of a node that is dead."""
     authority = Authority(tmp_path)
     pair = authority.issue("node")
@@ -98,27 +91,21 @@ def test_what_is_there_and_is_not_trusted_or_no_gRPC_has_answered(tmp_path: Path
     elif answers == "another name":
         tls = ClientTls(str(authority.path), server_name="elsewhere.example")
 
-    async def main() -> None:
-        async with running_node(tmp_path / "data", **settings) as node:
-            address, used = (node.http_address, None) if answers == "HTTP/1" else (node.control_address, tls)
-            async with ControlClient(str(address), used) as client:
-                with pytest.raises(NodeCallFailed, match=": UNAVAILABLE: ") as caught:
-                    await client.state()
-                assert not caught.value.is_unanswered
-
-    asyncio.run(main())
+    async with running_node(tmp_path / "data", **settings) as node:
+        address, used = (node.http_address, None) if answers == "HTTP/1" else (node.control_address, tls)
+        async with ControlClient(str(address), used) as client:
+            with pytest.raises(NodeCallFailed, match=": UNAVAILABLE: ") as caught:
+                await client.state()
+            assert not caught.value.is_unanswered
 
 
-def test_a_node_that_is_silent_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_is_silent_has_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_client, "CONTROL_CALL_SECONDS", 0.1)
 
-    async def main() -> None:
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            listening.listen()
-            async with ControlClient(f"127.0.0.1:{listening.getsockname()[1]}") as client:
-                with pytest.raises(NodeCallFailed, match=": DEADLINE_EXCEEDED: ") as caught:
-                    await client.state()
-                assert caught.value.is_unanswered
-
-    asyncio.run(main())
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        async with ControlClient(f"127.0.0.1:{listening.getsockname()[1]}") as client:
+            with pytest.raises(NodeCallFailed, match=": DEADLINE_EXCEEDED: ") as caught:
+                await client.state()
+            assert caught.value.is_unanswered

@@ -283,7 +283,7 @@ def test_an_activation_that_its_caller_awaits_no_longer_leaves_a_standby(
     play(tmp_path, scene)
 
 
-def test_only_who_is_on_the_list_may_call_whatever_else_its_certificate_is_good_for(
+async def test_only_who_is_on_the_list_may_call_whatever_else_its_certificate_is_good_for(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Publishers often have certificates of the same authority as operators."""
@@ -291,44 +291,41 @@ def test_only_who_is_on_the_list_may_call_whatever_else_its_certificate_is_good_
     files = authority.server_files(authority.issue("localhost"), mutual=True)
     operator, publisher = authority.issue("operator"), authority.issue("publisher")
 
-    async def main() -> None:
-        async with running_node(
-            tmp_path / "data",
-            control_tls_certificate=files.certificate,
-            control_tls_key=files.key,
-            control_tls_client_ca=files.client_ca,
-            control_allowed_subjects=("CN=operator",),
-        ) as node:
-            where = str(node.control_address)
-            async with ControlClient(where, authority.client(publisher)) as client:
-                reason = (
-                    "PERMISSION_DENIED: caller: got O=Net\\, Inc,CN=publisher, expected a certificate that "
-                    "proves a name in control.allowed_subjects"
-                )
-                calls: list[Callable[[], Awaitable[object]]] = [
-                    client.state,
-                    lambda: client.drain(5, PEER, "1"),
-                    lambda: client.resume("1"),
-                    lambda: client.await_block(0, bytes(48), 5),
-                    lambda: client.activate(5),
-                    lambda: client.stand_by(PEER),
-                ]
-                for call in calls:
-                    with pytest.raises(NodeCallFailed) as caught:
-                        await call()
-                    assert caught.value.reason == reason
-                assert node.keeper.phase is Phase.ACTIVE
-            async with ControlClient(where, authority.client(operator)) as client:
-                assert (await client.state()).phase is Phase.ACTIVE
-                assert (await client.drain(5, PEER, "1")).phase is Phase.DRAINED
-                assert (await client.resume("1")).phase is Phase.ACTIVE
-
-    asyncio.run(main())
+    async with running_node(
+        tmp_path / "data",
+        control_tls_certificate=files.certificate,
+        control_tls_key=files.key,
+        control_tls_client_ca=files.client_ca,
+        control_allowed_subjects=("CN=operator",),
+    ) as node:
+        where = str(node.control_address)
+        async with ControlClient(where, authority.client(publisher)) as client:
+            reason = (
+                "PERMISSION_DENIED: caller: got O=Net\\, Inc,CN=publisher, expected a certificate that "
+                "proves a name in control.allowed_subjects"
+            )
+            calls: list[Callable[[], Awaitable[object]]] = [
+                client.state,
+                lambda: client.drain(5, PEER, "1"),
+                lambda: client.resume("1"),
+                lambda: client.await_block(0, bytes(48), 5),
+                lambda: client.activate(5),
+                lambda: client.stand_by(PEER),
+            ]
+            for call in calls:
+                with pytest.raises(NodeCallFailed) as caught:
+                    await call()
+                assert caught.value.reason == reason
+            assert node.keeper.phase is Phase.ACTIVE
+        async with ControlClient(where, authority.client(operator)) as client:
+            assert (await client.state()).phase is Phase.ACTIVE
+            assert (await client.drain(5, PEER, "1")).phase is Phase.DRAINED
+            assert (await client.resume("1")).phase is Phase.ACTIVE
     refused = [record for record in caplog.records if record.message == "control call refused"]
     assert len(refused) == 6
 
 
-def test_an_operator_is_warned_where_publishers_may_call(
+async def test_an_operator_is_warned_where_publishers_may_call(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path)
@@ -338,12 +335,9 @@ def test_an_operator_is_warned_where_publishers_may_call(
         f"{section}_tls_{name}": file for section in ("grpc", "control") for name, file in tls.items()
     }
 
-    async def main() -> None:
-        async with running_node(tmp_path / "open", **settings):
-            pass
-        async with running_node(tmp_path / "listed", **settings, control_allowed_subjects=("CN=operator",)):
-            pass
-
-    asyncio.run(main())
+    async with running_node(tmp_path / "open", **settings):
+        pass
+    async with running_node(tmp_path / "listed", **settings, control_allowed_subjects=("CN=operator",)):
+        pass
     warned = [record for record in caplog.records if "every publisher's certificate" in record.message]
     assert len(warned) == 1

@@ -90,66 +90,58 @@ def address_of(peer: FakePeer | Node) -> Address:
 
 
 @pytest.mark.parametrize("position", [0, 3, 30, 70_000, PAGE_SIZE - 1])
-def test_a_damaged_page_is_not_served_and_named(
+async def test_a_damaged_page_is_not_served_and_named(
     folder: Path, position: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     flip(folder, 1, position)
 
-    async def main() -> None:
-        async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
-            got = await over_tcp(node)
-            assert got == [block.items for block in BLOCKS[: len(got)]]
-            bad_from = len(got)
-            assert 0 < bad_from < len(BLOCKS)
-            reader = await wire.subscribe(0)
-            *blocks, status = await reader.rest()
-            assert (blocks, status) == (BLOCKS[:bad_from], "ERROR")
-            codes = [(await wire.get_block(block.number)) for block in BLOCKS]
-            for block, answer in zip(BLOCKS, codes, strict=True):
-                if answer.status == Code.SUCCESS:
-                    assert tuple(answer.block.items) == block.items
-                else:
-                    assert answer.status == Code.NOT_FOUND
-            refused = [
-                block.number for block, answer in zip(BLOCKS, codes, strict=True) if answer.status != 1
-            ]
-            assert refused == list(range(bad_from, refused[-1] + 1))
-            assert refused[-1] < BLOCKS[-1].number
-            # What lies behind the page is served, from the block on that begins there.
-            behind = node.store.streamer.get_bookmark(bookmark_of(refused[-1] + 1))
-            assert behind >= node.store.streamer.sums.entry_range(1)[1]
-            assert await over_tcp(node, behind) == [block.items for block in BLOCKS[refused[-1] + 1 :]]
-            await until(lambda: bool(node._healer._reasons), "the healer has looked")
-            http_status, text = await get(node, "/readyz")
-            assert http_status == 200, text
-            words = node._healer.words()
-            assert len(words) == 1
-            for part in ("datastream.bin", "data page 1, entries ", f"blocks {bad_from} to {refused[-1]}"):
-                assert part in words[0]
-            assert "not healed: no peer is configured" in words[0]
-            page = (await get(node, "/status.json"))[1]
-            assert "data page 1, entries" in page
-            metrics = (await get(node, "/metrics"))[1]
-            assert "sluice_bad_pages 1.0" in metrics
-
-    asyncio.run(main())
+    async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
+        got = await over_tcp(node)
+        assert got == [block.items for block in BLOCKS[: len(got)]]
+        bad_from = len(got)
+        assert 0 < bad_from < len(BLOCKS)
+        reader = await wire.subscribe(0)
+        *blocks, status = await reader.rest()
+        assert (blocks, status) == (BLOCKS[:bad_from], "ERROR")
+        codes = [(await wire.get_block(block.number)) for block in BLOCKS]
+        for block, answer in zip(BLOCKS, codes, strict=True):
+            if answer.status == Code.SUCCESS:
+                assert tuple(answer.block.items) == block.items
+            else:
+                assert answer.status == Code.NOT_FOUND
+        refused = [block.number for block, answer in zip(BLOCKS, codes, strict=True) if answer.status != 1]
+        assert refused == list(range(bad_from, refused[-1] + 1))
+        assert refused[-1] < BLOCKS[-1].number
+        # What lies behind the page is served, from the block on that begins there.
+        behind = node.store.streamer.get_bookmark(bookmark_of(refused[-1] + 1))
+        assert behind >= node.store.streamer.sums.entry_range(1)[1]
+        assert await over_tcp(node, behind) == [block.items for block in BLOCKS[refused[-1] + 1 :]]
+        await until(lambda: bool(node._healer._reasons), "the healer has looked")
+        http_status, text = await get(node, "/readyz")
+        assert http_status == 200, text
+        words = node._healer.words()
+        assert len(words) == 1
+        for part in ("datastream.bin", "data page 1, entries ", f"blocks {bad_from} to {refused[-1]}"):
+            assert part in words[0]
+        assert "not healed: no peer is configured" in words[0]
+        page = (await get(node, "/status.json"))[1]
+        assert "data page 1, entries" in page
+        metrics = (await get(node, "/metrics"))[1]
+        assert "sluice_bad_pages 1.0" in metrics
     lines = [record for record in caplog.records if "it is not served" in record.message]
     assert len(lines) == 1
 
 
-def test_a_node_with_a_damaged_page_takes_blocks(folder: Path) -> None:
+async def test_a_node_with_a_damaged_page_takes_blocks(folder: Path) -> None:
     flip(folder, 1, 4711)
 
-    async def main() -> None:
-        more = large_blocks(26, 150_000)[24:]
-        async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
-            await over_tcp(node)
-            alice = await wire.publisher("alice")
-            sending = asyncio.ensure_future(alice.block(*more))
-            await alice.expect("ack 24", "ack 25")
-            await sending
-
-    asyncio.run(main())
+    more = large_blocks(26, 150_000)[24:]
+    async with running_node(folder, scrub_bytes_per_second=0) as node, wire_to(node) as wire:
+        await over_tcp(node)
+        alice = await wire.publisher("alice")
+        sending = asyncio.ensure_future(alice.block(*more))
+        await alice.expect("ack 24", "ack 25")
+        await sending
 
 
 # --- healed -------------------------------------------------------------------------------------------------
@@ -157,32 +149,29 @@ def test_a_node_with_a_damaged_page_takes_blocks(folder: Path) -> None:
 
 @pytest.mark.parametrize("page", [0, 1, 2])
 @pytest.mark.parametrize("position", [0, 70_000, PAGE_SIZE - 1])
-def test_a_page_is_healed_from_a_second_node(
+async def test_a_page_is_healed_from_a_second_node(
     template: Path, folder: Path, tmp_path: Path, page: int, position: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     flip(folder, page, position)
     shutil.copytree(template, tmp_path / "other")
 
-    async def main() -> None:
-        async with (
-            running_node(tmp_path / "other") as other,
-            running_node(folder, peers=(address_of(other),)) as node,
-        ):
-            healed = node.metrics.pages_healed
-            await until(lambda: healed._value.get() == 1, "healed")  # the scrubber found it
-            assert not node.store.streamer.sums.bad
-            assert page_bytes(folder, page) == page_bytes(template, page)
-            assert await over_tcp(node) == [block.items for block in BLOCKS]
-            assert node._healer.words() == ()
-            (line,) = [record for record in caplog.records if record.message == "page healed"]
-            assert str(address_of(other)) in str(vars(line))
-
-    asyncio.run(main())
+    async with (
+        running_node(tmp_path / "other") as other,
+        running_node(folder, peers=(address_of(other),)) as node,
+    ):
+        healed = node.metrics.pages_healed
+        await until(lambda: healed._value.get() == 1, "healed")  # the scrubber found it
+        assert not node.store.streamer.sums.bad
+        assert page_bytes(folder, page) == page_bytes(template, page)
+        assert await over_tcp(node) == [block.items for block in BLOCKS]
+        assert node._healer.words() == ()
+        (line,) = [record for record in caplog.records if record.message == "page healed"]
+        assert str(address_of(other)) in str(vars(line))
     assert stream_bytes(folder) == stream_bytes(template)
 
 
-def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: Path) -> None:
+async def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: Path) -> None:
     blocks = large_blocks(6, 2_500_000)
     store(tmp_path / "a", blocks)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -192,15 +181,12 @@ def test_a_block_over_many_pages_and_its_neighbours_are_healed(tmp_path: Path) -
     for page in range(pages):  # those of the last block, too
         flip(tmp_path / "a", page, 2000 + 1000 * page)
 
-    async def main() -> None:
-        async with (
-            running_node(tmp_path / "b") as other,
-            running_node(tmp_path / "a", peers=(address_of(other),), scrub_bytes_per_second=1 << 30) as node,
-        ):
-            await until(lambda: node.metrics.pages_healed._value.get() == pages, "healed")
-            assert await over_tcp(node) == [block.items for block in blocks]
-
-    asyncio.run(main())
+    async with (
+        running_node(tmp_path / "b") as other,
+        running_node(tmp_path / "a", peers=(address_of(other),), scrub_bytes_per_second=1 << 30) as node,
+    ):
+        await until(lambda: node.metrics.pages_healed._value.get() == pages, "healed")
+        assert await over_tcp(node) == [block.items for block in blocks]
     assert stream_bytes(tmp_path / "a") == good
 
 
@@ -242,55 +228,49 @@ async def _endless(peer: FakePeer, start: int, end: int) -> AsyncIterator[Any]:
     ],
     ids=["other bytes", "a proof less", "a later proof", "nothing", "silent", "endless"],
 )
-def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
+async def test_a_peer_that_lies_has_nothing_written_and_the_next_one_heals(
     template: Path, folder: Path, tmp_path: Path, script: Script, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(healing, "ATTEMPT_SECONDS_MAX", 1.0)
     flip(folder, 1, 90_000)
     damaged = stream_bytes(folder)
 
-    async def main() -> None:
-        async with fake_peer(BLOCKS, script) as liar:
-            settings = {"peers": (address_of(liar),), "catchup_stall_seconds": 1.0}
-            async with running_node(folder, **settings) as node:
-                await until(lambda: bool(node._healer._reasons), "the healer has asked")
-                reason = node._healer._reasons[1]
-                assert why in reason
-                assert str(liar.address) in reason
-                assert stream_bytes(folder) == damaged
-        shutil.copytree(template, tmp_path / "other")
-        async with fake_peer(BLOCKS, script) as liar, running_node(tmp_path / "other") as other:
-            settings["peers"] = (address_of(liar), address_of(other))
-            async with running_node(folder, **settings) as node:
-                await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
-
-    asyncio.run(main())
+    async with fake_peer(BLOCKS, script) as liar:
+        settings = {"peers": (address_of(liar),), "catchup_stall_seconds": 1.0}
+        async with running_node(folder, **settings) as node:
+            await until(lambda: bool(node._healer._reasons), "the healer has asked")
+            reason = node._healer._reasons[1]
+            assert why in reason
+            assert str(liar.address) in reason
+            assert stream_bytes(folder) == damaged
+    shutil.copytree(template, tmp_path / "other")
+    async with fake_peer(BLOCKS, script) as liar, running_node(tmp_path / "other") as other:
+        settings["peers"] = (address_of(liar), address_of(other))
+        async with running_node(folder, **settings) as node:
+            await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
     assert stream_bytes(folder) == stream_bytes(template)
 
 
-def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
+async def test_peers_without_the_blocks_or_away_are_named_and_asked_again(
     template: Path, folder: Path, tmp_path: Path
 ) -> None:
     flip(folder, 1, 90_000)
 
-    async def main() -> None:
-        async with running_node(tmp_path / "empty") as empty:
-            gone = parse_address("127.0.0.1:1")
-            peers = (gone, address_of(empty))
-            async with running_node(folder, peers=peers, catchup_stall_seconds=1.0) as node:
-                await until(lambda: bool(node._healer._reasons), "the healer has asked")
-                reason = node._healer._reasons[1]
-                assert "127.0.0.1:1: UNAVAILABLE" in reason
-                assert f"{address_of(empty)} takes too long" in reason  # it waits for the blocks, too
-                # Somebody gives that node the blocks; then it can help.
-                async with wire_to(empty) as wire:
-                    alice = await wire.publisher("alice")
-                    sending = asyncio.ensure_future(alice.block(*BLOCKS))
-                    await alice.expect(*(f"ack {block.number}" for block in BLOCKS))
-                    await sending
-                await until(lambda: not node.store.streamer.sums.bad, "healed")
-
-    asyncio.run(main())
+    async with running_node(tmp_path / "empty") as empty:
+        gone = parse_address("127.0.0.1:1")
+        peers = (gone, address_of(empty))
+        async with running_node(folder, peers=peers, catchup_stall_seconds=1.0) as node:
+            await until(lambda: bool(node._healer._reasons), "the healer has asked")
+            reason = node._healer._reasons[1]
+            assert "127.0.0.1:1: UNAVAILABLE" in reason
+            assert f"{address_of(empty)} takes too long" in reason  # it waits for the blocks, too
+            # Somebody gives that node the blocks; then it can help.
+            async with wire_to(empty) as wire:
+                alice = await wire.publisher("alice")
+                sending = asyncio.ensure_future(alice.block(*BLOCKS))
+                await alice.expect(*(f"ack {block.number}" for block in BLOCKS))
+                await sending
+            await until(lambda: not node.store.streamer.sums.bad, "healed")
     assert stream_bytes(folder) == stream_bytes(template)
 
 
@@ -311,56 +291,47 @@ def inside_page_1() -> int:
 
 
 @pytest.mark.parametrize("place", ["a block", "padding"])
-def test_a_damaged_page_without_a_sum_is_found_by_its_blocks_and_healed_by_them(
+async def test_a_damaged_page_without_a_sum_is_found_by_its_blocks_and_healed_by_them(
     template: Path, folder: Path, tmp_path: Path, place: str
 ) -> None:
     drop_sums(folder)
     flip(folder, 1, inside_page_1() if place == "a block" else PAGE_SIZE - 1)
     shutil.copytree(template, tmp_path / "other")
 
-    async def main() -> None:
-        async with running_node(folder, scrub_bytes_per_second=0) as node:
-            got = await over_tcp(node)
-            assert got == [block.items for block in BLOCKS[: len(got)]]
-            assert len(got) < len(BLOCKS)
-            assert list(node.store.streamer.sums.bad) == [1]
-        async with (
-            running_node(tmp_path / "other") as other,
-            running_node(folder, peers=(address_of(other),)) as node,
-        ):
-            await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
-            await until(lambda: node.store.streamer.sums.has_sum(4), "scrubbed")
-
-    asyncio.run(main())
+    async with running_node(folder, scrub_bytes_per_second=0) as node:
+        got = await over_tcp(node)
+        assert got == [block.items for block in BLOCKS[: len(got)]]
+        assert len(got) < len(BLOCKS)
+        assert list(node.store.streamer.sums.bad) == [1]
+    async with (
+        running_node(tmp_path / "other") as other,
+        running_node(folder, peers=(address_of(other),)) as node,
+    ):
+        await until(lambda: node.metrics.pages_healed._value.get() == 1, "healed")
+        await until(lambda: node.store.streamer.sums.has_sum(4), "scrubbed")
     assert stream_bytes(folder) == stream_bytes(template)
     assert stored_sums(folder) == set(range(5))
 
 
-def test_a_liar_heals_no_page_without_a_sum(folder: Path) -> None:
+async def test_a_liar_heals_no_page_without_a_sum(folder: Path) -> None:
     drop_sums(folder)
     flip(folder, 1, inside_page_1())
     damaged = stream_bytes(folder)
 
-    async def main() -> None:
-        other = large_blocks(24, 150_000, seed=8)
-        async with fake_peer(other) as liar, running_node(folder, peers=(address_of(liar),)) as node:
-            await until(lambda: bool(node._healer._reasons), "the healer has asked")
-            assert "previous root hash" in node._healer._reasons[1]
-
-    asyncio.run(main())
+    other = large_blocks(24, 150_000, seed=8)
+    async with fake_peer(other) as liar, running_node(folder, peers=(address_of(liar),)) as node:
+        await until(lambda: bool(node._healer._reasons), "the healer has asked")
+        assert "previous root hash" in node._healer._reasons[1]
     assert stream_bytes(folder) == damaged
 
 
-def test_the_healer_waits_for_nothing_when_it_is_closed(folder: Path) -> None:
+async def test_the_healer_waits_for_nothing_when_it_is_closed(folder: Path) -> None:
     flip(folder, 1, 90_000)
 
-    async def main() -> None:
-        async with fake_peer(BLOCKS, silent) as mute:
-            async with running_node(folder, peers=(address_of(mute),)) as node:
-                await until(lambda: bool(mute.asked), "it was asked")
-            assert isinstance(node.broken, asyncio.Future)
-
-    asyncio.run(main())
+    async with fake_peer(BLOCKS, silent) as mute:
+        async with running_node(folder, peers=(address_of(mute),)) as node:
+            await until(lambda: bool(mute.asked), "it was asked")
+        assert isinstance(node.broken, asyncio.Future)
 
 
 # --- anywhere -----------------------------------------------------------------------------------------------
@@ -380,7 +351,7 @@ def damage_at_random(data_dir: Path, rng: random.Random) -> int:
 
 
 @pytest.mark.parametrize("seed", range(200 if os.environ.get("SLUICE_LONG") else 8))
-def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
+async def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
     template: Path, folder: Path, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -412,7 +383,7 @@ def test_damage_anywhere_on_full_pages_is_never_served_and_always_healed(
             assert await over_tcp(node) == [block.items for block in BLOCKS]
 
     try:
-        asyncio.run(main())
+        await main()
     except EntriesDisagree:
         # A page that cannot be followed refuses the start where there are no sums, or where the last full
         # page is damaged, too: then they may be another stream's.

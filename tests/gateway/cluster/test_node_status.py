@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -22,88 +21,76 @@ STRANGE = make_blocks(8, seed=8)
 NOBODY = "127.0.0.1:1"
 
 
-def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_have(tmp_path: Path) -> None:
+async def test_nodes_that_hold_the_same_chain_agree_on_the_last_block_that_all_have(tmp_path: Path) -> None:
     store(tmp_path / "a", BLOCKS)
     store(tmp_path / "b", BLOCKS[:5])
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            first, second, empty = [
-                await stack.enter_async_context(running_node(tmp_path / name)) for name in ("a", "b", "c")
-            ]
-            addresses = [str(node.grpc_address) for node in (first, second, empty)]
-            view = await collect(addresses)
-            assert (view.common, view.agree, view.healthy) == (4, True, True)
-            root_hash = summarize(BLOCKS[4]).root_hash
-            facts = {
-                "role": "active",
-                "verification_mode": "full",
-                "ready": True,
-                "publishers": 0,
-                "subscribers": 0,
-                "tcp_clients": 0,
-                "missing_blocks": 0,
-                "awaiting_standbys": 0,
-            }
-            assert view.as_json() == {
-                "nodes": [
-                    {"node": addresses[0], "first_block": 0, "last_block": 7, "root_hash": root_hash}
-                    | facts
-                    | {"error": None, "detail": None},
-                    {"node": addresses[1], "first_block": 0, "last_block": 4, "root_hash": root_hash}
-                    | facts
-                    | {"error": None, "detail": None},
-                    {"node": addresses[2], "first_block": None, "last_block": None, "root_hash": None}
-                    | facts
-                    | {"error": None, "detail": None},
-                ],
-                "common_block": 4,
-                "agree": True,
-            }
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        first, second, empty = [
+            await stack.enter_async_context(running_node(tmp_path / name)) for name in ("a", "b", "c")
+        ]
+        addresses = [str(node.grpc_address) for node in (first, second, empty)]
+        view = await collect(addresses)
+        assert (view.common, view.agree, view.healthy) == (4, True, True)
+        root_hash = summarize(BLOCKS[4]).root_hash
+        facts = {
+            "role": "active",
+            "verification_mode": "full",
+            "ready": True,
+            "publishers": 0,
+            "subscribers": 0,
+            "tcp_clients": 0,
+            "missing_blocks": 0,
+            "awaiting_standbys": 0,
+        }
+        assert view.as_json() == {
+            "nodes": [
+                {"node": addresses[0], "first_block": 0, "last_block": 7, "root_hash": root_hash}
+                | facts
+                | {"error": None, "detail": None},
+                {"node": addresses[1], "first_block": 0, "last_block": 4, "root_hash": root_hash}
+                | facts
+                | {"error": None, "detail": None},
+                {"node": addresses[2], "first_block": None, "last_block": None, "root_hash": None}
+                | facts
+                | {"error": None, "detail": None},
+            ],
+            "common_block": 4,
+            "agree": True,
+        }
 
 
-def test_nodes_that_differ_and_one_that_is_away(tmp_path: Path) -> None:
+async def test_nodes_that_differ_and_one_that_is_away(tmp_path: Path) -> None:
     store(tmp_path / "a", BLOCKS)
     store(tmp_path / "b", STRANGE)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            nodes = [await stack.enter_async_context(running_node(tmp_path / name)) for name in ("a", "b")]
-            view = await collect([*(str(node.grpc_address) for node in nodes), NOBODY])
-            assert (view.common, view.agree, view.healthy) == (7, False, False)
-            assert view.lines()[-1] == "the nodes DO NOT AGREE on block 7"
-            assert view.lines()[-2].startswith(f"{NOBODY}: UNAVAILABLE: ")
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(running_node(tmp_path / name)) for name in ("a", "b")]
+        view = await collect([*(str(node.grpc_address) for node in nodes), NOBODY])
+        assert (view.common, view.agree, view.healthy) == (7, False, False)
+        assert view.lines()[-1] == "the nodes DO NOT AGREE on block 7"
+        assert view.lines()[-2].startswith(f"{NOBODY}: UNAVAILABLE: ")
 
 
-def test_a_node_of_another_make_has_blanks_and_an_error_where_it_cannot_answer() -> None:
-    async def scenario() -> None:
-        async with fake_peer(BLOCKS) as peer:
-            view = await collect([peer.address])
-            assert view.common == 7
-            assert view.reports[0].facts == {}
-            assert view.reports[0].error is not None
-            assert view.reports[0].error.startswith("UNIMPLEMENTED: ")
-
-    asyncio.run(scenario())
+async def test_a_node_of_another_make_has_blanks_and_an_error_where_it_cannot_answer() -> None:
+    async with fake_peer(BLOCKS) as peer:
+        view = await collect([peer.address])
+        assert view.common == 7
+        assert view.reports[0].facts == {}
+        assert view.reports[0].error is not None
+        assert view.reports[0].error.startswith("UNIMPLEMENTED: ")
 
 
-def test_a_node_whose_answer_does_not_parse_has_that_as_its_error(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with nonsense_peer() as nonsense, fake_peer(BLOCKS) as peer:
-            view = await collect([nonsense, peer.address])
-            words = "got a message that does not parse, expected a"
-            assert view.reports[0].error == f"its status: {words} ServerStatusResponse"
-            assert (view.reports[1].last, view.healthy) == (7, False)
-            report = NodeRow(nonsense)
-            async with aio.insecure_channel(nonsense) as channel:
-                await node_status._ask_root(report, channel, 7)
-            assert report.error == f"block 7: {words} BlockResponse"
-
-    asyncio.run(scenario())
+async def test_a_node_whose_answer_does_not_parse_has_that_as_its_error(tmp_path: Path) -> None:
+    async with nonsense_peer() as nonsense, fake_peer(BLOCKS) as peer:
+        view = await collect([nonsense, peer.address])
+        words = "got a message that does not parse, expected a"
+        assert view.reports[0].error == f"its status: {words} ServerStatusResponse"
+        assert (view.reports[1].last, view.healthy) == (7, False)
+        report = NodeRow(nonsense)
+        async with aio.insecure_channel(nonsense) as channel:
+            await node_status._ask_root(report, channel, 7)
+        assert report.error == f"block 7: {words} BlockResponse"
 
 
 def test_nodes_without_a_common_block_are_not_compared() -> None:
@@ -147,14 +134,14 @@ def test_the_table() -> None:
     ]
 
 
-def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit(
+async def test_a_node_that_does_not_answer_is_not_waited_for_beyond_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It accepts the connection, as a node that hangs does."""
     monkeypatch.setattr(node_status, "PEER_STATUS_SECONDS_MAX", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        view = asyncio.run(collect([address]))
+        view = await collect([address])
     (report,) = view.reports
     assert report.error is not None
     assert report.error.startswith("DEADLINE_EXCEEDED: ")

@@ -72,60 +72,51 @@ def peers(*addresses: str | Address) -> tuple[Address, ...]:
     return tuple(parse_address(str(address)) for address in addresses)
 
 
-def test_an_empty_node_fills_itself_from_a_peer_and_has_the_same_bytes(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running_node(tmp_path / "a") as first, wire_to(first) as wire:
-            publisher = await wire.publisher()
-            await publisher.block(*BLOCKS[:20])
-            await publisher.answers(20)
-            settings = FAST | {"peers": peers(NOWHERE, first.grpc_address)}
-            async with running_node(tmp_path / "b", **settings) as second:
-                await until_block(second, 19)
-                assert second.following.problem is None
-                assert second.following.distance == 0
-
-    asyncio.run(scenario())
+async def test_an_empty_node_fills_itself_from_a_peer_and_has_the_same_bytes(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "a") as first, wire_to(first) as wire:
+        publisher = await wire.publisher()
+        await publisher.block(*BLOCKS[:20])
+        await publisher.answers(20)
+        settings = FAST | {"peers": peers(NOWHERE, first.grpc_address)}
+        async with running_node(tmp_path / "b", **settings) as second:
+            await until_block(second, 19)
+            assert second.following.problem is None
+            assert second.following.distance == 0
     assert stream_bytes(tmp_path / "a") == stream_bytes(tmp_path / "b")
 
 
-def test_a_node_that_is_told_of_later_blocks_gets_those_between_and_goes_on_with_publishers(
+async def test_a_node_that_is_told_of_later_blocks_gets_those_between_and_goes_on_with_publishers(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS[:18]))
-            node = await stack.enter_async_context(running_node(tmp_path, **CALM, peers=peers(peer.address)))
-            wire = await stack.enter_async_context(wire_to(node))
-            await until_block(node, 17)  # it was empty
-            peer.blocks, peer.last = BLOCKS[:25], 24
-            publisher = await wire.publisher()
-            await publisher.block(BLOCKS[25])
-            await publisher.expect("behind 17")
-            await until_block(node, 24)
-            assert peer.asked == [(0, 17), (18, 24)]
-            await publisher.block(*BLOCKS[25:])
-            await publisher.expect(*[f"ack {number}" for number in range(18, 30)])
-            assert (await wire.status()).last_available_block == 29
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS[:18]))
+        node = await stack.enter_async_context(running_node(tmp_path, **CALM, peers=peers(peer.address)))
+        wire = await stack.enter_async_context(wire_to(node))
+        await until_block(node, 17)  # it was empty
+        peer.blocks, peer.last = BLOCKS[:25], 24
+        publisher = await wire.publisher()
+        await publisher.block(BLOCKS[25])
+        await publisher.expect("behind 17")
+        await until_block(node, 24)
+        assert peer.asked == [(0, 17), (18, 24)]
+        await publisher.block(*BLOCKS[25:])
+        await publisher.expect(*[f"ack {number}" for number in range(18, 30)])
+        assert (await wire.status()).last_available_block == 29
 
 
-def test_the_range_of_a_publisher_that_leaves_is_a_target_too(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer([]))
-            node = await stack.enter_async_context(running_node(tmp_path, **CALM, peers=peers(peer.address)))
-            wire = await stack.enter_async_context(wire_to(node))
-            publisher = await wire.publisher()
-            await publisher.block(BLOCKS[0])
-            await publisher.expect("ack 0")
-            peer.blocks, peer.last = BLOCKS[:20], 19
-            await publisher.end_stream(Request.EndStream.Code.TOO_FAR_BEHIND, 12, 15)
-            await until_block(node, 15)
-            assert peer.asked == [(1, 15)]
-            assert node.store.last_number == 15, "no further than it was told"
-
-    asyncio.run(scenario())
+async def test_the_range_of_a_publisher_that_leaves_is_a_target_too(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer([]))
+        node = await stack.enter_async_context(running_node(tmp_path, **CALM, peers=peers(peer.address)))
+        wire = await stack.enter_async_context(wire_to(node))
+        publisher = await wire.publisher()
+        await publisher.block(BLOCKS[0])
+        await publisher.expect("ack 0")
+        peer.blocks, peer.last = BLOCKS[:20], 19
+        await publisher.end_stream(Request.EndStream.Code.TOO_FAR_BEHIND, 12, 15)
+        await until_block(node, 15)
+        assert peer.asked == [(1, 15)]
+        assert node.store.last_number == 15, "no further than it was told"
 
 
 def spoiled(block: Block) -> Block:
@@ -166,23 +157,20 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_peer_that_lies_is_left_for_another_and_nothing_of_it_is_kept(
+async def test_a_peer_that_lies_is_left_for_another_and_nothing_of_it_is_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, lie: str
 ) -> None:
     responses, reason = LIES[lie]
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            liar = await stack.enter_async_context(fake_peer(BLOCKS, says(*responses)))
-            honest = await stack.enter_async_context(fake_peer(BLOCKS))
-            both = peers(liar.address, honest.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **LEFT, peers=both))
-            await until_block(node, 29)
-            assert liar.asked == [(0, 29)]
-            assert honest.asked == [(2, 29)]
-
     caplog.set_level(logging.WARNING)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        liar = await stack.enter_async_context(fake_peer(BLOCKS, says(*responses)))
+        honest = await stack.enter_async_context(fake_peer(BLOCKS))
+        both = peers(liar.address, honest.address)
+        node = await stack.enter_async_context(running_node(tmp_path, **LEFT, peers=both))
+        await until_block(node, 29)
+        assert liar.asked == [(0, 29)]
+        assert honest.asked == [(2, 29)]
     [dropped] = logged(caplog, "peer dropped")
     assert dropped["outcome"] == "the peer sent what cannot be"
     assert reason in dropped["reason"]
@@ -219,7 +207,7 @@ def fails_with(code: Code.ValueType) -> Any:
     ],
     ids=["cut off", "stalls in a block", "silent", "error", "too early", "unknown status"],
 )
-def test_a_peer_that_fails_is_left_for_another(
+async def test_a_peer_that_fails_is_left_for_another(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -227,39 +215,33 @@ def test_a_peer_that_fails_is_left_for_another(
     outcome: str,
     reason: str,
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            bad = await stack.enter_async_context(fake_peer(BLOCKS, script))
-            if script in (stalls, silent):
-                give_up_soon(monkeypatch, bad)
-            good = await stack.enter_async_context(fake_peer(BLOCKS))
-            both = peers(bad.address, good.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **LEFT, peers=both))
-            await until_block(node, 29)
-            assert len(bad.asked) == len(good.asked) == 1
-
     caplog.set_level(logging.WARNING)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        bad = await stack.enter_async_context(fake_peer(BLOCKS, script))
+        if script in (stalls, silent):
+            give_up_soon(monkeypatch, bad)
+        good = await stack.enter_async_context(fake_peer(BLOCKS))
+        both = peers(bad.address, good.address)
+        node = await stack.enter_async_context(running_node(tmp_path, **LEFT, peers=both))
+        await until_block(node, 29)
+        assert len(bad.asked) == len(good.asked) == 1
     [dropped] = logged(caplog, "peer dropped")
     assert (dropped["outcome"], dropped["reason"]) == (outcome, reason)
 
 
-def test_several_peers_in_turn_each_with_a_part(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            low = await stack.enter_async_context(fake_peer(BLOCKS[:10]))
-            high = await stack.enter_async_context(fake_peer(BLOCKS[8:25]))
-            both = peers(high.address, low.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **CALM, peers=both))
-            await until_block(node, 9)
-            wire = await stack.enter_async_context(wire_to(node))
-            publisher = await wire.publisher()
-            await publisher.block(BLOCKS[26])
-            await until_block(node, 24)
-            assert low.asked == [(0, 9)]
-            assert high.asked == [(10, 24)]
-
-    asyncio.run(scenario())
+async def test_several_peers_in_turn_each_with_a_part(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        low = await stack.enter_async_context(fake_peer(BLOCKS[:10]))
+        high = await stack.enter_async_context(fake_peer(BLOCKS[8:25]))
+        both = peers(high.address, low.address)
+        node = await stack.enter_async_context(running_node(tmp_path, **CALM, peers=both))
+        await until_block(node, 9)
+        wire = await stack.enter_async_context(wire_to(node))
+        publisher = await wire.publisher()
+        await publisher.block(BLOCKS[26])
+        await until_block(node, 24)
+        assert low.asked == [(0, 9)]
+        assert high.asked == [(10, 24)]
 
 
 def readiness_of(node: Node) -> tuple[int, str]:
@@ -276,37 +258,34 @@ def answer_of(node: Node, path: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def test_a_target_that_nobody_can_show_the_way_to_is_said_and_forgotten_when_the_chain_goes_on(
+async def test_a_target_that_nobody_can_show_the_way_to_is_said_and_forgotten_when_the_chain_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
-            settings = CALM | {"catchup_max_stalled_attempts": 3}
-            node = await stack.enter_async_context(
-                running_node(tmp_path, **settings, peers=peers(peer.address, NOWHERE))
-            )
-            wire = await stack.enter_async_context(wire_to(node))
-            await until_block(node, 2)
-            publisher = await wire.publisher()
-            await publisher.block(BLOCKS[20])
-            await publisher.expect("behind 2")
-            await until(lambda: node.following.problem is not None)
-            status, text = await asyncio.to_thread(readiness_of, node)
-            assert status == 503
-            assert "does not come closer to block 20: " in text
-            assert "sluice_catch_up_stalled 1.0" in node.metrics.exposition().decode()
-            assert "sluice_catch_up_distance_blocks 18.0" in node.metrics.exposition().decode()
-            await publisher.block(BLOCKS[3])
-            await publisher.expect("ack 3")
-            await until(lambda: node.following.problem is None or node.following.distance == 17)
-
     caplog.set_level(logging.ERROR)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
+        settings = CALM | {"catchup_max_stalled_attempts": 3}
+        node = await stack.enter_async_context(
+            running_node(tmp_path, **settings, peers=peers(peer.address, NOWHERE))
+        )
+        wire = await stack.enter_async_context(wire_to(node))
+        await until_block(node, 2)
+        publisher = await wire.publisher()
+        await publisher.block(BLOCKS[20])
+        await publisher.expect("behind 2")
+        await until(lambda: node.following.problem is not None)
+        status, text = await asyncio.to_thread(readiness_of, node)
+        assert status == 503
+        assert "does not come closer to block 20: " in text
+        assert "sluice_catch_up_stalled 1.0" in node.metrics.exposition().decode()
+        assert "sluice_catch_up_distance_blocks 18.0" in node.metrics.exposition().decode()
+        await publisher.block(BLOCKS[3])
+        await publisher.expect("ack 3")
+        await until(lambda: node.following.problem is None or node.following.distance == 17)
     assert "block 20" in logged(caplog, "catch-up stands still")[0]["reason"]
 
 
-def test_publishers_jump_in_while_a_slow_peer_is_followed(tmp_path: Path) -> None:
+async def test_publishers_jump_in_while_a_slow_peer_is_followed(tmp_path: Path) -> None:
     jumped = asyncio.Event()
 
     async def slow(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response]:
@@ -334,39 +313,31 @@ def test_publishers_jump_in_while_a_slow_peer_is_followed(tmp_path: Path) -> Non
             reader = await wire.subscribe(0, 29)
             assert await reader.rest() == [*BLOCKS, "SUCCESS"]
 
-    asyncio.run(scenario())
+    await scenario()
 
 
-def test_an_empty_node_whose_peers_are_away_begins_with_its_publishers(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        settings = FAST | {"catchup_max_stalled_attempts": 2}
-        async with running_node(tmp_path, **settings, peers=peers(NOWHERE)) as node, wire_to(node) as wire:
-            await until(lambda: node.following._machine is not None and not node.following._machine.curious)
-            assert node.reporter.readiness() == []
-            publisher = await wire.publisher()
-            await publisher.block(BLOCKS[0])
-            await publisher.expect("ack 0")
-
-    asyncio.run(scenario())
+async def test_an_empty_node_whose_peers_are_away_begins_with_its_publishers(tmp_path: Path) -> None:
+    settings = FAST | {"catchup_max_stalled_attempts": 2}
+    async with running_node(tmp_path, **settings, peers=peers(NOWHERE)) as node, wire_to(node) as wire:
+        await until(lambda: node.following._machine is not None and not node.following._machine.curious)
+        assert node.reporter.readiness() == []
+        publisher = await wire.publisher()
+        await publisher.block(BLOCKS[0])
+        await publisher.expect("ack 0")
 
 
-def test_a_node_that_begins_anywhere_begins_where_its_peer_does(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS[7:12]))
-            settings = CALM | {"first_block": "any"}
-            node = await stack.enter_async_context(
-                running_node(tmp_path, **settings, peers=peers(peer.address))
-            )
-            await until_block(node, 11)
-            assert node.store.first_number == 7
-            assert peer.asked == [(7, 11)]
-
-    asyncio.run(scenario())
+async def test_a_node_that_begins_anywhere_begins_where_its_peer_does(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS[7:12]))
+        settings = CALM | {"first_block": "any"}
+        node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=peers(peer.address)))
+        await until_block(node, 11)
+        assert node.store.first_number == 7
+        assert peer.asked == [(7, 11)]
 
 
 @pytest.mark.parametrize("mutual", [False, True])
-def test_peers_may_be_connected_to_with_tls(tmp_path: Path, mutual: bool) -> None:
+async def test_peers_may_be_connected_to_with_tls(tmp_path: Path, mutual: bool) -> None:
     authority = Authority(tmp_path)
     server, client = authority.issue("node"), authority.issue("other")
     serving = {"grpc_tls_certificate": server.certificate, "grpc_tls_key": server.key}
@@ -376,244 +347,205 @@ def test_peers_may_be_connected_to_with_tls(tmp_path: Path, mutual: bool) -> Non
         connecting |= {"catchup_tls_certificate": client.certificate, "catchup_tls_key": client.key}
     store(tmp_path / "a", BLOCKS)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            first = await stack.enter_async_context(running_node(tmp_path / "a", **serving))
-            settings = CALM | {"peers": peers(first.grpc_address)}
-            second = await stack.enter_async_context(running_node(tmp_path / "b", **settings, **connecting))
-            await until_block(second, 29)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(running_node(tmp_path / "a", **serving))
+        settings = CALM | {"peers": peers(first.grpc_address)}
+        second = await stack.enter_async_context(running_node(tmp_path / "b", **settings, **connecting))
+        await until_block(second, 29)
 
 
 # --- following live -----------------------------------------------------------------------------------------
 
 
-def test_a_follower_keeps_level_goes_to_another_peer_and_stops(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            second = await stack.enter_async_context(running_node(tmp_path / "b"))
-            follower = await stack.enter_async_context(running_node(tmp_path / "c", **CALM))
-            async with running_node(tmp_path / "a") as first, wire_to(first) as wire:
-                follower.following.follow([str(first.grpc_address), str(second.grpc_address)])
-                publisher = await wire.publisher()
-                for block in BLOCKS[:5]:
-                    await publisher.block(block)
-                    await until_block(follower, block.number)
-                assert follower.following.followed == str(first.grpc_address)
-                assert follower.following.distance == 0
-                assert follower.following.problem is None
-            wire = await stack.enter_async_context(wire_to(second))
+async def test_a_follower_keeps_level_goes_to_another_peer_and_stops(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        second = await stack.enter_async_context(running_node(tmp_path / "b"))
+        follower = await stack.enter_async_context(running_node(tmp_path / "c", **CALM))
+        async with running_node(tmp_path / "a") as first, wire_to(first) as wire:
+            follower.following.follow([str(first.grpc_address), str(second.grpc_address)])
             publisher = await wire.publisher()
-            await publisher.block(*BLOCKS[:10])
-            await until_block(follower, 9)
-            assert follower.following.followed == str(second.grpc_address)
-            await follower.following.stop()
-            assert follower.following.followed is None
-            assert follower.following.distance is None
-            await publisher.block(BLOCKS[10])
-            await until_block(second, 10)
-            assert follower.store.last_number == 9
-            follower.following.follow([str(second.grpc_address)])
-            await until_block(follower, 10)
-
-    asyncio.run(scenario())
+            for block in BLOCKS[:5]:
+                await publisher.block(block)
+                await until_block(follower, block.number)
+            assert follower.following.followed == str(first.grpc_address)
+            assert follower.following.distance == 0
+            assert follower.following.problem is None
+        wire = await stack.enter_async_context(wire_to(second))
+        publisher = await wire.publisher()
+        await publisher.block(*BLOCKS[:10])
+        await until_block(follower, 9)
+        assert follower.following.followed == str(second.grpc_address)
+        await follower.following.stop()
+        assert follower.following.followed is None
+        assert follower.following.distance is None
+        await publisher.block(BLOCKS[10])
+        await until_block(second, 10)
+        assert follower.store.last_number == 9
+        follower.following.follow([str(second.grpc_address)])
+        await until_block(follower, 10)
     pages = [stream_bytes(tmp_path / name) for name in ("b", "c")]
     assert pages[0] == pages[1]
 
 
-def test_a_follower_whose_peers_are_all_away_says_so(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        settings = FAST | {"catchup_max_stalled_attempts": 2}
-        async with running_node(tmp_path, **settings) as node:
-            node.following.follow([str(NOWHERE)])
-            await until(lambda: node.following.problem is not None)
-            problem = node.following.problem
-            assert problem is not None
-            assert problem.startswith("the node does not come closer to its peers: 2 attempts")
-            assert f"{NOWHERE}: UNAVAILABLE" in problem
-
-    asyncio.run(scenario())
+async def test_a_follower_whose_peers_are_all_away_says_so(tmp_path: Path) -> None:
+    settings = FAST | {"catchup_max_stalled_attempts": 2}
+    async with running_node(tmp_path, **settings) as node:
+        node.following.follow([str(NOWHERE)])
+        await until(lambda: node.following.problem is not None)
+        problem = node.following.problem
+        assert problem is not None
+        assert problem.startswith("the node does not come closer to its peers: 2 attempts")
+        assert f"{NOWHERE}: UNAVAILABLE" in problem
 
 
-def test_a_peer_that_is_silent_because_it_has_nothing_is_not_dropped(
+async def test_a_peer_that_is_silent_because_it_has_nothing_is_not_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3], silent))
-            give_up_soon(monkeypatch, peer)
-            node = await stack.enter_async_context(running_node(tmp_path, **CALM))
-            peer.last = None
-            node.following.follow([peer.address])
-            await until(lambda: peer.status_count >= 2)
-            assert len(peer.asked) == 1
-            peer.last = 2  # it has something now, and sends nothing
-            await until(lambda: len(peer.asked) >= 2)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS[:3], silent))
+        give_up_soon(monkeypatch, peer)
+        node = await stack.enter_async_context(running_node(tmp_path, **CALM))
+        peer.last = None
+        node.following.follow([peer.address])
+        await until(lambda: peer.status_count >= 2)
+        assert len(peer.asked) == 1
+        peer.last = 2  # it has something now, and sends nothing
+        await until(lambda: len(peer.asked) >= 2)
 
 
-def test_an_error_in_our_own_code_is_a_problem_until_it_is_told_to_follow_again(
+async def test_an_error_in_our_own_code_is_a_problem_until_it_is_told_to_follow_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS))
-            node = await stack.enter_async_context(running_node(tmp_path, **CALM))
-            with monkeypatch.context() as patch:
-                patch.setattr(CatchUp, "step", lambda *_: 1 // 0)
-                node.following.follow([peer.address])
-                await until(lambda: node.following.problem is not None)
-            reason = "following peers stopped on an internal error, see the log"
-            assert node.reporter.readiness() == [reason]
-            await node.following.stop()
-            node.following.follow([peer.address])
-            await until_block(node, 29)
-            assert node.reporter.readiness() == []
-
     caplog.set_level(logging.CRITICAL)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS))
+        node = await stack.enter_async_context(running_node(tmp_path, **CALM))
+        with monkeypatch.context() as patch:
+            patch.setattr(CatchUp, "step", lambda *_: 1 // 0)
+            node.following.follow([peer.address])
+            await until(lambda: node.following.problem is not None)
+        reason = "following peers stopped on an internal error, see the log"
+        assert node.reporter.readiness() == [reason]
+        await node.following.stop()
+        node.following.follow([peer.address])
+        await until_block(node, 29)
+        assert node.reporter.readiness() == []
     assert [record.message for record in caplog.records] == ["following peers stopped on an internal error"]
 
 
-def test_an_attempt_that_fails_on_our_side_is_not_the_end(
+async def test_an_attempt_that_fails_on_our_side_is_not_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS))
-            node = await stack.enter_async_context(running_node(tmp_path, **CALM))
-            with monkeypatch.context() as patch:
-                patch.setattr(Conductor, "offer", lambda *_: 1 // 0)
-                node.following.follow([peer.address])
-                await until(lambda: len(peer.asked) == 2)
-            await until_block(node, 29)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS))
+        node = await stack.enter_async_context(running_node(tmp_path, **CALM))
+        with monkeypatch.context() as patch:
+            patch.setattr(Conductor, "offer", lambda *_: 1 // 0)
+            node.following.follow([peer.address])
+            await until(lambda: len(peer.asked) == 2)
+        await until_block(node, 29)
 
 
-def test_a_follower_leaves_a_peer_that_has_nothing_more_when_another_one_has(tmp_path: Path) -> None:
+async def test_a_follower_leaves_a_peer_that_has_nothing_more_when_another_one_has(tmp_path: Path) -> None:
     """Found by chaos, seed 3: two standbys followed each other, and waited for ever."""
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            idle = await stack.enter_async_context(fake_peer(BLOCKS[:3], silent))
-            idle.last = None
-            ahead = await stack.enter_async_context(fake_peer(BLOCKS[:8]))
-            node = await stack.enter_async_context(running_node(tmp_path, **FAST))
-            node.following.follow([idle.address, ahead.address])
-            await until_block(node, 7)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        idle = await stack.enter_async_context(fake_peer(BLOCKS[:3], silent))
+        idle.last = None
+        ahead = await stack.enter_async_context(fake_peer(BLOCKS[:8]))
+        node = await stack.enter_async_context(running_node(tmp_path, **FAST))
+        node.following.follow([idle.address, ahead.address])
+        await until_block(node, 7)
 
 
-def test_a_follower_is_ready_again_while_its_stream_still_goes_well(tmp_path: Path) -> None:
+async def test_a_follower_is_ready_again_while_its_stream_still_goes_well(tmp_path: Path) -> None:
     """Found by chaos, seed 4: it said that it stood still until the stream ended, which may be never."""
 
-    async def scenario() -> None:
-        settings = CALM | {"catchup_max_stalled_attempts": 2}
-        async with AsyncExitStack() as stack:
-            node = await stack.enter_async_context(running_node(tmp_path / "b", **settings))
-            address = f"127.0.0.1:{free_port()}"
-            node.following.follow([address])
-            await until(lambda: node.following.problem is not None)
-            settings = {"grpc_address": parse_address(address)}
-            active = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
-            wire = await stack.enter_async_context(wire_to(active))
-            publisher = await wire.publisher()
-            await publisher.block(*BLOCKS[:2])
-            await until_block(node, 1)
-            await until(lambda: node.following.problem is None)
-            assert node.following.followed == address
-
-    asyncio.run(scenario())
+    settings = CALM | {"catchup_max_stalled_attempts": 2}
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(running_node(tmp_path / "b", **settings))
+        address = f"127.0.0.1:{free_port()}"
+        node.following.follow([address])
+        await until(lambda: node.following.problem is not None)
+        settings = {"grpc_address": parse_address(address)}
+        active = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
+        wire = await stack.enter_async_context(wire_to(active))
+        publisher = await wire.publisher()
+        await publisher.block(*BLOCKS[:2])
+        await until_block(node, 1)
+        await until(lambda: node.following.problem is None)
+        assert node.following.followed == address
 
 
-def test_a_node_whose_peers_include_itself_follows_the_others(tmp_path: Path) -> None:
+async def test_a_node_whose_peers_include_itself_follows_the_others(tmp_path: Path) -> None:
     """As where one configuration is that of all nodes."""
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
-            itself = parse_address(f"127.0.0.1:{free_port()}")
-            settings = FAST | {"grpc_address": itself, "peers": (itself, *peers(peer.address))}
-            settings |= {"role": "standby", "catchup_stall_seconds": 30.0}
-            node = await stack.enter_async_context(running_node(tmp_path, **settings))
-            await until_block(node, 2)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
+        itself = parse_address(f"127.0.0.1:{free_port()}")
+        settings = FAST | {"grpc_address": itself, "peers": (itself, *peers(peer.address))}
+        settings |= {"role": "standby", "catchup_stall_seconds": 30.0}
+        node = await stack.enter_async_context(running_node(tmp_path, **settings))
+        await until_block(node, 2)
 
 
-def test_a_node_that_publishers_have_left_asks_its_peers_whether_they_have_more(tmp_path: Path) -> None:
+async def test_a_node_that_publishers_have_left_asks_its_peers_whether_they_have_more(tmp_path: Path) -> None:
     """Found by chaos, seed 5: publishers went elsewhere when its disk was full, and never came back."""
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
-            node = await stack.enter_async_context(running_node(tmp_path, **FAST, peers=peers(peer.address)))
-            await until_block(node, 2)
-            peer.blocks, peer.last = BLOCKS[:8], 7
-            await until_block(node, 7)
-            await until(lambda: node.following.distance == 0)
-            assert node.following.problem is None
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
+        node = await stack.enter_async_context(running_node(tmp_path, **FAST, peers=peers(peer.address)))
+        await until_block(node, 2)
+        peer.blocks, peer.last = BLOCKS[:8], 7
+        await until_block(node, 7)
+        await until(lambda: node.following.distance == 0)
+        assert node.following.problem is None
 
 
-def test_who_stops_it_a_second_time_waits_for_the_same_end(
+async def test_who_stops_it_a_second_time_waits_for_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node may stop while its role changes, and closes the ledger next."""
     settled = asyncio.Event()
     monkeypatch.setattr(PeerFollower, "_settle", lambda _: settled.wait())
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            node = await stack.enter_async_context(running_node(tmp_path, **FAST))
-            node.following.follow(["127.0.0.1:1"])
-            first, second = (asyncio.ensure_future(node.following.stop()) for _ in range(2))
-            await asyncio.wait({second}, timeout=0.05)
-            assert not second.done()
-            first.cancel()
-            settled.set()
-            await second
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        node = await stack.enter_async_context(running_node(tmp_path, **FAST))
+        node.following.follow(["127.0.0.1:1"])
+        first, second = (asyncio.ensure_future(node.following.stop()) for _ in range(2))
+        await asyncio.wait({second}, timeout=0.05)
+        assert not second.done()
+        first.cancel()
+        settled.set()
+        await second
 
 
-def test_stopping_waits_for_the_blocks_that_have_come(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS))
-            node = await stack.enter_async_context(running_node(tmp_path, **CALM))
-            node.following.follow([peer.address])
-            await until_block(node, 0)
-            await node.following.stop()
-            await node.following.stop()
-            assert not node.conductor.arbiter.is_finishing()
-            last = node.store.last_number
-            await asyncio.sleep(0)
-            assert node.store.last_number == last
-
-    asyncio.run(scenario())
+async def test_stopping_waits_for_the_blocks_that_have_come(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS))
+        node = await stack.enter_async_context(running_node(tmp_path, **CALM))
+        node.following.follow([peer.address])
+        await until_block(node, 0)
+        await node.following.stop()
+        await node.following.stop()
+        assert not node.conductor.arbiter.is_finishing()
+        last = node.store.last_number
+        await asyncio.sleep(0)
+        assert node.store.last_number == last
 
 
-def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(
+async def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From peers at least the default is taken, so that is made small here."""
     monkeypatch.setattr("gateway.node.node.MESSAGE_BYTES_DEFAULT", 64 * 1024)
     large = Block(0, (*BLOCKS[0].items[:1], field_item(4, bytes(5_000_000)), *BLOCKS[0].items[1:]))
 
-    async def scenario() -> None:
-        async with fake_peer([large]) as peer:
-            settings = CALM | {"catchup_max_stalled_attempts": 2, "grpc_max_message_bytes": 1_000_000}
-            async with running_node(tmp_path, **settings, peers=peers(peer.address)) as node:
-                await until(lambda: node.following.problem is not None)
-                assert node.following.problem is not None
-                assert "expected at most 1000000; raise grpc.max_message_bytes of this node" in (
-                    node.following.problem
-                )
-
-    asyncio.run(scenario())
+    async with fake_peer([large]) as peer:
+        settings = CALM | {"catchup_max_stalled_attempts": 2, "grpc_max_message_bytes": 1_000_000}
+        async with running_node(tmp_path, **settings, peers=peers(peer.address)) as node:
+            await until(lambda: node.following.problem is not None)
+            assert node.following.problem is not None
+            assert "expected at most 1000000; raise grpc.max_message_bytes of this node" in (
+                node.following.problem
+            )

@@ -50,49 +50,43 @@ async def crawls(peer: FakePeer, start: int, end: int) -> AsyncIterator[Response
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["catching up", "standby"])
-def test_a_peer_that_brings_fewer_blocks_than_the_network_makes_is_left_for_one_that_has_them(
+async def test_a_peer_that_brings_fewer_blocks_than_the_network_makes_is_left_for_one_that_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
     """No block of its is late, and the node would never be level; acknowledgements may wait for a standby."""
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
     monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)  # of half a block a second
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            slow = await stack.enter_async_context(fake_peer(BLOCKS, crawls))
-            honest = await stack.enter_async_context(fake_peer(BLOCKS))
-            both, role = peers(slow.address, honest.address), "standby" if live else "active"
-            node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both, role=role))
-            await until_block(node, 39)
-            assert len(slow.asked) == 1
-            assert 0 < honest.asked[0][0] < 39, "what has come whole is kept"
-
     caplog.set_level(logging.WARNING)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        slow = await stack.enter_async_context(fake_peer(BLOCKS, crawls))
+        honest = await stack.enter_async_context(fake_peer(BLOCKS))
+        both, role = peers(slow.address, honest.address), "standby" if live else "active"
+        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both, role=role))
+        await until_block(node, 39)
+        assert len(slow.asked) == 1
+        assert 0 < honest.asked[0][0] < 39, "what has come whole is kept"
     [dropped] = logged(caplog, "peer dropped")
     assert dropped["outcome"] == "the peer sends nothing, or too little, though it has more"
     assert " s in which it was waited for, and another peer has block 39" in str(dropped["reason"])
 
 
-def test_a_peer_that_crawls_is_kept_where_no_other_has_its_blocks(
+async def test_a_peer_that_crawls_is_kept_where_no_other_has_its_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
     monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            slow = await stack.enter_async_context(fake_peer(BLOCKS[:10], crawls))
-            other = await stack.enter_async_context(fake_peer(BLOCKS[:2]))
-            both = peers(slow.address, other.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both))
-            await until_block(node, 9)
-            assert len(slow.asked) == 1
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        slow = await stack.enter_async_context(fake_peer(BLOCKS[:10], crawls))
+        other = await stack.enter_async_context(fake_peer(BLOCKS[:2]))
+        both = peers(slow.address, other.address)
+        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both))
+        await until_block(node, 9)
+        assert len(slow.asked) == 1
 
 
-def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_what_others_have(
+async def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_what_others_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.5)
@@ -107,24 +101,19 @@ def test_a_peer_that_crawls_and_says_that_it_has_no_more_is_found_out_by_what_ot
                 peer.last = response.end_of_block.block_number
             yield response
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            liar = await stack.enter_async_context(fake_peer(BLOCKS, lies_and_crawls))
-            liar.last = None
-            honest = await stack.enter_async_context(fake_peer(BLOCKS))
-            settings = SETTINGS | {"catchup_stall_seconds": 1.0}
-            both = peers(liar.address, honest.address)
-            node = await stack.enter_async_context(
-                running_node(tmp_path, **settings, peers=both, role="standby")
-            )
-            await until_block(node, 39)
-            assert liar.asked
-            assert honest.asked[0][0] < 35
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        liar = await stack.enter_async_context(fake_peer(BLOCKS, lies_and_crawls))
+        liar.last = None
+        honest = await stack.enter_async_context(fake_peer(BLOCKS))
+        settings = SETTINGS | {"catchup_stall_seconds": 1.0}
+        both = peers(liar.address, honest.address)
+        node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=both, role="standby"))
+        await until_block(node, 39)
+        assert liar.asked
+        assert honest.asked[0][0] < 35
 
 
-def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
+async def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The patience with one grew with what others had cost: 30 s, a minute, two..., an hour for eight."""
@@ -137,19 +126,16 @@ def test_many_peers_that_drip_cost_as_much_time_as_each_of_them_alone(
 
     monkeypatch.setattr(following, "PeerStream", opened)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            dripping = [await stack.enter_async_context(fake_peer(BLOCKS, drips)) for _ in range(6)]
-            honest = await stack.enter_async_context(fake_peer(BLOCKS))
-            every = peers(*(peer.address for peer in (*dripping, honest)))
-            node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=every))
-            await until_block(node, 39)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        dripping = [await stack.enter_async_context(fake_peer(BLOCKS, drips)) for _ in range(6)]
+        honest = await stack.enter_async_context(fake_peer(BLOCKS))
+        every = peers(*(peer.address for peer in (*dripping, honest)))
+        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=every))
+        await until_block(node, 39)
     assert patience == [0.25] * 7
 
 
-def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again_and_again(
+async def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again_and_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time, a standby left the honest peer for it, and blocks waited until it had stalled."""
@@ -161,27 +147,22 @@ def test_a_peer_that_says_it_has_more_and_does_not_bring_it_is_not_gone_to_again
             yield response
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            honest = await stack.enter_async_context(fake_peer(BLOCKS, honest_and_live))
-            liar = await stack.enter_async_context(fake_peer(BLOCKS, silent))
-            liar.last = (1 << 63) - 1
-            both = peers(honest.address, liar.address)
-            node = await stack.enter_async_context(
-                running_node(tmp_path, **settings, peers=both, role="standby")
-            )
-            await until_block(node, 39)
-            await until(lambda: bool(liar.asked))
-            begun_at = asyncio.get_running_loop().time()
-            await until(lambda: asyncio.get_running_loop().time() - begun_at > 4.0)
-            assert len(liar.asked) == 1
-            assert node.following.followed == honest.address
-            await until(lambda: node.reporter.readiness() == [])
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        honest = await stack.enter_async_context(fake_peer(BLOCKS, honest_and_live))
+        liar = await stack.enter_async_context(fake_peer(BLOCKS, silent))
+        liar.last = (1 << 63) - 1
+        both = peers(honest.address, liar.address)
+        node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=both, role="standby"))
+        await until_block(node, 39)
+        await until(lambda: bool(liar.asked))
+        begun_at = asyncio.get_running_loop().time()
+        await until(lambda: asyncio.get_running_loop().time() - begun_at > 4.0)
+        assert len(liar.asked) == 1
+        assert node.following.followed == honest.address
+        await until(lambda: node.reporter.readiness() == [])
 
 
-def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Path) -> None:
+async def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Path) -> None:
     """It stands in the reasons of /readyz, which has one a line."""
 
     class Talkative(FakePeer):
@@ -189,20 +170,17 @@ def test_what_a_peer_says_of_itself_is_one_line_and_not_long(tmp_path: Path) -> 
             """Refuse at length."""
             await context.abort(grpc.StatusCode.INTERNAL, "no\nready\n\x1b[2J" + "x" * 6_000)
 
-    async def scenario() -> None:
-        server = aio.server()
-        node_pb2_grpc.add_BlockNodeServiceServicer_to_server(Talkative(BLOCKS), server)
-        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        settings = SETTINGS | {"catchup_backoff_seconds": 0.01}
-        async with running_node(tmp_path, **settings, peers=peers(address), role="standby") as node:
-            await until(lambda: node.following.problem is not None)
-            [reason] = node.reporter.readiness()
-            assert "INTERNAL: no\\nready\\n\\x1b[2Jxxx" in reason
-            assert len(reason) < 700
-        await server.stop(0)
-
-    asyncio.run(scenario())
+    server = aio.server()
+    node_pb2_grpc.add_BlockNodeServiceServicer_to_server(Talkative(BLOCKS), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    settings = SETTINGS | {"catchup_backoff_seconds": 0.01}
+    async with running_node(tmp_path, **settings, peers=peers(address), role="standby") as node:
+        await until(lambda: node.following.problem is not None)
+        [reason] = node.reporter.readiness()
+        assert "INTERNAL: no\\nready\\n\\x1b[2Jxxx" in reason
+        assert len(reason) < 700
+    await server.stop(0)
 
 
 # --- many at once -----------------------------------------------------------------------------------------
@@ -278,28 +256,25 @@ ROGUES: tuple[Script, ...] = (
 
 
 @pytest.mark.parametrize("role", ["active", "standby"])
-def test_all_rogues_at_once_beside_one_honest_peer(
+async def test_all_rogues_at_once_beside_one_honest_peer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str
 ) -> None:
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.5)
     monkeypatch.setattr(following, "PEER_PACE_SHARE_MIN", 20.0)
     settings = SETTINGS | {"catchup_stall_seconds": 0.5, "catchup_backoff_seconds": 0.1}
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            rogues = [await stack.enter_async_context(fake_peer(BLOCKS, script)) for script in ROGUES]
-            for rogue in rogues[::2]:
-                rogue.role, rogue.last = "active", (1 << 63) - 1
-            mute = await stack.enter_async_context(fake_peer(BLOCKS))
-            mute.is_mute = True
-            honest = await stack.enter_async_context(fake_peer(BLOCKS))
-            every = peers(*(peer.address for peer in (*rogues, mute, honest)))
-            node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=every, role=role))
-            async with asyncio.timeout(150):
-                while (node.store.last_number or 0) < 39:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        rogues = [await stack.enter_async_context(fake_peer(BLOCKS, script)) for script in ROGUES]
+        for rogue in rogues[::2]:
+            rogue.role, rogue.last = "active", (1 << 63) - 1
+        mute = await stack.enter_async_context(fake_peer(BLOCKS))
+        mute.is_mute = True
+        honest = await stack.enter_async_context(fake_peer(BLOCKS))
+        every = peers(*(peer.address for peer in (*rogues, mute, honest)))
+        node = await stack.enter_async_context(running_node(tmp_path, **settings, peers=every, role=role))
+        async with asyncio.timeout(150):
+            while (node.store.last_number or 0) < 39:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
     # One message of the longest that may come, as gRPC and Python have it, and blocks in flight.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 1_500_000

@@ -68,134 +68,114 @@ def has_role(peer: FakePeer, role: str) -> FakePeer:
     return peer
 
 
-def test_a_standby_is_left_for_the_active_node_behind_a_whole_block(
+async def test_a_standby_is_left_for_the_active_node_behind_a_whole_block(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three nodes, after some failovers: the third one went on following the first, a standby by then."""
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            standby = await stack.enter_async_context(fake_peer(BLOCKS[:3], two_halves))
-            active = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "active")
-            node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
-            node.following.follow([standby.address, active.address])
-            await until(lambda: 2 in node.conductor.arbiter.blocks)
-            has_role(standby, "standby")
-            await until_block(node, 5)
-            assert node.following.followed == active.address
-            assert [start for start, _ in standby.asked] == [0]
-            assert [start for start, _ in active.asked] == [3], "nothing twice, and nothing is missing"
-
     caplog.set_level(logging.INFO)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        standby = await stack.enter_async_context(fake_peer(BLOCKS[:3], two_halves))
+        active = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "active")
+        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node.following.follow([standby.address, active.address])
+        await until(lambda: 2 in node.conductor.arbiter.blocks)
+        has_role(standby, "standby")
+        await until_block(node, 5)
+        assert node.following.followed == active.address
+        assert [start for start, _ in standby.asked] == [0]
+        assert [start for start, _ in active.asked] == [3], "nothing twice, and nothing is missing"
     assert logged(caplog, "peer ended")[0]["outcome"] == "the peer is a standby, and another one is active"
     assert not logged(caplog, "peer dropped")
 
 
 @pytest.mark.parametrize("first_role", ["active", "standby", "draining", ""])
-def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first_role: str) -> None:
+async def test_a_peer_is_kept_where_no_other_one_is_better(tmp_path: Path, first_role: str) -> None:
     """Two active ones; an active one that is behind; one that drains; a node that is not Sluice."""
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            first = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), first_role)
-            is_behind = first_role == "standby"
-            other_blocks = BLOCKS[:5] if is_behind else BLOCKS[:6]
-            active = has_role(await stack.enter_async_context(fake_peer(other_blocks, endless)), "active")
-            standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
-            nonsense = await stack.enter_async_context(nonsense_peer())
-            node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
-            node.following.follow([first.address, active.address, standby.address, nonsense])
-            await until(lambda: first.status_count >= 4)
-            assert node.following.followed == first.address
-            assert len(first.asked) == 1
-            assert not active.asked
-            assert not standby.asked
-            assert (active.status_count > 0) == is_behind
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        first = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), first_role)
+        is_behind = first_role == "standby"
+        other_blocks = BLOCKS[:5] if is_behind else BLOCKS[:6]
+        active = has_role(await stack.enter_async_context(fake_peer(other_blocks, endless)), "active")
+        standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
+        nonsense = await stack.enter_async_context(nonsense_peer())
+        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node.following.follow([first.address, active.address, standby.address, nonsense])
+        await until(lambda: first.status_count >= 4)
+        assert node.following.followed == first.address
+        assert len(first.asked) == 1
+        assert not active.asked
+        assert not standby.asked
+        assert (active.status_count > 0) == is_behind
 
 
-def test_a_chain_of_standbys_goes_on_where_no_other_peer_is_known(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
-            node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
-            node.following.follow([standby.address])
-            await until_block(node, 2)
-            await until(lambda: standby.status_count >= 3)
-            standby.blocks = BLOCKS[:8]
-            await until_block(node, 7)
-            assert len(standby.asked) == 1
-
-    asyncio.run(scenario())
+async def test_a_chain_of_standbys_goes_on_where_no_other_peer_is_known(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
+        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node.following.follow([standby.address])
+        await until_block(node, 2)
+        await until(lambda: standby.status_count >= 3)
+        standby.blocks = BLOCKS[:8]
+        await until_block(node, 7)
+        assert len(standby.asked) == 1
 
 
-def test_a_standby_is_not_left_again_for_an_active_node_of_another_chain(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
-            foreign = has_role(await stack.enter_async_context(fake_peer(STRANGE[:9], endless)), "active")
-            node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
-            node.following.follow([standby.address, foreign.address])
-            await until_block(node, 2)
-            await until(lambda: bool(foreign.asked))
-            asked_count = standby.status_count
-            await until(lambda: standby.status_count >= asked_count + 4)
-            assert len(foreign.asked) == 1
-            standby.blocks = BLOCKS[:5]
-            await until_block(node, 4)
-
-    asyncio.run(scenario())
+async def test_a_standby_is_not_left_again_for_an_active_node_of_another_chain(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        standby = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], endless)), "standby")
+        foreign = has_role(await stack.enter_async_context(fake_peer(STRANGE[:9], endless)), "active")
+        node = await stack.enter_async_context(running_node(tmp_path, **SLOW))
+        node.following.follow([standby.address, foreign.address])
+        await until_block(node, 2)
+        await until(lambda: bool(foreign.asked))
+        asked_count = standby.status_count
+        await until(lambda: standby.status_count >= asked_count + 4)
+        assert len(foreign.asked) == 1
+        standby.blocks = BLOCKS[:5]
+        await until_block(node, 4)
 
 
-def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_would_count_as_stalled(
+async def test_a_peer_that_hangs_in_a_block_is_left_for_another_long_before_it_would_count_as_stalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Three nodes: one standby hung, and the active one had no acknowledgement from the other for 16 s."""
     monkeypatch.setattr(following, "PEER_POLL_SECONDS", 0.1)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            hung = has_role(
-                await stack.enter_async_context(fake_peer(BLOCKS[:3], hangs_in_a_block)), "active"
-            )
-            ahead = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
-            node = await stack.enter_async_context(
-                running_node(tmp_path, **FAST | {"catchup_stall_seconds": 12.0})
-            )
-            node.following.follow([hung.address, ahead.address])
-            await until_block(node, 1)
-            hung.is_mute = True
-            async with asyncio.timeout(10.0):
-                await until_block(node, 5)
-            assert [start for start, _ in ahead.asked] == [2]
-
     caplog.set_level(logging.WARNING)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        hung = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:3], hangs_in_a_block)), "active")
+        ahead = has_role(await stack.enter_async_context(fake_peer(BLOCKS[:6], endless)), "standby")
+        node = await stack.enter_async_context(
+            running_node(tmp_path, **FAST | {"catchup_stall_seconds": 12.0})
+        )
+        node.following.follow([hung.address, ahead.address])
+        await until_block(node, 1)
+        hung.is_mute = True
+        async with asyncio.timeout(10.0):
+            await until_block(node, 5)
+        assert [start for start, _ in ahead.asked] == [2]
     [dropped] = logged(caplog, "peer dropped")
     assert dropped["outcome"] == "the peer does not answer"
     assert dropped["reason"] == "it does not answer, and another peer has block 5"
 
 
-def test_two_standbys_that_follow_each_other_find_the_active_node(tmp_path: Path) -> None:
+async def test_two_standbys_that_follow_each_other_find_the_active_node(tmp_path: Path) -> None:
     """Found by chaos, seeds 2 and 3: each was the first that the other could reach."""
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            one = await stack.enter_async_context(running_node(tmp_path / "b", **FAST))
-            other = await stack.enter_async_context(running_node(tmp_path / "c", **FAST))
-            active = f"127.0.0.1:{free_port()}"
-            for node, peer in ((one, other), (other, one)):
-                node.following.follow([active, str(peer.grpc_address)])
-            await until(lambda: one.following.followed == str(other.grpc_address))
-            await until(lambda: other.following.followed == str(one.grpc_address))
-            settings = {"grpc_address": parse_address(active)}
-            node = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
-            wire = await stack.enter_async_context(wire_to(node))
-            publisher = await wire.publisher()
-            await publisher.block(*BLOCKS[:5])
-            await until_block(one, 4)
-            await until_block(other, 4)
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(running_node(tmp_path / "b", **FAST))
+        other = await stack.enter_async_context(running_node(tmp_path / "c", **FAST))
+        active = f"127.0.0.1:{free_port()}"
+        for node, peer in ((one, other), (other, one)):
+            node.following.follow([active, str(peer.grpc_address)])
+        await until(lambda: one.following.followed == str(other.grpc_address))
+        await until(lambda: other.following.followed == str(one.grpc_address))
+        settings = {"grpc_address": parse_address(active)}
+        node = await stack.enter_async_context(running_node(tmp_path / "a", **settings))
+        wire = await stack.enter_async_context(wire_to(node))
+        publisher = await wire.publisher()
+        await publisher.block(*BLOCKS[:5])
+        await until_block(one, 4)
+        await until_block(other, 4)

@@ -44,57 +44,49 @@ def test_a_block_has_twice_the_time_with_each_attempt_in_vain_up_to_two_hours() 
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["catching up", "standby"])
-def test_a_peer_that_sends_a_block_in_drops_is_left_for_one_that_has_it(
+async def test_a_peer_that_sends_a_block_in_drops_is_left_for_one_that_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, live: bool
 ) -> None:
     """It was never silent, so that a node waited for it as long as it liked, and said that it was ready."""
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            dripping = await stack.enter_async_context(fake_peer(BLOCKS, drips))
-            honest = await stack.enter_async_context(fake_peer(BLOCKS))
-            both = peers(dripping.address, honest.address)
-            role = "standby" if live else "active"
-            node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both, role=role))
-            await until_block(node, 7)
-            assert [start for start, _ in dripping.asked] == [0]
-            assert honest.asked[0][0] == 2, "what has come whole is kept"
-
     caplog.set_level(logging.WARNING)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        dripping = await stack.enter_async_context(fake_peer(BLOCKS, drips))
+        honest = await stack.enter_async_context(fake_peer(BLOCKS))
+        both = peers(dripping.address, honest.address)
+        role = "standby" if live else "active"
+        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both, role=role))
+        await until_block(node, 7)
+        assert [start for start, _ in dripping.asked] == [0]
+        assert honest.asked[0][0] == 2, "what has come whole is kept"
     dropped = logged(caplog, "peer dropped")[0]
     assert dropped["outcome"] == "the peer sends nothing, or too little, though it has more"
     assert str(dropped["reason"]).startswith("block 2 was waited for ")
     assert str(dropped["reason"]).endswith(" s and has not ended, and another peer has block 7")
 
 
-def test_a_peer_that_sends_a_block_in_drops_is_kept_where_no_other_has_it_and_the_node_says_so(
+async def test_a_peer_that_sends_a_block_in_drops_is_kept_where_no_other_has_it_and_the_node_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large block over a slow line would never come, if it were begun again and again."""
     monkeypatch.setattr(following, "PEER_BLOCK_STALLS", 0.1)
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            dripping = await stack.enter_async_context(fake_peer(BLOCKS, drips))
-            other = await stack.enter_async_context(fake_peer(BLOCKS[:2]))
-            both = peers(dripping.address, other.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both))
-            await until(lambda: node.following.problem is not None)
-            problem = (
-                f"the node does not come closer to its peers: {dripping.address}: block 2 was waited for "
-            )
-            assert str(node.following.problem).startswith(problem)
-            assert node.reporter.readiness() == [node.following.problem]
-            asked_count = other.status_count
-            await until(lambda: other.status_count > asked_count + 1)
-            assert len(dripping.asked) == 1, "it is not left"
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        dripping = await stack.enter_async_context(fake_peer(BLOCKS, drips))
+        other = await stack.enter_async_context(fake_peer(BLOCKS[:2]))
+        both = peers(dripping.address, other.address)
+        node = await stack.enter_async_context(running_node(tmp_path, **SETTINGS, peers=both))
+        await until(lambda: node.following.problem is not None)
+        problem = f"the node does not come closer to its peers: {dripping.address}: block 2 was waited for "
+        assert str(node.following.problem).startswith(problem)
+        assert node.reporter.readiness() == [node.following.problem]
+        asked_count = other.status_count
+        await until(lambda: other.status_count > asked_count + 1)
+        assert len(dripping.asked) == 1, "it is not left"
 
 
-def test_only_the_time_within_a_block_counts_not_that_before_its_header(tmp_path: Path) -> None:
+async def test_only_the_time_within_a_block_counts_not_that_before_its_header(tmp_path: Path) -> None:
     """On a quiet network the next block is long in coming, and is no slower for it."""
     begun = asyncio.Event()
 
@@ -106,34 +98,31 @@ def test_only_the_time_within_a_block_counts_not_that_before_its_header(tmp_path
         yield items_of(*BLOCKS[1].items[1:3])
         await asyncio.Event().wait()
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS, pauses))
-            node = await stack.enter_async_context(running_node(tmp_path))
-            channel = await stack.enter_async_context(open_channel(peer.address))
-            stream = PeerStream(
-                node.conductor, peer.address, Range(0, None), 10_000.0, block_seconds=BLOCK_SECONDS
-            )
-            running = asyncio.ensure_future(stream.run(channel, None))
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS, pauses))
+        node = await stack.enter_async_context(running_node(tmp_path))
+        channel = await stack.enter_async_context(open_channel(peer.address))
+        stream = PeerStream(
+            node.conductor, peer.address, Range(0, None), 10_000.0, block_seconds=BLOCK_SECONDS
+        )
+        running = asyncio.ensure_future(stream.run(channel, None))
 
-            async def waits_for(number: int, item_count: int) -> None:
-                await until(
-                    lambda: (
-                        stream._heard_at is not None
-                        and (stream._order.next_number, stream._order._item_count) == (number, item_count)
-                    )
+        async def waits_for(number: int, item_count: int) -> None:
+            await until(
+                lambda: (
+                    stream._heard_at is not None
+                    and (stream._order.next_number, stream._order._item_count) == (number, item_count)
                 )
+            )
 
-            await waits_for(1, 0)
-            assert stream._heard_at is not None
-            stream._heard_at -= 2 * BLOCK_SECONDS  # as if it had waited so long
-            assert stream.slowness is None
-            begun.set()
-            await waits_for(1, 3)
-            assert stream.slowness is None
-            stream._heard_at -= BLOCK_SECONDS
-            assert stream.slowness == "block 1 was waited for 1000 s and has not ended"
-            running.cancel()
-            await asyncio.wait({running})
-
-    asyncio.run(scenario())
+        await waits_for(1, 0)
+        assert stream._heard_at is not None
+        stream._heard_at -= 2 * BLOCK_SECONDS  # as if it had waited so long
+        assert stream.slowness is None
+        begun.set()
+        await waits_for(1, 3)
+        assert stream.slowness is None
+        stream._heard_at -= BLOCK_SECONDS
+        assert stream.slowness == "block 1 was waited for 1000 s and has not ended"
+        running.cancel()
+        await asyncio.wait({running})

@@ -74,38 +74,35 @@ async def attempt(
         return *ending, node.store.last_number
 
 
-def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path: Path) -> None:
-    outcome, reason, last = asyncio.run(attempt(tmp_path, 4, Range(2, None), 2, 3))
+async def test_a_block_that_the_node_has_by_now_begins_the_attempt_anew(tmp_path: Path) -> None:
+    outcome, reason, last = await attempt(tmp_path, 4, Range(2, None), 2, 3)
     assert (outcome, reason) == (AttemptOutcome.RACED, "got the header of block 2, expected 4 or later")
     assert last == 3
 
 
-def test_a_peer_that_has_no_more_is_left_for_one_that_has_long_before_it_would_count_as_stalled(
+async def test_a_peer_that_has_no_more_is_left_for_one_that_has_long_before_it_would_count_as_stalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three nodes: where all connections broke, two standbys had nothing for 10 s but each other."""
     stall_seconds = 400.0
     monkeypatch.setattr(peer_stream, "PEER_POLL_SECONDS", 0.01)  # between two looks
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            level = await stack.enter_async_context(fake_peer([], silent))
-            node = await stack.enter_async_context(running_node(tmp_path))
-            channel = await stack.enter_async_context(open_channel(level.address))
-            stream = PeerStream(node.conductor, level.address, Range(0, None), stall_seconds)
-            stream.known_elsewhere = 7
-            running = asyncio.ensure_future(stream.run(channel, None))
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while stream._heard_at is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
-                stream._heard_at -= stall_seconds / 4  # as if that time had gone by
-                ending = await running
-            assert ending == (AttemptOutcome.OUTRUN, "another peer has block 7")
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        level = await stack.enter_async_context(fake_peer([], silent))
+        node = await stack.enter_async_context(running_node(tmp_path))
+        channel = await stack.enter_async_context(open_channel(level.address))
+        stream = PeerStream(node.conductor, level.address, Range(0, None), stall_seconds)
+        stream.known_elsewhere = 7
+        running = asyncio.ensure_future(stream.run(channel, None))
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while stream._heard_at is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            stream._heard_at -= stall_seconds / 4  # as if that time had gone by
+            ending = await running
+        assert ending == (AttemptOutcome.OUTRUN, "another peer has block 7")
 
 
-def test_a_message_that_does_not_parse_is_the_peers_fault(tmp_path: Path) -> None:
+async def test_a_message_that_does_not_parse_is_the_peers_fault(tmp_path: Path) -> None:
     async def babble(_: object, context: aio.ServicerContext[bytes, bytes]) -> None:
         await context.write(b"\xff")
 
@@ -125,16 +122,16 @@ def test_a_message_that_does_not_parse_is_the_peers_fault(tmp_path: Path) -> Non
         finally:
             await server.stop(0)
 
-    assert asyncio.run(main()) == (AttemptOutcome.LIED, "it sent a message that does not parse")
+    assert await main() == (AttemptOutcome.LIED, "it sent a message that does not parse")
 
 
-def test_a_block_that_is_too_far_ahead_begins_the_attempt_anew(tmp_path: Path) -> None:
-    outcome, reason, last = asyncio.run(attempt(tmp_path, 4, Range(6, None), 6))
+async def test_a_block_that_is_too_far_ahead_begins_the_attempt_anew(tmp_path: Path) -> None:
+    outcome, reason, last = await attempt(tmp_path, 4, Range(6, None), 6)
     assert (outcome, reason) == (AttemptOutcome.RACED, "a block before it is needed again")
     assert last == 3
 
 
-def test_a_proof_that_is_long_in_coming_belongs_to_its_block(tmp_path: Path) -> None:
+async def test_a_proof_that_is_long_in_coming_belongs_to_its_block(tmp_path: Path) -> None:
     """Over a slow line a standby held the block without it, and had other bytes than its active node."""
     proof_idle_ms = 20
     proof = field_item(ItemKind.BLOCK_PROOF, b"\x3a\x05later")  # of a kind to come, field 7
@@ -146,23 +143,20 @@ def test_a_proof_that_is_long_in_coming_belongs_to_its_block(tmp_path: Path) -> 
         for response in (end_of(0), *whole(BLOCKS[1]), Response(status=Code.SUCCESS)):
             yield response
 
-    async def scenario() -> None:
-        async with (
-            fake_peer(BLOCKS[:2], script) as peer,
-            running_node(tmp_path, publish_proof_idle_ms=proof_idle_ms) as node,
-            open_channel(peer.address) as channel,
-        ):
-            stream = PeerStream(node.conductor, peer.address, Range(0, 1), ANSWER_SECONDS)
-            assert (await stream.run(channel, None))[0] is AttemptOutcome.COMPLETE
-            stored = node.store.read_block(0)
-            assert stored is not None
-            assert list(stored.items) == [*BLOCKS[0].items, proof]
-
-    asyncio.run(scenario())
+    async with (
+        fake_peer(BLOCKS[:2], script) as peer,
+        running_node(tmp_path, publish_proof_idle_ms=proof_idle_ms) as node,
+        open_channel(peer.address) as channel,
+    ):
+        stream = PeerStream(node.conductor, peer.address, Range(0, 1), ANSWER_SECONDS)
+        assert (await stream.run(channel, None))[0] is AttemptOutcome.COMPLETE
+        stored = node.store.read_block(0)
+        assert stored is not None
+        assert list(stored.items) == [*BLOCKS[0].items, proof]
 
 
 @pytest.mark.parametrize(("transaction_count", "waits"), [(10, False), (100, True)])
-def test_a_message_of_many_items_waits_for_a_turn(
+async def test_a_message_of_many_items_waits_for_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transaction_count: int, waits: bool
 ) -> None:
     options = MakerOptions(
@@ -179,17 +173,14 @@ def test_a_message_of_many_items_waits_for_a_turn(
     monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no turn
     assert (len(block.items) >= TURN_ITEMS_MIN) == waits
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer([block]))
-            node = await stack.enter_async_context(running_node(tmp_path))
-            channel = open_channel(peer.address)
-            await PeerStream(node.conductor, peer.address, Range(0, 0), ANSWER_SECONDS).run(channel, None)
-            await channel.close()
-            assert node.store.last_number == 0
-            assert turns == [node.conductor.slots] * waits
-
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer([block]))
+        node = await stack.enter_async_context(running_node(tmp_path))
+        channel = open_channel(peer.address)
+        await PeerStream(node.conductor, peer.address, Range(0, 0), ANSWER_SECONDS).run(channel, None)
+        await channel.close()
+        assert node.store.last_number == 0
+        assert turns == [node.conductor.slots] * waits
 
 
 @pytest.mark.parametrize(
@@ -204,7 +195,7 @@ def test_a_message_of_many_items_waits_for_a_turn(
         ),
     ],
 )
-def test_a_message_of_very_many_items_is_looked_at_in_a_thread(
+async def test_a_message_of_very_many_items_is_looked_at_in_a_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item_count: int, is_whole: bool, words: str
 ) -> None:
     options = MakerOptions(
@@ -232,7 +223,7 @@ def test_a_message_of_very_many_items_is_looked_at_in_a_thread(
             await channel.close()
             return ending
 
-    outcome, reason = asyncio.run(scenario())
+    outcome, reason = await scenario()
     assert looked == [(item_count, item_count <= INLINE_HASH_ITEMS_MAX)]
     if words:
         assert (outcome, reason) == (AttemptOutcome.LIED, f"subscription, before block 0: {words}")
@@ -240,7 +231,7 @@ def test_a_message_of_very_many_items_is_looked_at_in_a_thread(
         assert outcome is AttemptOutcome.BROKE_OFF
 
 
-def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
+async def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looking, "inspect", lambda _: 1 // 0)
@@ -258,27 +249,26 @@ def test_a_message_of_more_items_than_a_block_may_have_is_not_looked_at(
             return ending
 
     expected = "subscription, before block 0: got 2000001 items, expected at most 2000000"
-    assert asyncio.run(scenario()) == (AttemptOutcome.LIED, expected)
+    assert await scenario() == (AttemptOutcome.LIED, expected)
 
 
 @pytest.mark.parametrize("retired", [False, True])
-def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(tmp_path: Path, retired: bool) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            peer = await stack.enter_async_context(fake_peer(BLOCKS))
-            node = await stack.enter_async_context(running_node(tmp_path))
-            if retired:
-                conductor = node.conductor
-                conductor.perform(conductor.arbiter.retire("a standby", conductor.now_ns()))
-            channel = open_channel(peer.address)
-            stream = PeerStream(node.conductor, peer.address, Range(0, 7), ANSWER_SECONDS)
-            outcome, reason = await stream.run(channel, None)
-            await channel.close()
-            assert (outcome, reason) == (AttemptOutcome.COMPLETE, "it has sent everything up to block 7")
-            assert stream.offered_next == 8
-            assert node.store.last_number == 7
-
-    asyncio.run(scenario())
+async def test_a_node_that_sends_publishers_away_takes_blocks_from_peers(
+    tmp_path: Path, retired: bool
+) -> None:
+    async with AsyncExitStack() as stack:
+        peer = await stack.enter_async_context(fake_peer(BLOCKS))
+        node = await stack.enter_async_context(running_node(tmp_path))
+        if retired:
+            conductor = node.conductor
+            conductor.perform(conductor.arbiter.retire("a standby", conductor.now_ns()))
+        channel = open_channel(peer.address)
+        stream = PeerStream(node.conductor, peer.address, Range(0, 7), ANSWER_SECONDS)
+        outcome, reason = await stream.run(channel, None)
+        await channel.close()
+        assert (outcome, reason) == (AttemptOutcome.COMPLETE, "it has sent everything up to block 7")
+        assert stream.offered_next == 8
+        assert node.store.last_number == 7
 
 
 @pytest.mark.parametrize("failures_count", [PEER_POLL_FAILURES_MAX - 1, PEER_POLL_FAILURES_MAX])
@@ -310,24 +300,21 @@ def test_a_peer_that_does_not_say_how_far_it_is_counts_as_gone_after_so_many_que
         assert asked == PEER_POLL_FAILURES_MAX
 
 
-def test_a_peer_whose_status_does_not_parse_is_left_for_another(
+async def test_a_peer_whose_status_does_not_parse_is_left_for_another(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Asked in passing, by a node that publishers have left, it ended all following of peers for good."""
 
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            nonsense = await stack.enter_async_context(nonsense_peer())
-            peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
-            both = peers(nonsense, peer.address)
-            node = await stack.enter_async_context(running_node(tmp_path, **FAST, peers=both))
-            await until_block(node, 2)
-            peer.blocks, peer.last = BLOCKS[:8], 7
-            await until_block(node, 7)
-            assert not await node.following.is_itself(nonsense)
-
     caplog.set_level(logging.WARNING)
-    asyncio.run(scenario())
+    async with AsyncExitStack() as stack:
+        nonsense = await stack.enter_async_context(nonsense_peer())
+        peer = await stack.enter_async_context(fake_peer(BLOCKS[:3]))
+        both = peers(nonsense, peer.address)
+        node = await stack.enter_async_context(running_node(tmp_path, **FAST, peers=both))
+        await until_block(node, 2)
+        peer.blocks, peer.last = BLOCKS[:8], 7
+        await until_block(node, 7)
+        assert not await node.following.is_itself(nonsense)
     dropped = logged(caplog, "peer dropped")[0]
     assert dropped["outcome"] == "the peer sent what cannot be"
     assert (
@@ -346,19 +333,19 @@ def test_a_peer_whose_status_does_not_parse_is_left_for_another(
         ([0, 1], None, 1, AttemptOutcome.BROKE_OFF),
     ],
 )
-def test_a_peer_that_ends_a_stream_in_order_with_nothing_missing_has_not_broken_off(
+async def test_a_peer_that_ends_a_stream_in_order_with_nothing_missing_has_not_broken_off(
     tmp_path: Path, sent: list[int], status: int | None, known_last: int | None, expected: AttemptOutcome
 ) -> None:
     """Live subscribers hear ERROR when the last publisher of a peer leaves with an error: not its fault."""
     responses = whole(*[BLOCKS[number] for number in sent])
     if status is not None:
         responses.append(Response(status=status))  # type: ignore[arg-type]
-    assert asyncio.run(ending_of(tmp_path, responses, known_last)) is expected
+    assert await ending_of(tmp_path, responses, known_last) is expected
 
 
-def test_a_peer_that_ends_a_stream_within_a_block_has_broken_off(tmp_path: Path) -> None:
+async def test_a_peer_that_ends_a_stream_within_a_block_has_broken_off(tmp_path: Path) -> None:
     responses = [items_of(*BLOCKS[0].items[:3]), Response(status=Code.ERROR)]
-    assert asyncio.run(ending_of(tmp_path, responses, None)) is AttemptOutcome.BROKE_OFF
+    assert await ending_of(tmp_path, responses, None) is AttemptOutcome.BROKE_OFF
 
 
 async def ending_of(tmp_path: Path, responses: Sequence[Response], known_last: int | None) -> AttemptOutcome:
@@ -373,7 +360,7 @@ async def ending_of(tmp_path: Path, responses: Sequence[Response], known_last: i
         return outcome
 
 
-def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
+async def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is tried again soon, not after the rest of a liar."""
@@ -399,7 +386,7 @@ def test_a_peer_is_no_liar_where_the_node_cannot_check_its_block(
             assert node.reporter.readiness() == []
 
     caplog.set_level(logging.WARNING)
-    asyncio.run(scenario())
+    await scenario()
     [dropped] = logged(caplog, "peer dropped")
     assert dropped["outcome"] == "this node cannot take blocks now"
     assert "no ledger data" in dropped["reason"]

@@ -60,156 +60,138 @@ async def publisher_that_stored(node: Node, wire: Wire, *blocks: Block) -> Publi
     return alice
 
 
-def test_what_the_standby_has_is_acknowledged_and_no_more(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
-            alice = await publisher_that_stored(a, wire, *BLOCKS[:6])
-            b.store(0)
-            await alice.expect("ack 0")
-            b.store(1, 2, 3)
-            await alice.expect("ack 1", "ack 2", "ack 3")
-            assert a.conductor.acknowledging.awaiting == (4, 5)
-            reader = await wire.subscribe(0, 5)  # readers do not wait
-            assert await reader.numbers() == [0, 1, 2, 3, 4, 5, "SUCCESS"]
-            b.store(4, 5)
-            await alice.expect("ack 4", "ack 5")
-
-    asyncio.run(main())
+async def test_what_the_standby_has_is_acknowledged_and_no_more(tmp_path: Path) -> None:
+    async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
+        alice = await publisher_that_stored(a, wire, *BLOCKS[:6])
+        b.store(0)
+        await alice.expect("ack 0")
+        b.store(1, 2, 3)
+        await alice.expect("ack 1", "ack 2", "ack 3")
+        assert a.conductor.acknowledging.awaiting == (4, 5)
+        reader = await wire.subscribe(0, 5)  # readers do not wait
+        assert await reader.numbers() == [0, 1, 2, 3, 4, 5, "SUCCESS"]
+        b.store(4, 5)
+        await alice.expect("ack 4", "ack 5")
 
 
-def test_two_standbys_are_two_nodes_and_not_two_addresses(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            told(tmp_path / "b", instance="b") as b,
-            told(tmp_path / "b2", instance="b") as also_b,
-            told(tmp_path / "c", instance="c") as c,
-            active(tmp_path, b.address, also_b.address, c.address, least=2) as a,
-            wire_to(a) as wire,
-        ):
-            alice = await wire.publisher("alice")
-            await alice.block(BLOCKS[0])
-            b.store(0)
-            also_b.store(0)
-            await until(lambda: state_of(a, also_b.address) == "has block 0")
-            await until(lambda: state_of(a, b.address) == "has block 0")
-            await until(lambda: a.store.last_number == 0)
-            assert a.conductor.arbiter.last_number is None
-            c.store(0)
-            await alice.expect("ack 0")
-
-    asyncio.run(main())
+async def test_two_standbys_are_two_nodes_and_not_two_addresses(tmp_path: Path) -> None:
+    async with (
+        told(tmp_path / "b", instance="b") as b,
+        told(tmp_path / "b2", instance="b") as also_b,
+        told(tmp_path / "c", instance="c") as c,
+        active(tmp_path, b.address, also_b.address, c.address, least=2) as a,
+        wire_to(a) as wire,
+    ):
+        alice = await wire.publisher("alice")
+        await alice.block(BLOCKS[0])
+        b.store(0)
+        also_b.store(0)
+        await until(lambda: state_of(a, also_b.address) == "has block 0")
+        await until(lambda: state_of(a, b.address) == "has block 0")
+        await until(lambda: a.store.last_number == 0)
+        assert a.conductor.arbiter.last_number is None
+        c.store(0)
+        await alice.expect("ack 0")
 
 
-def test_a_standby_that_another_address_has_left_still_counts(tmp_path: Path) -> None:
+async def test_a_standby_that_another_address_has_left_still_counts(tmp_path: Path) -> None:
     """An address moves from one standby to the other: the first one was forgotten, with its stream open."""
     port = free_port()
     vip = f"127.0.0.1:{port}"
 
-    async def main() -> None:
-        async with (
-            told(tmp_path / "b", instance="b") as b,
-            told(tmp_path / "c", instance="c") as c,
-            active(tmp_path, vip, b.address, c.address, least=2) as a,
-            wire_to(a) as wire,
-        ):
-            alice = await wire.publisher("alice")
-            await alice.block(BLOCKS[0])
-            b.store(0)
-            async with told(tmp_path / "vip", port=port, instance="b") as also_b:
-                also_b.store(0)
-                await until(lambda: state_of(a, vip) == state_of(a, b.address) == "has block 0")
-            async with told(tmp_path / "vip2", port=port, instance="c"):
-                await until(lambda: state_of(a, vip) == "has no block")
-                await until(lambda: state_of(a, b.address) == "has block 0")
-                assert a.conductor.arbiter.last_number is None
-                c.store(0)
-                await alice.expect("ack 0")
-
-    asyncio.run(main())
+    async with (
+        told(tmp_path / "b", instance="b") as b,
+        told(tmp_path / "c", instance="c") as c,
+        active(tmp_path, vip, b.address, c.address, least=2) as a,
+        wire_to(a) as wire,
+    ):
+        alice = await wire.publisher("alice")
+        await alice.block(BLOCKS[0])
+        b.store(0)
+        async with told(tmp_path / "vip", port=port, instance="b") as also_b:
+            also_b.store(0)
+            await until(lambda: state_of(a, vip) == state_of(a, b.address) == "has block 0")
+        async with told(tmp_path / "vip2", port=port, instance="c"):
+            await until(lambda: state_of(a, vip) == "has no block")
+            await until(lambda: state_of(a, b.address) == "has block 0")
+            assert a.conductor.arbiter.last_number is None
+            c.store(0)
+            await alice.expect("ack 0")
 
 
-def test_a_standby_that_goes_away_is_awaited_and_found_again(
+async def test_a_standby_that_goes_away_is_awaited_and_found_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     port = free_port()
     address = f"127.0.0.1:{port}"
 
-    async def main() -> None:
-        async with active(tmp_path, address) as a, wire_to(a) as wire:
-            alice = await wire.publisher("alice")
-            await alice.block(BLOCKS[0])
-            await until(lambda: state_of(a, address).startswith("does not report: UNAVAILABLE"))
-            async with told(tmp_path / "b", port=port, instance="first") as b:
-                b.store(0)
-                await alice.expect("ack 0")
-            await until(lambda: "does not report" in state_of(a, address))
-            await alice.block(BLOCKS[1])
-            await until(lambda: a.conductor.acknowledging.awaiting == (1, 1))
-            # Another disk in the place of the first one: it counts when it has block 1, and that is said.
-            async with told(tmp_path / "b2", port=port, instance="second") as b:
-                await until(lambda: state_of(a, address) == "has no block")
-                assert a.conductor.acknowledging.awaiting == (1, 1)
-                b.store(0)
-                b.store(1)
-                await alice.expect("ack 1")
-
-    asyncio.run(main())
+    async with active(tmp_path, address) as a, wire_to(a) as wire:
+        alice = await wire.publisher("alice")
+        await alice.block(BLOCKS[0])
+        await until(lambda: state_of(a, address).startswith("does not report: UNAVAILABLE"))
+        async with told(tmp_path / "b", port=port, instance="first") as b:
+            b.store(0)
+            await alice.expect("ack 0")
+        await until(lambda: "does not report" in state_of(a, address))
+        await alice.block(BLOCKS[1])
+        await until(lambda: a.conductor.acknowledging.awaiting == (1, 1))
+        # Another disk in the place of the first one: it counts when it has block 1, and that is said.
+        async with told(tmp_path / "b2", port=port, instance="second") as b:
+            await until(lambda: state_of(a, address) == "has no block")
+            assert a.conductor.acknowledging.awaiting == (1, 1)
+            b.store(0)
+            b.store(1)
+            await alice.expect("ack 1")
     said = [line["what"] for line in logged(caplog, "standby")]
     assert "has no block, and had block 0: was its disk replaced?" in said
 
 
-def test_a_standby_with_another_chain_does_not_count_and_is_shown(
+async def test_a_standby_with_another_chain_does_not_count_and_is_shown(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
-            b.store(0, 1, chain=OTHER_BLOCKS)
-            alice = await wire.publisher("alice")
-            await alice.block(*BLOCKS[:2])
-            await until(lambda: state_of(a, b.address).startswith("has another chain"))
-            await until(lambda: a.store.last_number == 1)
-            assert a.conductor.acknowledging.awaiting == (0, 1)
-            status = a.reporter.report()
-            assert status is not None
-            findings = [finding.text for finding in status.findings]
-            other = f"{b.address} has another chain: its block 1 has another root hash"
-            assert other in findings
-
-    asyncio.run(main())
+    async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
+        b.store(0, 1, chain=OTHER_BLOCKS)
+        alice = await wire.publisher("alice")
+        await alice.block(*BLOCKS[:2])
+        await until(lambda: state_of(a, b.address).startswith("has another chain"))
+        await until(lambda: a.store.last_number == 1)
+        assert a.conductor.acknowledging.awaiting == (0, 1)
+        status = a.reporter.report()
+        assert status is not None
+        findings = [finding.text for finding in status.findings]
+        other = f"{b.address} has another chain: its block 1 has another root hash"
+        assert other in findings
     (line,) = [line for line in logged(caplog, "standby") if "another chain" in line["what"]]
     assert line["what"].startswith("has another chain: block 1 has root hash ")
 
 
 @pytest.mark.parametrize("kept", [4096, 1])
-def test_a_node_that_starts_again_refuses_publishers_until_its_last_block_is_confirmed(
+async def test_a_node_that_starts_again_refuses_publishers_until_its_last_block_is_confirmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
     """With one root hash kept in memory, the others are read from the stream."""
     monkeypatch.setattr(standby_gate_module, "OWN_ROOTS_KEPT", kept)
 
-    async def main() -> None:
-        async with told(tmp_path / "b") as b:
-            async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                alice = await publisher_that_stored(a, wire, *BLOCKS[:4])
-                b.store(0, 1)
-                await alice.expect("ack 0", "ack 1")
-            async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                await until(lambda: state_of(a, b.address) == "has block 1")
-                refused = await refusal(wire)
-                assert refused == (
-                    "publishers are refused until block 3, the last one here, is known to be on disk at 1 "
-                    f"other node (commit.min_standbys): {b.address} has block 1"
-                )
-                assert a.reporter.readiness() == [refused]
-                b.store(2)
-                b.store(3)
-                await until(lambda: not a.reporter.readiness())
-                alice = await wire.publisher("alice")
-                await alice.items(*BLOCKS[3].items)
-                await alice.expect("skip 3", "ack 3")
-
-    asyncio.run(main())
+    async with told(tmp_path / "b") as b:
+        async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+            alice = await publisher_that_stored(a, wire, *BLOCKS[:4])
+            b.store(0, 1)
+            await alice.expect("ack 0", "ack 1")
+        async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+            await until(lambda: state_of(a, b.address) == "has block 1")
+            refused = await refusal(wire)
+            assert refused == (
+                "publishers are refused until block 3, the last one here, is known to be on disk at 1 "
+                f"other node (commit.min_standbys): {b.address} has block 1"
+            )
+            assert a.reporter.readiness() == [refused]
+            b.store(2)
+            b.store(3)
+            await until(lambda: not a.reporter.readiness())
+            alice = await wire.publisher("alice")
+            await alice.items(*BLOCKS[3].items)
+            await alice.expect("skip 3", "ack 3")
 
 
 async def refusal(wire: Wire) -> str:
@@ -222,24 +204,21 @@ async def refusal(wire: Wire) -> str:
     return str(caught.value.details())
 
 
-def test_a_standby_that_is_ahead_is_asked_for_the_block_that_is_waited_for(tmp_path: Path) -> None:
+async def test_a_standby_that_is_ahead_is_asked_for_the_block_that_is_waited_for(tmp_path: Path) -> None:
     """It has more than this node: by its last block alone nothing could be said of what is here."""
 
-    async def main() -> None:
-        async with told(tmp_path / "b") as b:
-            async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                alice = await publisher_that_stored(a, wire, *BLOCKS[:3])
-            b.store(*range(10))
-            async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                await until(lambda: not a.reporter.readiness())
-                alice = await wire.publisher("alice")
-                await alice.block(*BLOCKS[3:6])
-                await alice.expect("ack 3", "ack 4", "ack 5")
-
-    asyncio.run(main())
+    async with told(tmp_path / "b") as b:
+        async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+            alice = await publisher_that_stored(a, wire, *BLOCKS[:3])
+        b.store(*range(10))
+        async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+            await until(lambda: not a.reporter.readiness())
+            alice = await wire.publisher("alice")
+            await alice.block(*BLOCKS[3:6])
+            await alice.expect("ack 3", "ack 4", "ack 5")
 
 
-def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
+async def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream ends while the question is open, and the connection is closed: gRPC cancels what it has."""
@@ -261,67 +240,53 @@ def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
     monkeypatch.setattr(level_service_module.LevelService, "_level_at", hang_at_first)
     monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.05)
 
-    async def main() -> None:
-        async with told(tmp_path / "b") as b:
-            async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                await publisher_that_stored(a, wire, *BLOCKS[:3])
-            b.store(*range(10))
-            async with active(tmp_path, b.address) as a:
-                await until(lambda: not a.reporter.readiness())
-                assert asked[:2] == [2, 2]
-
-    asyncio.run(main())
+    async with told(tmp_path / "b") as b:
+        async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+            await publisher_that_stored(a, wire, *BLOCKS[:3])
+        b.store(*range(10))
+        async with active(tmp_path, b.address) as a:
+            await until(lambda: not a.reporter.readiness())
+            assert asked[:2] == [2, 2]
 
 
-def test_a_standby_that_is_ahead_on_another_chain_does_not_open_the_doors(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with told(tmp_path / "b") as b:
-            async with active(tmp_path, b.address) as a, wire_to(a) as wire:
-                await publisher_that_stored(a, wire, *BLOCKS[:3])
-            b.store(*range(10), chain=OTHER_BLOCKS)
-            async with active(tmp_path, b.address) as a:
-                await until(lambda: state_of(a, b.address).startswith("has another chain: its block 2"))
-                assert a.reporter.readiness() != []
-
-    asyncio.run(main())
+async def test_a_standby_that_is_ahead_on_another_chain_does_not_open_the_doors(tmp_path: Path) -> None:
+    async with told(tmp_path / "b") as b:
+        async with active(tmp_path, b.address) as a, wire_to(a) as wire:
+            await publisher_that_stored(a, wire, *BLOCKS[:3])
+        b.store(*range(10), chain=OTHER_BLOCKS)
+        async with active(tmp_path, b.address) as a:
+            await until(lambda: state_of(a, b.address).startswith("has another chain: its block 2"))
+            assert a.reporter.readiness() != []
 
 
-def test_an_address_that_leads_to_the_node_itself_does_not_count(
+async def test_an_address_that_leads_to_the_node_itself_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through something in between, which only shows in what answers there."""
     monkeypatch.setattr("secrets.token_hex", lambda _: "myself")
 
-    async def main() -> None:
-        async with (
-            told(tmp_path / "b", instance="myself") as b,
-            active(tmp_path, b.address) as a,
-            wire_to(a) as wire,
-        ):
-            b.store(0)
-            alice = await wire.publisher("alice")
-            await alice.block(BLOCKS[0])
-            await until(lambda: state_of(a, b.address) == "leads to this node itself")
-            await until(lambda: a.store.last_number == 0)
-            assert a.conductor.acknowledging.awaiting == (0, 0)
-
-    asyncio.run(main())
+    async with (
+        told(tmp_path / "b", instance="myself") as b,
+        active(tmp_path, b.address) as a,
+        wire_to(a) as wire,
+    ):
+        b.store(0)
+        alice = await wire.publisher("alice")
+        await alice.block(BLOCKS[0])
+        await until(lambda: state_of(a, b.address) == "leads to this node itself")
+        await until(lambda: a.store.last_number == 0)
+        assert a.conductor.acknowledging.awaiting == (0, 0)
 
 
-def test_a_node_of_an_older_version_is_told_from_one_that_is_away(tmp_path: Path) -> None:
-    async def main() -> None:
-        server = aio.server()
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        address = f"127.0.0.1:{port}"
-        async with active(tmp_path, address) as a:
-            expected = (
-                "does not report: it does not serve sluice.standby.NodeLevel, which other nodes wait for"
-            )
-            await until(lambda: state_of(a, address) == expected)
-        await server.stop(None)
-
-    asyncio.run(main())
+async def test_a_node_of_an_older_version_is_told_from_one_that_is_away(tmp_path: Path) -> None:
+    server = aio.server()
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    address = f"127.0.0.1:{port}"
+    async with active(tmp_path, address) as a:
+        expected = "does not report: it does not serve sluice.standby.NodeLevel, which other nodes wait for"
+        await until(lambda: state_of(a, address) == expected)
+    await server.stop(None)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +300,7 @@ def test_a_node_of_an_older_version_is_told_from_one_that_is_away(tmp_path: Path
         (1 << 63, bytes(48), "block 9223372036854775808, expected at most 9223372036854775807"),
     ],
 )
-def test_a_report_that_cannot_be_is_not_believed(
+async def test_a_report_that_cannot_be_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, root_hash: bytes, got: str
 ) -> None:
     def short(service: level_service_module.LevelService) -> standby_pb2.Level:
@@ -344,37 +309,31 @@ def test_a_report_that_cannot_be_is_not_believed(
 
     monkeypatch.setattr(level_service_module.LevelService, "_last", short)
 
-    async def main() -> None:
-        async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a:
-            expected = f"does not report: level: got {got}"
-            await until(lambda: state_of(a, b.address) == expected)
-
-    asyncio.run(main())
+    async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a:
+        expected = f"does not report: level: got {got}"
+        await until(lambda: state_of(a, b.address) == expected)
 
 
-def test_a_report_that_does_not_parse_is_no_error_of_ours(
+async def test_a_report_that_does_not_parse_is_no_error_of_ours(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def nonsense(request: bytes, context: Any) -> None:
         await context.write(b"\xff\xff")
 
-    async def main() -> None:
-        server = aio.server()
-        watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(nonsense)
-        name = level_service_module.SERVICE_NAME
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"watch": watch}),))
-        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        async with active(tmp_path, address) as a:
-            expected = "does not report: level: got a message that does not parse, expected a Level"
-            await until(lambda: state_of(a, address) == expected)
-        await server.stop(None)
-
-    asyncio.run(main())
+    server = aio.server()
+    watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(nonsense)
+    name = level_service_module.SERVICE_NAME
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"watch": watch}),))
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with active(tmp_path, address) as a:
+        expected = "does not report: level: got a message that does not parse, expected a Level"
+        await until(lambda: state_of(a, address) == expected)
+    await server.stop(None)
     assert logged(caplog, "watching a standby failed") == []
 
 
-def test_a_stream_that_is_given_up_leaves_no_socket_behind(
+async def test_a_stream_that_is_given_up_leaves_no_socket_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that was not read to its end once stayed until garbage was looked for, one for each attempt."""
@@ -401,7 +360,7 @@ def test_a_stream_that_is_given_up_leaves_no_socket_behind(
 
     gc.disable()
     try:
-        asyncio.run(main())
+        await main()
     finally:
         gc.enable()
 
@@ -416,7 +375,7 @@ def socket_count() -> int:
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_standbys_are_connected_to_with_tls(tmp_path: Path, trusted: bool) -> None:
+async def test_standbys_are_connected_to_with_tls(tmp_path: Path, trusted: bool) -> None:
     """As peers are: with catchup.tls_*. A server of another authority is nobody's standby."""
     authority, other = Authority(tmp_path), Authority(tmp_path, "other")
     server, client = authority.issue("node"), authority.issue("active")
@@ -431,68 +390,59 @@ def test_standbys_are_connected_to_with_tls(tmp_path: Path, trusted: bool) -> No
         "catchup_tls_key": client.key,
     }
 
-    async def main() -> None:
-        address = f"127.0.0.1:{free_port()}"
-        async with (
-            active(tmp_path, address, **connecting) as a,
-            running_node(
-                tmp_path / "b",
-                grpc_address=parse_address(address),
-                role="standby",
-                peers=(a.grpc_address,),
-                **serving,
-            ),
-            wire_to(a) as wire,
-        ):
-            alice = await wire.publisher("alice")
-            await alice.block(BLOCKS[0])
-            if trusted:
-                await alice.expect("ack 0")
-                return
-            await until(lambda: "CERTIFICATE_VERIFY_FAILED" in state_of(a, address))
-            assert a.conductor.arbiter.last_number is None
-
-    asyncio.run(main())
+    address = f"127.0.0.1:{free_port()}"
+    async with (
+        active(tmp_path, address, **connecting) as a,
+        running_node(
+            tmp_path / "b",
+            grpc_address=parse_address(address),
+            role="standby",
+            peers=(a.grpc_address,),
+            **serving,
+        ),
+        wire_to(a) as wire,
+    ):
+        alice = await wire.publisher("alice")
+        await alice.block(BLOCKS[0])
+        if trusted:
+            await alice.expect("ack 0")
+            return
+        await until(lambda: "CERTIFICATE_VERIFY_FAILED" in state_of(a, address))
+        assert a.conductor.arbiter.last_number is None
 
 
-def test_what_waits_longer_is_a_problem_with_the_nodes_that_it_waits_for(
+async def test_what_waits_longer_is_a_problem_with_the_nodes_that_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.status.findings.STANDBY_WAIT_SECONDS", 0.05)
 
-    async def main() -> None:
-        async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
-            await until(lambda: state_of(a, b.address) == "has no block")
-            alice = await publisher_that_stored(a, wire, *BLOCKS[:2])
-            await until(a.reporter.readiness)
-            (reason,) = a.reporter.readiness()
-            assert reason == (
-                "blocks 0 to 1 are not acknowledged before 1 other node (commit.min_standbys) have them on "
-                f"disk: {b.address} has no block"
-            )
-            b.store(0, 1)
-            await alice.expect("ack 0", "ack 1")
-            assert a.reporter.readiness() == []
-
-    asyncio.run(main())
+    async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
+        await until(lambda: state_of(a, b.address) == "has no block")
+        alice = await publisher_that_stored(a, wire, *BLOCKS[:2])
+        await until(a.reporter.readiness)
+        (reason,) = a.reporter.readiness()
+        assert reason == (
+            "blocks 0 to 1 are not acknowledged before 1 other node (commit.min_standbys) have them on "
+            f"disk: {b.address} has no block"
+        )
+        b.store(0, 1)
+        await alice.expect("ack 0", "ack 1")
+        assert a.reporter.readiness() == []
 
 
-def test_a_level_that_is_not_read_costs_one_message(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with told(tmp_path / "b") as b:
-            call = b.watch()
-            await asyncio.wait_for(call.read(), ANSWER_SECONDS)
-            for number in range(12):
-                b.store(number)
-            levels: list[int] = []
-            while not levels or levels[-1] < 11:
-                levels.append((await asyncio.wait_for(call.read(), ANSWER_SECONDS)).block_number)
-            assert levels == sorted(set(levels))
-
-    asyncio.run(main())
+async def test_a_level_that_is_not_read_costs_one_message(tmp_path: Path) -> None:
+    async with told(tmp_path / "b") as b:
+        call = b.watch()
+        await asyncio.wait_for(call.read(), ANSWER_SECONDS)
+        for number in range(12):
+            b.store(number)
+        levels: list[int] = []
+        while not levels or levels[-1] < 11:
+            levels.append((await asyncio.wait_for(call.read(), ANSWER_SECONDS)).block_number)
+        assert levels == sorted(set(levels))
 
 
-def test_the_rests_before_a_lost_standby_is_tried_again_grow_up_to_a_limit(
+async def test_the_rests_before_a_lost_standby_is_tried_again_grow_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.001)
@@ -504,13 +454,10 @@ def test_the_rests_before_a_lost_standby_is_tried_again_grow_up_to_a_limit(
         rests.append(seconds)
         await sleep(seconds)
 
-    async def main() -> None:
-        async with active(tmp_path, f"127.0.0.1:{free_port()}"):
-            monkeypatch.setattr(asyncio, "sleep", noted)
-            await until(lambda: rests.count(0.005) >= 2)
-            monkeypatch.setattr(asyncio, "sleep", sleep)
-
-    asyncio.run(main())
+    async with active(tmp_path, f"127.0.0.1:{free_port()}"):
+        monkeypatch.setattr(asyncio, "sleep", noted)
+        await until(lambda: rests.count(0.005) >= 2)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
     grown = [seconds for seconds in rests if seconds in (0.001, 0.004, 0.005)]
     assert grown[-2:] == [0.005, 0.005]
     assert max(seconds for seconds in rests if seconds < 0.01) == 0.005

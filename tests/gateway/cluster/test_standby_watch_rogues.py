@@ -103,7 +103,7 @@ def has_a_long_name() -> Iterator[Level]:
 @pytest.mark.parametrize(
     "reports", [changes_its_name, goes_back, floods, reports_what_nobody_has, has_a_long_name]
 )
-def test_an_honest_standby_beside_a_rogue_has_blocks_acknowledged(
+async def test_an_honest_standby_beside_a_rogue_has_blocks_acknowledged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, reports: Callable[[], Iterator[Level]]
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -129,36 +129,33 @@ def test_an_honest_standby_beside_a_rogue_has_blocks_acknowledged(
         return waits
 
     begun_at = time.monotonic()
-    waits = sorted(asyncio.run(main()))
+    waits = sorted(await main())
     assert waits[len(waits) // 2] < 1.0, waits
     assert waits[-1] < 5.0, waits
     # It is connected to every two seconds.
     assert len(logged(caplog, "standby")) < 12 + 3 * (time.monotonic() - begun_at)
 
 
-def test_the_questions_to_standbys_that_are_ahead_do_not_wait_for_one_that_does_not_answer(
+async def test_the_questions_to_standbys_that_are_ahead_do_not_wait_for_one_that_does_not_answer(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with (
-            rogue(lambda: iter((level(1 << 40),)), hangs=True) as address,
-            told(tmp_path / "b", instance="honest") as honest,
-        ):
-            async with active(tmp_path, honest.address) as node, wire_to(node) as wire:
-                await publisher_that_stored(node, wire, *BLOCKS[:3])
-            honest.store(*range(10))
-            async with active(tmp_path, address, honest.address) as node, wire_to(node) as wire:
-                async with asyncio.timeout(4):  # it would have five seconds, for each question
-                    while node.reporter.readiness():  # noqa: ASYNC110
-                        await asyncio.sleep(0.002)
-                    alice = await wire.publisher("alice")
-                    await alice.block(*BLOCKS[3:6])
-                    await alice.expect("ack 3", "ack 4", "ack 5")
-
-    asyncio.run(main())
+    async with (
+        rogue(lambda: iter((level(1 << 40),)), hangs=True) as address,
+        told(tmp_path / "b", instance="honest") as honest,
+    ):
+        async with active(tmp_path, honest.address) as node, wire_to(node) as wire:
+            await publisher_that_stored(node, wire, *BLOCKS[:3])
+        honest.store(*range(10))
+        async with active(tmp_path, address, honest.address) as node, wire_to(node) as wire:
+            async with asyncio.timeout(4):  # it would have five seconds, for each question
+                while node.reporter.readiness():  # noqa: ASYNC110
+                    await asyncio.sleep(0.002)
+                alice = await wire.publisher("alice")
+                await alice.block(*BLOCKS[3:6])
+                await alice.expect("ack 3", "ack 4", "ack 5")
 
 
-def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_not_kept(
+async def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each was a reading of the disk, and those that were still to be read were kept."""
@@ -169,28 +166,25 @@ def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_not_kep
         for number in range(11):
             yield level(number, ROOTS[number])
 
-    async def main() -> None:
-        async with (
-            told(tmp_path / "b", instance="honest") as honest,
-            active(tmp_path, honest.address) as node,
-            wire_to(node) as wire,
-        ):
-            await publisher_that_stored(node, wire, *BLOCKS)
-        async with rogue(old_ones) as address, active(tmp_path, address) as node:
-            own_root = standby_watch.StandbyWatch._own_root
+    async with (
+        told(tmp_path / "b", instance="honest") as honest,
+        active(tmp_path, honest.address) as node,
+        wire_to(node) as wire,
+    ):
+        await publisher_that_stored(node, wire, *BLOCKS)
+    async with rogue(old_ones) as address, active(tmp_path, address) as node:
+        own_root = standby_watch.StandbyWatch._own_root
 
-            async def count(watch: standby_watch.StandbyWatch, number: int) -> bytes | None:
-                looked.append(number)
-                return await own_root(watch, number)
+        async def count(watch: standby_watch.StandbyWatch, number: int) -> bytes | None:
+            looked.append(number)
+            return await own_root(watch, number)
 
-            monkeypatch.setattr(standby_watch.StandbyWatch, "_own_root", count)
-            await until(lambda: state_of(node, address) == "has block 10")
-            await until(lambda: looked and looked[-1] == 10)
-            gate = node.conductor.acknowledging.gate
-            assert gate is not None
-            await until(lambda: gate.unknown() is None)
-
-    asyncio.run(main())
+        monkeypatch.setattr(standby_watch.StandbyWatch, "_own_root", count)
+        await until(lambda: state_of(node, address) == "has block 10")
+        await until(lambda: looked and looked[-1] == 10)
+        gate = node.conductor.acknowledging.gate
+        assert gate is not None
+        await until(lambda: gate.unknown() is None)
     assert len(looked) < 11
 
 
@@ -205,7 +199,7 @@ def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_not_kep
         ((level(3, ROOTS[3]), level(4, ROOTS[4], "other")), "process 'other', expected 'rogue', as before"),
     ],
 )
-def test_what_no_process_does_ends_its_stream_and_it_is_left_alone_for_a_while(
+async def test_what_no_process_does_ends_its_stream_and_it_is_left_alone_for_a_while(
     tmp_path: Path, reports: tuple[Level, ...], got: str
 ) -> None:
     opened = []
@@ -214,10 +208,7 @@ def test_what_no_process_does_ends_its_stream_and_it_is_left_alone_for_a_while(
         opened.append(time.monotonic())
         return iter(reports)
 
-    async def main() -> None:
-        async with rogue(report) as address, active(tmp_path, address) as node:
-            await until(lambda: state_of(node, address) == f"does not report: level: got {got}")
-            await until(lambda: len(opened) == 2)
-
-    asyncio.run(main())
+    async with rogue(report) as address, active(tmp_path, address) as node:
+        await until(lambda: state_of(node, address) == f"does not report: level: got {got}")
+        await until(lambda: len(opened) == 2)
     assert opened[1] - opened[0] >= 1.9

@@ -113,20 +113,17 @@ async def blocks_over_tcp(node: Node, count: int) -> list[tuple[bytes, ...]]:
 # --- acknowledged means on disk -----------------------------------------------------------------------------
 
 
-def test_as_many_responses_wait_for_a_publisher_as_the_setting_says(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path, publish_send_queue_max=2000) as node:
-            outbox = node.conductor.connect("deaf")
-            for number in range(2000):
-                outbox.put(Skip(number))
-            assert not outbox.overflow.is_set()
-            outbox.put(Skip(2000))
-            assert outbox.overflow.is_set()
-
-    asyncio.run(main())
+async def test_as_many_responses_wait_for_a_publisher_as_the_setting_says(tmp_path: Path) -> None:
+    async with running_node(tmp_path, publish_send_queue_max=2000) as node:
+        outbox = node.conductor.connect("deaf")
+        for number in range(2000):
+            outbox.put(Skip(number))
+        assert not outbox.overflow.is_set()
+        outbox.put(Skip(2000))
+        assert outbox.overflow.is_set()
 
 
-def test_no_response_leaves_before_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_response_leaves_before_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk and the gRPC service write down what they do, in one list."""
     disk = disk_at(tmp_path)
     to_wire = publish_service.to_wire
@@ -138,20 +135,17 @@ def test_no_response_leaves_before_the_flush(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(publish_service, "to_wire", spy)
 
-    async def main() -> None:
-        async with node_on(disk, tmp_path) as node, wire_to(node) as wire:
-            alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
-            disk.calls.clear()
-            for block in BLOCKS[:3]:
-                await alice.block(block)
-                await alice.expect(f"ack {block.number}")
-                await bob.expect(f"ack {block.number}")
-            expected = []
-            for number in range(3):
-                expected += ["pwrite", "fdatasync", "pwrite", "fdatasync", f"ack {number}", f"ack {number}"]
-            assert disk.calls == expected
-
-    asyncio.run(main())
+    async with node_on(disk, tmp_path) as node, wire_to(node) as wire:
+        alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
+        disk.calls.clear()
+        for block in BLOCKS[:3]:
+            await alice.block(block)
+            await alice.expect(f"ack {block.number}")
+            await bob.expect(f"ack {block.number}")
+        expected = []
+        for number in range(3):
+            expected += ["pwrite", "fdatasync", "pwrite", "fdatasync", f"ack {number}", f"ack {number}"]
+        assert disk.calls == expected
 
 
 # --- many blocks --------------------------------------------------------------------------------------------
@@ -376,61 +370,52 @@ def test_a_node_that_begins_with_whatever_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["cancelled", "connection closed"])
-def test_a_line_that_breaks_behind_a_proof_drops_the_block(tmp_path: Path, broken: str) -> None:
+async def test_a_line_that_breaks_behind_a_proof_drops_the_block(tmp_path: Path, broken: str) -> None:
     """gRPC ends the messages of a broken stream as it ends those of one that was closed in order."""
 
-    async def main() -> None:
-        async with running_node(tmp_path, **AT_ITS_END) as node, wire_to(node) as wire:
-            alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
-            await alice.items(*BLOCKS[0].items)
-            await wire.begun(0)
-            await bob.items(BLOCKS[0].items[0])
-            await bob.expect("skip 0")
-            if broken == "cancelled":
-                alice.call.cancel()
-            else:
-                await wire._channels[0].close()
-            await bob.expect("resend 0")
-            await bob.block(BLOCKS[0])
-            await bob.expect("ack 0")
-
-    asyncio.run(main())
+    async with running_node(tmp_path, **AT_ITS_END) as node, wire_to(node) as wire:
+        alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
+        await alice.items(*BLOCKS[0].items)
+        await wire.begun(0)
+        await bob.items(BLOCKS[0].items[0])
+        await bob.expect("skip 0")
+        if broken == "cancelled":
+            alice.call.cancel()
+        else:
+            await wire._channels[0].close()
+        await bob.expect("resend 0")
+        await bob.block(BLOCKS[0])
+        await bob.expect("ack 0")
 
 
-def test_a_side_that_is_closed_behind_a_proof_completes_the_block(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path, **AT_ITS_END) as node, wire_to(node) as wire:
-            alice = await wire.publisher("alice")
-            await alice.items(*BLOCKS[0].items)
-            await alice.call.done_writing()
-            await alice.expect("ack 0", "closed")
-            assert await alice.call.code() is grpc.StatusCode.OK
-
-    asyncio.run(main())
+async def test_a_side_that_is_closed_behind_a_proof_completes_the_block(tmp_path: Path) -> None:
+    async with running_node(tmp_path, **AT_ITS_END) as node, wire_to(node) as wire:
+        alice = await wire.publisher("alice")
+        await alice.items(*BLOCKS[0].items)
+        await alice.call.done_writing()
+        await alice.expect("ack 0", "closed")
+        assert await alice.call.code() is grpc.StatusCode.OK
 
 
-def test_stopping_tells_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with wire_and_stopper(tmp_path) as (node, wire, stop):
-            alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
-            await alice.block(BLOCKS[0])
-            await alice.expect("ack 0")
-            await bob.expect("ack 0")
-            stub: Any = health_pb2_grpc.HealthStub(wire.channel())
-            watch = stub.Watch(health_pb2.HealthCheckRequest())
-            serving = health_pb2.HealthCheckResponse
-            assert (await watch.read()).status == serving.SERVING
-            async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port):
-                stopping = asyncio.ensure_future(stop())
-                for publisher in (alice, bob):
-                    await publisher.expect("end SUCCESS last 0 about 0", "closed")
-                assert (await watch.read()).status == serving.NOT_SERVING
-                watch.cancel()
-                await asyncio.wait_for(stopping, ANSWER_SECONDS)
-            assert node.reporter.readiness() == ["the node is stopping"]
-            await stop()  # a second time does nothing
-
-    asyncio.run(main())
+async def test_stopping_tells_everybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with wire_and_stopper(tmp_path) as (node, wire, stop):
+        alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
+        await alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        await bob.expect("ack 0")
+        stub: Any = health_pb2_grpc.HealthStub(wire.channel())
+        watch = stub.Watch(health_pb2.HealthCheckRequest())
+        serving = health_pb2.HealthCheckResponse
+        assert (await watch.read()).status == serving.SERVING
+        async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port):
+            stopping = asyncio.ensure_future(stop())
+            for publisher in (alice, bob):
+                await publisher.expect("end SUCCESS last 0 about 0", "closed")
+            assert (await watch.read()).status == serving.NOT_SERVING
+            watch.cancel()
+            await asyncio.wait_for(stopping, ANSWER_SECONDS)
+        assert node.reporter.readiness() == ["the node is stopping"]
+        await stop()  # a second time does nothing
 
 
 @asynccontextmanager
@@ -461,75 +446,60 @@ def test_what_this_node_cannot_do_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["grpc", "tcp", "http"])
-def test_an_address_that_is_taken_is_refused_and_nothing_stays_open(tmp_path: Path, name: str) -> None:
-    async def main() -> None:
-        address = Address("127.0.0.1", free_port())  # which nobody is given once it is free again
-        with socket.create_server((address.host, address.port)):
-            node = Node(node_settings(tmp_path, **{f"{name}_address": address}))
-            with pytest.raises(Fatal) as caught:
-                await node.start()
-            assert str(caught.value) == (
-                f"{name}.address {address}: got Address already in use, expected an address that is free here"
-            )
-        async with running_node(tmp_path, **{f"{name}_address": address}) as node, wire_to(node) as wire:
-            assert (await wire.status()).last_available_block == U64_MAX
-
-    asyncio.run(main())
+async def test_an_address_that_is_taken_is_refused_and_nothing_stays_open(tmp_path: Path, name: str) -> None:
+    address = Address("127.0.0.1", free_port())  # which nobody is given once it is free again
+    with socket.create_server((address.host, address.port)):
+        node = Node(node_settings(tmp_path, **{f"{name}_address": address}))
+        with pytest.raises(Fatal) as caught:
+            await node.start()
+        assert str(caught.value) == (
+            f"{name}.address {address}: got Address already in use, expected an address that is free here"
+        )
+    async with running_node(tmp_path, **{f"{name}_address": address}) as node, wire_to(node) as wire:
+        assert (await wire.status()).last_available_block == U64_MAX
 
 
-def test_a_standby_whose_address_is_taken_follows_nobody(
+async def test_a_standby_whose_address_is_taken_follows_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It went on following with a ledger that was closed."""
 
-    async def main() -> None:
-        async with running_node(tmp_path / "active") as active:
-            with socket.create_server(("127.0.0.1", 0)) as taken:
-                address = Address("127.0.0.1", taken.getsockname()[1])
-                peers = (active.grpc_address,)
-                settings = node_settings(tmp_path, role="standby", peers=peers, grpc_address=address)
-                node = Node(settings)
-                with pytest.raises(Fatal, match=r"^grpc\.address"):
-                    await node.start()
-            assert node.following._task is None
-
-    asyncio.run(main())
+    async with running_node(tmp_path / "active") as active:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = Address("127.0.0.1", taken.getsockname()[1])
+            peers = (active.grpc_address,)
+            settings = node_settings(tmp_path, role="standby", peers=peers, grpc_address=address)
+            node = Node(settings)
+            with pytest.raises(Fatal, match=r"^grpc\.address"):
+                await node.start()
+        assert node.following._task is None
 
 
 @pytest.mark.parametrize("name", ["grpc", "tcp", "http"])
-def test_an_address_that_does_not_exist_is_refused(tmp_path: Path, name: str) -> None:
-    async def main() -> None:
-        node = Node(node_settings(tmp_path, **{f"{name}_address": Address("name.invalid", 0)}))
-        with pytest.raises(Fatal, match=rf"^{name}\.address name\.invalid:0: got .*, expected an address"):
-            await node.start()
-
-    asyncio.run(main())
+async def test_an_address_that_does_not_exist_is_refused(tmp_path: Path, name: str) -> None:
+    node = Node(node_settings(tmp_path, **{f"{name}_address": Address("name.invalid", 0)}))
+    with pytest.raises(Fatal, match=rf"^{name}\.address name\.invalid:0: got .*, expected an address"):
+        await node.start()
 
 
-def test_mode_hash_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path, verification_mode="hash", ledger_keys=()) as node:
-            text = (await get(node, "/metrics"))[1]
-            assert 'sluice_verification_mode_info{mode="hash"} 1.0' in text
-
-    asyncio.run(main())
+async def test_mode_hash_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with running_node(tmp_path, verification_mode="hash", ledger_keys=()) as node:
+        text = (await get(node, "/metrics"))[1]
+        assert 'sluice_verification_mode_info{mode="hash"} 1.0' in text
     assert "verification mode is hash: the signatures of block proofs are not checked" in [
         record.message for record in caplog.records if record.levelno == logging.WARNING
     ]
 
 
-def test_a_watch_that_ends_on_an_error_is_seen(
+async def test_a_watch_that_ends_on_an_error_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Health would go on saying what it said last, and nobody would know why."""
 
-    async def scenario() -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(NodeReporter, "report", lambda _: 1 // 0)
-            async with running_node(tmp_path):
-                async with asyncio.timeout(ANSWER_SECONDS):
-                    while "the node does not watch itself any more" not in caplog.messages:  # noqa: ASYNC110
-                        await asyncio.sleep(0.005)
-
     caplog.set_level(logging.CRITICAL)
-    asyncio.run(scenario())
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeReporter, "report", lambda _: 1 // 0)
+        async with running_node(tmp_path):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while "the node does not watch itself any more" not in caplog.messages:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,15 +59,12 @@ async def read(wire: Wire) -> None:
     reader.call.cancel()
 
 
-def test_no_block_waits_for_the_garbage_collector(tmp_path: Path, garbage: list[object]) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            for play in (taken, refused, left, read):
-                await play(wire)
-            assert (await wire.status()).last_available_block == 1
-            gc.collect()  # now: a node that has stopped is garbage itself
-
-    asyncio.run(main())
+async def test_no_block_waits_for_the_garbage_collector(tmp_path: Path, garbage: list[object]) -> None:
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        for play in (taken, refused, left, read):
+            await play(wire)
+        assert (await wire.status()).last_available_block == 1
+        gc.collect()  # now: a node that has stopped is garbage itself
     held = {id(value): value for one in garbage for value in gc.get_referents(one)}
     assert garbage  # what is looked for would be found: gRPC's streams leave some
     assert not [value for value in held.values() if isinstance(value, Message)]

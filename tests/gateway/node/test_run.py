@@ -50,17 +50,14 @@ def test_a_node_that_opens_its_stream_does_not_go_on_with_it_when_it_is_to_stop(
     BlockStore.open(tmp_path).close()
 
 
-def test_a_node_that_has_opened_its_stream_does_not_listen_when_it_is_to_stop(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        node = Node(node_settings(tmp_path))
-        starting = asyncio.ensure_future(node.start())
-        await asyncio.sleep(0)
-        node.abandon_start()
-        with pytest.raises(StartAbandoned):
-            await starting
-        assert not hasattr(node, "report")
-
-    asyncio.run(scenario())
+async def test_a_node_that_has_opened_its_stream_does_not_listen_when_it_is_to_stop(tmp_path: Path) -> None:
+    node = Node(node_settings(tmp_path))
+    starting = asyncio.ensure_future(node.start())
+    await asyncio.sleep(0)
+    node.abandon_start()
+    with pytest.raises(StartAbandoned):
+        await starting
+    assert not hasattr(node, "report")
     BlockStore.open(tmp_path).close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -26,54 +25,45 @@ SERVICES = [
 ]
 
 
-def test_health_and_reflection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            for service in ("", *SERVICES[2:]):
-                assert await wire.health(service) == "SERVING"
-            assert await services_of(wire.channel()) == [*SERVICES, "sluice.standby.NodeLevel"]
-        async with running_node(tmp_path, grpc_reflection=False) as node, wire_to(node) as wire:
-            assert await status_unasked(wire.channel()) is grpc.StatusCode.UNIMPLEMENTED
-
-    asyncio.run(main())
+async def test_health_and_reflection(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        for service in ("", *SERVICES[2:]):
+            assert await wire.health(service) == "SERVING"
+        assert await services_of(wire.channel()) == [*SERVICES, "sluice.standby.NodeLevel"]
+    async with running_node(tmp_path, grpc_reflection=False) as node, wire_to(node) as wire:
+        assert await status_unasked(wire.channel()) is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_each_address_has_its_services(tmp_path: Path) -> None:
+async def test_each_address_has_its_services(tmp_path: Path) -> None:
     """Publishers are let in at one address, readers at another; who changes roles needs a third."""
 
-    async def main() -> None:
-        async with running_node(tmp_path, subscriber_address=LOOPBACK) as node:
-            async with aio.insecure_channel(str(node.grpc_address)) as channel:
-                assert await services_of(channel) == [*COMMON, f"{API}.BlockStreamPublishService"]
-            async with aio.insecure_channel(str(node.subscriber_address)) as channel:
-                assert set(await services_of(channel)) == {
-                    *COMMON,
-                    f"{API}.BlockAccessService",
-                    f"{API}.BlockStreamSubscribeService",
-                    "sluice.standby.NodeLevel",
-                }
-            async with aio.insecure_channel(str(node.control_address)) as channel:
-                assert await status_unasked(channel) is grpc.StatusCode.UNIMPLEMENTED
-                stub: Any = control_pb2_grpc.NodeControlStub(channel)
-                state = await stub.getState(control_pb2.StateRequest(), timeout=ANSWER_SECONDS)
-                assert state.phase == control_pb2.Phase.ACTIVE
-
-    asyncio.run(main())
+    async with running_node(tmp_path, subscriber_address=LOOPBACK) as node:
+        async with aio.insecure_channel(str(node.grpc_address)) as channel:
+            assert await services_of(channel) == [*COMMON, f"{API}.BlockStreamPublishService"]
+        async with aio.insecure_channel(str(node.subscriber_address)) as channel:
+            assert set(await services_of(channel)) == {
+                *COMMON,
+                f"{API}.BlockAccessService",
+                f"{API}.BlockStreamSubscribeService",
+                "sluice.standby.NodeLevel",
+            }
+        async with aio.insecure_channel(str(node.control_address)) as channel:
+            assert await status_unasked(channel) is grpc.StatusCode.UNIMPLEMENTED
+            stub: Any = control_pb2_grpc.NodeControlStub(channel)
+            state = await stub.getState(control_pb2.StateRequest(), timeout=ANSWER_SECONDS)
+            assert state.phase == control_pb2.Phase.ACTIVE
 
 
-def test_an_address_without_publishers_takes_short_requests_alone(tmp_path: Path) -> None:
+async def test_an_address_without_publishers_takes_short_requests_alone(tmp_path: Path) -> None:
     """What has come of a longer one is never held: gRPC looks at the length that stands before it."""
 
-    async def main() -> None:
-        async with running_node(tmp_path, subscriber_address=LOOPBACK) as node:
-            status, state = f"/{API}.BlockNodeService/serverStatus", "/sluice.control.NodeControl/getState"
-            refused = grpc.StatusCode.RESOURCE_EXHAUSTED
-            for address, method in ((node.subscriber_address, status), (node.control_address, state)):
-                assert await code_of(str(address), method, REQUEST_BYTES_MAX) is grpc.StatusCode.OK
-                assert await code_of(str(address), method, REQUEST_BYTES_MAX + 1) is refused
-            assert await code_of(str(node.grpc_address), status, REQUEST_BYTES_MAX + 1) is grpc.StatusCode.OK
-
-    asyncio.run(main())
+    async with running_node(tmp_path, subscriber_address=LOOPBACK) as node:
+        status, state = f"/{API}.BlockNodeService/serverStatus", "/sluice.control.NodeControl/getState"
+        refused = grpc.StatusCode.RESOURCE_EXHAUSTED
+        for address, method in ((node.subscriber_address, status), (node.control_address, state)):
+            assert await code_of(str(address), method, REQUEST_BYTES_MAX) is grpc.StatusCode.OK
+            assert await code_of(str(address), method, REQUEST_BYTES_MAX + 1) is refused
+        assert await code_of(str(node.grpc_address), status, REQUEST_BYTES_MAX + 1) is grpc.StatusCode.OK
 
 
 async def code_of(address: str, method: str, size: int) -> grpc.StatusCode:

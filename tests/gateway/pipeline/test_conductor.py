@@ -343,18 +343,15 @@ def test_other_parts_of_the_node_hear_of_targets_and_of_the_end_of_all_sources(t
     on_stage(tmp_path, play)
 
 
-def test_a_bug_in_the_race_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        stage = Stage(tmp_path, None)
-        monkeypatch.setattr(stage.store, "advance", lambda block: 1 / 0)
-        alice = stage.publisher("alice")
-        alice.block(BLOCKS[0])
-        with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(asyncio.shield(stage.conductor.broken), ANSWER_SECONDS)
-        await stage.conductor.stop(0.01)
-        stage.store.close()
-
-    asyncio.run(main())
+async def test_a_bug_in_the_race_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(tmp_path, None)
+    monkeypatch.setattr(stage.store, "advance", lambda block: 1 / 0)
+    alice = stage.publisher("alice")
+    alice.block(BLOCKS[0])
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(asyncio.shield(stage.conductor.broken), ANSWER_SECONDS)
+    await stage.conductor.stop(0.01)
+    stage.store.close()
     reopened = BlockStore.open(tmp_path)
     assert reopened.last_number == 0  # on disk, and never acknowledged: that is allowed
     reopened.close()

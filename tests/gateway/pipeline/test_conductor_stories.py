@@ -45,23 +45,20 @@ def test_a_proof_that_is_refused_as_it_comes_has_its_consequences(tmp_path: Path
     on_stage(tmp_path, play)
 
 
-def test_after_an_answer_without_room_come_no_further_ones() -> None:
+async def test_after_an_answer_without_room_come_no_further_ones() -> None:
     """A publisher does not read; one answer is too many, then it reads two, then the node has another one.
 
     That one was sent, although the one before it never was: an acknowledgement was missing in their order.
     """
 
-    async def main() -> None:
-        outbox = Outbox(PublisherId(1), "slow", 2)
-        for number in (6, 7, 8):
-            outbox.put(Acknowledgement(number))
-        assert outbox.overflow.is_set()
-        assert await outbox.get() == [Acknowledgement(6), Acknowledgement(7)]
-        outbox.put(EndOfStream(EndStatus.DUPLICATE_BLOCK, 8))
-        outbox.close()
-        assert await outbox.get() == []
-
-    asyncio.run(main())
+    outbox = Outbox(PublisherId(1), "slow", 2)
+    for number in (6, 7, 8):
+        outbox.put(Acknowledgement(number))
+    assert outbox.overflow.is_set()
+    assert await outbox.get() == [Acknowledgement(6), Acknowledgement(7)]
+    outbox.put(EndOfStream(EndStatus.DUPLICATE_BLOCK, 8))
+    outbox.close()
+    assert await outbox.get() == []
 
 
 @pytest.mark.parametrize("field", [1, 2])
@@ -116,7 +113,7 @@ def test_commits_need_no_further_thread(tmp_path: Path, monkeypatch: pytest.Monk
     on_stage(tmp_path, play)
 
 
-def test_a_stream_that_takes_no_further_commit_stops_the_node(
+async def test_a_stream_that_takes_no_further_commit_stops_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The machine is out of memory behind a commit's header, and when that is to be taken back.
@@ -129,20 +126,17 @@ def test_a_stream_that_takes_no_further_commit_stops_the_node(
     def run_out(*_: object) -> None:
         raise MemoryError
 
-    async def main() -> None:
-        stage = Stage(tmp_path, None)
-        with monkeypatch.context() as patch:
-            patch.setattr(BookmarkIndex, "record", run_out)
-            patch.setattr(Appender, "roll_back", run_out)
-            alice = stage.publisher("Alice")
-            alice.block(first)
-            await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
-            with pytest.raises(StreamReadOnly):
-                await asyncio.wait_for(asyncio.shield(stage.conductor.broken), ANSWER_SECONDS)
-        await stage.conductor.stop(ANSWER_SECONDS)
-        stage.store.close()
-
-    asyncio.run(main())
+    stage = Stage(tmp_path, None)
+    with monkeypatch.context() as patch:
+        patch.setattr(BookmarkIndex, "record", run_out)
+        patch.setattr(Appender, "roll_back", run_out)
+        alice = stage.publisher("Alice")
+        alice.block(first)
+        await alice.expect_end("end PERSISTENCE_FAILED last None about 0")
+        with pytest.raises(StreamReadOnly):
+            await asyncio.wait_for(asyncio.shield(stage.conductor.broken), ANSWER_SECONDS)
+    await stage.conductor.stop(ANSWER_SECONDS)
+    stage.store.close()
     store = BlockStore.open(tmp_path)
     assert store.last_number == 0
     store.close()

@@ -55,44 +55,35 @@ async def read_all(reader: BlockReader, position: Position, last_number: int) ->
     return batches
 
 
-def test_small_blocks_share_a_batch_and_a_large_one_takes_several(tmp_path: Path) -> None:
+async def test_small_blocks_share_a_batch_and_a_large_one_takes_several(tmp_path: Path) -> None:
     blocks = [*[block(number, 10, 10) for number in range(4)], block(4, *[400_000] * 6), block(5)]
 
-    async def scenario() -> None:
-        async with reader_of(tmp_path, *blocks) as reader:
-            start = await reader.find(1)
-            assert start == Position(6, 1, in_block=False)
-            got = await read_all(reader, start, 5)
-            # Blocks 1 to 3 and half of block 4, in two sets as the third item does not fit; the other half.
-            assert got == [[None, 1, None, 2, None, 3, None, None], [None, None], [4, None, 5]]
-            assert await read_all(reader, start, 2) == [[None, 1, None, 2]]
-
-    asyncio.run(scenario())
+    async with reader_of(tmp_path, *blocks) as reader:
+        start = await reader.find(1)
+        assert start == Position(6, 1, in_block=False)
+        got = await read_all(reader, start, 5)
+        # Blocks 1 to 3 and half of block 4, in two sets as the third item does not fit; the other half.
+        assert got == [[None, 1, None, 2, None, 3, None, None], [None, None], [4, None, 5]]
+        assert await read_all(reader, start, 2) == [[None, 1, None, 2]]
 
 
-def test_a_block_that_is_not_there(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with reader_of(tmp_path, block(0)) as reader:
-            with pytest.raises(BookmarkNotFound):
-                await reader.find(1)
-
-    asyncio.run(scenario())
+async def test_a_block_that_is_not_there(tmp_path: Path) -> None:
+    async with reader_of(tmp_path, block(0)) as reader:
+        with pytest.raises(BookmarkNotFound):
+            await reader.find(1)
 
 
-def test_who_comes_to_the_same_place_shares_the_reading(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with reader_of(tmp_path, block(0, 10), block(1, 10)) as reader:
-            start = await reader.find(0)
-            first, second = await asyncio.gather(reader.read(start), reader.read(start))
-            assert first is second
-            assert await reader.read(start) is first
-            assert reader.readings_count == 1
-            assert await reader.read(start, 0) is not first, "it ends at another block"
-
-    asyncio.run(scenario())
+async def test_who_comes_to_the_same_place_shares_the_reading(tmp_path: Path) -> None:
+    async with reader_of(tmp_path, block(0, 10), block(1, 10)) as reader:
+        start = await reader.find(0)
+        first, second = await asyncio.gather(reader.read(start), reader.read(start))
+        assert first is second
+        assert await reader.read(start) is first
+        assert reader.readings_count == 1
+        assert await reader.read(start, 0) is not first, "it ends at another block"
 
 
-def test_what_is_shared_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
+async def test_what_is_shared_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
     blocks = [block(number, 30_000) for number in range(4)]
 
     async def scenario() -> None:
@@ -106,33 +97,27 @@ def test_what_is_shared_is_bounded_and_the_oldest_goes_first(tmp_path: Path) -> 
             assert reader._shared_bytes <= 70_000
             assert len(reader._shared) == 2
 
-    asyncio.run(scenario())
+    await scenario()
 
 
-def test_one_who_gives_up_leaves_the_reading_to_the_others(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with reader_of(tmp_path, block(0, 10)) as reader:
-            start = await reader.find(0)
-            one, other = (asyncio.ensure_future(reader.read(start)) for _ in range(2))
-            await asyncio.sleep(0)
-            one.cancel()
-            assert [message.ended for message in (await other).messages] == [None, 0]
-
-    asyncio.run(scenario())
+async def test_one_who_gives_up_leaves_the_reading_to_the_others(tmp_path: Path) -> None:
+    async with reader_of(tmp_path, block(0, 10)) as reader:
+        start = await reader.find(0)
+        one, other = (asyncio.ensure_future(reader.read(start)) for _ in range(2))
+        await asyncio.sleep(0)
+        one.cancel()
+        assert [message.ended for message in (await other).messages] == [None, 0]
 
 
-def test_blocks_before_a_bad_place_are_read(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with reader_of(tmp_path, block(0, 9), block(1, 9), block(2, 9)) as reader:
-            offset = reader._streamer.offset_of((await reader.find(2)).entry_number)
-            with (tmp_path / "datastream.bin").open("r+b") as file:
-                file.seek(offset + 17 + 3)  # the last byte of its bookmark, behind the head of the entry
-                file.write(b"\x07")
-            batch = await reader.read(await reader.find(0))
-            assert [message.ended for message in batch.messages] == [None, 0, None, 1]
-            for _ in range(2):
-                with pytest.raises(LayoutError, match=r"^block 2: got a bookmark "):
-                    await reader.read(batch.following)
-            assert reader.readings_count == 1, "an error is not kept"
-
-    asyncio.run(scenario())
+async def test_blocks_before_a_bad_place_are_read(tmp_path: Path) -> None:
+    async with reader_of(tmp_path, block(0, 9), block(1, 9), block(2, 9)) as reader:
+        offset = reader._streamer.offset_of((await reader.find(2)).entry_number)
+        with (tmp_path / "datastream.bin").open("r+b") as file:
+            file.seek(offset + 17 + 3)  # the last byte of its bookmark, behind the head of the entry
+            file.write(b"\x07")
+        batch = await reader.read(await reader.find(0))
+        assert [message.ended for message in batch.messages] == [None, 0, None, 1]
+        for _ in range(2):
+            with pytest.raises(LayoutError, match=r"^block 2: got a bookmark "):
+                await reader.read(batch.following)
+        assert reader.readings_count == 1, "an error is not kept"

@@ -50,94 +50,76 @@ async def told(call: Any) -> int:
     return response.status
 
 
-def test_watchers_are_told_at_once_and_whenever_it_has_changed() -> None:
-    async def main() -> None:
-        async with served() as (service, channel, _):
-            first, other = watch(channel, "one"), watch(channel, "two")
-            assert [await told(first), await told(other)] == [NOT_SERVING, SERVICE_UNKNOWN]
-            service.show(ready=True)
-            assert await told(first) == SERVING
-            second = watch(channel, "")
-            assert await told(second) == SERVING
-            service.show(ready=True)  # as before: no news
-            service.show(ready=False)
-            assert [await told(first), await told(second)] == [NOT_SERVING, NOT_SERVING]
-            first.cancel()  # the others are told all the same
-            service.show(ready=True)
-            assert await told(second) == SERVING
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(other.read(), 0.05)
-
-    asyncio.run(main())
+async def test_watchers_are_told_at_once_and_whenever_it_has_changed() -> None:
+    async with served() as (service, channel, _):
+        first, other = watch(channel, "one"), watch(channel, "two")
+        assert [await told(first), await told(other)] == [NOT_SERVING, SERVICE_UNKNOWN]
+        service.show(ready=True)
+        assert await told(first) == SERVING
+        second = watch(channel, "")
+        assert await told(second) == SERVING
+        service.show(ready=True)  # as before: no news
+        service.show(ready=False)
+        assert [await told(first), await told(second)] == [NOT_SERVING, NOT_SERVING]
+        first.cancel()  # the others are told all the same
+        service.show(ready=True)
+        assert await told(second) == SERVING
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(other.read(), 0.05)
 
 
-def test_a_name_that_is_none_of_the_nodes_is_not_found() -> None:
-    async def main() -> None:
-        async with served() as (service, channel, _):
-            service.show(ready=True)
-            stub: Any = health_pb2_grpc.HealthStub(channel)
-            assert (await stub.Check(health_pb2.HealthCheckRequest(service="one"))).status == SERVING
-            with pytest.raises(aio.AioRpcError) as caught:
-                await stub.Check(health_pb2.HealthCheckRequest(service="two"))
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-
-    asyncio.run(main())
+async def test_a_name_that_is_none_of_the_nodes_is_not_found() -> None:
+    async with served() as (service, channel, _):
+        service.show(ready=True)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        assert (await stub.Check(health_pb2.HealthCheckRequest(service="one"))).status == SERVING
+        with pytest.raises(aio.AioRpcError) as caught:
+            await stub.Check(health_pb2.HealthCheckRequest(service="two"))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_nonsense_is_answered_and_logged_by_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with served() as (_, channel, _):
-            either: Any = channel
-            for call in (
-                either.unary_unary(f"/{SERVICE_NAME}/Check")(b"\xff\xff"),
-                either.unary_stream(f"/{SERVICE_NAME}/Watch")(b"\xff\xff"),
-            ):
-                assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-    asyncio.run(main())
+async def test_nonsense_is_answered_and_logged_by_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async with served() as (_, channel, _):
+        either: Any = channel
+        for call in (
+            either.unary_unary(f"/{SERVICE_NAME}/Check")(b"\xff\xff"),
+            either.unary_stream(f"/{SERVICE_NAME}/Watch")(b"\xff\xff"),
+        ):
+            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert [
         record for record in caplog.records if record.name != "asyncio"
     ] == []  # where grpcio wakes it in vain
 
 
-def test_a_watcher_that_takes_nothing_holds_up_no_other() -> None:
-    async def main() -> None:
-        async with served() as (service, channel, address):
-            with await asyncio.to_thread(DeafClient, address, ANSWER_SECONDS) as deaf:
-                await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/Watch", b"")
-                await asyncio.to_thread(deaf.wait_for_headers)
-                call = watch(channel, "")
-                assert await told(call) == NOT_SERVING
-                service.show(ready=True)
-                assert await told(call) == SERVING
-
-    asyncio.run(main())
+async def test_a_watcher_that_takes_nothing_holds_up_no_other() -> None:
+    async with served() as (service, channel, address):
+        with await asyncio.to_thread(DeafClient, address, ANSWER_SECONDS) as deaf:
+            await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/Watch", b"")
+            await asyncio.to_thread(deaf.wait_for_headers)
+            call = watch(channel, "")
+            assert await told(call) == NOT_SERVING
+            service.show(ready=True)
+            assert await told(call) == SERVING
 
 
-def test_a_watcher_that_takes_nothing_does_not_keep_a_node_from_stopping(tmp_path: Path) -> None:
+async def test_a_watcher_that_takes_nothing_does_not_keep_a_node_from_stopping(tmp_path: Path) -> None:
     """It once did, for ever: to say "not serving" waited for the watcher to take "serving"."""
 
-    async def main() -> None:
-        async with running_node(tmp_path, shutdown_grace_seconds=0.1) as node:
-            with await asyncio.to_thread(DeafClient, node.grpc_address, ANSWER_SECONDS) as deaf:
-                await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/Watch", b"")
-                await asyncio.to_thread(deaf.wait_for_headers)
-                await asyncio.wait_for(node.stop(), ANSWER_SECONDS)
-
-    asyncio.run(main())
-
-
-def test_a_node_that_stops_tells_its_watchers_and_does_not_wait_for_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            running_node(tmp_path, shutdown_grace_seconds=10 * ANSWER_SECONDS) as node,
-            aio.insecure_channel(str(node.grpc_address)) as channel,
-        ):
-            ours, other = watch(channel, ""), watch(channel, "two")
-            assert [await told(ours), await told(other)] == [SERVING, SERVICE_UNKNOWN]
+    async with running_node(tmp_path, shutdown_grace_seconds=0.1) as node:
+        with await asyncio.to_thread(DeafClient, node.grpc_address, ANSWER_SECONDS) as deaf:
+            await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/Watch", b"")
+            await asyncio.to_thread(deaf.wait_for_headers)
             await asyncio.wait_for(node.stop(), ANSWER_SECONDS)
-            assert await told(ours) == NOT_SERVING
-            for call in (ours, other):
-                assert await call.read() is aio.EOF
 
-    asyncio.run(main())
+
+async def test_a_node_that_stops_tells_its_watchers_and_does_not_wait_for_them(tmp_path: Path) -> None:
+    async with (
+        running_node(tmp_path, shutdown_grace_seconds=10 * ANSWER_SECONDS) as node,
+        aio.insecure_channel(str(node.grpc_address)) as channel,
+    ):
+        ours, other = watch(channel, ""), watch(channel, "two")
+        assert [await told(ours), await told(other)] == [SERVING, SERVICE_UNKNOWN]
+        await asyncio.wait_for(node.stop(), ANSWER_SECONDS)
+        assert await told(ours) == NOT_SERVING
+        for call in (ours, other):
+            assert await call.read() is aio.EOF

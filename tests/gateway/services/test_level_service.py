@@ -28,37 +28,31 @@ async def level(call: Any) -> tuple[int, bytes, str]:
     return message.block_number, message.root_hash, message.instance
 
 
-def test_a_watcher_is_told_at_once_and_whenever_the_level_rises(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with told(tmp_path) as stage:
-            first = stage.watch()
-            assert await level(first) == (U64_MAX, b"", "this-process")
-            stage.store(0)
-            assert await level(first) == (0, ROOTS[0], "this-process")
-            second = stage.watch()
-            assert await level(second) == (0, ROOTS[0], "this-process")
-            stage.store(1, 2, 3)
-            for call in (first, second):  # what rises together is told in one
-                assert await level(call) == (3, ROOTS[3], "this-process")
-
-    asyncio.run(main())
+async def test_a_watcher_is_told_at_once_and_whenever_the_level_rises(tmp_path: Path) -> None:
+    async with told(tmp_path) as stage:
+        first = stage.watch()
+        assert await level(first) == (U64_MAX, b"", "this-process")
+        stage.store(0)
+        assert await level(first) == (0, ROOTS[0], "this-process")
+        second = stage.watch()
+        assert await level(second) == (0, ROOTS[0], "this-process")
+        stage.store(1, 2, 3)
+        for call in (first, second):  # what rises together is told in one
+            assert await level(call) == (3, ROOTS[3], "this-process")
 
 
-def test_streams_end_in_order_when_the_node_stops(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with told(tmp_path) as stage:
-            call = stage.watch()
-            await level(call)
-            stage.service.close()
-            assert await asyncio.wait_for(call.read(), ANSWER_SECONDS) is aio.EOF
-            assert await call.code() is grpc.StatusCode.OK
-            late = stage.watch()
-            assert await asyncio.wait_for(late.read(), ANSWER_SECONDS) is aio.EOF
-
-    asyncio.run(main())
+async def test_streams_end_in_order_when_the_node_stops(tmp_path: Path) -> None:
+    async with told(tmp_path) as stage:
+        call = stage.watch()
+        await level(call)
+        stage.service.close()
+        assert await asyncio.wait_for(call.read(), ANSWER_SECONDS) is aio.EOF
+        assert await call.code() is grpc.StatusCode.OK
+        late = stage.watch()
+        assert await asyncio.wait_for(late.read(), ANSWER_SECONDS) is aio.EOF
 
 
-def test_a_watcher_that_takes_nothing_loses_its_place(
+async def test_a_watcher_that_takes_nothing_loses_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four addresses of such watchers once kept out the standbys that acknowledgements wait for."""
@@ -75,83 +69,73 @@ def test_a_watcher_that_takes_nothing_loses_its_place(
 
     monkeypatch.setattr(level_service_module, "_cut_off_deaf", cut_off_once_refused)
 
-    async def main() -> None:
-        async with told(tmp_path) as stage:
-            with await asyncio.to_thread(DeafClient, parse_address(stage.address), ANSWER_SECONDS) as deaf:
-                await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/watch", b"")
-                await asyncio.to_thread(deaf.wait_for_headers)
-                assert await stage.watch().code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                refused.set()
-                await asyncio.to_thread(deaf.wait_until_closed)
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while stage.service._streams:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.01)
-            watcher = stage.watch()
-            assert (await level(watcher))[0] == U64_MAX
-            await asyncio.sleep(0.5)  # it takes what is told, and may be silent as long as it likes
-            stage.store(0)
-            assert (await level(watcher))[0] == 0
-
-    asyncio.run(main())
+    async with told(tmp_path) as stage:
+        with await asyncio.to_thread(DeafClient, parse_address(stage.address), ANSWER_SECONDS) as deaf:
+            await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/watch", b"")
+            await asyncio.to_thread(deaf.wait_for_headers)
+            assert await stage.watch().code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            refused.set()
+            await asyncio.to_thread(deaf.wait_until_closed)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while stage.service._streams:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        watcher = stage.watch()
+        assert (await level(watcher))[0] == U64_MAX
+        await asyncio.sleep(0.5)  # it takes what is told, and may be silent as long as it likes
+        stage.store(0)
+        assert (await level(watcher))[0] == 0
 
 
-def test_one_block_can_be_asked_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with told(tmp_path) as stage:
-            stub = stage.stub()
+async def test_one_block_can_be_asked_for(tmp_path: Path) -> None:
+    async with told(tmp_path) as stage:
+        stub = stage.stub()
 
-            async def at(number: int) -> tuple[int, bytes]:
-                message = await stub.levelAt(standby_pb2.LevelAtRequest(block_number=number))
-                assert message.instance == "this-process"
-                return message.block_number, message.root_hash
+        async def at(number: int) -> tuple[int, bytes]:
+            message = await stub.levelAt(standby_pb2.LevelAtRequest(block_number=number))
+            assert message.instance == "this-process"
+            return message.block_number, message.root_hash
 
-            assert await at(0) == (U64_MAX, b"")
-            stage.store(0, 1, 2)
-            assert [await at(number) for number in range(3)] == list(enumerate(ROOTS[:3]))
-            assert await at(3) == (2, ROOTS[2])
-            assert await at(U64_MAX) == (2, ROOTS[2])
-
-    asyncio.run(main())
+        assert await at(0) == (U64_MAX, b"")
+        stage.store(0, 1, 2)
+        assert [await at(number) for number in range(3)] == list(enumerate(ROOTS[:3]))
+        assert await at(3) == (2, ROOTS[2])
+        assert await at(U64_MAX) == (2, ROOTS[2])
 
 
 @pytest.mark.parametrize("limit", ["STANDBY_STREAMS_MAX", "STANDBY_STREAMS_PER_ADDRESS_MAX"])
-def test_one_watcher_too_many_is_refused_until_another_leaves(
+async def test_one_watcher_too_many_is_refused_until_another_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     monkeypatch.setattr(level_service_module, limit, 1)
 
-    async def main() -> None:
-        async with told(tmp_path) as stage:
-            first, second = stage.watch(), None
-            await level(first)
-            with pytest.raises(aio.AioRpcError) as caught:
-                await stage.watch().read()
-            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-            first.cancel()
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while second is None:
-                    try:
-                        second = stage.watch()
-                        await level(second)
-                    except aio.AioRpcError:
-                        second = None
-
-    asyncio.run(main())
+    async with told(tmp_path) as stage:
+        first, second = stage.watch(), None
+        await level(first)
+        with pytest.raises(aio.AioRpcError) as caught:
+            await stage.watch().read()
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        first.cancel()
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while second is None:
+                try:
+                    second = stage.watch()
+                    await level(second)
+                except aio.AioRpcError:
+                    second = None
 
 
-def test_nonsense_is_answered_and_logged_by_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with told(tmp_path) as stage:
-            stage.stub()
-            channel: Any = stage.channels[0]
-            with pytest.raises(aio.AioRpcError) as caught:
-                await channel.unary_unary(f"/{SERVICE_NAME}/levelAt")(b"\xff\xff")
-            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert str(caught.value.details()).startswith("request: got Error parsing message")
-            call = channel.unary_stream(f"/{SERVICE_NAME}/watch")(b"\xff\xff")
-            assert standby_pb2.Level.FromString(await call.read()).block_number == U64_MAX
-
-    asyncio.run(main())
+async def test_nonsense_is_answered_and_logged_by_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with told(tmp_path) as stage:
+        stage.stub()
+        channel: Any = stage.channels[0]
+        with pytest.raises(aio.AioRpcError) as caught:
+            await channel.unary_unary(f"/{SERVICE_NAME}/levelAt")(b"\xff\xff")
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert str(caught.value.details()).startswith("request: got Error parsing message")
+        call = channel.unary_stream(f"/{SERVICE_NAME}/watch")(b"\xff\xff")
+        assert standby_pb2.Level.FromString(await call.read()).block_number == U64_MAX
     assert caplog.records == []
 
 
@@ -163,49 +147,42 @@ async def refused(call: Any) -> str:
     return caught.value.details() or ""
 
 
-def test_other_nodes_are_served_and_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_nodes_are_served_and_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """256 calls of strangers once took all places of those that acknowledgements wait for."""
 
-    async def main() -> None:
-        nodes = KnownNodes(networks=("192.0.2.0/24",))
-        async with told(tmp_path, nodes=nodes) as stage:
-            reason = (
-                "sluice.standby.NodeLevel is for other nodes: got 127.0.0.1, expected an address of peers, "
-                "or one in peer_networks"
-            )
-            stub = stage.stub()
-            for _ in range(2 * STANDBY_STREAMS_PER_ADDRESS_MAX):
-                assert await refused(stub.watch(standby_pb2.WatchRequest()).read()) == reason
-            assert await refused(stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))) == reason
-            assert not stage.service._streams
-            nodes.peers = ("localhost:40840",)  # whose name leads to 127.0.0.1
-            await nodes.look()
-            assert (await level(stage.watch()))[0] == U64_MAX
-            await stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))
-
-    asyncio.run(main())
+    nodes = KnownNodes(networks=("192.0.2.0/24",))
+    async with told(tmp_path, nodes=nodes) as stage:
+        reason = (
+            "sluice.standby.NodeLevel is for other nodes: got 127.0.0.1, expected an address of peers, "
+            "or one in peer_networks"
+        )
+        stub = stage.stub()
+        for _ in range(2 * STANDBY_STREAMS_PER_ADDRESS_MAX):
+            assert await refused(stub.watch(standby_pb2.WatchRequest()).read()) == reason
+        assert await refused(stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))) == reason
+        assert not stage.service._streams
+        nodes.peers = ("localhost:40840",)  # whose name leads to 127.0.0.1
+        await nodes.look()
+        assert (await level(stage.watch()))[0] == U64_MAX
+        await stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))
     ours = [record for record in caplog.records if record.name == level_service_module.__name__]
     assert {record.message for record in ours} == {"watcher refused"}
     assert {record.caused_by for record in ours} == {"127.0.0.1"}  # type: ignore[attr-defined]
 
 
-def test_a_node_that_came_to_another_address_is_looked_up_when_it_calls(tmp_path: Path) -> None:
-    async def main() -> None:
-        nodes = KnownNodes()
-        nodes.peers = ("localhost:40840",)
-        async with told(tmp_path, nodes=nodes) as stage:  # nobody has looked yet
-            assert (await level(stage.watch()))[0] == U64_MAX
-
-    asyncio.run(main())
+async def test_a_node_that_came_to_another_address_is_looked_up_when_it_calls(tmp_path: Path) -> None:
+    nodes = KnownNodes()
+    nodes.peers = ("localhost:40840",)
+    async with told(tmp_path, nodes=nodes) as stage:  # nobody has looked yet
+        assert (await level(stage.watch()))[0] == U64_MAX
 
 
-def test_where_subjects_are_listed_an_address_is_not_enough(tmp_path: Path) -> None:
-    async def main() -> None:
-        nodes = KnownNodes(subjects=("CN=node",))
-        nodes.peers = ("localhost:40840",)
-        await nodes.look()
-        async with told(tmp_path, nodes=nodes) as stage:
-            reason = await refused(stage.watch().read())
-            assert "expected a certificate that proves a name in peer_subjects" in reason
-
-    asyncio.run(main())
+async def test_where_subjects_are_listed_an_address_is_not_enough(tmp_path: Path) -> None:
+    nodes = KnownNodes(subjects=("CN=node",))
+    nodes.peers = ("localhost:40840",)
+    await nodes.look()
+    async with told(tmp_path, nodes=nodes) as stage:
+        reason = await refused(stage.watch().read())
+        assert "expected a certificate that proves a name in peer_subjects" in reason

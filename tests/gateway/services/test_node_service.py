@@ -236,23 +236,20 @@ def test_a_status_request_reads_one_root_hash_however_often_it_asks(
     with_blocks(tmp_path, BLOCKS[:2], scenario)
 
 
-def test_whatever_strangers_do_not_take_another_node_gets_its_blocks(tmp_path: Path) -> None:
-    async def main() -> None:
-        for networks, code in (((), grpc.StatusCode.RESOURCE_EXHAUSTED), (("127.0.0.1/32",), None)):
-            folder = tmp_path / str(code)
-            async with running_node(folder, peer_networks=networks) as node, wire_to(node) as wire:
-                publisher = await wire.publisher()
-                await publisher.block(BLOCKS[0])
-                await publisher.expect("ack 0")
-                node.block_access._of_strangers.shares.take("192.0.2.1", ACCESS_BYTES_MAX)
-                if code is None:
-                    assert (await ask(wire, LATEST)).status == Code.SUCCESS
-                    continue
-                with pytest.raises(aio.AioRpcError) as caught:
-                    await ask(wire, LATEST)
-                assert caught.value.code() is code
-
-    asyncio.run(main())
+async def test_whatever_strangers_do_not_take_another_node_gets_its_blocks(tmp_path: Path) -> None:
+    for networks, code in (((), grpc.StatusCode.RESOURCE_EXHAUSTED), (("127.0.0.1/32",), None)):
+        folder = tmp_path / str(code)
+        async with running_node(folder, peer_networks=networks) as node, wire_to(node) as wire:
+            publisher = await wire.publisher()
+            await publisher.block(BLOCKS[0])
+            await publisher.expect("ack 0")
+            node.block_access._of_strangers.shares.take("192.0.2.1", ACCESS_BYTES_MAX)
+            if code is None:
+                assert (await ask(wire, LATEST)).status == Code.SUCCESS
+                continue
+            with pytest.raises(aio.AioRpcError) as caught:
+                await ask(wire, LATEST)
+            assert caught.value.code() is code
 
 
 async def until_held(wire: Wire, *, some: bool) -> None:

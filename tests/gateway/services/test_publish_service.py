@@ -542,12 +542,9 @@ def test_a_publisher_is_known_by_its_id_or_its_connection(
     assert names[1].startswith("ipv4:127.0.0.1:")
 
 
-def test_stopping_the_node_ends_streams_with_success(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with wire_to_stopped(tmp_path) as alice:
-            await alice.expect("end SUCCESS last 0 about 0", "closed")
-
-    asyncio.run(main())
+async def test_stopping_the_node_ends_streams_with_success(tmp_path: Path) -> None:
+    async with wire_to_stopped(tmp_path) as alice:
+        await alice.expect("end SUCCESS last 0 about 0", "closed")
 
 
 class wire_to_stopped:

@@ -62,135 +62,107 @@ TEXT = "text/plain; charset=utf-8"
 JSON = "application/json; charset=utf-8"
 
 
-def test_alive() -> None:
-    async def scenario() -> None:
-        async with serving(FakeNode()) as get:
-            assert await get("/healthz") == (200, TEXT, "ok\n")
-            assert (await get("/other"))[0] == 404
-
-    asyncio.run(scenario())
+async def test_alive() -> None:
+    async with serving(FakeNode()) as get:
+        assert await get("/healthz") == (200, TEXT, "ok\n")
+        assert (await get("/other"))[0] == 404
 
 
-def test_ready_and_not() -> None:
-    async def scenario() -> None:
-        node = FakeNode()
-        async with serving(node) as get:
-            assert await get("/readyz") == (200, TEXT, "ready\n")
-            assert await get("/readyz", "application/json") == (200, JSON, '{"ready": true, "reasons": []}')
-            node.reasons = ["the disk is full", "behind by 3 blocks"]
-            assert await get("/readyz") == (503, TEXT, "the disk is full\nbehind by 3 blocks\n")
-            assert await get("/readyz", "application/json;q=0.9, */*") == (
-                503,
-                JSON,
-                '{"ready": false, "reasons": ["the disk is full", "behind by 3 blocks"]}',
-            )
-            assert (await get("/readyz", "text/plain, application/json"))[1] == TEXT
-            node.reasons = []
-            assert (await get("/readyz"))[0] == 200
-
-    asyncio.run(scenario())
-
-
-def test_a_node_that_cannot_tell_is_alive_and_not_ready() -> None:
-    async def scenario() -> None:
-        node = FakeNode()
-        node.error = GatewayError("the state is gone")
-        async with serving(node) as get:
-            assert await get("/readyz") == (503, TEXT, "internal error, see the log\n")
-            assert (await get("/healthz"))[0] == 200
-            assert "\nsluice_ready 0.0\n" in (await get("/metrics"))[2]
-
-    asyncio.run(scenario())
-
-
-def test_metrics_are_up_to_date() -> None:
-    async def scenario() -> None:
-        node = FakeNode()
-        node.metrics.blocks_acknowledged.inc(3)
-        async with serving(node) as get:
-            status, content_type, body = await get("/metrics")
-            assert (status, content_type.partition(";")[0]) == (200, "text/plain")
-            assert "\nsluice_blocks_acknowledged_total 3.0\n" in body
-            assert "\nsluice_ready 1.0\n" in body
-            node.reasons = ["the disk is full"]
-            assert "\nsluice_ready 0.0\n" in (await get("/metrics"))[2]
-
-    asyncio.run(scenario())
-
-
-def test_a_busy_port_and_an_address_that_is_not_ours_are_fatal() -> None:
-    async def scenario() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
-        with pytest.raises(Fatal) as caught:
-            await start_http(FakeNode(), server.address)
-        assert str(caught.value) == (
-            f"http.address {server.address}: got Address already in use, "
-            "expected an address that is free here"
+async def test_ready_and_not() -> None:
+    node = FakeNode()
+    async with serving(node) as get:
+        assert await get("/readyz") == (200, TEXT, "ready\n")
+        assert await get("/readyz", "application/json") == (200, JSON, '{"ready": true, "reasons": []}')
+        node.reasons = ["the disk is full", "behind by 3 blocks"]
+        assert await get("/readyz") == (503, TEXT, "the disk is full\nbehind by 3 blocks\n")
+        assert await get("/readyz", "application/json;q=0.9, */*") == (
+            503,
+            JSON,
+            '{"ready": false, "reasons": ["the disk is full", "behind by 3 blocks"]}',
         )
-        await server.close()
-        again = await start_http(FakeNode(), server.address)
-        await again.close()
-        with pytest.raises(Fatal, match=r"192\.0\.2\.1:1: got Cannot assign requested address"):
-            await start_http(FakeNode(), Address("192.0.2.1", 1))
-
-    asyncio.run(scenario())
+        assert (await get("/readyz", "text/plain, application/json"))[1] == TEXT
+        node.reasons = []
+        assert (await get("/readyz"))[0] == 200
 
 
-def test_a_standby_is_ready_but_not_for_publishers() -> None:
-    async def main() -> None:
-        node = FakeNode()
-        async with serving(node) as get:
-            assert (await get("/readyz/publishers"))[::2] == (200, "ready\n")
-            node.elsewhere = "the node is a standby"
-            assert (await get("/readyz"))[::2] == (200, "ready\n")
-            assert (await get("/readyz/publishers"))[::2] == (503, "the node is a standby\n")
-            node.reasons = ["the disk is full"]
-            assert (await get("/readyz/publishers"))[::2] == (
-                503,
-                "the disk is full\nthe node is a standby\n",
-            )
-
-    asyncio.run(main())
+async def test_a_node_that_cannot_tell_is_alive_and_not_ready() -> None:
+    node = FakeNode()
+    node.error = GatewayError("the state is gone")
+    async with serving(node) as get:
+        assert await get("/readyz") == (503, TEXT, "internal error, see the log\n")
+        assert (await get("/healthz"))[0] == 200
+        assert "\nsluice_ready 0.0\n" in (await get("/metrics"))[2]
 
 
-def test_what_to_do_is_a_page_too() -> None:
-    async def main() -> None:
-        async with serving(FakeNode()) as get:
-            status, kind, page = await get("/operations")
-            assert (status, kind) == (200, "text/html; charset=utf-8")
-            assert '<a id="a-node-is-behind"></a>## A node is behind\n' in page
+async def test_metrics_are_up_to_date() -> None:
+    node = FakeNode()
+    node.metrics.blocks_acknowledged.inc(3)
+    async with serving(node) as get:
+        status, content_type, body = await get("/metrics")
+        assert (status, content_type.partition(";")[0]) == (200, "text/plain")
+        assert "\nsluice_blocks_acknowledged_total 3.0\n" in body
+        assert "\nsluice_ready 1.0\n" in body
+        node.reasons = ["the disk is full"]
+        assert "\nsluice_ready 0.0\n" in (await get("/metrics"))[2]
 
-    asyncio.run(main())
+
+async def test_a_busy_port_and_an_address_that_is_not_ours_are_fatal() -> None:
+    server = await start_http(FakeNode(), ANY_PORT)
+    with pytest.raises(Fatal) as caught:
+        await start_http(FakeNode(), server.address)
+    assert str(caught.value) == (
+        f"http.address {server.address}: got Address already in use, expected an address that is free here"
+    )
+    await server.close()
+    again = await start_http(FakeNode(), server.address)
+    await again.close()
+    with pytest.raises(Fatal, match=r"192\.0\.2\.1:1: got Cannot assign requested address"):
+        await start_http(FakeNode(), Address("192.0.2.1", 1))
 
 
-def test_the_status_is_a_page_and_json() -> None:
-    async def main() -> None:
-        async with serving(FakeNode()) as get:
-            status, kind, page = await get("/")
-            assert (status, kind) == (200, "text/html; charset=utf-8")
-            assert "active node, version 0.1.0" in page
-            status, kind, text = await get("/status.json")
-            assert (status, kind) == (200, "application/json; charset=utf-8")
-            assert '"phase": "active"' in text
+async def test_a_standby_is_ready_but_not_for_publishers() -> None:
+    node = FakeNode()
+    async with serving(node) as get:
+        assert (await get("/readyz/publishers"))[::2] == (200, "ready\n")
+        node.elsewhere = "the node is a standby"
+        assert (await get("/readyz"))[::2] == (200, "ready\n")
+        assert (await get("/readyz/publishers"))[::2] == (503, "the node is a standby\n")
+        node.reasons = ["the disk is full"]
+        assert (await get("/readyz/publishers"))[::2] == (
+            503,
+            "the disk is full\nthe node is a standby\n",
+        )
 
-    asyncio.run(main())
+
+async def test_what_to_do_is_a_page_too() -> None:
+    async with serving(FakeNode()) as get:
+        status, kind, page = await get("/operations")
+        assert (status, kind) == (200, "text/html; charset=utf-8")
+        assert '<a id="a-node-is-behind"></a>## A node is behind\n' in page
+
+
+async def test_the_status_is_a_page_and_json() -> None:
+    async with serving(FakeNode()) as get:
+        status, kind, page = await get("/")
+        assert (status, kind) == (200, "text/html; charset=utf-8")
+        assert "active node, version 0.1.0" in page
+        status, kind, text = await get("/status.json")
+        assert (status, kind) == (200, "application/json; charset=utf-8")
+        assert '"phase": "active"' in text
 
 
 @pytest.mark.parametrize(
     "request_", [b"GET / HTTP/1.1\r\n\r\n", b"\xff\x00\r\n\r\n", b"GET /%s HTTP/1.1\r\n\r\n" % (b"a" * 9_000)]
 )
-def test_what_is_not_http_is_answered_and_not_logged(
+async def test_what_is_not_http_is_answered_and_not_logged(
     request_: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
-        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
-        writer.write(request_)
-        assert await reader.readline() == b"HTTP/1.0 400 Bad Request\r\n"
-        writer.close()
-        await server.close()
-
-    asyncio.run(main())
+    server = await start_http(FakeNode(), ANY_PORT)
+    reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+    writer.write(request_)
+    assert await reader.readline() == b"HTTP/1.0 400 Bad Request\r\n"
+    writer.close()
+    await server.close()
     assert caplog.records == []
 
 
@@ -218,23 +190,20 @@ def test_a_probe_gets_in_whoever_holds_all_places(
     run(main())
 
 
-def test_a_client_that_is_gone_holds_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_is_gone_holds_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 2)
 
-    async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
-        where = (server.address.host, server.address.port)
-        reader, writer = await asyncio.open_connection(*where)
-        for _ in range(20):
-            _, other = await asyncio.open_connection(*where)
-            other.close()
-            await asyncio.sleep(0.02)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
-        writer.close()
-        await server.close()
-
-    asyncio.run(main())
+    server = await start_http(FakeNode(), ANY_PORT)
+    where = (server.address.host, server.address.port)
+    reader, writer = await asyncio.open_connection(*where)
+    for _ in range(20):
+        _, other = await asyncio.open_connection(*where)
+        other.close()
+        await asyncio.sleep(0.02)
+    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    await server.close()
 
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
@@ -283,53 +252,46 @@ def test_the_last_files_of_the_process_are_for_a_few_connections_and_no_more(
     run(main())
 
 
-def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "HTTP_SILENT_SECONDS_MAX", 0.1)
 
-    async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
-        for begun in (b"", b"GET /healthz HT"):
-            reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
-            writer.write(begun)
-            with suppress(ConnectionResetError):  # where the server had not come to read what was begun
-                assert await asyncio.wait_for(reader.read(), 20) == b""
-            writer.close()
-        await server.close()
-
-    asyncio.run(main())
+    server = await start_http(FakeNode(), ANY_PORT)
+    for begun in (b"", b"GET /healthz HT"):
+        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+        writer.write(begun)
+        with suppress(ConnectionResetError):  # where the server had not come to read what was begun
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+        writer.close()
+    await server.close()
 
 
-def test_nothing_is_left_of_a_client_that_is_gone_in_the_middle_of_its_request() -> None:
+async def test_nothing_is_left_of_a_client_that_is_gone_in_the_middle_of_its_request() -> None:
     """What waited for the rest of it once stayed for ten seconds, however many such clients there were."""
 
-    async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
-        before = asyncio.all_tasks()
-        reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
-        writer.write(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1")
-        assert await reader.readline() == b"HTTP/1.1 405 Method Not Allowed\r\n"
-        writer.transport.abort()
-        async with asyncio.timeout(5):
-            while asyncio.all_tasks() != before:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
-        await server.close()
-
-    asyncio.run(main())
+    server = await start_http(FakeNode(), ANY_PORT)
+    before = asyncio.all_tasks()
+    reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
+    writer.write(b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1")
+    assert await reader.readline() == b"HTTP/1.1 405 Method Not Allowed\r\n"
+    writer.transport.abort()
+    async with asyncio.timeout(5):
+        while asyncio.all_tasks() != before:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    await server.close()
 
 
-def test_a_client_that_is_gone_before_its_answer_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_is_gone_before_its_answer_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     request = b"POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n"
 
-    async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
-        for _ in range(20):
-            with socket.create_connection((server.address.host, server.address.port)) as client:
-                client.sendall(request)
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            await asyncio.sleep(0.01)
-        await server.close()
-
-    asyncio.run(main())
+    server = await start_http(FakeNode(), ANY_PORT)
+    for _ in range(20):
+        with socket.create_connection((server.address.host, server.address.port)) as client:
+            client.sendall(request)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await asyncio.sleep(0.01)
+    await server.close()
     assert caplog.records == []
 
 
@@ -348,35 +310,29 @@ async def deaf_client(host: str, port: int) -> socket.socket:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux closes them by itself")
-def test_a_client_that_does_not_read_its_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_its_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It once kept its place for ever: so many as may be connected kept out whoever looks after the node."""
     monkeypatch.setattr(http, "HTTP_UNREAD_SECONDS_MAX", 0.5)
     monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 1)
 
-    async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
-        where = (server.address.host, server.address.port)
-        with await deaf_client(*where):
-            async with asyncio.timeout(60):
-                while True:
-                    reader, writer = await asyncio.open_connection(*where)
-                    writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-                    with suppress(ConnectionError):
-                        if (await reader.readline()).startswith(b"HTTP/1.1 200"):
-                            break
-                    await asyncio.sleep(0.1)
-            writer.close()
-        await server.close()
-
-    asyncio.run(main())
+    server = await start_http(FakeNode(), ANY_PORT)
+    where = (server.address.host, server.address.port)
+    with await deaf_client(*where):
+        async with asyncio.timeout(60):
+            while True:
+                reader, writer = await asyncio.open_connection(*where)
+                writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                with suppress(ConnectionError):
+                    if (await reader.readline()).startswith(b"HTTP/1.1 200"):
+                        break
+                await asyncio.sleep(0.1)
+        writer.close()
+    await server.close()
 
 
-def test_a_client_that_does_not_read_its_answers_does_not_hold_up_the_end() -> None:
+async def test_a_client_that_does_not_read_its_answers_does_not_hold_up_the_end() -> None:
     """It once did, for two minutes: longer than service managers wait."""
 
-    async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
-        with await deaf_client(server.address.host, server.address.port):
-            await asyncio.wait_for(server.close(), 10 * HTTP_STOP_SECONDS)
-
-    asyncio.run(main())
+    server = await start_http(FakeNode(), ANY_PORT)
+    with await deaf_client(server.address.host, server.address.port):
+        await asyncio.wait_for(server.close(), 10 * HTTP_STOP_SECONDS)

@@ -18,30 +18,27 @@ from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 BLOCKS = make_blocks(4)
 
 
-def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            await wire.publisher("alice")
-            await wire.subscribe(0)
-            async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
-                await client.header()
-                facts = node.reporter.facts()
-            assert facts.pop("instance")
-            assert facts == {
-                "role": "active",
-                "verification_mode": "full",
-                "ready": True,
-                "publishers": 1,
-                "subscribers": 1,
-                "tcp_clients": 1,
-                "missing_blocks": 0,
-                "awaiting_standbys": 0,
-            }
-            # With the port that it has got: 0 would lead nobody to it.
-            report = node.reporter.report()
-            assert (report.grpc_address, report.subscriber_address) == (str(node.grpc_address), "")
-
-    asyncio.run(main())
+async def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        await wire.publisher("alice")
+        await wire.subscribe(0)
+        async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
+            await client.header()
+            facts = node.reporter.facts()
+        assert facts.pop("instance")
+        assert facts == {
+            "role": "active",
+            "verification_mode": "full",
+            "ready": True,
+            "publishers": 1,
+            "subscribers": 1,
+            "tcp_clients": 1,
+            "missing_blocks": 0,
+            "awaiting_standbys": 0,
+        }
+        # With the port that it has got: 0 would lead nobody to it.
+        report = node.reporter.report()
+        assert (report.grpc_address, report.subscriber_address) == (str(node.grpc_address), "")
 
 
 def where(node: Node) -> tuple[str, str]:
@@ -50,38 +47,32 @@ def where(node: Node) -> tuple[str, str]:
     return report.grpc_address, report.subscriber_address
 
 
-def test_operators_are_told_the_address_that_others_use(tmp_path: Path) -> None:
-    async def main() -> None:
-        advertised = Address("node-a.example", 40840)
-        async with running_node(tmp_path, grpc_advertised_address=advertised) as node:
-            assert where(node) == ("node-a.example:40840", "")
-        everywhere = {"subscriber_address": Address("0.0.0.0", 0), "grpc_advertised_address": advertised}
-        async with running_node(tmp_path, **everywhere) as node:
-            port = node.subscriber_address.port
-            assert port
-            assert where(node) == ("node-a.example:40840", f"node-a.example:{port}")
-        async with running_node(tmp_path, subscriber_address=Address("127.0.0.1", 0)) as node:
-            assert where(node) == (str(node.grpc_address), str(node.subscriber_address))
-
-    asyncio.run(main())
+async def test_operators_are_told_the_address_that_others_use(tmp_path: Path) -> None:
+    advertised = Address("node-a.example", 40840)
+    async with running_node(tmp_path, grpc_advertised_address=advertised) as node:
+        assert where(node) == ("node-a.example:40840", "")
+    everywhere = {"subscriber_address": Address("0.0.0.0", 0), "grpc_advertised_address": advertised}
+    async with running_node(tmp_path, **everywhere) as node:
+        port = node.subscriber_address.port
+        assert port
+        assert where(node) == ("node-a.example:40840", f"node-a.example:{port}")
+    async with running_node(tmp_path, subscriber_address=Address("127.0.0.1", 0)) as node:
+        assert where(node) == (str(node.grpc_address), str(node.subscriber_address))
 
 
-def test_bytes_sent_over_tcp_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_sent_over_tcp_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "HEALTH_CHECK_SECONDS", 0.01)
 
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            alice = await wire.publisher("alice")
-            await alice.block(*BLOCKS[:2])
-            await alice.expect(*(f"ack {number}" for number in range(2)))
-            await read_over_tcp(node, 2)
-            total_bytes = sum(block.size_bytes for block in BLOCKS[:2])
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while _value(node, "sluice_tcp_sent_bytes_total") < total_bytes:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert _value(node, "sluice_last_block") == 1
-
-    asyncio.run(main())
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        alice = await wire.publisher("alice")
+        await alice.block(*BLOCKS[:2])
+        await alice.expect(*(f"ack {number}" for number in range(2)))
+        await read_over_tcp(node, 2)
+        total_bytes = sum(block.size_bytes for block in BLOCKS[:2])
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while _value(node, "sluice_tcp_sent_bytes_total") < total_bytes:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert _value(node, "sluice_last_block") == 1
 
 
 async def read_over_tcp(node: Node, block_count: int) -> None:
@@ -112,75 +103,66 @@ async def facts(node: Node) -> dict[str, object]:
         return found
 
 
-def test_of_very_many_streams_the_page_shows_some_and_those_first_that_somebody_vouches_for(
+async def test_of_very_many_streams_the_page_shows_some_and_those_first_that_somebody_vouches_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.status.reporter.PUBLISHERS_SHOWN", 3)
 
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            for name in "abcd":
-                await wire.publisher(name)
-            node.conductor.connect("CN=alice", address="192.0.2.1", has_certificate=True)
-            shown: Any = (await facts(node))["publishers"]
-            assert [one["name"] for one in shown] == [
-                "CN=alice",
-                "claimed:a",
-                "claimed:b",
-                "and 2 more streams",
-            ]
-
-    asyncio.run(main())
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        for name in "abcd":
+            await wire.publisher(name)
+        node.conductor.connect("CN=alice", address="192.0.2.1", has_certificate=True)
+        shown: Any = (await facts(node))["publishers"]
+        assert [one["name"] for one in shown] == [
+            "CN=alice",
+            "claimed:a",
+            "claimed:b",
+            "and 2 more streams",
+        ]
 
 
-def test_the_status_follows_what_happens(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            empty = await facts(node)
-            assert (empty["last_block"], empty["last_block_age_seconds"], empty["race"]) == (None, None, [])
-            alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
-            await alice.block(BLOCKS[0])
-            await alice.expect("ack 0")
-            await bob.expect("ack 0")
-            await alice.items(BLOCKS[1].items[0])
-            await wire.begun(1)
-            await bob.block(BLOCKS[1])
-            await bob.expect("skip 1")
-            busy = await facts(node)
-            assert busy["phase"] == "active"
-            assert busy["last_block"] == 0
-            assert busy["last_root_hash"] == (node.store.root_hash_at(0) or b"").hex()
-            assert busy["winners"] == [["claimed:alice", 1]]
-            assert busy["publishers"] == [
-                {"name": "claimed:alice", "doing": "sends block 1"},
-                {"name": "claimed:bob", "doing": "comes to block 2 next"},
-            ]
-            assert busy["inflight_bytes"]
-            carol = await wire.publisher("carol")
-            await alice.call.done_writing()
-            await bob.expect("resend 1")
-            doing = (await facts(node))["publishers"]
-            assert doing == [
-                {"name": "claimed:bob", "doing": "was asked for block 1"},
-                {"name": "claimed:carol", "doing": "has sent nothing yet"},
-            ]
-            await carol.items(BLOCKS[3].items[0])
-            await carol.expect("behind 0")
-            doing = (await facts(node))["publishers"]
-            assert doing == [
-                {"name": "claimed:bob", "doing": "was asked for block 1"},
-                {"name": "claimed:carol", "doing": "is ahead: block 1 is next"},
-            ]
-
-    asyncio.run(main())
+async def test_the_status_follows_what_happens(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        empty = await facts(node)
+        assert (empty["last_block"], empty["last_block_age_seconds"], empty["race"]) == (None, None, [])
+        alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
+        await alice.block(BLOCKS[0])
+        await alice.expect("ack 0")
+        await bob.expect("ack 0")
+        await alice.items(BLOCKS[1].items[0])
+        await wire.begun(1)
+        await bob.block(BLOCKS[1])
+        await bob.expect("skip 1")
+        busy = await facts(node)
+        assert busy["phase"] == "active"
+        assert busy["last_block"] == 0
+        assert busy["last_root_hash"] == (node.store.root_hash_at(0) or b"").hex()
+        assert busy["winners"] == [["claimed:alice", 1]]
+        assert busy["publishers"] == [
+            {"name": "claimed:alice", "doing": "sends block 1"},
+            {"name": "claimed:bob", "doing": "comes to block 2 next"},
+        ]
+        assert busy["inflight_bytes"]
+        carol = await wire.publisher("carol")
+        await alice.call.done_writing()
+        await bob.expect("resend 1")
+        doing = (await facts(node))["publishers"]
+        assert doing == [
+            {"name": "claimed:bob", "doing": "was asked for block 1"},
+            {"name": "claimed:carol", "doing": "has sent nothing yet"},
+        ]
+        await carol.items(BLOCKS[3].items[0])
+        await carol.expect("behind 0")
+        doing = (await facts(node))["publishers"]
+        assert doing == [
+            {"name": "claimed:bob", "doing": "was asked for block 1"},
+            {"name": "claimed:carol", "doing": "is ahead: block 1 is next"},
+        ]
 
 
-def test_the_page_is_served(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running_node(tmp_path) as node, aiohttp.ClientSession() as session:
-            async with session.get(f"http://{node.http_address}/") as answer:
-                page = await answer.text()
-            assert "The node holds no block yet." in page
-            assert str(node.grpc_address) in page
-
-    asyncio.run(main())
+async def test_the_page_is_served(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node, aiohttp.ClientSession() as session:
+        async with session.get(f"http://{node.http_address}/") as answer:
+            page = await answer.text()
+        assert "The node holds no block yet." in page
+        assert str(node.grpc_address) in page

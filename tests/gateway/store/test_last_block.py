@@ -252,22 +252,19 @@ def test_a_wrong_key_is_said_before_anybody_is_served(tmp_path: Path) -> None:
     assert start(tmp_path, ledger_keys=(STRANGE_KEY,), verification_mode="hash") == []
 
 
-def test_a_node_that_lacks_the_key_of_its_last_block_is_not_ready_until_it_takes_the_next(
+async def test_a_node_that_lacks_the_key_of_its_last_block_is_not_ready_until_it_takes_the_next(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     foreign = Block(2, (*BLOCKS[2].items[:-1], proof_item(2, bytes(2920))))
     stored(tmp_path, [*BLOCKS[:2], foreign]).close()
 
-    async def main() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
-            [problem] = node.reporter.readiness()
-            assert problem.startswith("block 2, the last in ")
-            [line] = logged(caplog, "the last block cannot be checked with these ledger keys")
-            assert line["reason"] == problem
-            publisher = await wire.publisher("alice")
-            await publisher.block(make_blocks(4)[3])
-            await publisher.expect("ack 3")
-            assert node.reporter.readiness() == []
-
     caplog.set_level(logging.ERROR)
-    asyncio.run(main())
+    async with running_node(tmp_path) as node, wire_to(node) as wire:
+        [problem] = node.reporter.readiness()
+        assert problem.startswith("block 2, the last in ")
+        [line] = logged(caplog, "the last block cannot be checked with these ledger keys")
+        assert line["reason"] == problem
+        publisher = await wire.publisher("alice")
+        await publisher.block(make_blocks(4)[3])
+        await publisher.expect("ack 3")
+        assert node.reporter.readiness() == []

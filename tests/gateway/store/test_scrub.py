@@ -59,104 +59,83 @@ async def scrubbing(folder: Path, pauses: int) -> AsyncIterator[tuple[Scrubber, 
         store.close()
 
 
-def test_a_pass_reads_every_page_at_its_pace_and_the_next_one_waits(folder: Path) -> None:
-    async def main() -> None:
-        async with scrubbing(folder, PAGES + 1) as (scrubber, store, metrics, sleep):
-            assert metrics.scrubbed_bytes._value.get() == PAGES * PAGE_SIZE
-            assert metrics.scrub_pass_end._value.get() > 1_700_000_000
-            assert all(0 <= seconds <= PAGE_SIZE / PACE for seconds in sleep.seconds[:-1])
-            assert 3500 < sleep.seconds[-1] <= 3600  # a short stream is not scrubbed all the time
-            assert not store.streamer.sums.bad
-            assert scrubber.next_page == 0
-
-    asyncio.run(main())
+async def test_a_pass_reads_every_page_at_its_pace_and_the_next_one_waits(folder: Path) -> None:
+    async with scrubbing(folder, PAGES + 1) as (scrubber, store, metrics, sleep):
+        assert metrics.scrubbed_bytes._value.get() == PAGES * PAGE_SIZE
+        assert metrics.scrub_pass_end._value.get() > 1_700_000_000
+        assert all(0 <= seconds <= PAGE_SIZE / PACE for seconds in sleep.seconds[:-1])
+        assert 3500 < sleep.seconds[-1] <= 3600  # a short stream is not scrubbed all the time
+        assert not store.streamer.sums.bad
+        assert scrubber.next_page == 0
 
 
-def test_it_goes_on_where_it_was(folder: Path) -> None:
-    async def main() -> None:
-        async with scrubbing(folder, 2) as (scrubber, _, _, _):
-            assert scrubber.next_page == 2
-        async with scrubbing(folder, PAGES - 2 + 1) as (scrubber, store, metrics, _):
-            assert metrics.scrubbed_bytes._value.get() == (PAGES - 2) * PAGE_SIZE
-            ended_at = metrics.scrub_pass_end._value.get()
-            store.streamer.notes.put(PLACE_KEY, b"nonsense")
-        async with scrubbing(folder, 1) as (scrubber, _, metrics, _):
-            assert scrubber.next_page == 1
-            assert metrics.scrub_pass_end._value.get() == ended_at > 0
-
-    asyncio.run(main())
+async def test_it_goes_on_where_it_was(folder: Path) -> None:
+    async with scrubbing(folder, 2) as (scrubber, _, _, _):
+        assert scrubber.next_page == 2
+    async with scrubbing(folder, PAGES - 2 + 1) as (scrubber, store, metrics, _):
+        assert metrics.scrubbed_bytes._value.get() == (PAGES - 2) * PAGE_SIZE
+        ended_at = metrics.scrub_pass_end._value.get()
+        store.streamer.notes.put(PLACE_KEY, b"nonsense")
+    async with scrubbing(folder, 1) as (scrubber, _, metrics, _):
+        assert scrubber.next_page == 1
+        assert metrics.scrub_pass_end._value.get() == ended_at > 0
 
 
-def test_a_kill_loses_few_pages_of_the_place(folder: Path) -> None:
-    async def main() -> None:
-        async with scrubbing(folder, 2) as (scrubber, store, _, _):
-            scrubber.next_page = PLACE_KEPT_PAGES - 1
-            store.streamer.notes.put(PLACE_KEY, None)
-            scrubber._keep_place()
-            assert store.streamer.notes.get(PLACE_KEY) is not None
-
-    asyncio.run(main())
+async def test_a_kill_loses_few_pages_of_the_place(folder: Path) -> None:
+    async with scrubbing(folder, 2) as (scrubber, store, _, _):
+        scrubber.next_page = PLACE_KEPT_PAGES - 1
+        store.streamer.notes.put(PLACE_KEY, None)
+        scrubber._keep_place()
+        assert store.streamer.notes.get(PLACE_KEY) is not None
 
 
-def test_what_it_finds_is_found_again_at_once_after_a_restart(folder: Path) -> None:
+async def test_what_it_finds_is_found_again_at_once_after_a_restart(folder: Path) -> None:
     flip(folder, 1, 5000)
 
-    async def main() -> None:
-        for _ in range(2):
-            async with scrubbing(folder, PAGES + 1) as (scrubber, store, _, _):
-                assert list(store.streamer.sums.bad) == [1]
-        async with scrubbing(folder, 1) as (scrubber, store, _, _):
+    for _ in range(2):
+        async with scrubbing(folder, PAGES + 1) as (scrubber, store, _, _):
             assert list(store.streamer.sums.bad) == [1]
-            assert scrubber.next_page == 2
+    async with scrubbing(folder, 1) as (scrubber, store, _, _):
+        assert list(store.streamer.sums.bad) == [1]
+        assert scrubber.next_page == 2
 
-    asyncio.run(main())
 
-
-def test_pages_without_a_sum_get_one_when_their_blocks_are_right(folder: Path) -> None:
+async def test_pages_without_a_sum_get_one_when_their_blocks_are_right(folder: Path) -> None:
     drop_sums(folder)
 
-    async def main() -> None:
-        async with scrubbing(folder, PAGES + 1) as (_, store, _, _):
-            assert not store.streamer.sums.bad
-            assert all(store.streamer.sums.has_sum(page) for page in range(PAGES))
-
-    asyncio.run(main())
+    async with scrubbing(folder, PAGES + 1) as (_, store, _, _):
+        assert not store.streamer.sums.bad
+        assert all(store.streamer.sums.has_sum(page) for page in range(PAGES))
     assert stored_sums(folder) == set(range(PAGES))
 
 
-def test_a_wrong_disk_is_mended_from_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_disk_is_mended_from_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = page_bytes(folder, 2)
 
-    async def main() -> None:
-        store, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
-        scrubber = Scrubber(store, PageBlocks(store), metrics, PACE)
-        flip(folder, 2, 5000)
-        # What a reader gets is what memory has: the file as it was.
-        monkeypatch.setattr(store.streamer.sums, "_read", lambda page: good)
-        await scrubber._look_at(2)
-        assert metrics.pages_healed._value.get() == 1
-        scrubber.close()
-        store.close()
-
-    asyncio.run(main())
+    store, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
+    scrubber = Scrubber(store, PageBlocks(store), metrics, PACE)
+    flip(folder, 2, 5000)
+    # What a reader gets is what memory has: the file as it was.
+    monkeypatch.setattr(store.streamer.sums, "_read", lambda page: good)
+    await scrubber._look_at(2)
+    assert metrics.pages_healed._value.get() == 1
+    scrubber.close()
+    store.close()
     assert page_bytes(folder, 2) == good
 
 
-def test_a_disk_that_cannot_be_read_is_logged_and_the_scrubber_goes_on(
+async def test_a_disk_that_cannot_be_read_is_logged_and_the_scrubber_goes_on(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        store, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
-        scrubber = Scrubber(store, PageBlocks(store), metrics, PACE)
+    store, metrics = BlockStore.open(folder), Metrics(verification_mode="full")
+    scrubber = Scrubber(store, PageBlocks(store), metrics, PACE)
 
-        def refuse(page_number: int) -> object:
-            raise OSError(12, "no memory")
+    def refuse(page_number: int) -> object:
+        raise OSError(12, "no memory")
 
-        monkeypatch.setattr(store.streamer.sums, "scrub", refuse)
-        await scrubber._look_at(2)
-        assert "page cannot be scrubbed" in caplog.text
-        assert metrics.scrubbed_bytes._value.get() == 0
-        scrubber.close()
-        store.close()
-
-    asyncio.run(main())
+    monkeypatch.setattr(store.streamer.sums, "scrub", refuse)
+    await scrubber._look_at(2)
+    assert "page cannot be scrubbed" in caplog.text
+    assert metrics.scrubbed_bytes._value.get() == 0
+    scrubber.close()
+    store.close()

@@ -91,23 +91,20 @@ def test_streams_are_told_apart_by_the_door_and_not_by_what_clients_say() -> Non
     ]
 
 
-def test_without_a_door_there_is_what_grpc_says_and_no_key(tmp_path: Path) -> None:
+async def test_without_a_door_there_is_what_grpc_says_and_no_key(tmp_path: Path) -> None:
     seen: Seen = []
 
-    async def main() -> None:
-        server = aio.server()
-        noting(seen)(server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.add_insecure_port(f"unix:{tmp_path}/grpc")
-        await server.start()
-        try:
-            for target in (f"127.0.0.1:{port}", f"unix:{tmp_path}/grpc"):
-                async with aio.insecure_channel(target) as channel:
-                    await call(channel, (STREAM_KEY, "1"))  # which no client knows
-        finally:
-            await server.stop(0)
-
-    asyncio.run(main())
+    server = aio.server()
+    noting(seen)(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.add_insecure_port(f"unix:{tmp_path}/grpc")
+    await server.start()
+    try:
+        for target in (f"127.0.0.1:{port}", f"unix:{tmp_path}/grpc"):
+            async with aio.insecure_channel(target) as channel:
+                await call(channel, (STREAM_KEY, "1"))  # which no client knows
+    finally:
+        await server.stop(0)
     for peer, caller, key in seen:
         assert caller == Caller(
             peer,

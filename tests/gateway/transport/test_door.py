@@ -679,7 +679,7 @@ def test_many_clients_that_come_at_once_are_all_answered() -> None:
         assert (served.notes.refusals, served.notes.endings) == ([], [])
 
 
-def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> int:
         door = Door(DoorLimits(), DoorNotes("grpc.listen"))
         door.listen([listener])
@@ -695,7 +695,7 @@ def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytest.Monk
         return count
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        assert asyncio.run(main()) == 0
+        assert await main() == 0
 
 
 def _no_socket(*_: object) -> socket.socket:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -161,18 +160,15 @@ def test_the_last_message_that_was_refused_at_any_door_is_told_of_for_a_while(cl
     assert last_refused_message(doors) is None
 
 
-def test_the_page_of_a_node_tells_of_a_refused_message_and_the_node_stays_ready(
+async def test_the_page_of_a_node_tells_of_a_refused_message_and_the_node_stays_ready(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
 
-    async def scenario() -> None:
-        async with running_node(tmp_path) as node:
-            node.door_notes[0].refused_message(STRANGER, TooLong(200_000_000, 131_072_000))
-            [finding] = [one for one in node.reporter.report().findings if "200000000" in one.text]
-            assert not finding.is_problem
-            assert node.reporter.readiness() == []
-            assert refused_count(node.metrics) == 1
-
-    asyncio.run(scenario())
+    async with running_node(tmp_path) as node:
+        node.door_notes[0].refused_message(STRANGER, TooLong(200_000_000, 131_072_000))
+        [finding] = [one for one in node.reporter.report().findings if "200000000" in one.text]
+        assert not finding.is_problem
+        assert node.reporter.readiness() == []
+        assert refused_count(node.metrics) == 1
     assert logged(caplog, REFUSED)[0]["got"] == 200_000_000

@@ -36,22 +36,19 @@ def no_services(server: aio.Server) -> None:
     """Add nothing."""
 
 
-def test_a_free_port_is_told() -> None:
-    async def main() -> None:
-        server = await start_server(plan(), no_services)
-        address = server.address
-        assert address.host == "127.0.0.1"
-        assert address.port > 0
-        await server.stop(0)
-
-    asyncio.run(main())
+async def test_a_free_port_is_told() -> None:
+    server = await start_server(plan(), no_services)
+    address = server.address
+    assert address.host == "127.0.0.1"
+    assert address.port > 0
+    await server.stop(0)
 
 
-def test_an_address_that_is_taken_is_named() -> None:
+async def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = Address("127.0.0.1", taken.getsockname()[1])
         with pytest.raises(Fatal) as caught:
-            asyncio.run(start_server(plan(address), no_services))
+            await start_server(plan(address), no_services)
     assert str(caught.value) == (
         f"grpc.address {address}: got Address already in use, expected an address that is free here"
     )
@@ -64,26 +61,23 @@ def first_bytes(connection: socket.socket) -> bytes:
     return connection.recv(9)
 
 
-def test_one_connection_too_many_is_closed_and_has_a_place_when_another_is_gone() -> None:
-    async def main() -> None:
-        server = await start_server(plan(connections_max=2), no_services)
-        address = server.address
-        where = (address.host, address.port)
-        first, second, third = (socket.create_connection(where) for _ in range(3))
-        with second:
-            assert [len(await asyncio.to_thread(first_bytes, one)) for one in (first, second)] == [9, 9]
-            assert await asyncio.to_thread(first_bytes, third) == b""
-            third.close()
-            first.close()
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while True:
-                    with socket.create_connection(where) as fourth:
-                        if await asyncio.to_thread(first_bytes, fourth):
-                            break
-                    await asyncio.sleep(0.01)
-        await server.stop(0)
-
-    asyncio.run(main())
+async def test_one_connection_too_many_is_closed_and_has_a_place_when_another_is_gone() -> None:
+    server = await start_server(plan(connections_max=2), no_services)
+    address = server.address
+    where = (address.host, address.port)
+    first, second, third = (socket.create_connection(where) for _ in range(3))
+    with second:
+        assert [len(await asyncio.to_thread(first_bytes, one)) for one in (first, second)] == [9, 9]
+        assert await asyncio.to_thread(first_bytes, third) == b""
+        third.close()
+        first.close()
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while True:
+                with socket.create_connection(where) as fourth:
+                    if await asyncio.to_thread(first_bytes, fourth):
+                        break
+                await asyncio.sleep(0.01)
+    await server.stop(0)
 
 
 @pytest.mark.parametrize(
@@ -110,52 +104,46 @@ def test_every_node_has_some_places_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     assert kept == [0, 8, 8, 20, 32]  # a sixteenth of 128, four for each, a quarter at most
 
 
-def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_server, "CONNECTION_IDLE_SECONDS_MAX", 1)
 
-    async def main() -> None:
-        server = await start_server(plan(), _echo)
-        address = server.address
-        async with aio.insecure_channel(str(address)) as channel:
-            echo: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo")
-            assert await echo(b"1") == b"1"
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while (state := channel.get_state()) is grpc.ChannelConnectivity.READY:
-                    await channel.wait_for_state_change(state)
-            assert await echo(b"2") == b"2"
-        await server.stop(0)
-
-    asyncio.run(main())
+    server = await start_server(plan(), _echo)
+    address = server.address
+    async with aio.insecure_channel(str(address)) as channel:
+        echo: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo")
+        assert await echo(b"1") == b"1"
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while (state := channel.get_state()) is grpc.ChannelConnectivity.READY:
+                await channel.wait_for_state_change(state)
+        assert await echo(b"2") == b"2"
+    await server.stop(0)
 
 
-def test_one_call_too_many_on_a_connection_waits_for_another_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_call_too_many_on_a_connection_waits_for_another_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(grpc_server, "STREAMS_PER_CONNECTION_MAX", 2)
 
-    async def main() -> None:
-        server = await start_server(plan(), _health)
-        address = server.address
-        async with aio.insecure_channel(str(address)) as channel:
-            watch: aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
-                "/grpc.health.v1.Health/Watch"
-            )
-            first, second = watch(b""), watch(b"")
-            assert [await call.read() for call in (first, second)] == [b"\x08\x01", b"\x08\x01"]
-            third = asyncio.ensure_future(watch(b"").read())
-            check: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-                "/grpc.health.v1.Health/Check"
-            )
-            with pytest.raises(aio.AioRpcError) as caught:
-                await check(b"", timeout=0.2)
-            assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            assert not third.done()
-            first.cancel()
-            assert await asyncio.wait_for(third, ANSWER_SECONDS) == b"\x08\x01"
-        await server.stop(0)
-
-    asyncio.run(main())
+    server = await start_server(plan(), _health)
+    address = server.address
+    async with aio.insecure_channel(str(address)) as channel:
+        watch: aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
+            "/grpc.health.v1.Health/Watch"
+        )
+        first, second = watch(b""), watch(b"")
+        assert [await call.read() for call in (first, second)] == [b"\x08\x01", b"\x08\x01"]
+        third = asyncio.ensure_future(watch(b"").read())
+        check: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/grpc.health.v1.Health/Check")
+        with pytest.raises(aio.AioRpcError) as caught:
+            await check(b"", timeout=0.2)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert not third.done()
+        first.cancel()
+        assert await asyncio.wait_for(third, ANSWER_SECONDS) == b"\x08\x01"
+    await server.stop(0)
 
 
-def test_a_stream_that_is_not_read_takes_no_more_than_its_window() -> None:
+async def test_a_stream_that_is_not_read_takes_no_more_than_its_window() -> None:
     message, read_count = b"x" * (256 << 10), 64
 
     async def main() -> int:
@@ -191,7 +179,7 @@ def test_a_stream_that_is_not_read_takes_no_more_than_its_window() -> None:
         return taken_bytes
 
     # The window, and messages under way at both ends; on a busy machine room for what was read comes late.
-    assert asyncio.run(main()) <= 2 * STREAM_WINDOW_BYTES + 2 * len(message)
+    assert await main() <= 2 * STREAM_WINDOW_BYTES + 2 * len(message)
 
 
 def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,20 +200,17 @@ def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.Monkey
     assert asyncio.run(main(300.0)) < 20
 
 
-def test_a_client_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was 60 s, whatever the limit said: gRPC has two options for it, and one counts."""
     monkeypatch.setattr(grpc_server, "KEEPALIVE_ANSWER_SECONDS", 1)
 
-    async def main() -> None:
-        server = await start_server(plan(keepalive_seconds=1), no_services)
-        address = server.address
-        try:
-            with DeafClient(address, ANSWER_SECONDS) as client:
-                await asyncio.to_thread(client.wait_until_closed)
-        finally:
-            await server.stop(0)
-
-    asyncio.run(main())
+    server = await start_server(plan(keepalive_seconds=1), no_services)
+    address = server.address
+    try:
+        with DeafClient(address, ANSWER_SECONDS) as client:
+            await asyncio.to_thread(client.wait_until_closed)
+    finally:
+        await server.stop(0)
 
 
 @pytest.mark.parametrize("takes_compressed", [False, True])
@@ -250,73 +235,61 @@ def test_a_compressed_message_is_taken_where_the_setting_says_so(takes_compresse
         assert "gzip" in (caught.value.details() or "")
 
 
-def test_metadata_that_is_not_utf_8_is_no_error_of_the_node(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        server = await start_server(plan(), _health)
-        address = server.address
-        with DeafClient(address, ANSWER_SECONDS) as client:
-            client.ask("/grpc.health.v1.Health/Check", b"", {"publisher-id": "\xff\xfe"})
-            await asyncio.to_thread(client.wait_for_headers)
-        await server.stop(0)
-
-    asyncio.run(main())
+async def test_metadata_that_is_not_utf_8_is_no_error_of_the_node(caplog: pytest.LogCaptureFixture) -> None:
+    server = await start_server(plan(), _health)
+    address = server.address
+    with DeafClient(address, ANSWER_SECONDS) as client:
+        client.ask("/grpc.health.v1.Health/Check", b"", {"publisher-id": "\xff\xfe"})
+        await asyncio.to_thread(client.wait_for_headers)
+    await server.stop(0)
     assert caplog.records == []
 
 
-def test_services_are_those_that_were_added() -> None:
-    async def main() -> None:
-        server = await start_server(plan(keepalive_seconds=1), _echo)
-        address = server.address
-        async with aio.insecure_channel(str(address)) as channel:
-            echo: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo")
-            assert await echo(b"1") == b"1"
-            other: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/other")
-            with pytest.raises(aio.AioRpcError) as caught:
-                await other(b"1")
-        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        await server.stop(0)
-
-    asyncio.run(main())
+async def test_services_are_those_that_were_added() -> None:
+    server = await start_server(plan(keepalive_seconds=1), _echo)
+    address = server.address
+    async with aio.insecure_channel(str(address)) as channel:
+        echo: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo")
+        assert await echo(b"1") == b"1"
+        other: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/other")
+        with pytest.raises(aio.AioRpcError) as caught:
+            await other(b"1")
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    await server.stop(0)
 
 
-def test_a_request_that_does_not_parse_is_refused_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        server = await start_server(plan(), _health)
-        address = server.address
-        async with aio.insecure_channel(str(address)) as channel:
-            check: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-                "/grpc.health.v1.Health/Check"
-            )
-            assert await check(b"") == b"\x08\x01"  # SERVING
-            with pytest.raises(aio.AioRpcError) as caught:
-                await check(b"\xff")
-            assert await check(b"") == b"\x08\x01"
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert str(caught.value.details()).startswith("request: got Error parsing message")
-        await server.stop(0)
-
-    asyncio.run(main())
+async def test_a_request_that_does_not_parse_is_refused_and_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = await start_server(plan(), _health)
+    address = server.address
+    async with aio.insecure_channel(str(address)) as channel:
+        check: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert await check(b"") == b"\x08\x01"  # SERVING
+        with pytest.raises(aio.AioRpcError) as caught:
+            await check(b"\xff")
+        assert await check(b"") == b"\x08\x01"
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert str(caught.value.details()).startswith("request: got Error parsing message")
+    await server.stop(0)
     assert caplog.records == []
 
 
-def test_a_question_about_services_that_does_not_parse_is_not_logged(
+async def test_a_question_about_services_that_does_not_parse_is_not_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Each once left a traceback."""
 
-    async def main() -> None:
-        server = await start_server(plan(), lambda server: reflection.enable_server_reflection((), server))
-        async with aio.insecure_channel(str(server.address)) as channel:
-            ask: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
-                f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
-            )
-            call = ask()
-            with suppress(aio.AioRpcError):  # the answer may be here before gRPC says that it is written
-                await call.write(b"\xff")
-            assert await call.code() is not grpc.StatusCode.OK
-        await server.stop(0)
-
-    asyncio.run(main())
+    server = await start_server(plan(), lambda server: reflection.enable_server_reflection((), server))
+    async with aio.insecure_channel(str(server.address)) as channel:
+        ask: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
+        )
+        call = ask()
+        with suppress(aio.AioRpcError):  # the answer may be here before gRPC says that it is written
+            await call.write(b"\xff")
+        assert await call.code() is not grpc.StatusCode.OK
+    await server.stop(0)
     assert caplog.records == []
 
 

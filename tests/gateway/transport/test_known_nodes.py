@@ -37,10 +37,10 @@ def nodes_of(names: Names, **rules: Iterable[str]) -> KnownNodes:
     return nodes
 
 
-def test_who_comes_from_where_a_name_in_peers_leads_is_a_node() -> None:
+async def test_who_comes_from_where_a_name_in_peers_leads_is_a_node() -> None:
     nodes = nodes_of(Names())
     assert not nodes.has(HOST_A, ())
-    asyncio.run(nodes.look())
+    await nodes.look()
     assert [nodes.has(host, ()) for host in (HOST_A, HOST_B, STRANGER, "", "unix:")] == [True] * 2 + [
         False
     ] * 3
@@ -53,55 +53,46 @@ def test_behind_nat_a_network_counts() -> None:
     assert [nodes.has(host, ()) for host in hosts] == [True, False, True, False, False]
 
 
-def test_where_subjects_are_listed_no_address_counts() -> None:
+async def test_where_subjects_are_listed_no_address_counts() -> None:
     nodes = nodes_of(Names(), subjects=("CN=a",))
-    asyncio.run(nodes.look())
+    await nodes.look()
     assert nodes.has(STRANGER, ALICE)
     assert not nodes.has(HOST_A, ())
     assert not nodes.has(HOST_A, ("CN=b", "claimed:CN=a"))
 
 
-def test_a_node_that_has_moved_is_recognized_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_has_moved_is_recognized_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acknowledgements of that node wait for it: not for a minute, until the next look."""
 
-    async def main() -> None:
-        names = Names()
-        nodes = nodes_of(names)
-        await nodes.look()
-        names.leads[A] = {MOVED}
-        assert not await nodes.recognize(MOVED, ())  # the last look was just now
-        monkeypatch.setattr("gateway.transport.known_nodes.LOOK_SECONDS_MIN", 0.0)
-        assert await nodes.recognize(MOVED, ())
-        assert not nodes.has(HOST_A, ())
-
-    asyncio.run(main())
+    names = Names()
+    nodes = nodes_of(names)
+    await nodes.look()
+    names.leads[A] = {MOVED}
+    assert not await nodes.recognize(MOVED, ())  # the last look was just now
+    monkeypatch.setattr("gateway.transport.known_nodes.LOOK_SECONDS_MIN", 0.0)
+    assert await nodes.recognize(MOVED, ())
+    assert not nodes.has(HOST_A, ())
 
 
-def test_strangers_do_not_have_names_resolved_at_will() -> None:
-    async def main() -> None:
-        names = Names()
-        nodes = nodes_of(names)
-        assert LOOK_SECONDS_MIN > 0
-        assert not any([await nodes.recognize(STRANGER, ()) for _ in range(100)])
-        assert names.asked == 2  # each name once
-        proven = nodes_of(names, subjects=("CN=a",))
-        assert not await proven.recognize(STRANGER, ())
-        assert names.asked == 2
-
-    asyncio.run(main())
+async def test_strangers_do_not_have_names_resolved_at_will() -> None:
+    names = Names()
+    nodes = nodes_of(names)
+    assert LOOK_SECONDS_MIN > 0
+    assert not any([await nodes.recognize(STRANGER, ()) for _ in range(100)])
+    assert names.asked == 2  # each name once
+    proven = nodes_of(names, subjects=("CN=a",))
+    assert not await proven.recognize(STRANGER, ())
+    assert names.asked == 2
 
 
-def test_a_name_that_is_not_known_now_leads_where_it_led() -> None:
-    async def main() -> None:
-        names = Names()
-        nodes = nodes_of(names)
-        await nodes.look()
-        del names.leads[A]
-        await nodes.look()
-        assert nodes.has(HOST_A, ())
-        assert nodes.has(HOST_B, ())
-
-    asyncio.run(main())
+async def test_a_name_that_is_not_known_now_leads_where_it_led() -> None:
+    names = Names()
+    nodes = nodes_of(names)
+    await nodes.look()
+    del names.leads[A]
+    await nodes.look()
+    assert nodes.has(HOST_A, ())
+    assert nodes.has(HOST_B, ())
 
 
 def test_nobody_is_expected_where_nothing_is_set() -> None:
@@ -133,10 +124,12 @@ def test_nobody_is_expected_where_nothing_is_set() -> None:
         ("no-such-host.invalid:40840", "0.0.0.0:40840", False),
     ],
 )
-def test_what_leads_here(peer: str, listens_at: str, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_leads_here(
+    peer: str, listens_at: str, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if expected:  # names that are here are found, however long it takes
         monkeypatch.setattr(known_nodes, "RESOLVE_SECONDS_MAX", ANSWER_SECONDS)
-    assert asyncio.run(leads_here(parse_address(peer), [parse_address(listens_at)])) is expected
+    assert await leads_here(parse_address(peer), [parse_address(listens_at)]) is expected
 
 
 def test_one_of_several_addresses_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +139,7 @@ def test_one_of_several_addresses_is_enough(monkeypatch: pytest.MonkeyPatch) -> 
     assert not asyncio.run(leads_here(parse_address("localhost:2"), []))
 
 
-def test_a_name_that_is_not_found_in_time_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_is_not_found_in_time_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_nodes, "RESOLVE_SECONDS_MAX", 0.01)
 
     async def scenario() -> bool:
@@ -156,4 +149,4 @@ def test_a_name_that_is_not_found_in_time_is_nobodys(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
         return await leads_here(parse_address("slow:1"), [parse_address("127.0.0.1:1")])
 
-    assert asyncio.run(scenario()) is False
+    assert await scenario() is False

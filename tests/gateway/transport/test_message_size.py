@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import grpc
@@ -51,26 +50,23 @@ def test_what_to_change_is_said() -> None:
     )
 
 
-def test_grpc_says_so_on_either_side() -> None:
+async def test_grpc_says_so_on_either_side() -> None:
     async def echo(request: bytes, context: Any) -> bytes:
         return request
 
-    async def scenario() -> None:
-        server = aio.server(options=(("grpc.max_receive_message_length", 1_000),))
-        handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(echo)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", {"echo": handler}),))
-        port = server.add_insecure_port("127.0.0.1:0")
-        await server.start()
-        try:
-            for client_bytes_max, size_bytes, limit_bytes in ((2_000, 1_500, 1_000), (500, 700, 500)):
-                options = (("grpc.max_receive_message_length", client_bytes_max),)
-                async with aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-                    call: Any = channel.unary_unary("/a.B/echo")
-                    with pytest.raises(aio.AioRpcError) as caught:
-                        await call(bytes(size_bytes))
-                    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                    assert too_long(caught.value.details()) == TooLong(size_bytes, limit_bytes)
-        finally:
-            await server.stop(0)
-
-    asyncio.run(scenario())
+    server = aio.server(options=(("grpc.max_receive_message_length", 1_000),))
+    handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", {"echo": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        for client_bytes_max, size_bytes, limit_bytes in ((2_000, 1_500, 1_000), (500, 700, 500)):
+            options = (("grpc.max_receive_message_length", client_bytes_max),)
+            async with aio.insecure_channel(f"127.0.0.1:{port}", options) as channel:
+                call: Any = channel.unary_unary("/a.B/echo")
+                with pytest.raises(aio.AioRpcError) as caught:
+                    await call(bytes(size_bytes))
+                assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert too_long(caught.value.details()) == TooLong(size_bytes, limit_bytes)
+    finally:
+        await server.stop(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
@@ -156,7 +155,7 @@ def test_a_call_that_is_refused_for_its_headers_is_made_again_through_the_relay(
         assert (strict.refused, strict.answered) == (1, 2)
 
 
-def test_asyncio_calls_are_made_again_too() -> None:
+async def test_asyncio_calls_are_made_again_too() -> None:
     async def main(address: str) -> list[bytes]:
         async def attempt() -> bytes:
             async with open_channel(address) as channel:
@@ -166,7 +165,7 @@ def test_asyncio_calls_are_made_again_too() -> None:
         return [await relayed_if_refused(address, attempt) for _ in range(2)]
 
     with server() as strict:
-        assert asyncio.run(main(strict.address)) == [b"hello", b"hello"]
+        assert await main(strict.address) == [b"hello", b"hello"]
         assert (strict.refused, strict.answered) == (1, 2)
 
 

@@ -541,7 +541,7 @@ def test_who_does_not_come_through_tls_is_noted_once(tmp_path: Path) -> None:
     over_tls(tmp_path, test, is_trusted=False)
 
 
-def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
+async def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
     async def main() -> int:
         ours, client = socket.socketpair()
         grpc, server = socket.socketpair()
@@ -562,10 +562,10 @@ def test_who_does_not_read_what_is_given_back_is_not_read() -> None:
             pump.close()
             return unsent
 
-    assert 64 < asyncio.run(main()) < 70
+    assert 64 < await main() < 70
 
 
-def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
+async def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
     async def main() -> bool:
         ours, client = socket.socketpair()
         with client:
@@ -577,10 +577,10 @@ def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
             gc.collect()
             return known() is None
 
-    assert asyncio.run(main())
+    assert await main()
 
 
-def test_what_grpc_said_last_is_handed_on_though_the_client_sends_in_that_moment() -> None:
+async def test_what_grpc_said_last_is_handed_on_though_the_client_sends_in_that_moment() -> None:
     """Sending to gRPC fails then, and the client's connection was closed with the last words unread."""
 
     async def main() -> bytes:
@@ -597,4 +597,4 @@ def test_what_grpc_said_last_is_handed_on_though_the_client_sends_in_that_moment
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await asyncio.get_running_loop().sock_recv(client, 100)
 
-    assert asyncio.run(main()) == frame(FrameKind.GOAWAY, 0, 0, b"last words")
+    assert await main() == frame(FrameKind.GOAWAY, 0, 0, b"last words")

@@ -155,7 +155,7 @@ def test_a_renewed_certificate_is_taken_up_once(authority: Authority, server: Pa
 
 
 @pytest.mark.parametrize("mutual", [True, False])
-def test_no_session_is_resumed_where_certificates_are_looked_at(
+async def test_no_session_is_resumed_where_certificates_are_looked_at(
     authority: Authority, server: Pair, mutual: bool
 ) -> None:
     """A client with a session got in after its certificate had ended."""
@@ -183,7 +183,7 @@ def test_no_session_is_resumed_where_certificates_are_looked_at(
         finally:
             await listening.stop(0)
 
-    assert asyncio.run(main()) != mutual
+    assert await main() != mutual
 
 
 def test_a_touched_file_is_nothing_new(authority: Authority, server: Pair) -> None:

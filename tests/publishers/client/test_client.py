@@ -105,7 +105,7 @@ def test_a_chain_that_is_half_stored_is_completed() -> None:
     assert (report.duplicate, report.won) == (10, 10)
 
 
-def test_the_cache_bounds_what_is_read_ahead() -> None:
+async def test_the_cache_bounds_what_is_read_ahead() -> None:
     taken: list[int] = []
     held: list[int] = []
 
@@ -123,11 +123,8 @@ def test_the_cache_bounds_what_is_read_ahead() -> None:
     cache_bytes = 3 * max(block.size_bytes for block in BLOCKS)
     options = replace(QUICK, machine=MachineLimits(cache_bytes_max=cache_bytes))
 
-    async def run() -> None:
-        async with FakeNode([slow]) as node:
-            await publish_blocks(source(), [node.address], "alice", options)
-
-    asyncio.run(run())
+    async with FakeNode([slow]) as node:
+        await publish_blocks(source(), [node.address], "alice", options)
     assert len(held) == 20
     assert max(held) <= 6
 
@@ -243,7 +240,7 @@ def test_a_refused_block_fails_with_its_number_and_the_count() -> None:
     assert (report.acknowledged, report.safe_through, report.failure) == (2, 1, caught.value.reason)
 
 
-def test_the_next_gateway_takes_over() -> None:
+async def test_the_next_gateway_takes_over() -> None:
     async def leave(stream: FakeStream) -> None:
         for number in range(3):
             await stream.block()
@@ -255,13 +252,13 @@ def test_the_next_gateway_takes_over() -> None:
             gateways = [one.address, two.address]
             return one, two, await publish_blocks(source_of(BLOCKS), gateways, "alice", QUICK)
 
-    one, two, report = asyncio.run(run())
+    one, two, report = await run()
     assert (one.stream_count, two.stream_count) == (1, 1)
     assert two.received == BLOCKS[3:]
     assert report.acknowledged == 20
 
 
-def test_gateways_that_go_away_together_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gateways_that_go_away_together_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a wait that is short, but is one: they do not come back at once."""
     monkeypatch.setattr("publishers.client.client.SOON_SECONDS", 0.5)
     went_at: list[float] = []
@@ -277,12 +274,12 @@ def test_gateways_that_go_away_together_are_asked_again_soon(monkeypatch: pytest
         async with FakeNode([go, go]) as one, FakeNode([go]) as two:
             return await publish_blocks(source_of(BLOCKS), [one.address, two.address], "alice", options)
 
-    assert asyncio.run(run()).acknowledged == 20
+    assert (await run()).acknowledged == 20
     _, second, third = went_at
     assert third - second >= 0.5
 
 
-def test_an_unreachable_gateway_fails_at_the_deadline() -> None:
+async def test_an_unreachable_gateway_fails_at_the_deadline() -> None:
     """Which comes once there was an answer to why, in the 0.2 s that it may take."""
     options = replace(QUICK, machine=MachineLimits(deadline_ns=5 * SECOND_NS), connect_timeout_seconds=0.8)
     time_ns = 0
@@ -294,20 +291,17 @@ def test_an_unreachable_gateway_fails_at_the_deadline() -> None:
                 time_ns = 5 * SECOND_NS
             return super()._hear(event)
 
-    async def run() -> None:
-        async with FakeNode() as gone:
-            address = gone.address
-        with pytest.raises(PublishFailed) as caught:
-            await Refused([address], "alice", options, lambda: time_ns).publish(source_of(BLOCKS))
-        assert caught.value.reason == (
-            f"block 0 was not acknowledged within 5 s (cannot connect to {address}: "
-            "Failed to connect to remote host: Connection refused)"
-        )
-
-    asyncio.run(run())
+    async with FakeNode() as gone:
+        address = gone.address
+    with pytest.raises(PublishFailed) as caught:
+        await Refused([address], "alice", options, lambda: time_ns).publish(source_of(BLOCKS))
+    assert caught.value.reason == (
+        f"block 0 was not acknowledged within 5 s (cannot connect to {address}: "
+        "Failed to connect to remote host: Connection refused)"
+    )
 
 
-def test_a_node_that_comes_up_later_is_found() -> None:
+async def test_a_node_that_comes_up_later_is_found() -> None:
     async def run() -> PublishReport:
         async with FakeNode() as first:
             address = first.address
@@ -317,10 +311,10 @@ def test_a_node_that_comes_up_later_is_found() -> None:
         async with FakeNode().at(int(address.rpartition(":")[2])):
             return await publishing
 
-    assert asyncio.run(run()).acknowledged == 20
+    assert (await run()).acknowledged == 20
 
 
-def test_the_only_gateway_is_waited_for_and_not_left() -> None:
+async def test_the_only_gateway_is_waited_for_and_not_left() -> None:
     """There is no other to go to, and gRPC tries again sooner than we should."""
 
     async def run() -> PublishReport:
@@ -332,13 +326,13 @@ def test_the_only_gateway_is_waited_for_and_not_left() -> None:
         async with FakeNode().at(int(address.rpartition(":")[2])):
             return await publishing
 
-    assert asyncio.run(run()).acknowledged == 20
+    assert (await run()).acknowledged == 20
 
 
 # --- the source ---------------------------------------------------------------------------------------------
 
 
-def test_a_source_that_breaks_is_told_and_raised() -> None:
+async def test_a_source_that_breaks_is_told_and_raised() -> None:
     class DiskError(Exception):
         pass
 
@@ -360,10 +354,10 @@ def test_a_source_that_breaks_is_told_and_raised() -> None:
                 await publish_blocks(source(), [node.address], "alice", QUICK)
             return node
 
-    assert asyncio.run(run()).words == ["ERROR(0, 0)"]
+    assert (await run()).words == ["ERROR(0, 0)"]
 
 
-def test_a_source_that_is_cancelled_fails_and_does_not_hang() -> None:
+async def test_a_source_that_is_cancelled_fails_and_does_not_hang() -> None:
     async def broken_off() -> AsyncIterator[Block]:
         yield BLOCKS[0]
         raise asyncio.CancelledError
@@ -374,7 +368,7 @@ def test_a_source_that_is_cancelled_fails_and_does_not_hang() -> None:
                 await publish_blocks(broken_off(), [node.address], "alice", QUICK)
             return node
 
-    assert asyncio.run(asyncio.wait_for(run(), 10)).words in ([], ["ERROR(0, 0)"])
+    assert (await asyncio.wait_for(run(), 10)).words in ([], ["ERROR(0, 0)"])
 
 
 @pytest.mark.parametrize("name", ["Zoë", "a\nb", "tab\t"])
@@ -399,26 +393,25 @@ def test_an_item_too_large_for_any_message_is_raised_before_it_is_sent() -> None
 
 
 @pytest.mark.parametrize("gateway_count", [1, 3])
-def test_a_message_too_long_for_every_gateway_is_final_and_says_what_to_change(gateway_count: int) -> None:
+async def test_a_message_too_long_for_every_gateway_is_final_and_says_what_to_change(
+    gateway_count: int,
+) -> None:
     """The node is real gRPC: it refuses by the length in front of the message."""
     large = field_item(4, bytes(2_000_000))
     block = replace(BLOCKS[1], items=(*BLOCKS[1].items[:2], large, *BLOCKS[1].items[2:]))
 
-    async def run() -> None:
-        async with AsyncExitStack() as stack:
-            nodes = [FakeNode(last=0) for _ in range(gateway_count)]
-            for node in nodes:
-                node.message_bytes_max = 1_000_000
-                await stack.enter_async_context(node)
-            client = PublishClient([node.address for node in nodes], "alice", QUICK)
-            with pytest.raises(PublishFailed) as caught:
-                await client.publish(source_of([block]))
-            failed = str(caught.value)
-            assert "message: got 2000" in failed
-            assert "expected at most 1000000; raise grpc.max_message_bytes of the gateway" in failed
-            assert sum(node.stream_count for node in nodes) == max(2, gateway_count)
-
-    asyncio.run(run())
+    async with AsyncExitStack() as stack:
+        nodes = [FakeNode(last=0) for _ in range(gateway_count)]
+        for node in nodes:
+            node.message_bytes_max = 1_000_000
+            await stack.enter_async_context(node)
+        client = PublishClient([node.address for node in nodes], "alice", QUICK)
+        with pytest.raises(PublishFailed) as caught:
+            await client.publish(source_of([block]))
+        failed = str(caught.value)
+        assert "message: got 2000" in failed
+        assert "expected at most 1000000; raise grpc.max_message_bytes of the gateway" in failed
+        assert sum(node.stream_count for node in nodes) == max(2, gateway_count)
 
 
 def test_a_longer_message_is_sent_where_the_option_says_so() -> None:
@@ -432,7 +425,7 @@ def test_a_longer_message_is_sent_where_the_option_says_so() -> None:
 # --- stopping -----------------------------------------------------------------------------------------------
 
 
-def test_cancellation_finishes_the_block_and_says_goodbye() -> None:
+async def test_cancellation_finishes_the_block_and_says_goodbye() -> None:
     async def run() -> FakeNode:
         in_block = asyncio.Event()
 
@@ -452,13 +445,13 @@ def test_cancellation_finishes_the_block_and_says_goodbye() -> None:
                 await publishing
             return node
 
-    node = asyncio.run(run())
+    node = await run()
     assert [block.number for block in node.received] == [0]
     assert len(node.words) == 1
     assert node.words[0].startswith("RESET(0, ")
 
 
-def test_a_second_cancellation_ends_at_once_and_leaves_nothing_behind() -> None:
+async def test_a_second_cancellation_ends_at_once_and_leaves_nothing_behind() -> None:
     """The stream is blocked: one cancellation would wait for the block in flight."""
 
     async def run() -> None:
@@ -490,10 +483,10 @@ def test_a_second_cancellation_ends_at_once_and_leaves_nothing_behind() -> None:
             ours = [task for task in before & asyncio.all_tasks() if "PublishClient" in repr(task.get_coro())]
             assert ours == []
 
-    asyncio.run(asyncio.wait_for(run(), limits.STOP_TIMEOUT_SECONDS))
+    await asyncio.wait_for(run(), limits.STOP_TIMEOUT_SECONDS)
 
 
-def test_cancellation_while_connecting_ends_at_once() -> None:
+async def test_cancellation_while_connecting_ends_at_once() -> None:
     async def run() -> None:
         client = PublishClient(["127.0.0.1:1"], "alice", QUICK)
         publishing = asyncio.create_task(client.publish(source_of(BLOCKS)))
@@ -502,10 +495,10 @@ def test_cancellation_while_connecting_ends_at_once() -> None:
         with pytest.raises(asyncio.CancelledError):
             await publishing
 
-    asyncio.run(asyncio.wait_for(run(), 2))
+    await asyncio.wait_for(run(), 2)
 
 
-def test_a_node_that_never_answers_is_given_up() -> None:
+async def test_a_node_that_never_answers_is_given_up() -> None:
     """Time passes while the node holds the stream, and not while the client connects."""
     machine = replace(QUICK.machine, deadline_ns=SECOND_NS // 5, close_timeout_ns=SECOND_NS // 10)
     options = replace(QUICK, machine=machine)
@@ -526,40 +519,37 @@ def test_a_node_that_never_answers_is_given_up() -> None:
 
     node = FakeNode([mute])
     with pytest.raises(PublishFailed, match=r"block 0 was not acknowledged within 0\.2 s"):
-        asyncio.run(run())
+        await run()
     assert node.words == ["TIMEOUT(0, 19)"]
 
 
 @pytest.mark.parametrize("answer", ["resend", "acknowledge"])
-def test_a_gateway_that_answers_and_reads_no_more_is_left(answer: str) -> None:
+async def test_a_gateway_that_answers_and_reads_no_more_is_left(answer: str) -> None:
     """Its answer sends the publisher to a header that cannot even be sent: the message before it is stuck."""
     machine = replace(QUICK.machine, answer_timeout_ns=SECOND_NS // 2, deadline_ns=None)
     large = Block(0, (BLOCKS[0].items[0], *(field_item(4, bytes(1 << 20)) for _ in range(40))))
 
-    async def run() -> None:
-        is_left = asyncio.Event()
+    is_left = asyncio.Event()
 
-        async def deaf(stream: FakeStream) -> None:
-            await stream.header()
-            sent = -1
-            while sent != client.report().bytes_sent:
-                sent = client.report().bytes_sent
-                await asyncio.sleep(0.05)
-            await getattr(stream, answer)(0)
-            try:
-                await asyncio.Event().wait()
-            finally:
-                is_left.set()
+    async def deaf(stream: FakeStream) -> None:
+        await stream.header()
+        sent = -1
+        while sent != client.report().bytes_sent:
+            sent = client.report().bytes_sent
+            await asyncio.sleep(0.05)
+        await getattr(stream, answer)(0)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_left.set()
 
-        async with FakeNode([deaf], default=FakeStream.drain) as node:
-            client = PublishClient([node.address], "alice", replace(QUICK, machine=machine))
-            publishing = asyncio.create_task(client.publish(source_of([large, *BLOCKS[1:3]])))
-            await asyncio.wait_for(is_left.wait(), 10)
-            publishing.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await publishing
-
-    asyncio.run(run())
+    async with FakeNode([deaf], default=FakeStream.drain) as node:
+        client = PublishClient([node.address], "alice", replace(QUICK, machine=machine))
+        publishing = asyncio.create_task(client.publish(source_of([large, *BLOCKS[1:3]])))
+        await asyncio.wait_for(is_left.wait(), 10)
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
 
 
 def test_the_retry_policy_doubles_up_to_its_limit() -> None:

@@ -73,7 +73,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publishers.client.client, "_STATUS_SECONDS_MAX", 20.0)
 
 
-def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time(patient: None) -> None:
+async def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time(patient: None) -> None:
     """grpcio has no status for a call that a write finds over; the next write waits for an answer."""
 
     async def run() -> list[str]:
@@ -82,10 +82,10 @@ def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time(pa
             await client.publish(source_of(BLOCKS))
             return client.said
 
-    assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
+    assert await run() in ([LOST, NOT_TODAY], [NOT_TODAY])
 
 
-def test_it_is_heard_too_where_another_gateway_answers_meanwhile(patient: None) -> None:
+async def test_it_is_heard_too_where_another_gateway_answers_meanwhile(patient: None) -> None:
     """What a standby says is nothing that the gateway which refuses has said."""
 
     async def stand_by(stream: FakeStream) -> None:
@@ -98,10 +98,10 @@ def test_it_is_heard_too_where_another_gateway_answers_meanwhile(patient: None) 
             await client.publish(source_of(BLOCKS))
             return client.said[::2]
 
-    assert asyncio.run(run()) in ([LOST, NOT_TODAY], [NOT_TODAY])
+    assert await run() in ([LOST, NOT_TODAY], [NOT_TODAY])
 
 
-def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher() -> None:
+async def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher() -> None:
     async def babble(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         await context.write(b"\xff")
         await context.read()
@@ -111,12 +111,12 @@ def test_an_answer_that_does_not_parse_breaks_the_stream_and_not_the_publisher()
         async with serving(handler) as strange, FakeNode() as node:
             return node, await publish_blocks(source_of(BLOCKS), [strange, node.address], "alice", QUICK)
 
-    node, report = asyncio.run(run())
+    node, report = await run()
     assert node.received == BLOCKS
     assert (report.acknowledged, report.reconnects) == (20, 1)
 
 
-def test_a_stream_that_ends_without_a_status_is_left_for_another_gateway() -> None:
+async def test_a_stream_that_ends_without_a_status_is_left_for_another_gateway() -> None:
     """A web server may do so. Closing our side then raises an error that is not an `AioRpcError`."""
     headers, data, settings, end_headers, end_stream = 1, 0, 4, 4, 1
 
@@ -144,7 +144,7 @@ def test_a_stream_that_ends_without_a_status_is_left_for_another_gateway() -> No
             gateways = [f"127.0.0.1:{strange.sockets[0].getsockname()[1]}", node.address]
             return await publish_blocks(source_of(BLOCKS), gateways, "alice", replace(QUICK, machine=machine))
 
-    assert asyncio.run(run()).acknowledged == 20
+    assert (await run()).acknowledged == 20
 
 
 # --- nodes that do not store all that there is --------------------------------------------------------------
@@ -184,36 +184,33 @@ def test_blocks_below_the_first_of_a_node_that_has_later_ones_are_stored_nowhere
     assert (report.safe_through, report.acknowledged, report.duplicate, last) == (None, 0, 0, 11)
 
 
-def test_a_node_that_begins_anywhere_tells_where_it_has_begun(tmp_path: Path) -> None:
+async def test_a_node_that_begins_anywhere_tells_where_it_has_begun(tmp_path: Path) -> None:
     """Alice comes while it holds nothing, and has blocks below the one that it begins with."""
 
-    async def run() -> None:
-        async with running_node(tmp_path, first_block="any") as node, wire_to(node) as wire:
-            may_go_on = asyncio.Event()
+    async with running_node(tmp_path, first_block="any") as node, wire_to(node) as wire:
+        may_go_on = asyncio.Event()
 
-            async def slow() -> AsyncIterator[Block]:
-                yield CHAIN[3]
-                await may_go_on.wait()
-                for block in CHAIN[4:]:
-                    yield block
+        async def slow() -> AsyncIterator[Block]:
+            yield CHAIN[3]
+            await may_go_on.wait()
+            for block in CHAIN[4:]:
+                yield block
 
-            alice = PublishClient([str(node.grpc_address)], "alice", QUICK)
-            first = await wire.publisher("first")
-            await first.items(*CHAIN[6].items[:2])  # with which the node begins
-            publishing = asyncio.ensure_future(alice.publish(slow()))
-            async with asyncio.timeout(ANSWER_SECONDS):
-                while not alice.report().offered:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            await first.items(*CHAIN[6].items[2:])
-            await first.end(6)
-            await first.expect("ack 6")
-            may_go_on.set()
-            with pytest.raises(PublishFailed) as caught:
-                await publishing
-            assert caught.value.reason == "no gateway stores blocks 3 to 5: the gateway begins with block 6"
-            assert caught.value.report.safe_through is None
-
-    asyncio.run(run())
+        alice = PublishClient([str(node.grpc_address)], "alice", QUICK)
+        first = await wire.publisher("first")
+        await first.items(*CHAIN[6].items[:2])  # with which the node begins
+        publishing = asyncio.ensure_future(alice.publish(slow()))
+        async with asyncio.timeout(ANSWER_SECONDS):
+            while not alice.report().offered:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await first.items(*CHAIN[6].items[2:])
+        await first.end(6)
+        await first.expect("ack 6")
+        may_go_on.set()
+        with pytest.raises(PublishFailed) as caught:
+            await publishing
+        assert caught.value.reason == "no gateway stores blocks 3 to 5: the gateway begins with block 6"
+        assert caught.value.report.safe_through is None
 
 
 def test_the_first_of_a_node_that_begins_anywhere_is_stored(tmp_path: Path) -> None:

@@ -21,29 +21,23 @@ from tests.publishers.fake_node import FakeNode, FakeStream
 BLOCKS = make_blocks(4)
 
 
-def test_without_a_coordinator_nothing_is_waited_for() -> None:
-    async def run() -> None:
-        async with CoordinatorClient(None, "p", "p") as link:
-            await link.go()
-            link.check()
-
-    asyncio.run(run())
+async def test_without_a_coordinator_nothing_is_waited_for() -> None:
+    async with CoordinatorClient(None, "p", "p") as link:
+        await link.go()
+        link.check()
 
 
-def test_a_coordinator_that_is_not_there_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_coordinator_that_is_not_there_is_done_without(caplog: pytest.LogCaptureFixture) -> None:
     with Coordinator() as coordinator:
         address = str(coordinator.address)
 
-    async def run() -> None:
+    with caplog.at_level(logging.WARNING):
         async with CoordinatorClient(address, "p", "p") as link:
             await link.go()
-
-    with caplog.at_level(logging.WARNING):
-        asyncio.run(run())
     assert caplog.messages[0].startswith("p: no coordinator, starting alone: ")
 
 
-def test_a_coordinator_that_goes_opens_the_gate() -> None:
+async def test_a_coordinator_that_goes_opens_the_gate() -> None:
     with Coordinator() as coordinator:
 
         async def run() -> None:
@@ -53,10 +47,12 @@ def test_a_coordinator_that_goes_opens_the_gate() -> None:
                 await asyncio.to_thread(coordinator.close)
                 await link.go()
 
-        asyncio.run(run())
+        await run()
 
 
-def test_a_coordinator_that_reads_nothing_any_more_holds_up_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_coordinator_that_reads_nothing_any_more_holds_up_no_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """As of a driver that is suspended, or whose machine went away."""
 
     async def run() -> None:
@@ -67,7 +63,7 @@ def test_a_coordinator_that_reads_nothing_any_more_holds_up_no_task(monkeypatch:
                 monkeypatch.setattr(coordinator_client, "COORDINATOR_CONNECT_SECONDS", 0.2)  # connected it is
                 link._writer.write(bytes(32 << 20))  # more than any socket takes
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    await asyncio.wait_for(run(), 30)
 
 
 def test_stop_ends_waiting_and_refuses_to_go_on() -> None:

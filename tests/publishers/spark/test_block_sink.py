@@ -284,7 +284,7 @@ def test_abort_waits_no_longer_than_a_second_for_a_gateway_that_says_nothing(
     assert "the job failed; as far as is known no block is stored" in caplog.messages
 
 
-def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -301,7 +301,7 @@ def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> No
 
     for is_beginning, lead_seconds in ((True, PACE_LEAD_SECONDS), (False, 0.0)):
         asked.clear()
-        assert asyncio.run(run(is_beginning)) == [0, 1, 2, 3, 4]
+        assert await run(is_beginning) == [0, 1, 2, 3, 4]
         # A turn lasts 1,000 s, of which up to a half is chance; no time passes here.
         for turn, seconds in enumerate(asked):
             assert turn * 1000 - 1 <= seconds - lead_seconds <= turn * 1000 + 500

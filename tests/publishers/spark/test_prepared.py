@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 
@@ -23,7 +22,7 @@ async def numbers_of(prepared: PreparedBlocks) -> list[int]:
     return [block.number async for block in prepared]
 
 
-def test_all_blocks_come_in_order_and_memory_is_bounded() -> None:
+async def test_all_blocks_come_in_order_and_memory_is_bounded() -> None:
     pulled: list[int] = []
 
     def source() -> Iterator[Block]:
@@ -42,7 +41,7 @@ def test_all_blocks_come_in_order_and_memory_is_bounded() -> None:
             assert len(pulled) <= number + 11
         assert number == 500
 
-    asyncio.run(run())
+    await run()
 
 
 def test_the_thread_waits_while_nobody_reads() -> None:
@@ -63,7 +62,7 @@ def test_the_thread_waits_while_nobody_reads() -> None:
     prepared.stop()
 
 
-def test_what_goes_wrong_comes_after_the_blocks_before_it() -> None:
+async def test_what_goes_wrong_comes_after_the_blocks_before_it() -> None:
     def source() -> Iterator[Block]:
         yield from blocks(3)
         raise LookupError("no more")
@@ -79,10 +78,10 @@ def test_what_goes_wrong_comes_after_the_blocks_before_it() -> None:
             await anext(held)
         return seen
 
-    assert asyncio.run(run()) == [0, 1, 2]
+    assert await run() == [0, 1, 2]
 
 
-def test_nothing_at_all() -> None:
+async def test_nothing_at_all() -> None:
     prepared = PreparedBlocks(blocks(0), 10)
     prepared.start()
-    assert asyncio.run(numbers_of(prepared)) == []
+    assert await numbers_of(prepared) == []
