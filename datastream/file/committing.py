@@ -87,7 +87,8 @@ class Committer:
     def commit(self, *, flush: bool = True) -> None:
         """Begin a commit and finish it; see `DataStreamer.commit_atomic_op`."""
         group = self._group
-        self.check_not_begun(Call.COMMIT)
+        if self._begun is not None:
+            raise CommitBegun(CALL_NAMES[Call.COMMIT])
         try:
             end = self._write_entries(flush=flush)
             self._appender.finish(flush=flush)
