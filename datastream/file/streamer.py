@@ -75,6 +75,10 @@ class DataStreamer:
             file.committed, state=OperationState.READ_ONLY if access is Access.READ else OperationState.IDLE
         )
         self._committer = Committer(file, bookmarks, appender, self._changer, self._group)
+        # Called for each entry: without the detour through the methods below, which document them.
+        self.add_stream_entry = self._group.add_entry  # type: ignore[method-assign]
+        self.add_stream_bookmark = self._group.add_bookmark  # type: ignore[method-assign]
+        self.start_atomic_op = self._group.begin  # type: ignore[method-assign]
 
     # --- opening and closing -----------------------------------------------------------------------------
 
