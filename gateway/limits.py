@@ -26,12 +26,12 @@ __all__ = [
     "PUBLICATION_FILE_BYTES_MAX",
     "REQUEST_BYTES_MAX",
     "RUN_ITEMS_MAX",
+    "SLOT_ITEMS_MIN",
     "STORED_BLOCK_BYTES_MAX",
     "STREAMS_PER_CONNECTION_MAX",
     "STREAM_WINDOW_BYTES",
     "THREAD_SWITCH_SECONDS",
     "TLS_FILE_BYTES_MAX",
-    "TURN_ITEMS_MIN",
 ]
 
 # --- blocks and their verification --------------------------------------------------------------------------
@@ -77,7 +77,7 @@ a reader gathers at most, each with a tag and a length in front. A node of any k
 INLINE_HASH_ITEMS_MAX: Final = 1_024
 """Items of one set that are looked at and hashed in the event loop, 1.5 microseconds each, however short."""
 
-TURN_ITEMS_MIN: Final = 128
+SLOT_ITEMS_MIN: Final = 128
 """Items of one message, or batch to be hashed, from which on it takes a turn of the event loop."""
 
 HASH_PROCESSES: Final = 2
@@ -133,9 +133,7 @@ PEER_STATUS_SECONDS_MAX: Final = 5.0
 PEER_POLL_SECONDS: Final = 1.0
 """Time between two questions to a peer that is followed live for its last block."""
 
-# --- standbys that acknowledgements wait for ---------------------------------------------------------------
-
-# --- the ledger ---------------------------------------------------------------------------------------------
+# --- commits ----------------------------------------------------------------------------------------------
 
 COMMIT_GROUP_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes of items and of the heads of their entries beyond which no further block joins a commit: two flushes

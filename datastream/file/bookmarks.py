@@ -448,14 +448,14 @@ class BookmarkIndex:
         return len(pending)
 
     def before(self, bookmarks: dict[bytes, int]) -> Undo:
-        """Return the argument of `take_back` for a `record` of these; change nothing."""
+        """Return the argument of `roll_back` for a `record` of these; change nothing."""
         pending = self._pending
         if pending.keys().isdisjoint(bookmarks):  # as nearly always, and this is quick
             return bookmarks, {}, self._pending_covered
         numbers = {bookmark: pending[bookmark] for bookmark in bookmarks if bookmark in pending}
         return bookmarks, numbers, self._pending_covered
 
-    def take_back(self, undo: Undo) -> None:
+    def roll_back(self, undo: Undo) -> None:
         """Undo what was recorded since `before` returned this."""
         bookmarks, numbers, self._pending_covered = undo
         for bookmark in bookmarks:

@@ -153,7 +153,7 @@ class Committer:
         finally:
             if self._file.totals is not end:
                 if undo is not None:
-                    self._bookmarks.take_back(undo)
+                    self._bookmarks.roll_back(undo)
                 self._roll_back(end)
         # Only now: a commit that is rolled back must leave no bookmarks in the DB.
         if flush or pending_count >= PENDING_BOOKMARKS_MAX:
@@ -193,7 +193,7 @@ class Committer:
         If that fails too, the stream takes no further commit before it is opened again.
         """
         _logger.warning(
-            "%s: a commit is taken back, as it was interrupted behind its header", self._file.path
+            "%s: a commit is rolled back, as it was interrupted behind its header", self._file.path
         )
         try:
             self._appender.roll_back(written)

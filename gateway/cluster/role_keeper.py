@@ -308,7 +308,7 @@ class RoleKeeper:
 
     def _why_not(self) -> str:
         """Return which nodes the blocks in flight wait for, in words; empty: none."""
-        facts = self._conductor.acknowledging.standby_facts()
+        facts = self._conductor.acknowledging.quorum_state()
         return "" if facts is None or facts.awaiting is None else f"; {unconfirmed(facts, facts.awaiting)}"
 
     async def _open_doors(self, event: RoleEvent) -> None:

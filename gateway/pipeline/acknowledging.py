@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from gateway.logs import fields
 from gateway.metrics import Metrics
-from gateway.pipeline.replication_quorum import ReplicationQuorum, StandbyFacts
+from gateway.pipeline.replication_quorum import QuorumState, ReplicationQuorum
 from gateway.race.actions import Action, AttemptId
 from gateway.race.arbiter import Arbiter
 from gateway.race.history import RaceHistory
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 RELEASED_BLOCKS_MAX: Final = 64
 """Blocks that are acknowledged in one go when a standby has come back after a long time..."""
 
-RELEASE_REST_SECONDS: Final = 0.01
+RELEASE_PAUSE_SECONDS: Final = 0.01
 """...and the rest before the next ones, in which publishers are sent them: nobody is to be cut off for not
 reading thousands of answers that come at once."""
 
@@ -122,7 +122,7 @@ class Acknowledging:
         """The number after the last block on disk, acknowledged or not."""
         return self._awaiting[-1].number + 1 if self._awaiting else self._arbiter.next_number
 
-    def standby_facts(self) -> StandbyFacts | None:
+    def quorum_state(self) -> QuorumState | None:
         """Return what is known of the nodes that acknowledgements wait for; None where they wait for none.
 
         A standby's acknowledgements wait for nobody, and it tells of its publishers elsewhere.
@@ -132,8 +132,8 @@ class Acknowledging:
             return None
         states, other_chains = tuple(gate.states()), tuple(gate.other_chains())
         if self.is_standby:
-            return StandbyFacts(gate.min_standbys, states, other_chains=other_chains)
-        return StandbyFacts(
+            return QuorumState(gate.min_standbys, states, other_chains=other_chains)
+        return QuorumState(
             gate.min_standbys,
             states,
             refusal=self.refusal(),
@@ -192,7 +192,7 @@ class Acknowledging:
                 break
             self._acknowledge(awaiting.popleft())
         else:
-            asyncio.get_running_loop().call_later(RELEASE_REST_SECONDS, self.release)
+            asyncio.get_running_loop().call_later(RELEASE_PAUSE_SECONDS, self.release)
         self._note_refusal()
         for note in gate.take_notes():
             level = logging.WARNING if note.is_trouble else logging.INFO

@@ -30,7 +30,7 @@ from typing import Final
 
 from gateway.blocks.chain import Chain
 
-__all__ = ["DurableHeight", "ReplicationQuorum", "StandbyFacts", "StandbyNote", "unconfirmed"]
+__all__ = ["DurableHeight", "QuorumState", "ReplicationQuorum", "StandbyNote", "unconfirmed"]
 
 OWN_ROOTS_KEPT: Final = 4_096
 """Root hashes of this node's last blocks that are kept to compare reports of standbys with, 100 bytes each. A
@@ -66,7 +66,7 @@ class StandbyNote:
 
 
 @dataclass(frozen=True, slots=True)
-class StandbyFacts:
+class QuorumState:
     """What an active node is asked whose acknowledgements wait for other nodes."""
 
     min_standbys: int
@@ -317,7 +317,7 @@ class ReplicationQuorum:
         self._notes.append(StandbyNote(peer.address, text, is_trouble))
 
 
-def unconfirmed(facts: StandbyFacts, awaiting: tuple[int, int]) -> str:
+def unconfirmed(facts: QuorumState, awaiting: tuple[int, int]) -> str:
     """Say which blocks wait for standbys, the first and the last of them given, and for which nodes."""
     first, last = awaiting
     blocks, them = f"blocks {first} to {last} are", "them"

@@ -83,7 +83,7 @@ from gateway.race.actions import (
     Stray,
     Verify,
 )
-from gateway.race.records import BlockFacts, RaceRules, StreamFacts
+from gateway.race.records import BlockRecord, RaceRules, StreamRecord
 from gateway.race.reputation import Reputations
 from gateway.race.tables import (
     BLOCK_TABLE,
@@ -171,11 +171,11 @@ class Arbiter:
         self.begins_anywhere = last_number is None and first_number is None
         self.catch_up_target: int | None = None
         """The highest block that a publisher has offered beyond what this node could take."""
-        self.blocks: dict[int, BlockFacts] = {}
+        self.blocks: dict[int, BlockRecord] = {}
         """The blocks above L that were begun, by number."""
-        self.attempts: dict[AttemptId, BlockFacts] = {}
+        self.attempts: dict[AttemptId, BlockRecord] = {}
         """Of these, the live ones."""
-        self.streams: dict[PublisherId, StreamFacts] = {}
+        self.streams: dict[PublisherId, StreamRecord] = {}
         self.reputations = Reputations(self.rules.block_timeout_ns)
         self.inflight_bytes = 0
         self.publisher_bytes: dict[str, int] = {}
@@ -206,17 +206,17 @@ class Arbiter:
         self._order_count = 0
         self._link_asked = AttemptId(0)
         self._link_from = 0  # every block from L + 1 up to this one, exclusive, is on its way to disk
-        self._timed: BlockFacts | None = None  # the block whose winner's time runs
-        self._overdue: list[BlockFacts] = []
+        self._timed: BlockRecord | None = None  # the block whose winner's time runs
+        self._overdue: list[BlockRecord] = []
         self._before_others: PublisherId | None = None  # who stood back behind nobody when last asked
         # Indexes over `blocks`, kept by `_index`: they are asked after every event.
-        self._sent: dict[int, BlockFacts] = {}
-        self._open: dict[int, BlockFacts] = {}
+        self._sent: dict[int, BlockRecord] = {}
+        self._open: dict[int, BlockRecord] = {}
         self._highest_live: int | None = None
         # The result of `_find_deadline_ns`, while it holds.
         self._deadline_ns: int | None = None
         self._deadline_is_known = False
-        self._steps: dict[Reaction, Callable[[StreamFacts, _Message], None]] = {
+        self._steps: dict[Reaction, Callable[[StreamRecord, _Message], None]] = {
             Reaction.OFFER: self._offer,
             Reaction.APPEND: self._append,
             Reaction.COMPLETE: self._complete,
@@ -242,7 +242,7 @@ class Arbiter:
         self._now_ns = now_ns
         if publisher_id in self.streams:
             raise RaceError(f"publisher {publisher_id} ({name}): connected twice")
-        stream = StreamFacts(
+        stream = StreamRecord(
             publisher_id,
             name,
             StreamState.FRESH,
@@ -593,7 +593,7 @@ class Arbiter:
         """U: one above the highest live block, else L + 1."""
         return self.next_number if self._highest_live is None else self._highest_live + 1
 
-    def next_unstreamed_for(self, stream: StreamFacts) -> int:
+    def next_unstreamed_for(self, stream: StreamRecord) -> int:
         """Return U for one publisher: above the blocks from U on that it failed and may not send."""
         number = self.next_unstreamed
         while (
@@ -615,15 +615,15 @@ class Arbiter:
         block = self.blocks.get(self.next_number)
         return block is not None and block.state in LIVE
 
-    def sent_blocks(self) -> Iterable[BlockFacts]:
+    def sent_blocks(self) -> Iterable[BlockRecord]:
         """Return the blocks that are being sent."""
         return self._sent.values()
 
-    def lowest_sent(self) -> BlockFacts | None:
+    def lowest_sent(self) -> BlockRecord | None:
         """Return the lowest block that is being sent, whatever is below it."""
         return self._sent[min(self._sent)] if self._sent else None
 
-    def slowest(self) -> BlockFacts | None:
+    def slowest(self) -> BlockRecord | None:
         """Return the block that all others wait for: it is being sent, and all below it are received.
 
         All blocks below the lowest one that is being sent are held, unless one of them is open.
@@ -631,22 +631,22 @@ class Arbiter:
         block = self.lowest_sent()
         return block if block is not None and all(number > block.number for number in self._open) else None
 
-    def awaits(self, stream: StreamFacts) -> bool:
+    def awaits(self, stream: StreamRecord) -> bool:
         """Return whether a block that the stream has offered is in flight, or to be acknowledged late."""
         return stream.owed_since_ns is not None or any(
             block.state in LIVE and block.number <= stream.offered_max for block in self.blocks.values()
         )
 
-    def is_held_back(self, block: BlockFacts) -> bool:
+    def is_held_back(self, block: BlockRecord) -> bool:
         """Return whether the caller does not read the block's winner now."""
         winner = self._winner(block)
         return winner is not None and winner.held_back
 
-    def _winner(self, block: BlockFacts) -> StreamFacts | None:
+    def _winner(self, block: BlockRecord) -> StreamRecord | None:
         """Return the stream of a block's winner; None: it is gone."""
         return None if block.winner is None else self.streams.get(block.winner)
 
-    def stream(self, publisher_id: PublisherId) -> StreamFacts:
+    def stream(self, publisher_id: PublisherId) -> StreamRecord:
         """Return the stream of this id. Raises RaceError if there is none."""
         stream = self.streams.get(publisher_id)
         if stream is None:
@@ -659,7 +659,7 @@ class Arbiter:
         """Return whether no more bytes may come in but those that free memory."""
         return self.inflight_bytes >= self.rules.inflight_bytes_max
 
-    def is_full_for(self, stream: StreamFacts) -> bool:
+    def is_full_for(self, stream: StreamRecord) -> bool:
         """Return whether the same holds for this publisher or its address."""
         if self.is_full():
             return True
@@ -694,7 +694,7 @@ class Arbiter:
             return self.may_send(stream, block.number)
         return block.state is BlockState.STREAMING and stream.block is block
 
-    def is_in_the_way(self, stream: StreamFacts) -> bool:
+    def is_in_the_way(self, stream: StreamRecord) -> bool:
         """Return whether memory is full and the stream sends a later block instead of the missing L + 1.
 
         The publisher will drop that block itself when it reads that it was asked for L + 1.
@@ -710,7 +710,7 @@ class Arbiter:
 
     # --- where a block stands, and who goes first ----------------------------------------------------------
 
-    def standing_of(self, number: int, stream: StreamFacts) -> Standing:
+    def standing_of(self, number: int, stream: StreamRecord) -> Standing:
         """Return where block `number` stands for a publisher."""
         anywhere = self.is_unbegun()
         if number < self.next_number and not anywhere:
@@ -736,7 +736,7 @@ class Arbiter:
             return Standing.WANTED_BUT_LOST_BY_P
         return Standing.WANTED_BUT_P_STANDS_BACK
 
-    def may_send(self, stream: StreamFacts, number: int) -> bool:
+    def may_send(self, stream: StreamRecord, number: int) -> bool:
         """Return whether a publisher may win a block that nobody sends: no other connected one goes first."""
         back = self.stands_back(stream, number)
         return not back or back <= self.least_back(number)
@@ -756,10 +756,10 @@ class Arbiter:
                     break
         return least
 
-    def _is_waited_for(self, stream: StreamFacts) -> bool:
+    def _is_waited_for(self, stream: StreamRecord) -> bool:
         return stream.state not in GONE and not stream.let_pass
 
-    def stands_back(self, stream: StreamFacts, number: int, held: _Held | None = None) -> int:
+    def stands_back(self, stream: StreamRecord, number: int, held: _Held | None = None) -> int:
         """Return how far a publisher stands back for a block that nobody sends; 0: behind nobody.
 
         The backoff weighs most, then a failure of this very block, then the blocks that the publisher
@@ -774,7 +774,7 @@ class Arbiter:
             back += 4
         return back + self.share_of(stream, held or self._held()) if number > self.next_number else back
 
-    def share_of(self, stream: StreamFacts, held: _Held) -> int:
+    def share_of(self, stream: StreamRecord, held: _Held) -> int:
         """Return the share of open blocks that is used up: 3 its own, 2 its address's, 1 newcomers'; 0: none.
 
         Any publisher may hold one quiet block open. Newcomers may hold few blocks open, quiet or not, and a
@@ -803,7 +803,7 @@ class Arbiter:
                 held.in_all += 1
         return held
 
-    def _is_quiet(self, block: BlockFacts) -> bool:
+    def _is_quiet(self, block: BlockRecord) -> bool:
         """Return whether nothing has come for a block for a while, though its winner is read."""
         winner = self._winner(block)
         if winner is None or winner.held_back or winner.delayed_from_ns is not None:
@@ -811,7 +811,7 @@ class Arbiter:
         timeout_ns = self.rules.block_timeout_ns
         return timeout_ns > 0 and self.now_ns >= winner.since_ns + timeout_ns // QUIET_PART
 
-    def gives_way(self, block: BlockFacts, stream: StreamFacts) -> bool:
+    def gives_way(self, block: BlockRecord, stream: StreamRecord) -> bool:
         """Return whether a block that is being sent goes to another publisher that offers it.
 
         While newcomers have failed of late, a publisher that delivers blocks takes the block from a newcomer
@@ -843,7 +843,7 @@ class Arbiter:
                 deadlines += (self.stream_deadline(stream), self.owed_deadline(stream))
         return min(filter(None, deadlines), default=None)
 
-    def block_deadline(self, block: BlockFacts | None) -> int | None:
+    def block_deadline(self, block: BlockRecord | None) -> int | None:
         """Return when the winner of the block that all others wait for must have completed it; None: never.
 
         A publisher that is alone has time as long as it goes on sending: nobody else could bring the block.
@@ -864,7 +864,7 @@ class Arbiter:
             since_ns = max(since_ns, winner.since_ns)
         return since_ns + self.rules.block_timeout_ns
 
-    def _others_offer(self, block: BlockFacts) -> bool:
+    def _others_offer(self, block: BlockRecord) -> bool:
         """Return whether a connected publisher has offered this block or a later one, so that it has it."""
         return any(
             stream.offered_max >= block.number
@@ -896,7 +896,7 @@ class Arbiter:
             for stream in self.streams.values()
         )
 
-    def stream_deadline(self, stream: StreamFacts) -> int | None:
+    def stream_deadline(self, stream: StreamRecord) -> int | None:
         """Return when the stream's own time limit runs out; None: none is running."""
         if stream.state is StreamState.FINISHED and stream.closes_at_ns:
             return stream.closes_at_ns  # even if it goes on sending
@@ -910,13 +910,13 @@ class Arbiter:
             return stream.since_ns + self.rules.idle_timeout_ns
         return None
 
-    def owed_deadline(self, stream: StreamFacts) -> int | None:
+    def owed_deadline(self, stream: StreamRecord) -> int | None:
         """Return when the stream must hear that the block that it skipped is safe; None: nothing is owed."""
         if stream.owed_since_ns is None or stream.state is StreamState.ENDED:
             return None
         return stream.owed_since_ns + self.rules.late_acknowledgement_ns
 
-    def is_stalled(self, block: BlockFacts) -> bool:
+    def is_stalled(self, block: BlockRecord) -> bool:
         """Return whether another publisher began later and completed a block `stall_blocks` ahead."""
         ahead = self.rules.stall_blocks
         if not ahead or self.next_unstreamed <= block.number + ahead or self.is_held_back(block):
@@ -932,7 +932,7 @@ class Arbiter:
 
     # --- reactions: the steps that STREAM_TABLE names ------------------------------------------------------
 
-    def _react(self, stream: StreamFacts, event: StreamEvent, message: _Message) -> list[Action]:
+    def _react(self, stream: StreamRecord, event: StreamEvent, message: _Message) -> list[Action]:
         """Take the steps that STREAM_TABLE names for this event."""
         reactions = STREAM_TABLE[stream.state][event]
         for reaction in reactions:
@@ -946,7 +946,7 @@ class Arbiter:
             return self._take()  # the case of all but one of the headers of a block
         return self._settle()
 
-    def _has_only_skipped(self, stream: StreamFacts) -> bool:
+    def _has_only_skipped(self, stream: StreamRecord) -> bool:
         """Return whether an offer has changed its own stream alone, while block L + 1 is in flight.
 
         Then `_settle` has nothing to do: no block changed its state, and no time limit began.
@@ -966,7 +966,7 @@ class Arbiter:
         block = self.blocks.get(self.next_number)
         return block is not None and block.state in LIVE
 
-    def _offer(self, stream: StreamFacts, message: _Message) -> None:
+    def _offer(self, stream: StreamRecord, message: _Message) -> None:
         number = message.number
         self._note_way(stream, number)
         if stream.state is StreamState.FRESH:
@@ -999,12 +999,12 @@ class Arbiter:
             reason = f"got the header of block {number}, expected {self.next_number} or later"
             self._end(stream, EndStatus.DUPLICATE_BLOCK, reason)
 
-    def _standing(self, stream: StreamFacts, message: _Message) -> Standing:
+    def _standing(self, stream: StreamRecord, message: _Message) -> Standing:
         if message.failure is Failure.RESTARTED and self.blocks[message.number].state is BlockState.OPEN:
             return Standing.STARTED_OVER  # dropped just now; behind a proof the block would be complete
         return self.standing_of(message.number, stream)
 
-    def _note_way(self, stream: StreamFacts, number: int) -> None:
+    def _note_way(self, stream: StreamRecord, number: int) -> None:
         """Note where the stream stands on its way through the chain, now that it offers block `number`."""
         stream.let_pass = False
         asked, behind = stream.asked_for, stream.behind_from
@@ -1016,7 +1016,7 @@ class Arbiter:
         # finishes its block first. It comes back by itself and must not be asked twice.
         stream.next_offer = number + 1 if asked is None else asked
 
-    def _accept(self, stream: StreamFacts, message: _Message) -> None:
+    def _accept(self, stream: StreamRecord, message: _Message) -> None:
         number = message.number
         before = self.blocks.get(number)
         if before is not None and before.state is BlockState.STREAMING:
@@ -1026,7 +1026,7 @@ class Arbiter:
             for other in [other for other in self.blocks if other != number]:
                 del self.blocks[other]
                 self._open.pop(other, None)
-        block = self.blocks.setdefault(number, BlockFacts(number))
+        block = self.blocks.setdefault(number, BlockRecord(number))
         self._move(block, BlockEvent.HEADER_ACCEPTED)
         self._attempt_count += 1
         block.attempt_id = AttemptId(self._attempt_count)
@@ -1040,7 +1040,7 @@ class Arbiter:
         self._actions.append(Begin(block.attempt_id, number, stream.publisher_id))
         self._append(stream, message)
 
-    def _append(self, stream: StreamFacts, message: _Message) -> None:
+    def _append(self, stream: StreamRecord, message: _Message) -> None:
         block = stream.block
         assert block is not None
         if self.is_in_the_way(stream):
@@ -1064,17 +1064,17 @@ class Arbiter:
         stream.since_ns = message.now_ns
         self._actions.append(Append(block.attempt_id, message.items, message.kinds, items_bytes))
 
-    def _abandon(self, stream: StreamFacts, message: _Message) -> None:
+    def _abandon(self, stream: StreamRecord, message: _Message) -> None:
         assert stream.block is not None
         self._fail(stream.block, message.failure, message.reason)
 
-    def _refuse(self, stream: StreamFacts, message: _Message) -> None:
+    def _refuse(self, stream: StreamRecord, message: _Message) -> None:
         if stream.block is not None:
             self._fail(stream.block, Failure.BAD_REQUEST, message.reason)
         else:
             self._end(stream, EndStatus.INVALID_REQUEST, message.reason)
 
-    def _stray(self, stream: StreamFacts, message: _Message) -> None:
+    def _stray(self, stream: StreamRecord, message: _Message) -> None:
         stream.stray_count += 1
         if stream.stray_count > self.rules.stray_messages_max:
             reason = f"{message.reason}; {stream.stray_count} such messages in a row"
@@ -1083,23 +1083,23 @@ class Arbiter:
             is_first = stream.stray_count == 1
             self._actions.append(Stray(stream.publisher_id, message.reason, is_first))
 
-    def _finish(self, stream: StreamFacts, message: _Message) -> None:
+    def _finish(self, stream: StreamRecord, message: _Message) -> None:
         stream.state, stream.closes_at_ns = StreamState.FINISHED, message.closes_at_ns
 
-    def _leave(self, stream: StreamFacts, message: _Message) -> None:
+    def _leave(self, stream: StreamRecord, message: _Message) -> None:
         del self.streams[stream.publisher_id]
         for block in self.blocks.values():
             if block.winner == stream.publisher_id:
                 block.winner = None
 
-    def _complete(self, stream: StreamFacts, message: _Message) -> None:
+    def _complete(self, stream: StreamRecord, message: _Message) -> None:
         block = stream.block
         assert block is not None
         self._move(block, BlockEvent.ENDED)
         stream.block, stream.last_ended, stream.state = None, block.number, StreamState.BETWEEN
         self._actions.append(Verify(block.attempt_id))
 
-    def _fail(self, block: BlockFacts, failure: Failure, reason: str) -> None:
+    def _fail(self, block: BlockRecord, failure: Failure, reason: str) -> None:
         """Drop the attempt at `block`, and give its winner what CONSEQUENCES says."""
         consequence = CONSEQUENCES[failure]
         winner = self._winner(block)
@@ -1125,7 +1125,7 @@ class Arbiter:
         if consequence.end_status is not None and winner.state is not StreamState.ENDED:
             self._end(winner, consequence.end_status, reason, proximate_number=block.number)
 
-    def _blame(self, block: BlockFacts) -> None:
+    def _blame(self, block: BlockRecord) -> None:
         """Remember who failed a block, and have it pay; beyond the limit, remember connected ones alone."""
         block.blamed.add(block.winner_name)
         if len(block.blamed) > BLAMED_PUBLISHERS_KEPT:
@@ -1246,14 +1246,14 @@ class Arbiter:
 
     # --- small steps ---------------------------------------------------------------------------------------
 
-    def _move(self, block: BlockFacts, event: BlockEvent) -> None:
+    def _move(self, block: BlockRecord, event: BlockEvent) -> None:
         target = BLOCK_TABLE[block.state].get(event)
         if target is None:
             raise RaceError(f"block {block.number}: cannot take {event.name} in state {block.state.name}")
         block.state = target
         self._index(block)
 
-    def _index(self, block: BlockFacts) -> None:
+    def _index(self, block: BlockRecord) -> None:
         """Update the indexes for a block's new state."""
         number = block.number
         self._sent.pop(number, None)
@@ -1268,19 +1268,19 @@ class Arbiter:
             live = (other.number for other in self.blocks.values() if other.state in LIVE)
             self._highest_live = max(live, default=None)
 
-    def _forget(self, block: BlockFacts) -> None:
+    def _forget(self, block: BlockRecord) -> None:
         """End the attempt and free its bytes."""
         self.attempts.pop(block.attempt_id, None)
         self._count_bytes(block, -block.held_bytes)
         block.size_bytes = block.item_count = 0
 
-    def _begin_time(self, block: BlockFacts) -> None:
+    def _begin_time(self, block: BlockRecord) -> None:
         """Start the time of the block's winner, or start it anew."""
         self._order_count += 1
         block.order, block.used_ns = self._order_count, 0
         block.begun_ns = block.runs_from_ns = block.timed_from_ns = self._now_ns
 
-    def _count_bytes(self, block: BlockFacts, more_bytes: int) -> None:
+    def _count_bytes(self, block: BlockRecord, more_bytes: int) -> None:
         """Count the bytes that a block holds more, or fewer, in all and for its winner."""
         self.inflight_bytes += more_bytes
         if not block.is_counted or not more_bytes:
@@ -1310,12 +1310,12 @@ class Arbiter:
             self.catch_up_target = number
             self._actions.append(AimCatchUp(number))
 
-    def _send(self, stream: StreamFacts, response: Response) -> None:
+    def _send(self, stream: StreamRecord, response: Response) -> None:
         self._actions.append(SendResponse(stream.publisher_id, response))
 
     def _end(
         self,
-        stream: StreamFacts,
+        stream: StreamRecord,
         status: EndStatus,
         reason: str,
         *,
@@ -1336,7 +1336,7 @@ class Arbiter:
             if stream.state is not StreamState.ENDED:
                 self._end(stream, status, reason, proximate_number=proximate_number)
 
-    def _close(self, stream: StreamFacts) -> None:
+    def _close(self, stream: StreamRecord) -> None:
         stream.state = StreamState.ENDED
         self._actions.append(CloseStream(stream.publisher_id))
 

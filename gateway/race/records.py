@@ -11,7 +11,7 @@ from gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
 from gateway.race.actions import AttemptId, PublisherId
 from gateway.race.tables import BlockState, Failure, StreamState
 
-__all__ = ["BlockFacts", "RaceRules", "StreamFacts"]
+__all__ = ["BlockRecord", "RaceRules", "StreamRecord"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ _NO_ATTEMPT = AttemptId(0)
 
 
 @dataclass(slots=True)
-class BlockFacts:
+class BlockRecord:
     """A block above L that was begun at least once."""
 
     number: int
@@ -82,7 +82,7 @@ class BlockFacts:
 
 
 @dataclass(slots=True)
-class StreamFacts:
+class StreamRecord:
     """One publisher's stream."""
 
     publisher_id: PublisherId
@@ -90,7 +90,7 @@ class StreamFacts:
     state: StreamState
     since_ns: int
     """When it connected, when its last items came (SENDING, PROVEN), or when it said goodbye (FINISHED)."""
-    block: BlockFacts | None = None
+    block: BlockRecord | None = None
     last_ended: int | None = None  # the last block that it completed
     address: str = ""
     is_peer: bool = False

@@ -159,7 +159,7 @@ async def ask_status(
 
     Raises:
         grpc.aio.AioRpcError: it does not answer.
-        PeerError: its answer does not parse.
+        InvalidInput: its answer does not parse.
     """
     call: Any = stub.serverStatus(
         node_pb2.ServerStatusRequest(), metadata=((STATUS_KEY, asked),), timeout=timeout_seconds

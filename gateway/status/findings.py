@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gateway.pipeline.replication_quorum import StandbyFacts, unconfirmed
+from gateway.pipeline.replication_quorum import QuorumState, unconfirmed
 from gateway.status.node_report import Finding, NodeReport
 
 __all__ = ["ADVICE", "Advice", "FindingBook", "FindingKind", "Seen", "look", "slug"]
@@ -215,7 +215,7 @@ def _stands(report: NodeReport) -> bool:
     return report.last_block_age_seconds is None or report.last_block_age_seconds >= LACK_SECONDS
 
 
-def _standbys(facts: StandbyFacts) -> list[Seen]:
+def _standbys(facts: QuorumState) -> list[Seen]:
     seen: list[Seen] = []
     if facts.refusal is not None:
         seen.append((FindingKind.STANDBYS, facts.refusal))

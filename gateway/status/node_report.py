@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from gateway.pipeline.dispute import Disputed
-from gateway.pipeline.replication_quorum import StandbyFacts
+from gateway.pipeline.replication_quorum import QuorumState
 from gateway.race.history import Won
 from gateway.race.reputation import BackedOff
 from gateway.services.node_service import INSTANCE_KEY
@@ -99,7 +99,7 @@ class NodeReport:
     """The one that it takes blocks from now."""
     distance_blocks: int | None = None
     """How many blocks it knows of and does not have; None: it follows nobody."""
-    quorum: StandbyFacts | None = None
+    quorum: QuorumState | None = None
     """The nodes that acknowledgements wait for; None: they wait for none."""
     awaiting_standbys: int = 0
     """Blocks on disk here that wait for them."""

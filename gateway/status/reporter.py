@@ -23,7 +23,7 @@ from gateway.limits import HEALTH_CHECK_SECONDS
 from gateway.logs import tell_left_out
 from gateway.metrics import Metrics
 from gateway.pipeline.conductor import Conductor
-from gateway.race.records import StreamFacts
+from gateway.race.records import StreamRecord
 from gateway.race.tables import GONE, StreamState
 from gateway.services.subscribe_service import SubscribeService
 from gateway.settings.table import Settings
@@ -145,7 +145,7 @@ class NodeReporter:
             peers=tuple(map(str, settings.peers)),
             followed=self._following.followed,
             distance_blocks=self._following.distance,
-            quorum=acknowledging.standby_facts(),
+            quorum=acknowledging.quorum_state(),
             awaiting_standbys=acknowledging.awaiting_count,
             is_starting=not self._addresses,
             is_stopping=self.is_stopping,
@@ -201,7 +201,7 @@ class NodeReporter:
             await asyncio.sleep(HEALTH_CHECK_SECONDS)
 
 
-def _publishers(streams: Iterable[StreamFacts]) -> tuple[PublisherStatus, ...]:
+def _publishers(streams: Iterable[StreamRecord]) -> tuple[PublisherStatus, ...]:
     """Say what publishers do, those first whose names somebody vouches for; of very many, how many more."""
     here = [stream for stream in streams if stream.state not in GONE]
     here.sort(key=lambda stream: not is_vouched_for(stream.name))
@@ -211,7 +211,7 @@ def _publishers(streams: Iterable[StreamFacts]) -> tuple[PublisherStatus, ...]:
     return tuple(shown)
 
 
-def _doing(stream: StreamFacts) -> str:
+def _doing(stream: StreamRecord) -> str:
     """Say in words what a publisher does."""
     if stream.block is not None:
         return f"sends block {stream.block.number}"

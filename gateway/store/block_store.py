@@ -395,7 +395,7 @@ class BlockStore:
                 expected=f"block {last[0]}, as in its last entry",
             )
         log.info(
-            "ledger opened",
+            "block store opened",
             extra=fields(first_block=self.first_number, last_block=last[0], entries=total_entries),
         )
 

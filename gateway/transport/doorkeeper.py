@@ -19,9 +19,9 @@ Places. M is `connections_max`; each kind that can come has a part of it that no
     stranger   anybody else                                    M without all parts
 
 When the places of strangers, or those of the unknown, are all taken, a newcomer may get the place of another
-one (`datastream.file.places`): among strangers, the newest connection of the address that has most gives way
-to another address; among the unknown, the oldest. So a few addresses keep out nobody, and silent connections
-keep out nobody for long.
+one (`datastream.server.places`): among strangers, the newest connection of the address that has most gives
+way to another address; among the unknown, the oldest. So a few addresses keep out nobody, and silent
+connections keep out nobody for long.
 
 A budget refills with time, and with the data that the connection carries, since a client that reads much
 sends many WINDOW_UPDATEs. An address has the budget of a few connections; when it is empty, its connections

@@ -73,7 +73,7 @@ class ServerPlan:
     connections_per_address_max: int = 1_024
     """The same from one network address (`grpc.max_connections_per_address`)."""
     connection_age_seconds: float = 0
-    """Age at which a client gets GOAWAY, to connect anew (`grpc.max_connection_age`); 0: never."""
+    """Age at which a client gets GOAWAY, to connect anew (`grpc.max_connection_age_seconds`); 0: never."""
     connection_age_grace_seconds: float = 0
     """Time that its open calls have then; 0: as long as they take."""
     nodes: KnownNodes | None = None

@@ -35,7 +35,7 @@ HASH_WAITING_BYTES_MAX: Final = 8 << 20
 HASH_PROCESS_SECONDS_MAX: Final = 10.0
 """How long a process for hashing may take to start, or for one request; then it is replaced."""
 
-HASH_PROCESS_REST_SECONDS: Final = 5.0
+HASH_PROCESS_BACKOFF_SECONDS: Final = 5.0
 """Time between two attempts to start the process for hashing."""
 
 WARM_UP_SECONDS_MAX: Final = 3.0
@@ -154,10 +154,12 @@ class HashProcess:
         self.ready.clear()
         self._settled.set()
         if not self._helper.is_over:
-            log.warning("hash process lost", extra=fields(got=got, next_in_seconds=HASH_PROCESS_REST_SECONDS))
+            log.warning(
+                "hash process lost", extra=fields(got=got, next_in_seconds=HASH_PROCESS_BACKOFF_SECONDS)
+            )
             loop = asyncio.get_running_loop()
-            self._start_at = loop.time() + HASH_PROCESS_REST_SECONDS
-            self._next = loop.call_later(HASH_PROCESS_REST_SECONDS, self._start_again)
+            self._start_at = loop.time() + HASH_PROCESS_BACKOFF_SECONDS
+            self._next = loop.call_later(HASH_PROCESS_BACKOFF_SECONDS, self._start_again)
 
     def _start_again(self) -> None:
         self._start_at = 0.0  # a timer may be early by a millisecond

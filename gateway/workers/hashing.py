@@ -33,7 +33,7 @@ from gateway.blocks.root_hash import BlockHasher
 from gateway.errors import WorkerProcessLost
 from gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
-    TURN_ITEMS_MIN,
+    SLOT_ITEMS_MIN,
 )
 from gateway.race.actions import Append
 from gateway.workers.hash_process import HashProcess
@@ -100,7 +100,7 @@ class Hashing:
         Raises:
             BlockRefused: as `BlockHasher.add`.
         """
-        if sum(len(action.items) for action in waiting) >= TURN_ITEMS_MIN:
+        if sum(len(action.items) for action in waiting) >= SLOT_ITEMS_MIN:
             await self._slots.take()  # further sets may come meanwhile
         batch = _next_batch(waiting)
         if len(batch.items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, batch):

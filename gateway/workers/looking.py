@@ -27,7 +27,7 @@ from gateway.blocks.errors import ItemError
 from gateway.blocks.item_set import ItemSet, inspect
 from gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
-    TURN_ITEMS_MIN,
+    SLOT_ITEMS_MIN,
 )
 from gateway.workers.loop_slots import LoopSlots
 
@@ -90,7 +90,7 @@ class Looking:
     @staticmethod
     def is_quick(items: Sequence[bytes]) -> bool:
         """Return whether items are so few that they need no slot."""
-        return len(items) < TURN_ITEMS_MIN
+        return len(items) < SLOT_ITEMS_MIN
 
     async def look(self, items: Sequence[bytes]) -> ItemSet:
         """Check the form of an item set; return in a slot, so that the caller can go on with it.

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 PROOF_CHECK_SECONDS_MAX: Final = 30.0
 """How long the proofs of one block may be checked: real ones take 50 ms. Then the process is replaced."""
 
-PROOF_PROCESS_REST_SECONDS: Final = 5.0
+PROOF_PROCESS_BACKOFF_SECONDS: Final = 5.0
 """Time between two attempts to start the process that checks proofs, where one did not get ready: each costs
 a fork, or some 0.3 s of a core. Meanwhile the node checks in a thread of its own."""
 
@@ -170,7 +170,7 @@ class ProofProcess:
         if self._helper.is_over:
             return
         if not was_ready:
-            self._start_at = asyncio.get_running_loop().time() + PROOF_PROCESS_REST_SECONDS
+            self._start_at = asyncio.get_running_loop().time() + PROOF_PROCESS_BACKOFF_SECONDS
         log.warning("proof process lost", extra=fields(got=got, was_ready=was_ready))
 
 

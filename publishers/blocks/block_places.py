@@ -53,7 +53,7 @@ ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
 """Archive members that a process remembers, some 200 bytes each, so that a stream which looks for new files
 does not list all archives again. Beyond it the oldest lists are forgotten."""
 
-FILE_REST_SECONDS: Final = 5.0
+FILE_UNCHANGED_SECONDS: Final = 5.0
 """A stream takes an unreadable block file for one that is being written, until it is unchanged for so long:
 some writers do not write under another name first."""
 
@@ -177,7 +177,7 @@ class LocalStore:
             changed_at = Path(path).stat().st_mtime
         except OSError:
             return False
-        return abs(time.time() - changed_at) <= FILE_REST_SECONDS
+        return abs(time.time() - changed_at) <= FILE_UNCHANGED_SECONDS
 
 
 # --- finding ------------------------------------------------------------------------------------------------

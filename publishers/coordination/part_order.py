@@ -25,9 +25,9 @@ from publishers.sources.block_gateways import HeldRange
 
 __all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
 
-TURN_POLL_SECONDS: Final = 0.1
+PART_POLL_SECONDS: Final = 0.1
 """How often a part of a chain that is not next asks the gateways how far they are."""
-TURN_PATIENCE_SECONDS: Final = 5.0
+PART_PATIENCE_SECONDS: Final = 5.0
 """How long a part waits for a preferred gateway that stands still behind, if another has the blocks."""
 UNREACHABLE: Final = -2
 """Stands for the last block of a gateway that does not answer."""
@@ -92,14 +92,14 @@ async def await_part_order(
             if lasts != seen or max(lasts) == UNREACHABLE:
                 seen, changed_at = lasts, now
             still_seconds = now - changed_at
-            is_patient = still_seconds < TURN_PATIENCE_SECONDS
+            is_patient = still_seconds < PART_PATIENCE_SECONDS
             position = gateway_for_part(lasts, first_block - 1, is_patient=is_patient)
             if position is not None:
                 return (gateways[position], *gateways[:position], *gateways[position + 1 :])
             if timeout_seconds is not None and still_seconds >= timeout_seconds:
                 best = max(lasts)
                 raise TurnTimeout(first_block, None if best < 0 else best, timeout_seconds)
-            await asyncio.sleep(TURN_POLL_SECONDS)
+            await asyncio.sleep(PART_POLL_SECONDS)
 
 
 def _asked(ask: Callable[[str], HeldRange], address: str) -> HeldRange | SourceUnreachable:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.race.actions import Action, PublisherId, Response
 from gateway.race.arbiter import Arbiter
-from gateway.race.records import BlockFacts, RaceRules, StreamFacts
+from gateway.race.records import BlockRecord, RaceRules, StreamRecord
 from gateway.race.tables import BlockEvent, EndStatus, Failure, StreamEvent
 from tests.simulation.coverage import Coverage
 from tests.simulation.oracle import Oracle
@@ -107,29 +107,29 @@ class WatchedArbiter(Arbiter):
         self._coverage.count("arbiter event", "stood_still")
         self._oracle.stood_still(for_ns)
 
-    def _react(self, stream: StreamFacts, event: StreamEvent, said: Any) -> list[Action]:
+    def _react(self, stream: StreamRecord, event: StreamEvent, said: Any) -> list[Action]:
         self._coverage.count("STREAM_TABLE", f"{stream.state.name} {event.name}")
         return super()._react(stream, event, said)
 
-    def _standing(self, stream: StreamFacts, said: Any) -> Any:
+    def _standing(self, stream: StreamRecord, said: Any) -> Any:
         standing = super()._standing(stream, said)
         self._coverage.count("ON_HEADER", standing.name)
         return standing
 
-    def _move(self, block: BlockFacts, event: BlockEvent) -> None:
+    def _move(self, block: BlockRecord, event: BlockEvent) -> None:
         self._coverage.count("BLOCK_TABLE", f"{block.state.name} {event.name}")
         if event is BlockEvent.COMMITTED and block.winner_name.startswith("peer "):
             self._coverage.count("peer", "a block of a peer is stored")
         super()._move(block, event)
 
-    def _fail(self, block: BlockFacts, failure: Failure, reason: str) -> None:
+    def _fail(self, block: BlockRecord, failure: Failure, reason: str) -> None:
         self._coverage.count("CONSEQUENCES", failure.name)
         super()._fail(block, failure, reason)
 
-    def _send(self, stream: StreamFacts, response: Response) -> None:
+    def _send(self, stream: StreamRecord, response: Response) -> None:
         self._coverage.count("answer", type(response).__name__)
         super()._send(stream, response)
 
-    def _end(self, stream: StreamFacts, status: EndStatus, reason: str, **told: Any) -> None:
+    def _end(self, stream: StreamRecord, status: EndStatus, reason: str, **told: Any) -> None:
         self._coverage.count("EndOfStream", status.name)
         super()._end(stream, status, reason, **told)

@@ -1,7 +1,7 @@
 """A fake clock, one queue of events, and an asyncio event loop that runs on them.
 
 Nothing here reads a clock or opens a socket, and nothing runs beside it: the thread of a job that pauses
-(`tests.simulation.jobs`) goes on when its turn comes. What happens next follows from the seed alone: events
+(`tests.simulation.world`) goes on when its turn comes. What happens next follows from the seed alone: events
 are taken in order of time, those of one time in the order in which they were asked for.
 """
 

@@ -1,6 +1,6 @@
 """The clients of the soak: real publishers that come and go, and raw streams that behave badly.
 
-    client    `publishers.PublishClient`, stopped politely and started again
+    client    `publishers.client.client.PublishClient`, stopped politely and started again
     breaker   breaks its connection off, mostly in the middle of a block
     slow      sends an item at a time with pauses, and so loses its blocks to the timeout or to a stall
     deaf      reads no answer until the node, or its own patience, ends the stream

@@ -1,4 +1,5 @@
-"""`BlockingStreamFollower` against real servers; `test_following.py` has the decisions."""
+"""Tests of `BlockingStreamFollower` against real servers; `protocol/test_follow_core.py` has the
+decisions."""
 
 from __future__ import annotations
 

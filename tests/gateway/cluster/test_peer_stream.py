@@ -1,4 +1,4 @@
-"""One attempt with one peer: what the race answers. `test_following` has the attempts themselves."""
+"""One attempt with one peer: what the race answers. `test_peer_follower` has the attempts themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.blocks.items import ItemKind, field_item
 from gateway.cluster import peer_stream
 from gateway.cluster.catch_up import AttemptOutcome, Range
 from gateway.cluster.peer_stream import ENDINGS, PEER_POLL_FAILURES_MAX, PeerStream
-from gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
 from gateway.race.tables import EndStatus
 from gateway.services import subscription_client as subscription
 from gateway.transport.channels import open_channel
@@ -171,7 +171,7 @@ async def test_a_message_of_many_items_waits_for_a_turn(
 
     monkeypatch.setattr(LoopSlots, "take", counted)
     monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no turn
-    assert (len(block.items) >= TURN_ITEMS_MIN) == waits
+    assert (len(block.items) >= SLOT_ITEMS_MIN) == waits
 
     async with AsyncExitStack() as stack:
         peer = await stack.enter_async_context(fake_peer([block]))

@@ -10,7 +10,7 @@ import pytest
 from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from gateway.race.actions import AttemptId, PublisherId
 from gateway.race.arbiter import Arbiter, RaceError
-from gateway.race.records import BlockFacts, RaceRules, StreamFacts
+from gateway.race.records import BlockRecord, RaceRules, StreamRecord
 from gateway.race.tables import LIVE, BlockState, Standing, StreamState
 from tests.gateway.racing import Race
 
@@ -19,7 +19,7 @@ NEXT = LAST + 1
 HELD = (BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
 
 
-def facts_with(*blocks: BlockFacts, last: int | None = LAST, rules: RaceRules | None = None) -> Arbiter:
+def facts_with(*blocks: BlockRecord, last: int | None = LAST, rules: RaceRules | None = None) -> Arbiter:
     """Facts that have these blocks."""
     facts = Arbiter(last, 0, rules)
     for block in blocks:
@@ -27,7 +27,7 @@ def facts_with(*blocks: BlockFacts, last: int | None = LAST, rules: RaceRules | 
     return facts
 
 
-def put(facts: Arbiter, block: BlockFacts) -> BlockFacts:
+def put(facts: Arbiter, block: BlockRecord) -> BlockRecord:
     """Add a block in the state that it has, or note that it has another one."""
     facts.blocks[block.number] = block
     state = block.state
@@ -37,18 +37,18 @@ def put(facts: Arbiter, block: BlockFacts) -> BlockFacts:
     return block
 
 
-def connect(facts: Arbiter, name: str, state: StreamState = StreamState.BETWEEN) -> StreamFacts:
+def connect(facts: Arbiter, name: str, state: StreamState = StreamState.BETWEEN) -> StreamRecord:
     """Add a stream."""
     publisher_id = PublisherId(len(facts.streams) + 1)
-    stream = StreamFacts(publisher_id, name, state, since_ns=0)
+    stream = StreamRecord(publisher_id, name, state, since_ns=0)
     facts.streams[publisher_id] = stream
     facts._deadline_is_known = False
     return stream
 
 
-def named(name: str) -> StreamFacts:
+def named(name: str) -> StreamRecord:
     """A stream of this name that offers a block."""
-    return StreamFacts(PublisherId(99), name, StreamState.BETWEEN, since_ns=0)
+    return StreamRecord(PublisherId(99), name, StreamState.BETWEEN, since_ns=0)
 
 
 # --- where a block stands -----------------------------------------------------------------------------------
@@ -67,9 +67,9 @@ def test_exactly_one_standing_for_every_combination_of_facts(
     if others:
         connect(facts, "Q")
     if state is not None:
-        put(facts, BlockFacts(NEXT, state, blamed={"P"} if blamed else set()))
+        put(facts, BlockRecord(NEXT, state, blamed={"P"} if blamed else set()))
     if above:
-        put(facts, BlockFacts(NEXT + 1, BlockState.STREAMING))
+        put(facts, BlockRecord(NEXT + 1, BlockState.STREAMING))
     if state is BlockState.STREAMING:
         expected = Standing.STREAMING
     elif state in HELD:
@@ -83,9 +83,9 @@ def test_exactly_one_standing_for_every_combination_of_facts(
 
 def test_blocks_below_and_above() -> None:
     facts = facts_with(
-        BlockFacts(9, BlockState.COMMITTING),
-        BlockFacts(10, BlockState.OPEN),
-        BlockFacts(11, BlockState.STREAMING),
+        BlockRecord(9, BlockState.COMMITTING),
+        BlockRecord(10, BlockState.OPEN),
+        BlockRecord(11, BlockState.STREAMING),
     )
     connect(facts, "P")
     standings = [facts.standing_of(number, named("P")) for number in (0, 8, 9, 10, 11, 12, 13)]
@@ -143,7 +143,7 @@ def test_the_number_that_means_no_block_is_ahead_wherever_the_chain_begins_or_en
 def test_a_node_that_begins_anywhere_wants_any_block_until_it_has_one(number: int) -> None:
     facts = Arbiter(None, None)
     assert facts.standing_of(number, named("P")) is Standing.WANTED
-    put(facts, BlockFacts(7, BlockState.OPEN))
+    put(facts, BlockRecord(7, BlockState.OPEN))
     assert facts.standing_of(number, named("P")) is Standing.WANTED
     facts.blocks[7].state = BlockState.STREAMING
     facts.first_number = 7
@@ -155,7 +155,7 @@ def test_a_node_that_begins_anywhere_wants_any_block_until_it_has_one(number: in
 
 
 def test_who_may_send_a_block_that_failed() -> None:
-    block = BlockFacts(NEXT, BlockState.OPEN, blamed={"P", "gone"})
+    block = BlockRecord(NEXT, BlockState.OPEN, blamed={"P", "gone"})
     facts = facts_with(block)
     connect(facts, "P")
     assert facts.may_send(named("P"), NEXT)  # everybody who is connected failed it
@@ -180,23 +180,23 @@ def test_the_next_block(last: int | None, first: int | None, next_number: int) -
 
 
 def test_the_next_unstreamed_block_is_above_all_live_ones() -> None:
-    facts = facts_with(BlockFacts(9, BlockState.OPEN), BlockFacts(12, BlockState.OPEN))
+    facts = facts_with(BlockRecord(9, BlockState.OPEN), BlockRecord(12, BlockState.OPEN))
     assert facts.next_unstreamed == 9
-    put(facts, BlockFacts(10, BlockState.COMPLETE))
+    put(facts, BlockRecord(10, BlockState.COMPLETE))
     assert facts.next_unstreamed == 11
 
 
 @pytest.mark.parametrize("state", list(BlockState))
 def test_the_slowest_block_is_sent_now_and_has_all_below_it(state: BlockState) -> None:
-    streaming = BlockFacts(10, BlockState.STREAMING)
-    below = BlockFacts(9, state)
+    streaming = BlockRecord(10, BlockState.STREAMING)
+    below = BlockRecord(9, state)
     expected = {BlockState.OPEN: None, BlockState.STREAMING: below}.get(state, streaming)
     assert facts_with(streaming, below).slowest() is expected
 
 
 @pytest.mark.parametrize("state", list(BlockState))
 def test_a_stream_awaits_what_it_offered(state: BlockState) -> None:
-    facts = facts_with(BlockFacts(10, state))
+    facts = facts_with(BlockRecord(10, state))
     stream = connect(facts, "P")
     assert not facts.awaits(stream)
     stream.offered_max = 10
@@ -207,10 +207,10 @@ def test_a_stream_awaits_what_it_offered(state: BlockState) -> None:
 
 @pytest.mark.parametrize("state", [None, *BlockState])
 def test_shutting_down_finishes_the_next_block_if_it_is_in_flight(state: BlockState | None) -> None:
-    facts = facts_with(BlockFacts(10, BlockState.VERIFIED))
+    facts = facts_with(BlockRecord(10, BlockState.VERIFIED))
     assert not facts.is_finishing()
     if state is not None:
-        put(facts, BlockFacts(9, state))
+        put(facts, BlockRecord(9, state))
     assert facts.is_finishing() == (state in LIVE)
 
 
@@ -243,7 +243,7 @@ def test_over_the_limit_only_what_frees_memory_is_read(
     facts = facts_with(rules=SMALL)
     winner, loser = connect(facts, "P", StreamState.SENDING), connect(facts, "Q")
     if state is not None:
-        put(facts, BlockFacts(9, state))
+        put(facts, BlockRecord(9, state))
         winner.block = facts.blocks[9] if state is BlockState.STREAMING else None
     facts.inflight_bytes = 1000
     assert facts.may_read(winner.publisher_id) == sender
@@ -252,14 +252,14 @@ def test_over_the_limit_only_what_frees_memory_is_read(
 
 @pytest.mark.parametrize("state", [StreamState.FINISHED, StreamState.ENDED])
 def test_who_has_gone_is_read_to_its_end(state: StreamState) -> None:
-    facts = facts_with(BlockFacts(9, BlockState.STREAMING), rules=SMALL)
+    facts = facts_with(BlockRecord(9, BlockState.STREAMING), rules=SMALL)
     facts.inflight_bytes = 1000
     assert facts.may_read(connect(facts, "P", state).publisher_id)
     assert facts.may_read(PublisherId(99))
 
 
 def test_over_the_limit_who_may_not_send_the_next_block_waits_for_those_who_may() -> None:
-    facts = facts_with(BlockFacts(9, BlockState.OPEN, blamed={"P"}), rules=SMALL)
+    facts = facts_with(BlockRecord(9, BlockState.OPEN, blamed={"P"}), rules=SMALL)
     blamed, able = connect(facts, "P"), connect(facts, "Q")
     facts.inflight_bytes = 1000
     assert not facts.may_read(blamed.publisher_id)
@@ -293,19 +293,19 @@ def test_what_is_in_the_way_of_a_block_that_is_wanted(
 ) -> None:
     facts = facts_with(rules=SMALL)
     if state is not None:
-        put(facts, BlockFacts(9, state, blamed=set(blamed)))
+        put(facts, BlockRecord(9, state, blamed=set(blamed)))
     stream = connect(facts, "P")
     connect(facts, "Q")
-    stream.block = None if number is None else BlockFacts(number, BlockState.STREAMING)
+    stream.block = None if number is None else BlockRecord(number, BlockState.STREAMING)
     stream.asked_for, facts.inflight_bytes = asked_for, inflight
     assert facts.is_in_the_way(stream) == expected
 
 
 @pytest.mark.parametrize(("name", "expected"), [("P", True), ("Q", False)])
 def test_in_the_way_is_who_holds_too_much(name: str, expected: bool) -> None:
-    facts = facts_with(BlockFacts(9), rules=RaceRules(publisher_bytes_max=100))
+    facts = facts_with(BlockRecord(9), rules=RaceRules(publisher_bytes_max=100))
     stream = connect(facts, name)
-    stream.block, stream.asked_for = BlockFacts(12, BlockState.STREAMING), 9
+    stream.block, stream.asked_for = BlockRecord(12, BlockState.STREAMING), 9
     facts.publisher_bytes, facts.inflight_bytes = {"P": 1000}, 1000
     assert facts.is_in_the_way(stream) == expected
 
@@ -336,7 +336,7 @@ def test_a_peer_need_not_begin_a_block_and_says_where_it_ends() -> None:
 
 def test_a_limit_of_0_is_none() -> None:
     facts = facts_with(
-        BlockFacts(9, BlockState.STREAMING, timed_from_ns=7),
+        BlockRecord(9, BlockState.STREAMING, timed_from_ns=7),
         rules=RaceRules(block_timeout_ns=0, idle_timeout_ns=0),
     )
     for state in (StreamState.FRESH, StreamState.FINISHED):
@@ -347,7 +347,7 @@ def test_a_limit_of_0_is_none() -> None:
 
 
 def test_no_time_limit_runs_for_who_is_not_read() -> None:
-    block = BlockFacts(9, BlockState.STREAMING, timed_from_ns=50, winner=PublisherId(1))
+    block = BlockRecord(9, BlockState.STREAMING, timed_from_ns=50, winner=PublisherId(1))
     facts = facts_with(block, rules=RULES)
     stream = connect(facts, "P", StreamState.PROVEN)
     assert facts.is_held_back(block) is False
@@ -361,16 +361,16 @@ def test_no_time_limit_runs_for_who_is_not_read() -> None:
     ("below", "expected"), [(BlockState.OPEN, None), (BlockState.COMPLETE, 150), (BlockState.COMMITTING, 150)]
 )
 def test_the_time_of_the_block_that_all_wait_for_runs(below: BlockState, expected: int | None) -> None:
-    block = BlockFacts(10, BlockState.STREAMING, timed_from_ns=50)
-    later = BlockFacts(12, BlockState.STREAMING, timed_from_ns=1)
-    facts = facts_with(later, BlockFacts(9, below), block, BlockFacts(11, BlockState.OPEN), rules=RULES)
+    block = BlockRecord(10, BlockState.STREAMING, timed_from_ns=50)
+    later = BlockRecord(12, BlockState.STREAMING, timed_from_ns=1)
+    facts = facts_with(later, BlockRecord(9, below), block, BlockRecord(11, BlockState.OPEN), rules=RULES)
     assert facts.lowest_sent() is block
     assert facts.block_deadline(block) == 150
     assert facts.next_deadline_ns() == expected  # below an open block nobody waits for it yet
 
 
 def test_nobody_sends_nothing_runs() -> None:
-    facts = facts_with(BlockFacts(9, BlockState.COMPLETE), BlockFacts(10, BlockState.OPEN), rules=RULES)
+    facts = facts_with(BlockRecord(9, BlockState.COMPLETE), BlockRecord(10, BlockState.OPEN), rules=RULES)
     assert facts.lowest_sent() is None
     assert facts.next_deadline_ns() is None
 
@@ -387,7 +387,7 @@ def test_nobody_sends_nothing_runs() -> None:
 def test_who_failed_a_block_is_pardoned_when_nobody_else_has_come(
     state: BlockState, blamed: set[str], opened_ns: int, lowest_since_ns: int, expected: int | None
 ) -> None:
-    facts = facts_with(BlockFacts(9, state, blamed=blamed, opened_ns=opened_ns), rules=RULES)
+    facts = facts_with(BlockRecord(9, state, blamed=blamed, opened_ns=opened_ns), rules=RULES)
     facts.lowest_since_ns = lowest_since_ns
     assert facts.pardon_deadline() == facts.next_deadline_ns() == expected
     facts.rules = RaceRules(block_timeout_ns=0)
@@ -410,9 +410,9 @@ def test_who_failed_a_block_is_pardoned_when_nobody_else_has_come(
 def test_a_winner_is_stalled_when_a_later_attempt_far_ahead_is_complete(
     number: int, state: BlockState, order: int, stall_blocks: int, expected: bool
 ) -> None:
-    slow = BlockFacts(9, BlockState.STREAMING, AttemptId(2), PublisherId(1), order=2, winner_name="P")
-    between = [BlockFacts(other, BlockState.OPEN) for other in (10, 11)]
-    ahead = BlockFacts(number, state, AttemptId(3), order=order, winner_name="Q")
+    slow = BlockRecord(9, BlockState.STREAMING, AttemptId(2), PublisherId(1), order=2, winner_name="P")
+    between = [BlockRecord(other, BlockState.OPEN) for other in (10, 11)]
+    ahead = BlockRecord(number, state, AttemptId(3), order=order, winner_name="Q")
     facts = facts_with(slow, *between, ahead, rules=RaceRules(stall_blocks=stall_blocks))
     winner = connect(facts, "P", StreamState.SENDING)
     assert facts.is_stalled(slow) == expected
@@ -424,10 +424,10 @@ def test_a_winner_is_stalled_when_a_later_attempt_far_ahead_is_complete(
 
 def test_for_who_failed_the_next_unstreamed_block_the_one_behind_it_is_next() -> None:
     facts = facts_with(
-        BlockFacts(9, BlockState.COMPLETE),
-        BlockFacts(10, BlockState.OPEN, blamed={"P"}),
-        BlockFacts(11, BlockState.OPEN, blamed={"P", "Q"}),
-        BlockFacts(12, BlockState.OPEN, blamed={"Q"}),
+        BlockRecord(9, BlockState.COMPLETE),
+        BlockRecord(10, BlockState.OPEN, blamed={"P"}),
+        BlockRecord(11, BlockState.OPEN, blamed={"P", "Q"}),
+        BlockRecord(12, BlockState.OPEN, blamed={"Q"}),
     )
     connect(facts, "P")
     assert [facts.next_unstreamed_for(named(name)) for name in ("P", "Q", "R")] == [10, 10, 10]
@@ -439,7 +439,7 @@ def test_for_who_failed_the_next_unstreamed_block_the_one_behind_it_is_next() ->
 
 
 def test_the_first_deadline_comes_first() -> None:
-    facts = facts_with(BlockFacts(9, BlockState.STREAMING, timed_from_ns=50), rules=RULES)
+    facts = facts_with(BlockRecord(9, BlockState.STREAMING, timed_from_ns=50), rules=RULES)
     assert facts.next_deadline_ns() == 150
     connect(facts, "P", StreamState.PROVEN).since_ns = 60
     assert facts.next_deadline_ns() == 70
@@ -470,7 +470,7 @@ SPOILERS: list[Callable[[Arbiter], object]] = [
     lambda facts: setattr(facts.streams[PublisherId(1)], "block", None),
     lambda facts: setattr(facts.streams[PublisherId(1)], "state", StreamState.BETWEEN),
     lambda facts: setattr(facts, "last_number", 9),
-    lambda facts: facts.blocks.update({11: BlockFacts(11, BlockState.COMMITTING)}),
+    lambda facts: facts.blocks.update({11: BlockRecord(11, BlockState.COMMITTING)}),
 ]
 
 
@@ -484,7 +484,7 @@ def test_check_sees_each_broken_invariant(spoil: Callable[[Arbiter], object]) ->
 
 @pytest.mark.parametrize(("next_offer", "is_stuck"), [(None, False), (9, False), (10, True)])
 def test_check_sees_a_race_that_is_stuck(next_offer: int | None, is_stuck: bool) -> None:
-    facts = facts_with(BlockFacts(9, BlockState.OPEN))
+    facts = facts_with(BlockRecord(9, BlockState.OPEN))
     connect(facts, "P").next_offer = next_offer
     if is_stuck:
         with pytest.raises(AssertionError):

@@ -10,14 +10,14 @@ from gateway.api import publish_pb2
 from gateway.limits import ITEM_OVERHEAD_BYTES
 from gateway.race.actions import Behind, EndOfStream, Response
 from gateway.race.history import RACE_HISTORY_BLOCKS, RaceHistory, Won
-from gateway.race.records import BlockFacts, RaceRules
+from gateway.race.records import BlockRecord, RaceRules
 from gateway.race.tables import EndStatus
 from gateway.services.publish_service import to_wire
 from tests.nodes import text_of
 
 
 def test_items_cost_more_than_their_bytes() -> None:
-    assert BlockFacts(9, size_bytes=1000, item_count=10).held_bytes == 1000 + 10 * ITEM_OVERHEAD_BYTES
+    assert BlockRecord(9, size_bytes=1000, item_count=10).held_bytes == 1000 + 10 * ITEM_OVERHEAD_BYTES
 
 
 def test_it_is_full_for_nobody_below_the_least_of_the_limits() -> None:

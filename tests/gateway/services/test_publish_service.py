@@ -16,7 +16,7 @@ from grpc import aio
 from gateway.api import publish_pb2
 from gateway.blocks.block import Block
 from gateway.blocks.items import ItemKind, field_item, kind_of
-from gateway.limits import INLINE_HASH_ITEMS_MAX, TURN_ITEMS_MIN
+from gateway.limits import INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
 from gateway.node import rules as node_rules
 from gateway.race.records import RaceRules
 from gateway.services import publish_service
@@ -97,7 +97,7 @@ def test_sets_that_are_looked_at_in_a_thread_stay_in_their_places(tmp_path: Path
     with_node(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(("size", "turn_count"), [(TURN_ITEMS_MIN - 1, 0), (TURN_ITEMS_MIN, 3)])
+@pytest.mark.parametrize(("size", "turn_count"), [(SLOT_ITEMS_MIN - 1, 0), (SLOT_ITEMS_MIN, 3)])
 def test_only_messages_of_many_items_wait_for_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, turn_count: int
 ) -> None:
@@ -118,7 +118,7 @@ def test_only_messages_of_many_items_wait_for_a_turn(
         await alice.end(0)
         await alice.expect("ack 0")
 
-    assert len(block.items) // TURN_ITEMS_MIN == 3
+    assert len(block.items) // SLOT_ITEMS_MIN == 3
     with_node(tmp_path, scenario)
     assert len(turns) == turn_count
 

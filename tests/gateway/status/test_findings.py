@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.pipeline.dispute import Disputed
-from gateway.pipeline.replication_quorum import StandbyFacts
+from gateway.pipeline.replication_quorum import QuorumState
 from gateway.status.findings import (
     ADVICE,
     LACK_SECONDS,
@@ -36,7 +36,7 @@ FINE = NodeReport(
     last_block_age_seconds=1.0,
 )
 WAITING = "blocks 7 to 9 are not acknowledged before 2 other nodes (commit.min_standbys) have them on disk: "
-STANDBYS = StandbyFacts(2, (("b:1", "has block 6"), ("c:1", "does not report: gone")), awaiting=(7, 9))
+STANDBYS = QuorumState(2, (("b:1", "has block 6"), ("c:1", "does not report: gone")), awaiting=(7, 9))
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 
 
@@ -91,7 +91,7 @@ def test_nothing_is_wrong_with_a_node_that_is_fine() -> None:
             WAITING + "b:1 has block 6; c:1 does not report: gone",
         ),
         (
-            replace(FINE, quorum=StandbyFacts(1, (), awaiting=(7, 7), awaiting_seconds=9.0)),
+            replace(FINE, quorum=QuorumState(1, (), awaiting=(7, 7), awaiting_seconds=9.0)),
             FindingKind.STANDBYS,
             "block 7 is not acknowledged before 1 other node (commit.min_standbys) have it on disk: ",
         ),
@@ -113,7 +113,7 @@ def test_what_is_found(report: NodeReport, kind: FindingKind, text: str) -> None
 
 def test_blocks_that_wait_for_standbys_for_a_moment_are_nothing_to_look_at() -> None:
     assert look(replace(FINE, quorum=replace(STANDBYS, awaiting_seconds=2.9))) == []
-    assert look(replace(FINE, quorum=StandbyFacts(2, ()))) == []
+    assert look(replace(FINE, quorum=QuorumState(2, ()))) == []
 
 
 def test_a_standby_needs_no_publishers_and_no_blocks_of_theirs() -> None:

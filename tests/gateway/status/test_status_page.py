@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pipeline.replication_quorum import StandbyFacts
+from gateway.pipeline.replication_quorum import QuorumState
 from gateway.race.history import Won
 from gateway.status import status_page
 from gateway.status.findings import ADVICE, FindingBook, FindingKind, slug
@@ -146,7 +146,7 @@ def test_a_busy_node_shows_its_head_race_publishers_readers_and_peers() -> None:
 
 def test_a_node_that_waits_for_standbys_shows_what_they_have() -> None:
     states = (("b:1", "has block 7"), ("<c>:1", "does not report: gone"))
-    text = Page(render(replace(BUSY, quorum=StandbyFacts(1, states), awaiting_standbys=4))).text
+    text = Page(render(replace(BUSY, quorum=QuorumState(1, states), awaiting_standbys=4))).text
     assert (
         "acknowledged when on | 1 of these as well | b:1 | has block 7 | <c>:1 | does not report: gone | "
         "not acknowledged yet | 4 blocks"
@@ -196,7 +196,7 @@ def test_the_page_asks_nothing_of_anybody_else() -> None:
 
 
 def test_the_keys_of_status_json_are_a_promise() -> None:
-    waiting = replace(BUSY, quorum=StandbyFacts(1, (("b:1", "has block 7"),)), findings=(problem("full"),))
+    waiting = replace(BUSY, quorum=QuorumState(1, (("b:1", "has block 7"),)), findings=(problem("full"),))
     facts = json.loads(json.dumps(waiting.as_json()))
     assert list(facts) == [
         *("version", "phase", "verification_mode", "addresses", "problems", "findings", "now_unix_seconds"),

@@ -215,7 +215,7 @@ def test_who_waits_for_one_that_dies_while_it_starts_does_not_wait_on() -> None:
 
 def test_one_that_was_killed_is_replaced_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets of up to 1,024 items are hashed in the event loop then, and once none of them brought it back."""
-    monkeypatch.setattr(hash_process, "HASH_PROCESS_REST_SECONDS", 0.05)
+    monkeypatch.setattr(hash_process, "HASH_PROCESS_BACKOFF_SECONDS", 0.05)
 
     async def play(process: HashProcess) -> None:
         first = await started(process)
@@ -231,7 +231,7 @@ def test_one_that_was_killed_is_replaced_though_nobody_asks(monkeypatch: pytest.
 def test_one_that_was_killed_is_replaced_after_a_rest(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hash_process, "HASH_PROCESS_REST_SECONDS", 600.0)
+    monkeypatch.setattr(hash_process, "HASH_PROCESS_BACKOFF_SECONDS", 600.0)
 
     async def play(process: HashProcess) -> None:
         first = await started(process)

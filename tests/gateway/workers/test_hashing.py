@@ -215,7 +215,7 @@ def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
 ) -> None:
     """Its request is hashed in a thread instead; the block is acknowledged, and stored as it came."""
     monkeypatch.setattr(hashing, "HASH_PROCESS_ITEMS_MIN", 1)  # every set
-    monkeypatch.setattr(hash_process, "HASH_PROCESS_REST_SECONDS", 600.0)  # and none in its place
+    monkeypatch.setattr(hash_process, "HASH_PROCESS_BACKOFF_SECONDS", 600.0)  # and none in its place
     process = HashProcess()
 
     async def play(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from gateway.blocks.item_set import ItemSet, inspect
 from gateway.blocks.items import ItemKind, field_item
 from gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
-    TURN_ITEMS_MIN,
+    SLOT_ITEMS_MIN,
 )
 from gateway.workers import looking
 from gateway.workers.looking import CROWD_BYTES_MIN, CROWD_ITEM_BYTES, CROWD_ITEMS_MIN, Looking
@@ -62,8 +62,8 @@ def test_a_message_of_too_many_items_is_refused_before_one_is_taken(monkeypatch:
 
 
 def test_few_items_need_no_turn() -> None:
-    assert Looking.is_quick([SHORT] * (TURN_ITEMS_MIN - 1))
-    assert not Looking.is_quick([SHORT] * TURN_ITEMS_MIN)
+    assert Looking.is_quick([SHORT] * (SLOT_ITEMS_MIN - 1))
+    assert not Looking.is_quick([SHORT] * SLOT_ITEMS_MIN)
 
 
 TAGS = (b"\x0a", b"\x8a\x00", b"\x8a\x80\x00")
@@ -109,7 +109,7 @@ def test_long_items_are_no_crowd(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("size", "in_thread"),
-    [(TURN_ITEMS_MIN, False), (INLINE_HASH_ITEMS_MAX, False), (INLINE_HASH_ITEMS_MAX + 1, True)],
+    [(SLOT_ITEMS_MIN, False), (INLINE_HASH_ITEMS_MAX, False), (INLINE_HASH_ITEMS_MAX + 1, True)],
 )
 def test_what_is_seen_does_not_depend_on_where(size: int, in_thread: bool) -> None:
     everything = [HEADER, *[SHORT] * (size - 1)]
@@ -118,7 +118,7 @@ def test_what_is_seen_does_not_depend_on_where(size: int, in_thread: bool) -> No
     assert (items.threads == {threading.main_thread().name}) != in_thread
 
 
-@pytest.mark.parametrize("size", [TURN_ITEMS_MIN, 3 * INLINE_HASH_ITEMS_MAX])
+@pytest.mark.parametrize("size", [SLOT_ITEMS_MIN, 3 * INLINE_HASH_ITEMS_MAX])
 @pytest.mark.parametrize("bad", [[BAD], [HEADER]])
 def test_a_refusal_does_not_depend_on_where(size: int, bad: list[bytes]) -> None:
     everything = [*[SHORT] * (size - 1), *bad]

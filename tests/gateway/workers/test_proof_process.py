@@ -23,7 +23,7 @@ from gateway.blocks.root_hash import BlockSummary
 from gateway.blocks.trusted_keys import TrustedKeys
 from gateway.blocks.verification import BlockVerifier, Verdict
 from gateway.workers.proof_process import (
-    PROOF_PROCESS_REST_SECONDS,
+    PROOF_PROCESS_BACKOFF_SECONDS,
     PROOFS_TOGETHER_MAX,
     ProofProcess,
     _Answers,
@@ -225,7 +225,7 @@ def test_after_a_rest_it_is_started_again(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_seconds, raising=False)
         assert await outcome(process, KNOWING, SUMMARY) == here(KNOWING, SUMMARY)
         monkeypatch.setattr(sys, "executable", python)
-        let_time_go_by(PROOF_PROCESS_REST_SECONDS - 0.01)
+        let_time_go_by(PROOF_PROCESS_BACKOFF_SECONDS - 0.01)
         assert await outcome(process, KNOWING, SUMMARY) == here(KNOWING, SUMMARY)
         assert process.pid is None
         let_time_go_by(0.01)

@@ -1,4 +1,4 @@
-"""The script for spark-submit; with the real one: tests/interop/test_publish_submit.py."""
+"""The script for spark-submit; with the real one: tests/interop/test_publish_command.py."""
 
 from __future__ import annotations
 
