@@ -186,12 +186,16 @@ def test_a_shutdown_whose_time_is_over_ends_all_streams_though_a_block_is_not_ac
     assert race.log.count(Idle()) == 1
 
 
-def test_who_may_be_right_hears_error_and_does_not_keep_others_from_the_block() -> None:
-    """A link that is disputed: the node's own block may be wrong, or the publisher may lie."""
+@pytest.mark.parametrize("failure", [Failure.DISPUTED, Failure.UNCHECKED])
+def test_who_may_be_right_hears_error_and_does_not_keep_others_from_the_block(failure: Failure) -> None:
+    """DISPUTED: the node's own block may be wrong, or the publisher may lie. UNCHECKED: the node cannot tell.
+
+    The others go first with the block.
+    """
     race = race_of_three(hold="verified")
     race.block("Alice", 9)
     race.header("Bob", 9)
-    race.refused(9, failure=Failure.DISPUTED)
+    race.refused(9, failure=failure)
     race.expect("Alice", "end ERROR last 8 about 9")
     race.expect("Bob", "skip 9", "resend 9")
     race.connect("Alice")

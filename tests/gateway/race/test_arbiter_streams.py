@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.race.actions import PublisherId
+from gateway.race.actions import PublisherId, Stray
 from gateway.race.tables import StreamEvent, StreamState
 from tests.gateway.racing import ITEM, PROOF, Race
 
@@ -38,13 +38,14 @@ SEND: dict[StreamEvent, Step] = {
     _E.GOODBYE: lambda race: race.end_stream("Alice"),
     _E.LOST: lambda race: race.leave("Alice"),
 }
-# (state, event) -> what Alice hears; how block 9 stands, with its bytes ("-": never begun); her stream
+# (state, event) -> what Alice hears; how block 9 stands, with its bytes ("-": never begun); her stream,
+# whether the node closed it now, and whether the message was counted as a stray
 EXPECTED: dict[tuple[StreamState, StreamEvent], tuple[list[str], str, str]] = {
     (_S.FRESH, _E.HEADER): (["behind 8"], "-", "DROPPING"),
-    (_S.FRESH, _E.ITEMS): ([], "-", "FRESH"),
-    (_S.FRESH, _E.PROOFS): ([], "-", "FRESH"),
-    (_S.FRESH, _E.BLOCK_END): ([], "-", "FRESH"),
-    (_S.FRESH, _E.OTHER_BLOCK_END): ([], "-", "FRESH"),
+    (_S.FRESH, _E.ITEMS): ([], "-", "FRESH stray"),
+    (_S.FRESH, _E.PROOFS): ([], "-", "FRESH stray"),
+    (_S.FRESH, _E.BLOCK_END): ([], "-", "FRESH stray"),
+    (_S.FRESH, _E.OTHER_BLOCK_END): ([], "-", "FRESH stray"),
     (_S.FRESH, _E.GOODBYE): ([], "-", "ENDED closed"),
     (_S.FRESH, _E.LOST): ([], "-", "gone"),
     (_S.SENDING, _E.HEADER): (["behind 8"], "OPEN", "DROPPING"),
@@ -69,10 +70,10 @@ EXPECTED: dict[tuple[StreamState, StreamEvent], tuple[list[str], str, str]] = {
     (_S.DROPPING, _E.GOODBYE): ([], "COMPLETE 6", "FINISHED"),
     (_S.DROPPING, _E.LOST): ([], "COMPLETE 6", "gone"),
     (_S.BETWEEN, _E.HEADER): ([], "COMPLETE 6", "SENDING"),
-    (_S.BETWEEN, _E.ITEMS): ([], "COMPLETE 6", "BETWEEN"),
-    (_S.BETWEEN, _E.PROOFS): ([], "COMPLETE 6", "BETWEEN"),
+    (_S.BETWEEN, _E.ITEMS): ([], "COMPLETE 6", "BETWEEN stray"),
+    (_S.BETWEEN, _E.PROOFS): ([], "COMPLETE 6", "BETWEEN stray"),
     (_S.BETWEEN, _E.BLOCK_END): ([], "COMPLETE 6", "BETWEEN"),
-    (_S.BETWEEN, _E.OTHER_BLOCK_END): ([], "COMPLETE 6", "BETWEEN"),
+    (_S.BETWEEN, _E.OTHER_BLOCK_END): ([], "COMPLETE 6", "BETWEEN stray"),
     (_S.BETWEEN, _E.GOODBYE): ([], "COMPLETE 6", "FINISHED"),
     (_S.BETWEEN, _E.LOST): ([], "COMPLETE 6", "gone"),
     (_S.FINISHED, _E.HEADER): ([], "COMPLETE 6", "FINISHED"),
@@ -98,7 +99,8 @@ def _observe(race: Race, heard: list[str]) -> tuple[list[str], str, str]:
     stands = "-" if block is None else block.state.name if size == 0 else f"{block.state.name} {size}"
     stream = race.arbiter.streams.get(PublisherId(1))
     closed = " closed" if "Alice" in race.closed else ""
-    return heard, stands, ("gone" if stream is None else stream.state.name) + closed
+    stray = " stray" if any(isinstance(action, Stray) for action in race.log) else ""
+    return heard, stands, ("gone" if stream is None else stream.state.name) + closed + stray
 
 
 @pytest.mark.parametrize(
@@ -112,5 +114,6 @@ def test_an_event_in_a_state(state: StreamState, event: StreamEvent) -> None:
     heard = race.heard["Alice"]
     heard.clear()
     race.closed.clear()
+    race.log.clear()
     SEND[event](race)
     assert _observe(race, heard) == EXPECTED[state, event]
