@@ -43,7 +43,9 @@ class Moment:
     started_over: Block | None = None
     """What its winner dropped in this event, to begin the same block again."""
     gave_way: Block | None = None
-    """What was taken from a newcomer in this event, who hears Skip."""
+    """What was taken from a newcomer in this event, until it hears Skip."""
+    taken_over: Block | None = None
+    """The same, for the header that takes it."""
 
 
 HEADER_PAGE_SIZE = 4096
@@ -138,6 +140,8 @@ class AnswerRules(Picture):
         over = self._now.started_over
         if over is not None and over.number == number:
             expected = "accept"  # rule 3: it stays the winner, though it may have failed the block before
+        if self._now.taken_over is not None and self._now.taken_over.number == number:
+            expected = "accept"  # the block was in flight when the header came, also above an open L + 1
         self._expect(
             got == expected,
             "Rule 1: the answer to a header",

@@ -451,7 +451,7 @@ class Oracle(AnswerRules):
         if failure is Failure.RESTARTED:
             now.started_over = block
         if failure is Failure.GAVE_WAY:
-            now.gave_way = block
+            now.gave_way = now.taken_over = block
         if failure not in _NOT_BLAMED:
             self.blamed.setdefault(block.number, set()).add(block.winner_name)
             if not block.is_of_peer:

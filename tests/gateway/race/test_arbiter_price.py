@@ -298,6 +298,21 @@ def test_a_newcomers_block_of_which_more_has_come_does_not_give_way() -> None:
     race.expect("Bob", "skip 43")
 
 
+def test_a_header_above_an_open_block_gives_way_too() -> None:
+    """The block was in flight when the header came. The simulation's oracle took it for one that is ahead."""
+    race = race_with_bob("Mallory")
+    race.connect("Carol", address="home")
+    race.block("Carol", 41)
+    fail_twice(race)
+    race.wait(2 * TIME)
+    race.header("Carol", 44)
+    race.header("Mallory", 45)
+    race.leave("Carol")
+    race.header("Bob", 45)
+    assert race.dropped[-1] == (45, "GAVE_WAY")
+    assert race.winner_of[45] == "Bob"
+
+
 def test_in_peace_the_first_is_the_first() -> None:
     race = race_with_bob("Mallory")
     race.header("Mallory", 41)
