@@ -300,6 +300,15 @@ BUILTIN_ERRORS = frozenset(
 )
 
 
+def test_no_public_class_name_stands_twice() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in python_files(*PACKAGES):
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(f"{path}:{node.lineno}")
+    expect_none(f"{places[0]}: {name} is also in {places[1]}" for name, places in homes.items() if places[1:])
+
+
 def test_no_path_of_one_machine() -> None:
     findings = []
     for path in repository_files():

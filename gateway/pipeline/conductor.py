@@ -38,9 +38,9 @@ from gateway.race.actions import (
     Append,
     Begin,
     CheckLink,
-    CloseStream,
     Commit,
     Drop,
+    EndResponses,
     Idle,
     PublisherId,
     Response,
@@ -423,7 +423,7 @@ class Conductor:
                 self._group_commit.queue.append(self.in_flight.attempts[action.attempt_id])
             case Drop():
                 self.in_flight.drop(action)
-            case CloseStream():
+            case EndResponses():
                 outbox = self._outboxes.get(action.publisher_id)
                 if outbox is not None:
                     outbox.close()

@@ -21,10 +21,10 @@ __all__ = [
     "Begin",
     "Behind",
     "CheckLink",
-    "CloseStream",
     "Commit",
     "Drop",
     "EndOfStream",
+    "EndResponses",
     "Idle",
     "PublisherId",
     "Resend",
@@ -97,7 +97,7 @@ class SendResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class CloseStream:
+class EndResponses:
     """End the stream with status OK, once all its responses are sent."""
 
     publisher_id: PublisherId
@@ -187,7 +187,7 @@ class AimCatchUp:
 
 Action = (
     SendResponse
-    | CloseStream
+    | EndResponses
     | Begin
     | Append
     | Verify

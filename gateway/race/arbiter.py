@@ -69,10 +69,10 @@ from gateway.race.actions import (
     Begin,
     Behind,
     CheckLink,
-    CloseStream,
     Commit,
     Drop,
     EndOfStream,
+    EndResponses,
     Idle,
     PublisherId,
     Resend,
@@ -1327,7 +1327,7 @@ class Arbiter:
         self._send(
             stream, EndOfStream(status, self.last_number if says_last else None, proximate_number, reason)
         )
-        self._actions.append(CloseStream(stream.publisher_id))
+        self._actions.append(EndResponses(stream.publisher_id))
         if block is not None:
             self._fail(block, Failure.STREAM_ENDED, reason)
 
@@ -1338,7 +1338,7 @@ class Arbiter:
 
     def _close(self, stream: StreamRecord) -> None:
         stream.state = StreamState.ENDED
-        self._actions.append(CloseStream(stream.publisher_id))
+        self._actions.append(EndResponses(stream.publisher_id))
 
     # --- invariants ----------------------------------------------------------------------------------------
 

@@ -17,10 +17,10 @@ from gateway.race.actions import (
     Begin,
     Behind,
     CheckLink,
-    CloseStream,
     Commit,
     Drop,
     EndOfStream,
+    EndResponses,
     PublisherId,
     Resend,
     Response,
@@ -212,7 +212,7 @@ class Race:
         match action:
             case SendResponse(publisher_id, response):
                 self.heard[self.names[publisher_id]].append(text_of(response))
-            case CloseStream(publisher_id):
+            case EndResponses(publisher_id):
                 self.closed.append(self.names[publisher_id])
             case Begin(attempt_id, number, publisher_id):
                 self.attempt_of[number] = attempt_id

@@ -13,9 +13,9 @@ from gateway.race.actions import (
     Acknowledgement,
     Action,
     Behind,
-    CloseStream,
     Drop,
     EndOfStream,
+    EndResponses,
     Resend,
     SendResponse,
     Skip,
@@ -305,7 +305,7 @@ class AnswerRules(Picture):
                 right = self.disk_failed
         self._expect(right, "EndOfStream for a reason", f"{end.status.name} to {stream.name} on {name}")
         self._expect(
-            any(isinstance(one, CloseStream) and one.publisher_id == stream.publisher_id for one in actions),
+            any(isinstance(one, EndResponses) and one.publisher_id == stream.publisher_id for one in actions),
             "A stream that is ended is closed",
             stream.name,
         )

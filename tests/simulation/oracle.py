@@ -17,8 +17,8 @@ from gateway.race.actions import (
     AimCatchUp,
     Append,
     Begin,
-    CloseStream,
     Drop,
+    EndResponses,
     Idle,
     SendResponse,
     SourceError,
@@ -324,7 +324,7 @@ class Oracle(AnswerRules):
                 self._dropped(action)
             case SendResponse():
                 self._sent(action)
-            case CloseStream():
+            case EndResponses():
                 stream = self.streams.get(action.publisher_id)
                 if stream is not None:
                     self._expect(not stream.closed, "A stream is closed once", stream.name)

@@ -10,9 +10,9 @@ from gateway.race.actions import (
     Append,
     Begin,
     Behind,
-    CloseStream,
     Drop,
     EndOfStream,
+    EndResponses,
     Resend,
     SendResponse,
     Skip,
@@ -34,7 +34,7 @@ def text_of(action: Action) -> str:
             return f"Drop {number} attempt {attempt_id} {failure.name}"
         case Append(attempt_id, items):
             return f"Append {attempt_id} {len(items)}"
-        case CloseStream(publisher_id):
+        case EndResponses(publisher_id):
             return f"Close #{publisher_id}"
         case _:
             return f"{type(action).__name__} {getattr(action, 'attempt_id', '')}"
