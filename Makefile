@@ -42,7 +42,7 @@ format: $(STAMP)  ## put the code into the form that check wants
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-api: $(STAMP)  ## the API reference of datastream and publishers.spark, in build/api
+api: $(STAMP)  ## the API reference of datastream and sluice.publishers.spark, in build/api
 	$(BIN)/python docs/api.py build/api
 
 test: $(STAMP)  ## all tests
@@ -69,7 +69,7 @@ demo: $(STAMP)  ## the main job: a node, three racing Spark publishers, a TCP cl
 	@JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && exec $(BIN)/sluice demo $(ARGS)
 
 proto: $(STAMP)  ## make gateway/api anew from proto/
-	$(BIN)/python -m gateway.api
+	$(BIN)/python -m sluice.gateway.api
 
 clean:  ## remove .venv and caches
 	@if [ -e $(VENV)/pyvenv.cfg ]; then rm -rf $(VENV); fi

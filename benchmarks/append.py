@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measuring import Rows, print_rows, seconds_of
-from datastream import DataStreamer
-from datastream.layout import HEADER_PAGE_SIZE, HEADER_SIZE
+from sluice.datastream import DataStreamer
+from sluice.datastream.layout import HEADER_PAGE_SIZE, HEADER_SIZE
 
 __all__ = ["run"]
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.api import publish_pb2
+from sluice.gateway.api import publish_pb2
 
 __all__ = ["BareCall", "Hear"]
 

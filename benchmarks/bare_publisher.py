@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import cast
 
 from benchmarks.bare_call import BareCall, Hear
-from gateway.addresses import parse_address
-from gateway.api import publish_pb2
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import publish_pb2
 
 __all__ = ["BarePublisher", "open_bare"]
 

@@ -20,17 +20,17 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import Any
 
-from gateway.node.grpc_engine import use_poller
+from sluice.gateway.node.grpc_engine import use_poller
 
 use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
 import grpc  # noqa: E402
 import uvloop  # noqa: E402
 from grpc import aio  # noqa: E402
 
-from gateway.api import publish_pb2  # noqa: E402
-from gateway.blocks.items import block_number_of  # noqa: E402
-from gateway.node.run import NodeLoop  # noqa: E402
-from gateway.workers.malloc import keep_freed_memory  # noqa: E402
+from sluice.gateway.api import publish_pb2  # noqa: E402
+from sluice.gateway.blocks.items import block_number_of  # noqa: E402
+from sluice.gateway.node.run import NodeLoop  # noqa: E402
+from sluice.gateway.workers.malloc import keep_freed_memory  # noqa: E402
 
 SERVICE = "org.hiero.block.api.BlockStreamPublishService"
 _Request = publish_pb2.PublishStreamRequest

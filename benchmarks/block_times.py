@@ -31,7 +31,7 @@ from benchmarks.chains import Chain, make_chain
 from benchmarks.paced_publisher import Latency, latencies
 from benchmarks.publish_latency import BLOCK_COUNT, FIRST_BLOCKS, ITEM_BYTES, ITEMS_PER_BLOCK
 from benchmarks.traced_node import Moment, moments_in
-from publishers.demo.node_process import NodeProcess
+from sluice.publishers.demo.node_process import NodeProcess
 
 RATE = 800.0
 """About half of the load that a node takes on two cores."""

@@ -21,7 +21,7 @@ from benchmarks.chains import Chain, make_chain
 from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish import CASES
 from benchmarks.publish_processes import node, open_call, publish
-from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2
+from sluice.gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2
 
 __all__ = ["measure", "run"]
 

@@ -10,12 +10,18 @@ from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.api import block_items_pb2, publish_pb2
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
-from gateway.blocks.root_hash import BlockHasher
-from gateway.key_files import public_key_hex
-from publishers.blocks.block_items import SECOND_NS, SIGNATURE_SIZE, footer_item, header_item, proof_item
+from sluice.gateway.api import block_items_pb2, publish_pb2
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.key_files import public_key_hex
+from sluice.publishers.blocks.block_items import (
+    SECOND_NS,
+    SIGNATURE_SIZE,
+    footer_item,
+    header_item,
+    proof_item,
+)
 
 __all__ = ["SET_BYTES", "Chain", "make_chain"]
 

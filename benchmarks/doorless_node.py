@@ -12,15 +12,15 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import cast
 
-from gateway.node.grpc_engine import use_poller
+from sluice.gateway.node.grpc_engine import use_poller
 
 use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
 from grpc import aio  # noqa: E402
 
-import gateway.node.servers  # noqa: E402
-from gateway.addresses import Address  # noqa: E402
-from gateway.commands.cli import main  # noqa: E402
-from gateway.transport.grpc_server import GrpcServer, ServerPlan, options_of  # noqa: E402
+import sluice.gateway.node.servers  # noqa: E402
+from sluice.gateway.addresses import Address  # noqa: E402
+from sluice.gateway.commands.cli import main  # noqa: E402
+from sluice.gateway.transport.grpc_server import GrpcServer, ServerPlan, options_of  # noqa: E402
 
 
 class _NoDoor:
@@ -54,5 +54,5 @@ async def start_doorless(
 
 
 if __name__ == "__main__":
-    gateway.node.servers.start_server = start_doorless  # type: ignore[attr-defined,assignment]
+    sluice.gateway.node.servers.start_server = start_doorless  # type: ignore[attr-defined,assignment]
     main()

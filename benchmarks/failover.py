@@ -29,15 +29,15 @@ from statistics import median
 
 from benchmarks.measuring import Rows
 from benchmarks.publish_processes import free_addresses
-from gateway.blocks.block import Block
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover
-from gateway.key_files import public_key_hex
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.client.client import PublishClient
-from publishers.demo.node_process import NodeProcess
-from publishers.errors import PublishFailed
-from publishers.protocol.messages import Acknowledged, Action, Event
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.failover import Failover
+from sluice.gateway.key_files import public_key_hex
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.client.client import PublishClient
+from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.errors import PublishFailed
+from sluice.publishers.protocol.messages import Acknowledged, Action, Event
 
 __all__ = ["run"]
 

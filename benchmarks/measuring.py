@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from datastream import DataStreamer
-from datastream.layout import ENTRY_HEAD_SIZE
+from sluice.datastream import DataStreamer
+from sluice.datastream.layout import ENTRY_HEAD_SIZE
 
 __all__ = ["Rows", "print_rows", "running", "seconds_of", "write_small_entries"]
 

@@ -21,9 +21,9 @@ from typing import Any
 
 from grpc import aio
 
-from gateway.api import publish_pb2_grpc
-from publishers.blocks.block_items import header_item
-from publishers.demo.node_process import NodeProcess
+from sluice.gateway.api import publish_pb2_grpc
+from sluice.publishers.blocks.block_items import header_item
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.large_items import large_chain
 from tests.nodes import Publisher, ledger_key
 

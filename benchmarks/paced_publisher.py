@@ -18,8 +18,8 @@ from typing import NamedTuple
 from benchmarks.bare_call import BareCall
 from benchmarks.chains import Chain
 from benchmarks.publish_processes import METHOD
-from gateway.addresses import parse_address
-from gateway.api import publish_pb2
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import publish_pb2
 
 __all__ = ["Latency", "latencies", "p99"]
 

@@ -14,10 +14,10 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gateway.blocks.block import Block
-from publishers.blocks.block_check import OfferCheck
-from publishers.blocks.block_places import read_chain
-from publishers.client.client import publish_blocks
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_check import OfferCheck
+from sluice.publishers.blocks.block_places import read_chain
+from sluice.publishers.client.client import publish_blocks
 
 __all__: list[str] = []
 

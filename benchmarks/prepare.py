@@ -30,12 +30,12 @@ from typing import TYPE_CHECKING
 
 from benchmarks.cpu_seconds import cpu_seconds, process_tree
 from benchmarks.measuring import Rows, print_rows
-from gateway.key_files import create_private_key
-from publishers.blocks.block_files import read_block_file, write_block_file
-from publishers.blocks.linking import summary_of
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.spark import link_and_sign_blocks, root_hashes
-from publishers.spark.session import build_session
+from sluice.gateway.key_files import create_private_key
+from sluice.publishers.blocks.block_files import read_block_file, write_block_file
+from sluice.publishers.blocks.linking import summary_of
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.spark import link_and_sign_blocks, root_hashes
+from sluice.publishers.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,14 +18,14 @@ from collections.abc import Callable
 from benchmarks.chains import KEY
 from benchmarks.measuring import Rows, print_rows
 from benchmarks.tss_blocks import ITEM_BYTES, ITEMS_PER_BLOCK
-from gateway.blocks.items import ItemKind, field_item, proof_of
-from gateway.blocks.proofs.address_book import read_address_book
-from gateway.blocks.proofs.ed25519 import Ed25519Check
-from gateway.blocks.proofs.ledger_data import read_publication, refusal_of
-from gateway.blocks.proofs.record_file import RecordFileCheck
-from gateway.blocks.proofs.state_proof import StateProofCheck
-from gateway.blocks.proofs.tss import TssCheck
-from gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.items import ItemKind, field_item, proof_of
+from sluice.gateway.blocks.proofs.address_book import read_address_book
+from sluice.gateway.blocks.proofs.ed25519 import Ed25519Check
+from sluice.gateway.blocks.proofs.ledger_data import read_publication, refusal_of
+from sluice.gateway.blocks.proofs.record_file import RecordFileCheck
+from sluice.gateway.blocks.proofs.state_proof import StateProofCheck
+from sluice.gateway.blocks.proofs.tss import TssCheck
+from sluice.gateway.blocks.root_hash import BlockHasher
 from tests.gateway.blocks.proofs import real, record_files
 from tests.gateway.blocks.proofs.tss_network import TssNetwork
 

@@ -40,7 +40,7 @@ from benchmarks.chains import Chain, make_chain
 from benchmarks.measuring import Rows, print_rows
 from benchmarks.paced_publisher import Latency, latencies, p99
 from benchmarks.publish_processes import bare_server, node, open_call, publish
-from gateway.api import publish_pb2
+from sluice.gateway.api import publish_pb2
 
 __all__ = ["run"]
 

@@ -16,8 +16,8 @@ from grpc import aio
 from benchmarks.chains import Chain
 from benchmarks.measuring import running
 from benchmarks.watched_node import worst_pause_seconds
-from gateway.api import publish_pb2
-from publishers.demo.node_process import NodeProcess
+from sluice.gateway.api import publish_pb2
+from sluice.publishers.demo.node_process import NodeProcess
 
 __all__ = [
     "METHOD",
@@ -73,7 +73,7 @@ def node(
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder, "node.log")
         words = ["--ledger-key", chain.ledger_key, *arguments]
-        module = "benchmarks.watched_node" if watched else "gateway.commands.cli"
+        module = "benchmarks.watched_node" if watched else "sluice.gateway.commands.cli"
         if not has_door:
             module = "benchmarks.doorless_node"
         with NodeProcess(Path(folder, "data"), log_path, words, module=module) as process:

@@ -42,7 +42,7 @@ from benchmarks.chains import Chain, make_chain
 from benchmarks.cpu_seconds import cpu_seconds
 from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish_processes import METHOD, bare_server, node, open_call
-from gateway.api import publish_pb2
+from sluice.gateway.api import publish_pb2
 
 __all__ = ["ITEM_BYTES", "PUBLISHER_COUNT", "race_seconds", "run"]
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measuring import Rows, print_rows, seconds_of
-from datastream import DataStreamer
-from datastream.layout import PAGE_SIZE
+from sluice.datastream import DataStreamer
+from sluice.datastream.layout import PAGE_SIZE
 
 __all__ = ["run"]
 

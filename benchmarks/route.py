@@ -34,18 +34,18 @@ import pyarrow as pa
 import uvloop
 from grpc import aio
 
-import gateway.node.servers
+import sluice.gateway.node.servers
 from benchmarks.chains import Chain, make_chain
 from benchmarks.doorless_node import start_doorless
 from benchmarks.publish_processes import bare_server, open_call
-from datastream import DataStreamer, StreamServer
-from gateway.addresses import Address
-from gateway.api import publish_pb2
-from gateway.node.node import Node
-from gateway.node.run import NodeLoop
-from gateway.settings.table import Settings
-from publishers.spark.block_stream import BlockStreamDataSource
-from publishers.spark.schema import BLOCK_COLUMNS, arrow_schema, spark_schema
+from sluice.datastream import DataStreamer, StreamServer
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import publish_pb2
+from sluice.gateway.node.node import Node
+from sluice.gateway.node.run import NodeLoop
+from sluice.gateway.settings.table import Settings
+from sluice.publishers.spark.block_stream import BlockStreamDataSource
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, arrow_schema, spark_schema
 
 __all__ = ["Route", "main"]
 
@@ -150,7 +150,7 @@ def _folder() -> Iterator[Path]:
 
 async def _block(*, has_door: bool) -> Route:
     if not has_door:
-        gateway.node.servers.start_server = start_doorless  # type: ignore[attr-defined,assignment]
+        sluice.gateway.node.servers.start_server = start_doorless  # type: ignore[attr-defined,assignment]
     chain = make_chain(_BLOCK_COUNT, _ITEMS_PER_BLOCK, 100)
     routes = []
     with _folder() as folder, _tracer("gateway", "datastream") as tracer:

@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING
 from benchmarks.cpu_seconds import CpuSeconds, cpu_seconds
 from benchmarks.measuring import Rows, print_rows
 from benchmarks.publish_processes import bare_server
-from gateway.key_files import public_key_hex
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.demo.node_process import NodeProcess
-from publishers.spark import publish
-from publishers.spark.session import build_session
+from sluice.gateway.key_files import public_key_hex
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.spark import publish
+from sluice.publishers.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,7 @@ from benchmarks.chains import Chain, make_chain
 from benchmarks.measuring import Rows, print_rows
 from benchmarks.paced_publisher import latencies, p99
 from benchmarks.publish_processes import free_addresses, publish
-from publishers.demo.node_process import NodeProcess
+from sluice.publishers.demo.node_process import NodeProcess
 
 __all__ = ["run"]
 

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.measuring import Rows, print_rows, seconds_of, write_small_entries
-from datastream.layout import PAGE_SIZE
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.sources.stream_runs import PagesReader
-from publishers.spark.data_stream import DataStreamDataSource
-from publishers.spark.session import build_session
+from sluice.datastream.layout import PAGE_SIZE
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.sources.stream_runs import PagesReader
+from sluice.publishers.spark.data_stream import DataStreamDataSource
+from sluice.publishers.spark.session import build_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

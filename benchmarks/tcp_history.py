@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks.measuring import Rows, print_rows, running, write_small_entries
 from benchmarks.tcp_processes import receive
-from datastream import DataStreamer
-from datastream.layout import HEADER_PAGE_SIZE
+from sluice.datastream import DataStreamer
+from sluice.datastream.layout import HEADER_PAGE_SIZE
 
 __all__ = ["run"]
 

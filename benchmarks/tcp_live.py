@@ -30,8 +30,8 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.measuring import Rows, print_rows, running
-from datastream import DataStreamer, ServerLimits, StreamServer
-from datastream.layout import ENTRY_HEAD_SIZE
+from sluice.datastream import DataStreamer, ServerLimits, StreamServer
+from sluice.datastream.layout import ENTRY_HEAD_SIZE
 
 __all__ = ["run"]
 

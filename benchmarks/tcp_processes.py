@@ -25,8 +25,8 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.measuring import running
-from datastream import DataStreamer, ServerLimits, StreamServer
-from datastream.layout import HEADER_PAGE_SIZE
+from sluice.datastream import DataStreamer, ServerLimits, StreamServer
+from sluice.datastream.layout import HEADER_PAGE_SIZE
 
 __all__ = ["bare", "ended", "receive", "serve"]
 

@@ -16,16 +16,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from gateway.node.grpc_engine import use_poller
+from sluice.gateway.node.grpc_engine import use_poller
 
 use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
-import gateway.node.node  # noqa: E402
-import gateway.node.run  # noqa: E402
-from gateway.commands.cli import main  # noqa: E402
-from gateway.node.node import Node  # noqa: E402
-from gateway.race.actions import Action, AttemptId, PublisherId  # noqa: E402
-from gateway.race.arbiter import Arbiter  # noqa: E402
-from gateway.store.block_store import BlockStore, VerifiedBlock  # noqa: E402
+import sluice.gateway.node.node  # noqa: E402
+import sluice.gateway.node.run  # noqa: E402
+from sluice.gateway.commands.cli import main  # noqa: E402
+from sluice.gateway.node.node import Node  # noqa: E402
+from sluice.gateway.race.actions import Action, AttemptId, PublisherId  # noqa: E402
+from sluice.gateway.race.arbiter import Arbiter  # noqa: E402
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock  # noqa: E402
 
 __all__ = ["Moment", "TracedNode", "moments_in"]
 
@@ -111,7 +111,7 @@ def _note(moment: Moment, *block_numbers: int) -> None:
 
 
 if __name__ == "__main__":
-    gateway.node.node.Arbiter = _TracedArbiter  # type: ignore[attr-defined]
-    gateway.node.node.BlockStore = _TracedStore  # type: ignore[attr-defined]
-    gateway.node.run.Node = TracedNode  # type: ignore[attr-defined]
+    sluice.gateway.node.node.Arbiter = _TracedArbiter  # type: ignore[attr-defined]
+    sluice.gateway.node.node.BlockStore = _TracedStore  # type: ignore[attr-defined]
+    sluice.gateway.node.run.Node = TracedNode  # type: ignore[attr-defined]
     main()

@@ -14,14 +14,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from gateway.node.grpc_engine import use_poller
+from sluice.gateway.node.grpc_engine import use_poller
 
 use_poller(os.environ, version("grpcio"))  # as the node does, before it loads gRPC
-import gateway.node.run  # noqa: E402
+import sluice.gateway.node.run  # noqa: E402
 from benchmarks.bare_loop import PauseRecord  # noqa: E402
-from gateway.commands.cli import main  # noqa: E402
-from gateway.logs import fields  # noqa: E402
-from gateway.node.node import Node  # noqa: E402
+from sluice.gateway.commands.cli import main  # noqa: E402
+from sluice.gateway.logs import fields  # noqa: E402
+from sluice.gateway.node.node import Node  # noqa: E402
 
 __all__ = ["WatchedNode", "worst_pause_seconds"]
 
@@ -67,5 +67,5 @@ def worst_pause_seconds(log_path: Path, part: Literal["", "own_", "processor_", 
 
 
 if __name__ == "__main__":
-    gateway.node.run.Node = WatchedNode  # type: ignore[attr-defined]
+    sluice.gateway.node.run.Node = WatchedNode  # type: ignore[attr-defined]
     main()

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
 
 __all__ = [
     "AddressUnavailable",

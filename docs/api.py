@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pdoc
 
-import publishers.spark
+import sluice.publishers.spark
 
 if __name__ == "__main__":
     warnings.simplefilter("error")  # a name that cannot be documented is a mistake of ours
     # The names of this package are imported when they are asked for, and pdoc asks for none.
-    vars(publishers.spark).update(
-        {name: getattr(publishers.spark, name) for name in publishers.spark.__all__}
+    vars(sluice.publishers.spark).update(
+        {name: getattr(sluice.publishers.spark, name) for name in sluice.publishers.spark.__all__}
     )
     pdoc.render.configure(docformat="google", show_source=False, footer_text="Sluice, Apache-2.0")
-    pdoc.pdoc("datastream", "publishers.spark", output_directory=Path(sys.argv[1]))
+    pdoc.pdoc("datastream", "sluice.publishers.spark", output_directory=Path(sys.argv[1]))

@@ -12,7 +12,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from gateway.errors import AddressError
+from sluice.gateway.errors import AddressError
 
 __all__ = ["PORT_MAX", "Address", "parse_address", "parse_addresses"]
 

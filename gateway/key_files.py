@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from gateway.errors import KeyFileError
+from sluice.gateway.errors import KeyFileError
 
 __all__ = ["create_private_key", "load_private_key", "private_key_of", "public_key_hex"]
 

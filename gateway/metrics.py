@@ -20,7 +20,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from gateway.identity import is_vouched_for
+from sluice.gateway.identity import is_vouched_for
 
 __all__ = ["OTHER_PUBLISHERS", "Metrics"]
 

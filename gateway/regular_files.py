@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from datastream.file.file_system import flush_folder
+from sluice.datastream.file.file_system import flush_folder
 
 __all__ = ["make_folder", "open_regular", "replace_file"]
 

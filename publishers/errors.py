@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from publishers.report import PublishReport
+    from sluice.publishers.report import PublishReport
 
 __all__ = [
     "ArchiveError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.limits import MESSAGE_BYTES_DEFAULT
+from sluice.gateway.limits import MESSAGE_BYTES_DEFAULT
 
 MIB: Final = 1024 * 1024
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from publishers.limits import LATENCY_SAMPLES_MAX
+from sluice.publishers.limits import LATENCY_SAMPLES_MAX
 
 __all__ = [
     "JobFailure",

@@ -22,9 +22,9 @@ from typing import Final
 import click
 import hpack
 
-from gateway.addresses import parse_address
-from gateway.transport.frames import CLIENT_PREFACE, FrameKind, frame, window_update
-from gateway.transport.header_blocks import header_frames
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.transport.frames import CLIENT_PREFACE, FrameKind, frame, window_update
+from sluice.gateway.transport.header_blocks import header_frames
 
 __all__ = ["ATTACKS", "attacking", "ended_within"]
 
@@ -228,7 +228,7 @@ def _measure() -> None:
 
     from benchmarks.chains import make_chain
     from benchmarks.publish_processes import publish
-    from publishers.demo.node_process import NodeProcess
+    from sluice.publishers.demo.node_process import NodeProcess
 
     chain = make_chain(200, 250, 1_000)
     rate, names = 20.0, sys.argv[1:] or list(ATTACKS)

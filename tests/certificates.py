@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.x509.oid import NameOID
 
-from gateway.transport.channels import ClientTls
-from gateway.transport.tls import TlsFiles
+from sluice.gateway.transport.channels import ClientTls
+from sluice.gateway.transport.tls import TlsFiles
 
 
 class Pair(NamedTuple):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from publishers.errors import SparkUnavailable
+from sluice.publishers.errors import SparkUnavailable
 from tests import reference_data
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def pytest_enter_pdb() -> None:
 @pytest.fixture(scope="session")
 def java() -> None:
     """Skip what needs Java where there is none. One that is there, as `make test` sees to, has to do."""
-    from publishers.spark.session import require_java
+    from sluice.publishers.spark.session import require_java
 
     try:
         require_java()
@@ -149,7 +149,7 @@ def java() -> None:
 @pytest.fixture(scope="session")
 def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with three task slots and the data sources registered."""
-    from publishers.spark.session import build_session
+    from sluice.publishers.spark.session import build_session
 
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
     session = build_session("local[1]", publishers=3, app_name="tests", log_file=log_file)

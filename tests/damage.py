@@ -33,9 +33,9 @@ from typing import Final
 import click
 from grpc import aio
 
-from datastream import StreamClient
-from datastream.errors import DatastreamError
-from datastream.layout import (
+from sluice.datastream import StreamClient
+from sluice.datastream.errors import DatastreamError
+from sluice.datastream.layout import (
     HEADER_OFFSET,
     HEADER_PAGE_SIZE,
     HEADER_SIZE,
@@ -45,27 +45,27 @@ from datastream.layout import (
     page_number_of,
     pages_used,
 )
-from gateway.addresses import Address
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, kind_of
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.stream_layout import encode
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
-from gateway.cluster.role_keeper import read_role, write_role
-from gateway.cluster.roles import RoleRecord
-from gateway.errors import GatewayError
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.store.last_block import look_at_last_block
-from publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, kind_of
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.stream_layout import encode
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.cluster.role_keeper import read_role, write_role
+from sluice.gateway.cluster.roles import RoleRecord
+from sluice.gateway.errors import GatewayError
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.store.last_block import look_at_last_block
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.nodes import ANSWER_SECONDS, KEY, ledger_key, running_node
 
 __all__ = ["Folder", "Result", "attack", "run"]
 
 STREAM: Final = "datastream.bin"
-HAS_SUMS: Final = importlib.util.find_spec("datastream.file.page_sums") is not None
+HAS_SUMS: Final = importlib.util.find_spec("sluice.datastream.file.page_sums") is not None
 OPTIONS: Final = MakerOptions(
     rounds_per_block=1, events_per_round=2, transactions_per_block=8, item_bytes=9_000
 )

@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Mapping
 
-from gateway.addresses import Address
+from sluice.gateway.addresses import Address
 
 __all__ = ["DeafClient"]
 

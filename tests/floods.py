@@ -21,12 +21,12 @@ from typing import Final
 
 import click
 
-from gateway.addresses import parse_address
-from gateway.api import block_items_pb2, node_pb2, publish_pb2, subscribe_pb2
-from gateway.blocks.block_numbers import U64_MAX
-from gateway.transport.frames import Flag, FrameKind, frame
-from gateway.transport.header_blocks import header_frames
-from publishers.demo.node_process import NodeProcess
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import block_items_pb2, node_pb2, publish_pb2, subscribe_pb2
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.transport.frames import Flag, FrameKind, frame
+from sluice.gateway.transport.header_blocks import header_frames
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.attacks import HELLO, PUBLISH, request
 from tests.nodes import ledger_key, make_blocks
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.merkle import EMPTY_HASH
-from publishers.blocks.block_items import header_item
-from publishers.blocks.linking import ChainStart, Linker, OpenBlock, sign_block
-from publishers.blocks.maker_items import event_header, round_header
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.merkle import EMPTY_HASH
+from sluice.publishers.blocks.block_items import header_item
+from sluice.publishers.blocks.linking import ChainStart, Linker, OpenBlock, sign_block
+from sluice.publishers.blocks.maker_items import event_header, round_header
 from tests.nodes import KEY
 
 __all__ = ["CONSENSUS_NODE_ITEM_BYTES", "large_chain"]

@@ -21,8 +21,8 @@ from typing import Final, Self
 
 import hpack
 
-from gateway.api import node_pb2, publish_pb2
-from gateway.transport.frames import (
+from sluice.gateway.api import node_pb2, publish_pb2
+from sluice.gateway.transport.frames import (
     CLIENT_PREFACE,
     FRAME_BYTES_DEFAULT,
     HEAD_BYTES,
@@ -36,7 +36,7 @@ from gateway.transport.frames import (
     settings_in,
     window_update,
 )
-from gateway.transport.header_blocks import header_frames
+from sluice.gateway.transport.header_blocks import header_frames
 from tests.nodes import text_of
 
 __all__ = ["NetworkDouble"]

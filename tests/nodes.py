@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
-from gateway.addresses import Address
-from gateway.api import (
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import (
     block_items_pb2,
     node_pb2,
     node_pb2_grpc,
@@ -23,14 +23,14 @@ from gateway.api import (
     subscribe_pb2,
     subscribe_pb2_grpc,
 )
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import U64_MAX
-from gateway.key_files import public_key_hex
-from gateway.node.node import Node
-from gateway.race.tables import BlockState
-from gateway.services.subscription_client import BlockAssembler, status_name
-from gateway.settings.table import Settings
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.key_files import public_key_hex
+from sluice.gateway.node.node import Node
+from sluice.gateway.race.tables import BlockState
+from sluice.gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.settings.table import Settings
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 
 LOOPBACK = Address("127.0.0.1", 0)
 KEY = key_of_seed(7)

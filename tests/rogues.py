@@ -30,11 +30,11 @@ from tenacity import wait_fixed
 
 from benchmarks.bare_publisher import BarePublisher
 from benchmarks.publish_processes import METHOD
-from gateway.addresses import parse_address
-from gateway.api import block_items_pb2, publish_pb2
-from gateway.blocks.block import Block
-from publishers.client.client import ClientOptions, PublishClient
-from publishers.demo.node_process import NodeProcess
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import block_items_pb2, publish_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.client import ClientOptions, PublishClient
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.nodes import ledger_key, make_blocks
 
 __all__ = ["WAYS", "Scene", "Seen", "play"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import plyvel
 
-from datastream.file.bookmarks import SUM_KEY
-from datastream.layout import PAGE_SIZE, page_start
-from gateway.blocks.block import Block
-from gateway.blocks.root_hash import BlockHasher
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.datastream.file.bookmarks import SUM_KEY
+from sluice.datastream.layout import PAGE_SIZE, page_start
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.nodes import KEY, SMALL
 
 __all__ = ["drop_sums", "flip", "large_blocks", "page_bytes", "store", "stored_sums"]

@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from gateway.addresses import Address, parse_address
-from publishers.client.client import ClientOptions, PublishClient
-from publishers.demo.node_process import NodeProcess, environment_without_settings
-from publishers.protocol.messages import Acknowledged, Action, Disconnected, Event
+from sluice.gateway.addresses import Address, parse_address
+from sluice.publishers.client.client import ClientOptions, PublishClient
+from sluice.publishers.demo.node_process import NodeProcess, environment_without_settings
+from sluice.publishers.protocol.messages import Acknowledged, Action, Disconnected, Event
 from tests.chaos.network import free_ports
 from tests.nodes import ledger_key
 
-SLUICE = (sys.executable, "-m", "gateway.commands.cli")
+SLUICE = (sys.executable, "-m", "sluice.gateway.commands.cli")
 ANYWHERE = (
     "--grpc",
     "127.0.0.1:0",

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-import gateway
+from sluice import gateway
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("datastream", "gateway", "publishers")

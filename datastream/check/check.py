@@ -26,17 +26,17 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from datastream.errors import BookmarksUnavailable, StreamFileUnavailable
-from datastream.file.appending import rewrite_lost
-from datastream.file.bookmarks import BookmarkIndex, bookmarks_folder
-from datastream.file.disk import Disk, RealDisk
-from datastream.file.file_lock import lock_stream_file
-from datastream.file.file_system import has_no_disk
-from datastream.file.fingerprint import is_of_stream
-from datastream.file.page_sums import kept_sums, page_fits, stored_sums, sum_of
-from datastream.file.streamer import DataStreamer
-from datastream.file.updating import record_for
-from datastream.layout import (
+from sluice.datastream.errors import BookmarksUnavailable, StreamFileUnavailable
+from sluice.datastream.file.appending import rewrite_lost
+from sluice.datastream.file.bookmarks import BookmarkIndex, bookmarks_folder
+from sluice.datastream.file.disk import Disk, RealDisk
+from sluice.datastream.file.file_lock import lock_stream_file
+from sluice.datastream.file.file_system import has_no_disk
+from sluice.datastream.file.fingerprint import is_of_stream
+from sluice.datastream.file.page_sums import kept_sums, page_fits, stored_sums, sum_of
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.file.updating import record_for
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
@@ -56,7 +56,7 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
-from datastream.limits import BOOKMARK_SIZE_MAX
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX
 
 __all__ = ["CheckFinding", "CheckResult", "EntryVisitor", "Severity", "check_stream", "repair_stream"]
 

@@ -17,14 +17,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     ShorterThanHeaderPage,
     StreamFileUnavailable,
     TotalLengthOutOfFile,
     WrongMagic,
 )
-from datastream.file.disk import Disk, RealDisk
-from datastream.layout import (
+from sluice.datastream.file.disk import Disk, RealDisk
+from sluice.datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
     HEADER_OFFSET,

@@ -17,10 +17,10 @@ import socket
 import time
 from collections.abc import Iterator
 
-from datastream.layout import Entry, StreamHeader
-from datastream.protocol.commands import COMMANDS, Command, encode_command
-from datastream.protocol.inbox import Inbox, answered_entry, answered_header
-from datastream.protocol.packets import Packet
+from sluice.datastream.layout import Entry, StreamHeader
+from sluice.datastream.protocol.commands import COMMANDS, Command, encode_command
+from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header
+from sluice.datastream.protocol.packets import Packet
 
 __all__ = ["BlockingStreamClient", "iter_entries", "keep_alive"]
 

@@ -17,11 +17,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from datastream.client.blocking_client import BlockingStreamClient
-from datastream.errors import EntryNotFound, RemoteError
-from datastream.layout import Entry
-from datastream.limits import FollowLimits
-from datastream.protocol.follow_core import Address, FollowerBase, StartAt, Wait
+from sluice.datastream.client.blocking_client import BlockingStreamClient
+from sluice.datastream.errors import EntryNotFound, RemoteError
+from sluice.datastream.layout import Entry
+from sluice.datastream.limits import FollowLimits
+from sluice.datastream.protocol.follow_core import Address, FollowerBase, StartAt, Wait
 
 __all__ = ["BlockingStreamFollower"]
 

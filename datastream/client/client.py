@@ -19,11 +19,11 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Generator
 
-from datastream.client.blocking_client import CLIENT_READ_BYTES, keep_alive
-from datastream.layout import Entry, StreamHeader
-from datastream.protocol.commands import COMMANDS, Command, encode_command
-from datastream.protocol.inbox import Inbox, answered_entry, answered_header
-from datastream.protocol.packets import Packet
+from sluice.datastream.client.blocking_client import CLIENT_READ_BYTES, keep_alive
+from sluice.datastream.layout import Entry, StreamHeader
+from sluice.datastream.protocol.commands import COMMANDS, Command, encode_command
+from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header
+from sluice.datastream.protocol.packets import Packet
 
 __all__ = ["StreamClient"]
 

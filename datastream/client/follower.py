@@ -19,11 +19,11 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from datastream.client.client import StreamClient
-from datastream.errors import EntryNotFound, RemoteError
-from datastream.layout import Entry, StreamHeader
-from datastream.limits import FollowLimits
-from datastream.protocol.follow_core import Address, FollowerBase, KnownEntries, StartAt, Wait
+from sluice.datastream.client.client import StreamClient
+from sluice.datastream.errors import EntryNotFound, RemoteError
+from sluice.datastream.layout import Entry, StreamHeader
+from sluice.datastream.limits import FollowLimits
+from sluice.datastream.protocol.follow_core import Address, FollowerBase, KnownEntries, StartAt, Wait
 
 __all__ = ["StreamFollower"]
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from datastream.errors import EventMalformed, EventValueWrong
-from datastream.events.network_events import (
+from sluice.datastream.errors import EventMalformed, EventValueWrong
+from sluice.datastream.events.network_events import (
     NETWORK_EVENTS,
     BatchStart,
     BatchType,
@@ -26,13 +26,13 @@ from datastream.events.network_events import (
     BookmarkType,
     NetworkEvent,
 )
-from datastream.events.original_events import (
+from sluice.datastream.events.original_events import (
     ORIGINAL_EVENTS,
     OriginalBookmark,
     OriginalBookmarkType,
     OriginalEvent,
 )
-from datastream.layout import BOOKMARK_TYPE, Entry
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 
 __all__ = [
     "Event",

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Self
 
-from datastream.events.protobuf import Field, FieldKind, MessageTable, decode_message, encode_message
-from datastream.layout import BOOKMARK_TYPE
+from sluice.datastream.events.protobuf import Field, FieldKind, MessageTable, decode_message, encode_message
+from sluice.datastream.layout import BOOKMARK_TYPE
 
 __all__ = [
     "NETWORK_EVENTS",

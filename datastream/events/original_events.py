@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, Self
 
-from datastream.errors import EventMalformed, EventValueWrong
-from datastream.layout import BOOKMARK_TYPE
+from sluice.datastream.errors import EventMalformed, EventValueWrong
+from sluice.datastream.layout import BOOKMARK_TYPE
 
 __all__ = [
     "ORIGINAL_EVENTS",

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from datastream.errors import EventMalformed, EventValueWrong
-from datastream.layout import U64_MAX
+from sluice.datastream.errors import EventMalformed, EventValueWrong
+from sluice.datastream.layout import U64_MAX
 
 __all__ = ["Field", "FieldKind", "MessageTable", "decode_message", "encode_message"]
 

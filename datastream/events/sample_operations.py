@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from datastream.events.original_events import (
+from sluice.datastream.events.original_events import (
     EndL2Block,
     L2Tx,
     OriginalBookmark,
     OriginalBookmarkType,
     StartL2Block,
 )
-from datastream.layout import BOOKMARK_TYPE
+from sluice.datastream.layout import BOOKMARK_TYPE
 
 __all__ = ["ENTRIES_PER_OPERATION", "sample_operation"]
 

@@ -15,8 +15,8 @@ Source: zkevm-data-streamer README, "DATASTREAM CLI DEMO APP".
 
 from __future__ import annotations
 
-from datastream.events.events import Event, event_of
-from datastream.events.network_events import (
+from sluice.datastream.events.events import Event, event_of
+from sluice.datastream.events.network_events import (
     BatchEnd,
     BatchStart,
     Bookmark,
@@ -24,8 +24,13 @@ from datastream.events.network_events import (
     L2Block,
     L2BlockEnd,
 )
-from datastream.events.original_events import EndL2Block, OriginalBookmark, OriginalBookmarkType, StartL2Block
-from datastream.layout import Entry
+from sluice.datastream.events.original_events import (
+    EndL2Block,
+    OriginalBookmark,
+    OriginalBookmarkType,
+    StartL2Block,
+)
+from sluice.datastream.layout import Entry
 
 __all__ = ["SanityCheck"]
 

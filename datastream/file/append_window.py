@@ -27,8 +27,8 @@ import mmap
 import os
 from collections.abc import Callable
 
-from datastream.file.file_system import EXT, TMPFS, file_system_of
-from datastream.layout import page_end, page_number_of
+from sluice.datastream.file.file_system import EXT, TMPFS, file_system_of
+from sluice.datastream.layout import page_end, page_number_of
 
 __all__ = ["AppendWindow"]
 

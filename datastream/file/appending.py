@@ -34,13 +34,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
-from datastream.errors import CommitFailed
-from datastream.file.disk import Disk
-from datastream.file.operation import OperationGroup, WrittenGroup
-from datastream.file.page_index import PageTable
-from datastream.file.page_sums import RunningSum
-from datastream.file.streamfile import StreamFile
-from datastream.layout import (
+from sluice.datastream.errors import CommitFailed
+from sluice.datastream.file.disk import Disk
+from sluice.datastream.file.operation import OperationGroup, WrittenGroup
+from sluice.datastream.file.page_index import PageTable
+from sluice.datastream.file.page_sums import RunningSum
+from sluice.datastream.file.streamfile import StreamFile
+from sluice.datastream.layout import (
     HEADER_OFFSET,
     HEADER_PAGE_SIZE,
     HEADER_SIZE,
@@ -52,7 +52,7 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
-from datastream.limits import COMPARED_AT_OPEN_BYTES, ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
+from sluice.datastream.limits import COMPARED_AT_OPEN_BYTES, ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
 
 __all__ = ["COMMIT_STEPS", "Appender", "CommitStep", "rewrite_lost"]
 

@@ -34,10 +34,15 @@ from typing import Any
 
 import plyvel
 
-from datastream.errors import BookmarksUnavailable, DatastreamError
-from datastream.file.folder_lock import FolderLock, OtherFolderLocks, SharedFolderLock, bookmarks_folder
-from datastream.file.page_index import PageTable, decode_table, encode_table
-from datastream.limits import BOOKMARK_SIZE_MAX
+from sluice.datastream.errors import BookmarksUnavailable, DatastreamError
+from sluice.datastream.file.folder_lock import (
+    FolderLock,
+    OtherFolderLocks,
+    SharedFolderLock,
+    bookmarks_folder,
+)
+from sluice.datastream.file.page_index import PageTable, decode_table, encode_table
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX
 
 __all__ = [
     "COVERED_KEY",

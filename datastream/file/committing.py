@@ -18,15 +18,15 @@ import logging
 import threading
 from collections.abc import Callable
 
-from datastream.errors import BookmarksUnavailable, CommitBegun, CommitFailed, MisuseError
-from datastream.file.appending import Appender, CommitStep
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.file.operation import OperationGroup, WrittenGroup
-from datastream.file.operation_table import CALL_NAMES, Call, OperationState
-from datastream.file.streamfile import StreamFile
-from datastream.file.updating import Changer
-from datastream.layout import Committed
-from datastream.limits import PENDING_BOOKMARKS_MAX
+from sluice.datastream.errors import BookmarksUnavailable, CommitBegun, CommitFailed, MisuseError
+from sluice.datastream.file.appending import Appender, CommitStep
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.datastream.file.operation import OperationGroup, WrittenGroup
+from sluice.datastream.file.operation_table import CALL_NAMES, Call, OperationState
+from sluice.datastream.file.streamfile import StreamFile
+from sluice.datastream.file.updating import Changer
+from sluice.datastream.layout import Committed
+from sluice.datastream.limits import PENDING_BOOKMARKS_MAX
 
 __all__ = ["Committer"]
 

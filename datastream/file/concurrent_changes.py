@@ -23,10 +23,10 @@ from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
-from datastream.errors import StreamChanged
-from datastream.file.disk import Disk
-from datastream.layout import U64_MAX
-from datastream.limits import RECEIVE_BYTES
+from sluice.datastream.errors import StreamChanged
+from sluice.datastream.file.disk import Disk
+from sluice.datastream.layout import U64_MAX
+from sluice.datastream.limits import RECEIVE_BYTES
 
 __all__ = ["Changes", "Patch", "RangeSender"]
 

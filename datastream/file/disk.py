@@ -23,9 +23,9 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from datastream.file.append_window import AppendWindow
-from datastream.file.file_lock import after_fork, unlock_file
-from datastream.file.file_system import (
+from sluice.datastream.file.append_window import AppendWindow
+from sluice.datastream.file.file_lock import after_fork, unlock_file
+from sluice.datastream.file.file_system import (
     EXT,
     XFS,
     file_system_of,
@@ -34,7 +34,7 @@ from datastream.file.file_system import (
     is_cached,
     takes_direct_writes,
 )
-from datastream.layout import page_end, page_number_of
+from sluice.datastream.layout import page_end, page_number_of
 
 __all__ = [
     "Disk",

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from datastream.errors import BookmarksUnavailable, EntriesDisagree
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.file.disk import Disk
-from datastream.file.fingerprint import is_of_stream, totals_of
-from datastream.file.streamfile import StreamFile
-from datastream.layout import (
+from sluice.datastream.errors import BookmarksUnavailable, EntriesDisagree
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.datastream.file.disk import Disk
+from sluice.datastream.file.fingerprint import is_of_stream, totals_of
+from sluice.datastream.file.streamfile import StreamFile
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
@@ -39,7 +39,7 @@ from datastream.layout import (
     page_number_of,
     page_start,
 )
-from datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
+from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 
 __all__ = ["Evidence", "Tail", "entries_behind", "evidence_of"]
 

@@ -25,8 +25,8 @@ import weakref
 from pathlib import Path
 from typing import Protocol
 
-from datastream.errors import StreamFileUnavailable, StreamInUse
-from datastream.file.file_system import NETWORK, file_system_of
+from sluice.datastream.errors import StreamFileUnavailable, StreamInUse
+from sluice.datastream.file.file_system import NETWORK, file_system_of
 
 __all__ = ["after_fork", "holder_of", "lock_file", "lock_stream_file", "refuse_other_writers", "unlock_file"]
 

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import replace
 
-from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header, page_number_of, page_start
+from sluice.datastream.layout import HEADER_PAGE_SIZE, StreamHeader, encode_header, page_number_of, page_start
 
 __all__ = ["FINGERPRINT_SIZE", "ReadBytes", "fingerprint_of", "is_of_stream", "totals_of"]
 

@@ -24,8 +24,8 @@ import os
 import threading
 from pathlib import Path
 
-from datastream.errors import BookmarksUnavailable, StreamInUse
-from datastream.file.file_lock import after_fork, holder_of, lock_file, unlock_file
+from sluice.datastream.errors import BookmarksUnavailable, StreamInUse
+from sluice.datastream.file.file_lock import after_fork, holder_of, lock_file, unlock_file
 
 __all__ = [
     "FolderLock",

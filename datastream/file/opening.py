@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     BookmarksUnavailable,
     EntriesDisagree,
     HeaderBehind,
@@ -36,15 +36,15 @@ from datastream.errors import (
     StreamInUse,
     UpdateUnfinished,
 )
-from datastream.file.appending import Appender
-from datastream.file.bookmarks import BookmarkIndex, OpenDatabase, bookmarks_folder
-from datastream.file.disk import Disk, RealDisk, create_file
-from datastream.file.evidence import Evidence, evidence_of
-from datastream.file.file_lock import lock_stream_file, refuse_other_writers
-from datastream.file.file_system import flush_folder
-from datastream.file.fingerprint import is_of_stream
-from datastream.file.page_sums import ScrubResult, fits, kept_sums, stored_sums, sum_in
-from datastream.file.recovery import (
+from sluice.datastream.file.appending import Appender
+from sluice.datastream.file.bookmarks import BookmarkIndex, OpenDatabase, bookmarks_folder
+from sluice.datastream.file.disk import Disk, RealDisk, create_file
+from sluice.datastream.file.evidence import Evidence, evidence_of
+from sluice.datastream.file.file_lock import lock_stream_file, refuse_other_writers
+from sluice.datastream.file.file_system import flush_folder
+from sluice.datastream.file.fingerprint import is_of_stream
+from sluice.datastream.file.page_sums import ScrubResult, fits, kept_sums, stored_sums, sum_in
+from sluice.datastream.file.recovery import (
     Access,
     Action,
     FileState,
@@ -54,9 +54,9 @@ from datastream.file.recovery import (
     decide,
     index_state_of,
 )
-from datastream.file.streamfile import StreamFile, inspect_header
-from datastream.file.updating import is_kept_for_another, record_for, write_recorded
-from datastream.layout import (
+from sluice.datastream.file.streamfile import StreamFile, inspect_header
+from sluice.datastream.file.updating import is_kept_for_another, record_for, write_recorded
+from sluice.datastream.layout import (
     HEADER_OFFSET,
     HEADER_PAGE_SIZE,
     Committed,

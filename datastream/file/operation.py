@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import accumulate, repeat
 from typing import NamedTuple
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     BookmarkSizeWrong,
     EntryNotFound,
     EntrySealed,
@@ -27,8 +27,8 @@ from datastream.errors import (
     EntryTypeReserved,
     OperationTooLarge,
 )
-from datastream.file.operation_table import ADDING, TRANSITIONS, Call, OperationState, next_state
-from datastream.layout import (
+from sluice.datastream.file.operation_table import ADDING, TRANSITIONS, Call, OperationState, next_state
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     DATA_SIZE_MAX,
     ENTRY_HEAD,
@@ -41,7 +41,7 @@ from datastream.layout import (
     page_end,
     page_number_of,
 )
-from datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
 
 __all__ = ["OperationGroup", "WrittenGroup"]
 

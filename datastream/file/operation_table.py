@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum, auto
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     CommitInProgress,
     NoOperationOpen,
     OperationAlreadyOpen,

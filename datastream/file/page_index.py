@@ -26,8 +26,8 @@ from collections import OrderedDict
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from datastream.layout import PAGE_SIZE, page_number_of, page_start
-from datastream.limits import CHECKPOINT_INTERVAL
+from sluice.datastream.layout import PAGE_SIZE, page_number_of, page_start
+from sluice.datastream.limits import CHECKPOINT_INTERVAL
 
 __all__ = [
     "NoPageTables",

@@ -31,14 +31,14 @@ from typing import Protocol
 
 import google_crc32c
 
-from datastream.errors import BookmarksUnavailable, PageDamaged, PageUnchecked
-from datastream.file.bookmarks import SUM_KEY, BookmarkIndex, Notes
-from datastream.file.concurrent_changes import Changes, Patch
-from datastream.file.disk import Disk, drop_cached, read_past_cache, write_past_cache
-from datastream.file.file_system import takes_direct_writes
-from datastream.file.page_index import PageIndex
-from datastream.file.pages import PageFault, walk_page
-from datastream.layout import PAGE_SIZE, page_end, page_number_of, page_start
+from sluice.datastream.errors import BookmarksUnavailable, PageDamaged, PageUnchecked
+from sluice.datastream.file.bookmarks import SUM_KEY, BookmarkIndex, Notes
+from sluice.datastream.file.concurrent_changes import Changes, Patch
+from sluice.datastream.file.disk import Disk, drop_cached, read_past_cache, write_past_cache
+from sluice.datastream.file.file_system import takes_direct_writes
+from sluice.datastream.file.page_index import PageIndex
+from sluice.datastream.file.pages import PageFault, walk_page
+from sluice.datastream.layout import PAGE_SIZE, page_end, page_number_of, page_start
 
 __all__ = [
     "BadPage",

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from datastream.layout import (
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
@@ -24,7 +24,7 @@ from datastream.layout import (
     PAGE_SIZE,
     Entry,
 )
-from datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX, CHECKPOINT_INTERVAL
 
 __all__ = [
     "PageFault",

@@ -23,7 +23,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     BookmarkNotFound,
     BookmarkSizeWrong,
     BookmarksReversed,
@@ -34,20 +34,20 @@ from datastream.errors import (
     StreamClosed,
     StreamReadOnly,
 )
-from datastream.file.appending import Appender, CommitStep
-from datastream.file.bookmarks import BookmarkIndex, Notes, OpenDatabase
-from datastream.file.committing import Committer
-from datastream.file.concurrent_changes import RangeSender
-from datastream.file.disk import Disk
-from datastream.file.opening import Judge, OpeningOptions, open_parts
-from datastream.file.operation import OperationGroup
-from datastream.file.operation_table import Call, OperationState
-from datastream.file.page_sums import PageSums
-from datastream.file.recovery import Access
-from datastream.file.streamfile import StreamFile
-from datastream.file.updating import Changer
-from datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader
-from datastream.limits import (
+from sluice.datastream.file.appending import Appender, CommitStep
+from sluice.datastream.file.bookmarks import BookmarkIndex, Notes, OpenDatabase
+from sluice.datastream.file.committing import Committer
+from sluice.datastream.file.concurrent_changes import RangeSender
+from sluice.datastream.file.disk import Disk
+from sluice.datastream.file.opening import Judge, OpeningOptions, open_parts
+from sluice.datastream.file.operation import OperationGroup
+from sluice.datastream.file.operation_table import Call, OperationState
+from sluice.datastream.file.page_sums import PageSums
+from sluice.datastream.file.recovery import Access
+from sluice.datastream.file.streamfile import StreamFile
+from sluice.datastream.file.updating import Changer
+from sluice.datastream.layout import HEADER_PAGE_SIZE, Committed, Entry, StreamHeader
+from sluice.datastream.limits import (
     BOOKMARK_SIZE_MAX,
     BOOKMARK_SIZE_MIN,
     DATA_BETWEEN_BOOKMARKS_BYTES_MAX,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     BadEntryRange,
     EntriesDisagree,
     EntryNotFound,
@@ -32,12 +32,12 @@ from datastream.errors import (
     WrongPacketType,
     WrongStreamType,
 )
-from datastream.file.concurrent_changes import Changes
-from datastream.file.disk import Disk
-from datastream.file.fingerprint import fingerprint_of
-from datastream.file.page_index import NoPageTables, PageIndex, PageTable, PageTables
-from datastream.file.page_sums import PageSums, fits
-from datastream.file.pages import (
+from sluice.datastream.file.concurrent_changes import Changes
+from sluice.datastream.file.disk import Disk
+from sluice.datastream.file.fingerprint import fingerprint_of
+from sluice.datastream.file.page_index import NoPageTables, PageIndex, PageTable, PageTables
+from sluice.datastream.file.page_sums import PageSums, fits
+from sluice.datastream.file.pages import (
     PageFault,
     PageWalk,
     columns_of,
@@ -46,8 +46,8 @@ from datastream.file.pages import (
     find_position,
     walk_page,
 )
-from datastream.file.recovery import TailState
-from datastream.layout import (
+from sluice.datastream.file.recovery import TailState
+from sluice.datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
     HEADER_OFFSET,

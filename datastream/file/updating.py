@@ -23,20 +23,20 @@ from array import array
 from dataclasses import dataclass
 from enum import Enum
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     BookmarksUnavailable,
     CommitFailed,
     EntryNotFound,
     UpdateSizeDiffers,
     UpdateTypeDiffers,
 )
-from datastream.file.appending import Appender
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.file.concurrent_changes import Patch
-from datastream.file.disk import Disk
-from datastream.file.fingerprint import FINGERPRINT_SIZE, fingerprint_of
-from datastream.file.streamfile import StreamFile
-from datastream.layout import (
+from sluice.datastream.file.appending import Appender
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.datastream.file.concurrent_changes import Patch
+from sluice.datastream.file.disk import Disk
+from sluice.datastream.file.fingerprint import FINGERPRINT_SIZE, fingerprint_of
+from sluice.datastream.file.streamfile import StreamFile
+from sluice.datastream.layout import (
     ENTRY_HEAD_SIZE,
     HEADER_PAGE_SIZE,
     Committed,

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, auto
 from typing import Literal, Protocol
 
-from datastream.errors import NotFoundError, PageDamaged
-from datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
-from datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
-from datastream.protocol.packets import NOT_FOUND_ANSWER, encode_result
+from sluice.datastream.errors import NotFoundError, PageDamaged
+from sluice.datastream.layout import ENTRY_HEAD_SIZE, PACKET_ANSWER, Entry, encode_entry
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
+from sluice.datastream.protocol.packets import NOT_FOUND_ANSWER, encode_result
 
 __all__ = [
     "COMMANDS",

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     CommandRefused,
     EntryOutOfOrder,
     RemoteError,
@@ -43,8 +43,8 @@ from datastream.errors import (
     ServerSpokeWrongly,
     StreamContradicts,
 )
-from datastream.layout import Entry, StreamHeader
-from datastream.limits import FollowLimits
+from sluice.datastream.layout import Entry, StreamHeader
+from sluice.datastream.limits import FollowLimits
 
 __all__ = [
     "Address",

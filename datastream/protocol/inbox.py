@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections import deque
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     BookmarkNotFound,
     CommandRefused,
     ConnectionEnded,
     EntryNotFound,
     ServerSpokeWrongly,
 )
-from datastream.layout import Entry, StreamHeader
-from datastream.protocol.commands import COMMANDS, Command
-from datastream.protocol.packets import Answer, Packet, PacketReader, Result
+from sluice.datastream.layout import Entry, StreamHeader
+from sluice.datastream.protocol.commands import COMMANDS, Command
+from sluice.datastream.protocol.packets import Answer, Packet, PacketReader, Result
 
 __all__ = ["Inbox", "answered_entry", "answered_header"]
 

@@ -15,8 +15,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from datastream.errors import ServerSpokeWrongly
-from datastream.layout import (
+from sluice.datastream.errors import ServerSpokeWrongly
+from sluice.datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
     HEADER_SIZE,

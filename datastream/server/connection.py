@@ -30,12 +30,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
-from datastream.file.page_sums import PageState, PageSums, this_thread
-from datastream.file.streamer import DataStreamer
-from datastream.layout import page_end, page_number_of
-from datastream.limits import LINGER_SECONDS, RECEIVE_BYTES, ServerLimits
-from datastream.protocol.commands import (
+from sluice.datastream.errors import DatastreamError, PageDamaged, PageUnchecked, StreamChanged
+from sluice.datastream.file.page_sums import PageState, PageSums, this_thread
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import page_end, page_number_of
+from sluice.datastream.limits import LINGER_SECONDS, RECEIVE_BYTES, ServerLimits
+from sluice.datastream.protocol.commands import (
     Close,
     CommandCore,
     Effect,

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from datastream.errors import DatastreamError
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.errors import DatastreamError
+from sluice.datastream.file.streamer import DataStreamer
 
 __all__ = ["finish", "open_in_thread"]
 

@@ -31,18 +31,18 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from datastream.client.client import StreamClient
-from datastream.client.follower import StreamFollower
-from datastream.errors import CommitFailed, DatastreamError, EntryNotRelayed, MisuseError
-from datastream.file.operation import OperationGroup
-from datastream.file.page_sums import PageSums
-from datastream.file.streamer import DataStreamer
-from datastream.layout import PAGE_SIZE, Committed, Entry, StreamHeader, page_start
-from datastream.limits import FollowLimits, ServerLimits
-from datastream.protocol.commands import OnCommandError
-from datastream.protocol.follow_core import COMPARED_ENTRIES_COUNT, Address
-from datastream.server.in_thread import finish, open_in_thread
-from datastream.server.server import StreamServer
+from sluice.datastream.client.client import StreamClient
+from sluice.datastream.client.follower import StreamFollower
+from sluice.datastream.errors import CommitFailed, DatastreamError, EntryNotRelayed, MisuseError
+from sluice.datastream.file.operation import OperationGroup
+from sluice.datastream.file.page_sums import PageSums
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import PAGE_SIZE, Committed, Entry, StreamHeader, page_start
+from sluice.datastream.limits import FollowLimits, ServerLimits
+from sluice.datastream.protocol.commands import OnCommandError
+from sluice.datastream.protocol.follow_core import COMPARED_ENTRIES_COUNT, Address
+from sluice.datastream.server.in_thread import finish, open_in_thread
+from sluice.datastream.server.server import StreamServer
 
 __all__ = ["Relay"]
 

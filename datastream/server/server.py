@@ -18,14 +18,14 @@ import socket
 import threading
 from collections import deque
 
-from datastream.errors import AddressUnavailable
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Committed
-from datastream.limits import ServerLimits
-from datastream.protocol.commands import OnCommandError
-from datastream.server.connection import NO_CUT, Connection, LiveTail, ServerContext
-from datastream.server.descriptors import SPARE_DESCRIPTORS, client_descriptors_end, descriptors_max
-from datastream.server.places import Places, party_of
+from sluice.datastream.errors import AddressUnavailable
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Committed
+from sluice.datastream.limits import ServerLimits
+from sluice.datastream.protocol.commands import OnCommandError
+from sluice.datastream.server.connection import NO_CUT, Connection, LiveTail, ServerContext
+from sluice.datastream.server.descriptors import SPARE_DESCRIPTORS, client_descriptors_end, descriptors_max
+from sluice.datastream.server.places import Places, party_of
 
 __all__ = ["StreamServer"]
 

@@ -1,4 +1,4 @@
-"""Write the stubs of `proto/` into a folder: `python -m gateway.api [OUT_DIR]`, by default into this one's place.
+"""Write the stubs of `proto/` into a folder: `python -m sluice.gateway.api [OUT_DIR]`, by default into this one's place.
 
 Needs the extra `dev` (grpcio-tools and mypy-protobuf, pinned, because the output names their versions).
 """

@@ -11,11 +11,11 @@ from typing import Self
 
 from google.protobuf.message import DecodeError
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import ItemError
-from gateway.blocks.frame import cannot_parse, refused
-from gateway.blocks.items import block_number_of
-from gateway.blocks.refusal import RefusalKind
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.frame import cannot_parse, refused
+from sluice.gateway.blocks.items import block_number_of
+from sluice.gateway.blocks.refusal import RefusalKind
 
 __all__ = ["Block"]
 

@@ -25,10 +25,10 @@ Source: docs/spec/block-hash.md sections 3.3 and 4; docs/verification.md.
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, Self
 
-from gateway.blocks.errors import ChainMisuse, ChainStateError
-from gateway.blocks.merkle import EMPTY_HASH, HASH_SIZE, StreamingTree
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.errors import ChainMisuse, ChainStateError
+from sluice.gateway.blocks.merkle import EMPTY_HASH, HASH_SIZE, StreamingTree
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
 
 __all__ = ["Chain", "LastLayout"]
 

@@ -14,8 +14,8 @@ GatewayError
 
 from __future__ import annotations
 
-from gateway.blocks.refusal import Refusal
-from gateway.errors import GatewayError, InvalidInput
+from sluice.gateway.blocks.refusal import Refusal
+from sluice.gateway.errors import GatewayError, InvalidInput
 
 __all__ = [
     "BlockRefused",

@@ -16,9 +16,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import BlockRefused, ItemError
-from gateway.blocks.items import (
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import BlockRefused, ItemError
+from sluice.gateway.blocks.items import (
     ItemField,
     ItemKind,
     WireType,
@@ -28,9 +28,9 @@ from gateway.blocks.items import (
     payload_of,
     proof_of,
 )
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.limits import HEADER_SIZE_MAX
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.limits import HEADER_SIZE_MAX
 
 __all__ = [
     "Footer",

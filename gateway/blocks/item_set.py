@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.blocks.errors import ItemError
-from gateway.blocks.items import ItemKind, block_number_of, kinds_of
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.items import ItemKind, block_number_of, kinds_of
 
 __all__ = ["ItemSet", "inspect"]
 

@@ -19,9 +19,9 @@ from typing import Final, NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import ItemError
-from gateway.limits import HEADER_SIZE_MAX
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.limits import HEADER_SIZE_MAX
 
 __all__ = [
     "VARINT_SIZE_MAX",

@@ -33,8 +33,8 @@ Source: docs/spec/block-hash.md sections 2 and 3.
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from gateway.blocks.errors import ItemError
-from gateway.blocks.frame import (
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.frame import (
     Footer,
     Header,
     cannot_parse,
@@ -44,8 +44,8 @@ from gateway.blocks.frame import (
     read_header,
     refused,
 )
-from gateway.blocks.items import ItemKind, kinds_of
-from gateway.blocks.merkle import (
+from sluice.gateway.blocks.items import ItemKind, kinds_of
+from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     HASH_SIZE,
     StreamingTree,
@@ -55,7 +55,7 @@ from gateway.blocks.merkle import (
     tree_root,
     unary_hash,
 )
-from gateway.blocks.refusal import RefusalKind
+from sluice.gateway.blocks.refusal import RefusalKind
 
 __all__ = [
     "NOT_HASHED",

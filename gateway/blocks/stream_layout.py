@@ -30,11 +30,11 @@ from enum import Enum
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
-from gateway.blocks.errors import ItemError, LayoutError
-from gateway.blocks.items import VARINT_SIZE_MAX, kind_of, kinds_of, varint
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
+from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
+from sluice.gateway.blocks.errors import ItemError, LayoutError
+from sluice.gateway.blocks.items import VARINT_SIZE_MAX, kind_of, kinds_of, varint
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 
 __all__ = [
     "BLOCK_END_TYPE",

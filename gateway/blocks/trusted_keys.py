@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Self
 
-from gateway.blocks.errors import LedgerKeyError
+from sluice.gateway.blocks.errors import LedgerKeyError
 
 __all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "TrustedKeys", "VerificationMode"]
 

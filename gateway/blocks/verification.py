@@ -22,11 +22,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.proofs import ProofVerifier, signs_root
-from gateway.blocks.proofs.ledger_data import LedgerData, publications_in, published_ledger
-from gateway.blocks.refusal import Fault, Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.proofs import ProofVerifier, signs_root
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData, publications_in, published_ledger
+from sluice.gateway.blocks.refusal import Fault, Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
 
 __all__ = ["BlockVerifier", "Verdict"]
 

@@ -33,8 +33,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Literal
 
-from gateway.backoff import backoff
-from gateway.cluster.roles import Phase
+from sluice.gateway.backoff import backoff
+from sluice.gateway.cluster.roles import Phase
 
 __all__ = [
     "DONE",

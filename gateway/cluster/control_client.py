@@ -12,14 +12,14 @@ from typing import Self
 import grpc
 from grpc import aio
 
-from gateway.addresses import parse_address
-from gateway.api import control_pb2, control_pb2_grpc
-from gateway.blocks.block_numbers import from_wire
-from gateway.cluster.failover import NodeStatus
-from gateway.cluster.roles import Phase
-from gateway.errors import AddressError, NodeCallFailed
-from gateway.limits import CONTROL_CALL_SECONDS
-from gateway.transport.channels import ClientTls, open_channel
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import control_pb2, control_pb2_grpc
+from sluice.gateway.blocks.block_numbers import from_wire
+from sluice.gateway.cluster.failover import NodeStatus
+from sluice.gateway.cluster.roles import Phase
+from sluice.gateway.errors import AddressError, NodeCallFailed
+from sluice.gateway.limits import CONTROL_CALL_SECONDS
+from sluice.gateway.transport.channels import ClientTls, open_channel
 
 __all__ = ["ControlClient"]
 

@@ -23,17 +23,17 @@ from typing import Any, Final, Protocol
 import grpc
 from grpc import aio
 
-from datastream.errors import DatastreamError
-from gateway.addresses import parse_address
-from gateway.api import control_pb2, control_pb2_grpc
-from gateway.blocks.block_numbers import to_wire
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.cluster.role_keeper import RoleKeeper
-from gateway.cluster.roles import Phase
-from gateway.errors import AddressError, GatewayError, RoleRefused
-from gateway.logs import caused_by, fields
-from gateway.store.block_store import BlockStore
-from gateway.transport.callers import caller_of
+from sluice.datastream.errors import DatastreamError
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import control_pb2, control_pb2_grpc
+from sluice.gateway.blocks.block_numbers import to_wire
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.cluster.role_keeper import RoleKeeper
+from sluice.gateway.cluster.roles import Phase
+from sluice.gateway.errors import AddressError, GatewayError, RoleRefused
+from sluice.gateway.logs import caused_by, fields
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.transport.callers import caller_of
 
 __all__ = ["ControlReport", "ControlService", "IsItself"]
 

@@ -43,9 +43,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from gateway.cluster.roles import Phase
-from gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed
-from gateway.limits import CONTROL_CALL_SECONDS
+from sluice.gateway.cluster.roles import Phase
+from sluice.gateway.errors import FailoverFailed, FailoverInterrupted, NodeCallFailed
+from sluice.gateway.limits import CONTROL_CALL_SECONDS
 
 __all__ = ["Failover", "FailoverStep", "NodeControl", "NodeStatus"]
 

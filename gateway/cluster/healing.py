@@ -26,18 +26,18 @@ from typing import Any, Final
 
 from grpc import aio
 
-from datastream.errors import DatastreamError, PageDamaged
-from gateway.api import subscribe_pb2, subscribe_pb2_grpc
-from gateway.backoff import backoff
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LayoutError
-from gateway.errors import GatewayError, InvalidInput
-from gateway.logs import fields
-from gateway.metrics import Metrics
-from gateway.services.subscription_client import BlockAssembler, status_name
-from gateway.store.block_store import BlockStore
-from gateway.store.page_blocks import BlocksOfPage, PageBlocks, PageBuilder, root_of
-from gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
+from sluice.datastream.errors import DatastreamError, PageDamaged
+from sluice.gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.backoff import backoff
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.errors import GatewayError, InvalidInput
+from sluice.gateway.logs import fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.page_blocks import BlocksOfPage, PageBlocks, PageBuilder, root_of
+from sluice.gateway.transport.channels import ClientTls, open_channel, relayed_if_refused
 
 __all__ = ["Healer"]
 

@@ -18,17 +18,17 @@ from typing import Any
 
 from grpc import aio
 
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.root_hash import BlockHasher
-from gateway.errors import InvalidInput, TlsError
-from gateway.limits import PEER_STATUS_SECONDS_MAX
-from gateway.logs import one_line
-from gateway.services.node_service import INSTANCE_KEY, ask_status, held_of
-from gateway.services.status_detail import as_json as detail_as_json
-from gateway.services.status_detail import lines as detail_lines
-from gateway.table_lines import table_lines
-from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.errors import InvalidInput, TlsError
+from sluice.gateway.limits import PEER_STATUS_SECONDS_MAX
+from sluice.gateway.logs import one_line
+from sluice.gateway.services.node_service import INSTANCE_KEY, ask_status, held_of
+from sluice.gateway.services.status_detail import as_json as detail_as_json
+from sluice.gateway.services.status_detail import lines as detail_lines
+from sluice.gateway.table_lines import table_lines
+from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_channel, relayed_if_refused
 
 __all__ = ["NodeAnswer", "NodeRow", "NodesView", "ask_node", "collect"]
 

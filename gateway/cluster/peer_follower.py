@@ -23,21 +23,27 @@ from typing import Final
 
 from grpc import aio
 
-from gateway.api import node_pb2_grpc
-from gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
-from gateway.cluster.node_status import NodeAnswer, ask_node
-from gateway.cluster.peer_stream import PeerStream
-from gateway.errors import GatewayError, InvalidInput
-from gateway.limits import (
+from sluice.gateway.api import node_pb2_grpc
+from sluice.gateway.cluster.catch_up import DONE, AttemptOutcome, CatchUp, CatchUpRules, Range, Try
+from sluice.gateway.cluster.node_status import NodeAnswer, ask_node
+from sluice.gateway.cluster.peer_stream import PeerStream
+from sluice.gateway.errors import GatewayError, InvalidInput
+from sluice.gateway.limits import (
     KEEPALIVE_PEER_SECONDS,
     PEER_POLL_SECONDS,
     PEER_STATUS_SECONDS_MAX,
 )
-from gateway.logs import caused_by, fields
-from gateway.metrics import Metrics
-from gateway.pipeline.conductor import Conductor
-from gateway.transport.channels import ClientTls, keepalive, open_channel, relayed_if_refused, why_failed
-from gateway.transport.message_size import why_too_long
+from sluice.gateway.logs import caused_by, fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.transport.channels import (
+    ClientTls,
+    keepalive,
+    open_channel,
+    relayed_if_refused,
+    why_failed,
+)
+from sluice.gateway.transport.message_size import why_too_long
 
 __all__ = ["PeerFollower"]
 

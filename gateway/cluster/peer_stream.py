@@ -22,21 +22,21 @@ from typing import Any, Final
 
 from grpc import aio
 
-from gateway.api import subscribe_pb2, subscribe_pb2_grpc
-from gateway.blocks.block_numbers import to_wire
-from gateway.blocks.errors import ItemError
-from gateway.blocks.item_set import ItemSet
-from gateway.cluster.catch_up import AttemptOutcome, Range
-from gateway.errors import SubscriptionError
-from gateway.identity import name_of_peer
-from gateway.limits import PEER_POLL_SECONDS
-from gateway.logs import fields
-from gateway.pipeline.conductor import Conductor, Outbox
-from gateway.race.actions import Behind, EndOfStream, Resend, Response, Skip
-from gateway.race.tables import EndStatus
-from gateway.services.subscription_client import SubscriptionOrder, status_name
-from gateway.transport.channels import why_failed
-from gateway.workers.looking import Looking
+from sluice.gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.blocks.block_numbers import to_wire
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.item_set import ItemSet
+from sluice.gateway.cluster.catch_up import AttemptOutcome, Range
+from sluice.gateway.errors import SubscriptionError
+from sluice.gateway.identity import name_of_peer
+from sluice.gateway.limits import PEER_POLL_SECONDS
+from sluice.gateway.logs import fields
+from sluice.gateway.pipeline.conductor import Conductor, Outbox
+from sluice.gateway.race.actions import Behind, EndOfStream, Resend, Response, Skip
+from sluice.gateway.race.tables import EndStatus
+from sluice.gateway.services.subscription_client import SubscriptionOrder, status_name
+from sluice.gateway.transport.channels import why_failed
+from sluice.gateway.workers.looking import Looking
 
 __all__ = ["ENDINGS", "PeerStream"]
 

@@ -33,16 +33,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from gateway.addresses import parse_address
-from gateway.cluster.node_status import NodeAnswer
-from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
-from gateway.errors import AddressError, Fatal, RoleRefused
-from gateway.limits import DISK_PROBE_SECONDS
-from gateway.logs import fields
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.replication_quorum import unconfirmed
-from gateway.regular_files import replace_file
-from gateway.store.block_store import BlockStore
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.cluster.node_status import NodeAnswer
+from sluice.gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
+from sluice.gateway.errors import AddressError, Fatal, RoleRefused
+from sluice.gateway.limits import DISK_PROBE_SECONDS
+from sluice.gateway.logs import fields
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.pipeline.replication_quorum import unconfirmed
+from sluice.gateway.regular_files import replace_file
+from sluice.gateway.store.block_store import BlockStore
 
 __all__ = ["ROLE_FILE_NAME", "RoleFollower", "RoleKeeper", "read_role", "write_role"]
 

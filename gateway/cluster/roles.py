@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-from gateway.errors import RoleRefused
+from sluice.gateway.errors import RoleRefused
 
 __all__ = ["ROLE_TABLE", "Phase", "RoleEvent", "RoleRecord", "RoleState", "role_rules"]
 

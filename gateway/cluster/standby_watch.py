@@ -26,18 +26,18 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 
-from datastream.errors import DatastreamError
-from gateway.api import standby_pb2, standby_pb2_grpc
-from gateway.backoff import ENOUGH_FAILURES, backoff
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.errors import GatewayError
-from gateway.limits import KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
-from gateway.logs import fields
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
-from gateway.store.block_store import BlockStore
-from gateway.transport.channels import ClientTls, keepalive, open_channel, why_failed
+from sluice.datastream.errors import DatastreamError
+from sluice.gateway.api import standby_pb2, standby_pb2_grpc
+from sluice.gateway.backoff import ENOUGH_FAILURES, backoff
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.errors import GatewayError
+from sluice.gateway.limits import KEEPALIVE_ANSWER_SECONDS, KEEPALIVE_PEER_SECONDS, PEER_STATUS_SECONDS_MAX
+from sluice.gateway.logs import fields
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.transport.channels import ClientTls, keepalive, open_channel, why_failed
 
 __all__ = ["StandbyWatch"]
 

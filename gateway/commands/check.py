@@ -13,13 +13,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from datastream.check.check import CheckResult, Severity, check_stream, repair_stream
-from datastream.check.compare import compare_streams
-from gateway.commands.parameter_types import NamedPath
-from gateway.errors import Fatal
-from gateway.ignored_signals import unless_ignored
-from gateway.store.repair import find
-from gateway.store.stream_check import BlockCheck
+from sluice.datastream.check.check import CheckResult, Severity, check_stream, repair_stream
+from sluice.datastream.check.compare import compare_streams
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.errors import Fatal
+from sluice.gateway.ignored_signals import unless_ignored
+from sluice.gateway.store.repair import find
+from sluice.gateway.store.stream_check import BlockCheck
 
 __all__ = ["command", "stream_file_of"]
 

@@ -22,9 +22,9 @@ from importlib.metadata import EntryPoint, entry_points
 
 import click
 
-from gateway import __version__
-from gateway.errors import Fatal
-from gateway.logs import one_line
+from sluice.gateway import __version__
+from sluice.gateway.errors import Fatal
+from sluice.gateway.logs import one_line
 
 __all__ = ["COMMAND_GROUP", "Commands", "main", "sluice"]
 

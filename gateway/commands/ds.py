@@ -11,12 +11,12 @@ from pathlib import Path
 
 import click
 
-from datastream import BOOKMARK_TYPE, DataStreamer, Relay, StreamServer
-from datastream.events.sample_operations import ENTRIES_PER_OPERATION, sample_operation
-from datastream.protocol.commands import OnCommandError
-from datastream.server.in_thread import open_in_thread
-from gateway.commands.ds_client import client
-from gateway.commands.ds_options import (
+from sluice.datastream import BOOKMARK_TYPE, DataStreamer, Relay, StreamServer
+from sluice.datastream.events.sample_operations import ENTRIES_PER_OPERATION, sample_operation
+from sluice.datastream.protocol.commands import OnCommandError
+from sluice.datastream.server.in_thread import open_in_thread
+from sluice.gateway.commands.ds_client import client
+from sluice.gateway.commands.ds_options import (
     TIME_MAX,
     ServersType,
     log_option,
@@ -24,7 +24,7 @@ from gateway.commands.ds_options import (
     server_limits,
     serving_options,
 )
-from gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.parameter_types import NamedPath
 
 __all__ = ["command"]
 

@@ -26,14 +26,14 @@ from typing import Any, TypeVar
 
 import click
 
-from datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower, StreamHeader
-from datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, RemoteError
-from datastream.events.events import event_name, event_of, event_values
-from datastream.events.network_events import Bookmark, BookmarkType
-from datastream.events.original_events import OriginalBookmark, OriginalBookmarkType
-from datastream.events.sanity import SanityCheck
-from datastream.limits import FollowLimits
-from gateway.commands.ds_options import ServersType, log_option, run_until_stopped
+from sluice.datastream import BOOKMARK_TYPE, Entry, StreamClient, StreamFollower, StreamHeader
+from sluice.datastream.errors import BookmarkNotFound, ConnectionEnded, EntryNotFound, RemoteError
+from sluice.datastream.events.events import event_name, event_of, event_values
+from sluice.datastream.events.network_events import Bookmark, BookmarkType
+from sluice.datastream.events.original_events import OriginalBookmark, OriginalBookmarkType
+from sluice.datastream.events.sanity import SanityCheck
+from sluice.datastream.limits import FollowLimits
+from sluice.gateway.commands.ds_options import ServersType, log_option, run_until_stopped
 
 __all__ = ["bookmarks_of", "client", "entry_line", "header_line"]
 

@@ -12,11 +12,11 @@ from typing import Any, Literal, TypeVar
 import click
 import uvloop
 
-from datastream import ServerLimits
-from datastream.server.descriptors import raise_descriptors_max
-from gateway.addresses import parse_addresses
-from gateway.errors import AddressError
-from gateway.logs import set_up_logging
+from sluice.datastream import ServerLimits
+from sluice.datastream.server.descriptors import raise_descriptors_max
+from sluice.gateway.addresses import parse_addresses
+from sluice.gateway.errors import AddressError
+from sluice.gateway.logs import set_up_logging
 
 __all__ = ["TIME_MAX", "ServersType", "log_option", "run_until_stopped", "server_limits", "serving_options"]
 

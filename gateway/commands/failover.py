@@ -10,13 +10,13 @@ from contextlib import suppress
 
 import click
 
-from gateway.addresses import parse_address
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, FailoverStep
-from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError, FailoverFailed, FailoverInterrupted
-from gateway.ignored_signals import unless_ignored
-from gateway.transport.channels import ClientTls
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.failover import Failover, FailoverStep
+from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.errors import AddressError, FailoverFailed, FailoverInterrupted
+from sluice.gateway.ignored_signals import unless_ignored
+from sluice.gateway.transport.channels import ClientTls
 
 __all__ = ["command"]
 

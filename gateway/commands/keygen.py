@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from gateway.commands.parameter_types import NamedPath
-from gateway.key_files import create_private_key, public_key_hex
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.key_files import create_private_key, public_key_hex
 
 __all__ = ["command"]
 

@@ -11,19 +11,19 @@ import grpc
 from rich.console import Console
 from rich.table import Table
 
-from gateway.addresses import parse_address
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.errors import BlockRefused, LedgerKeyError
-from gateway.blocks.proofs.baby_jubjub import point_bytes
-from gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
-from gateway.commands.parameter_types import NamedPath
-from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError, Fatal
-from gateway.limits import CONTROL_CALL_SECONDS
-from gateway.services.status_detail import KEY_HASH_BYTES
-from gateway.store.trust_store import ledger_of_file, ledger_of_folder
-from gateway.table_lines import table_lines
-from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.errors import BlockRefused, LedgerKeyError
+from sluice.gateway.blocks.proofs.baby_jubjub import point_bytes
+from sluice.gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData, LedgerNode, published_ledger
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.errors import AddressError, Fatal
+from sluice.gateway.limits import CONTROL_CALL_SECONDS
+from sluice.gateway.services.status_detail import KEY_HASH_BYTES
+from sluice.gateway.store.trust_store import ledger_of_file, ledger_of_folder
+from sluice.gateway.table_lines import table_lines
+from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
 
 __all__ = ["command"]
 

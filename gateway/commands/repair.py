@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
-from gateway.commands.check import stream_file_of
-from gateway.commands.parameter_types import NamedPath
-from gateway.commands.truncate import is_wanted
-from gateway.errors import Fatal
-from gateway.store.chain_file import SNAPSHOT_NAME
-from gateway.store.cutting import stream_type_of
-from gateway.store.repair import Found, Offer, RepairChoice, find, take
-from gateway.table_lines import table_lines
+from sluice.gateway.commands.check import stream_file_of
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.truncate import is_wanted
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME
+from sluice.gateway.store.cutting import stream_type_of
+from sluice.gateway.store.repair import Found, Offer, RepairChoice, find, take
+from sluice.gateway.table_lines import table_lines
 
 __all__ = ["command"]
 

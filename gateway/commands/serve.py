@@ -13,12 +13,12 @@ from typing import Any
 
 import click
 
-from datastream.server.descriptors import raise_descriptors_max
-from gateway.commands.parameter_types import NamedPath
-from gateway.logs import fields, set_up_logging
-from gateway.node.grpc_engine import use_poller
-from gateway.settings.sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
-from gateway.settings.table import SETTINGS, Setting
+from sluice.datastream.server.descriptors import raise_descriptors_max
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.logs import fields, set_up_logging
+from sluice.gateway.node.grpc_engine import use_poller
+from sluice.gateway.settings.sources import CONFIG_ENVIRONMENT, Resolved, resolve, to_toml
+from sluice.gateway.settings.table import SETTINGS, Setting
 
 __all__ = ["command"]
 
@@ -85,7 +85,7 @@ def _run(config: Path | None, print_config: bool, **flags: Any) -> None:
     _log_start(resolved)
     raise_descriptors_max()
     use_poller(os.environ, version("grpcio"))
-    from gateway.node.run import run_node
+    from sluice.gateway.node.run import run_node
 
     click.get_current_context().exit(run_node(settings))
 

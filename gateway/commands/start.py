@@ -14,7 +14,7 @@ def main() -> int:
     # gRPC's own lines, of clients that are gone and servers that say goodbye, would stand between ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
-        from gateway.commands.cli import main as run
+        from sluice.gateway.commands.cli import main as run
 
         return run()
     except KeyboardInterrupt:

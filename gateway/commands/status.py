@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from gateway.addresses import parse_address
-from gateway.cluster.node_status import NodesView, collect
-from gateway.commands.parameter_types import FiniteRange
-from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError
-from gateway.transport.channels import ClientTls
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.cluster.node_status import NodesView, collect
+from sluice.gateway.commands.parameter_types import FiniteRange
+from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.errors import AddressError
+from sluice.gateway.transport.channels import ClientTls
 
 __all__ = ["command"]
 

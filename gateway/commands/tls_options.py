@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from gateway.commands.parameter_types import NamedPath
-from gateway.transport.channels import ClientTls
-from gateway.transport.outgoing import VIA_VARIABLE
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.transport.channels import ClientTls
+from sluice.gateway.transport.outgoing import VIA_VARIABLE
 
 __all__ = ["tls_options"]
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import click
 
-from datastream import DataStreamer
-from datastream.errors import BookmarkNotFound
-from datastream.limits import BOOKMARK_SIZE_MAX
-from gateway.blocks.stream_layout import BlockDecoder, bookmark_of
-from gateway.commands.check import stream_file_of
-from gateway.commands.ds_client import bookmarks_of
-from gateway.commands.parameter_types import NamedPath
-from gateway.errors import Fatal
-from gateway.store.block_store import STREAM_FILE_NAME, BlockStore
-from gateway.store.cutting import CutCheck, block_time, check_place, look_at, write_cut
+from sluice.datastream import DataStreamer
+from sluice.datastream.errors import BookmarkNotFound
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX
+from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
+from sluice.gateway.commands.check import stream_file_of
+from sluice.gateway.commands.ds_client import bookmarks_of
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.block_store import STREAM_FILE_NAME, BlockStore
+from sluice.gateway.store.cutting import CutCheck, block_time, check_place, look_at, write_cut
 
 __all__ = ["command", "is_wanted"]
 

@@ -23,25 +23,25 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from datastream import StreamServer
-from datastream.errors import AddressUnavailable, PageDamaged
-from datastream.file.disk import Disk
-from datastream.server.descriptors import descriptors_max
-from gateway.addresses import Address
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
-from gateway.cluster.control_service import ControlService
-from gateway.cluster.healing import Healer
-from gateway.cluster.peer_follower import PeerFollower
-from gateway.cluster.role_keeper import RoleKeeper
-from gateway.cluster.roles import Phase, RoleRecord
-from gateway.cluster.standby_watch import StandbyWatch
-from gateway.errors import SettingError, StartAbandoned
-from gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS, MESSAGE_BYTES_DEFAULT
-from gateway.logs import fields
-from gateway.metrics import Metrics
-from gateway.node.rules import (
+from sluice.datastream import StreamServer
+from sluice.datastream.errors import AddressUnavailable, PageDamaged
+from sluice.datastream.file.disk import Disk
+from sluice.datastream.server.descriptors import descriptors_max
+from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.cluster.control_service import ControlService
+from sluice.gateway.cluster.healing import Healer
+from sluice.gateway.cluster.peer_follower import PeerFollower
+from sluice.gateway.cluster.role_keeper import RoleKeeper
+from sluice.gateway.cluster.roles import Phase, RoleRecord
+from sluice.gateway.cluster.standby_watch import StandbyWatch
+from sluice.gateway.errors import SettingError, StartAbandoned
+from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS, MESSAGE_BYTES_DEFAULT
+from sluice.gateway.logs import fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.node.rules import (
     abilities,
     admission_limits,
     catch_up_rules,
@@ -52,32 +52,37 @@ from gateway.node.rules import (
     subscribe_limits,
     tcp_limits,
 )
-from gateway.node.servers import NodeServers
-from gateway.pipeline.conductor import Conductor
-from gateway.pipeline.in_flight import Lack
-from gateway.pipeline.replication_quorum import ReplicationQuorum
-from gateway.race.arbiter import Arbiter
-from gateway.services.level_service import LevelService
-from gateway.services.node_service import BlockAccessService, BlockNodeService
-from gateway.services.publish_service import PublishService
-from gateway.services.status_detail import StatusDetail
-from gateway.services.subscribe_service import SubscribeService
-from gateway.settings.table import Settings
-from gateway.status.http import start_http
-from gateway.status.processor_watch import ProcessorWatch
-from gateway.status.reporter import NodeReporter
-from gateway.store.block_store import BlockStore
-from gateway.store.last_block import look_at_last_block
-from gateway.store.page_blocks import PageBlocks
-from gateway.store.scrub import Scrubber
-from gateway.store.trust_store import given_address_book, given_ledger, keep_ledger, ledger_to_start_with
-from gateway.transport.admission import Admission
-from gateway.transport.door_notes import DoorNotes
-from gateway.transport.grpc_server import GrpcServer, not_free
-from gateway.transport.known_nodes import KnownNodes, other_nodes
-from gateway.transport.tls import watch_certificates
-from gateway.workers.hash_process import HashProcess
-from gateway.workers.proof_checks import ProofChecks
+from sluice.gateway.node.servers import NodeServers
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.pipeline.in_flight import Lack
+from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
+from sluice.gateway.race.arbiter import Arbiter
+from sluice.gateway.services.level_service import LevelService
+from sluice.gateway.services.node_service import BlockAccessService, BlockNodeService
+from sluice.gateway.services.publish_service import PublishService
+from sluice.gateway.services.status_detail import StatusDetail
+from sluice.gateway.services.subscribe_service import SubscribeService
+from sluice.gateway.settings.table import Settings
+from sluice.gateway.status.http import start_http
+from sluice.gateway.status.processor_watch import ProcessorWatch
+from sluice.gateway.status.reporter import NodeReporter
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.last_block import look_at_last_block
+from sluice.gateway.store.page_blocks import PageBlocks
+from sluice.gateway.store.scrub import Scrubber
+from sluice.gateway.store.trust_store import (
+    given_address_book,
+    given_ledger,
+    keep_ledger,
+    ledger_to_start_with,
+)
+from sluice.gateway.transport.admission import Admission
+from sluice.gateway.transport.door_notes import DoorNotes
+from sluice.gateway.transport.grpc_server import GrpcServer, not_free
+from sluice.gateway.transport.known_nodes import KnownNodes, other_nodes
+from sluice.gateway.transport.tls import watch_certificates
+from sluice.gateway.workers.hash_process import HashProcess
+from sluice.gateway.workers.proof_checks import ProofChecks
 
 __all__ = ["Node", "sample_lateness"]
 

@@ -5,16 +5,16 @@ Pure. Seconds become nanoseconds here; nothing is decided.
 
 from __future__ import annotations
 
-from datastream import ServerLimits
-from gateway.addresses import Address
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.cluster.catch_up import CatchUpRules
-from gateway.race.records import RaceRules
-from gateway.services.status_detail import Abilities
-from gateway.services.subscribe_service import SubscribeLimits
-from gateway.settings.table import Settings
-from gateway.transport.admission import AdmissionLimits
-from gateway.transport.channels import ClientTls
+from sluice.datastream import ServerLimits
+from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.cluster.catch_up import CatchUpRules
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.services.status_detail import Abilities
+from sluice.gateway.services.subscribe_service import SubscribeLimits
+from sluice.gateway.settings.table import Settings
+from sluice.gateway.transport.admission import AdmissionLimits
+from sluice.gateway.transport.channels import ClientTls
 
 __all__ = [
     "abilities",

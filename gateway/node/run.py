@@ -37,13 +37,13 @@ from typing import Any, Final, TypeVarTuple
 
 import uvloop
 
-from datastream import DatastreamError
-from gateway.errors import Fatal, StartAbandoned
-from gateway.ignored_signals import unless_ignored
-from gateway.limits import THREAD_SWITCH_SECONDS
-from gateway.node.node import Node
-from gateway.settings.table import Settings
-from gateway.workers.malloc import keep_freed_memory
+from sluice.datastream import DatastreamError
+from sluice.gateway.errors import Fatal, StartAbandoned
+from sluice.gateway.ignored_signals import unless_ignored
+from sluice.gateway.limits import THREAD_SWITCH_SECONDS
+from sluice.gateway.node.node import Node
+from sluice.gateway.settings.table import Settings
+from sluice.gateway.workers.malloc import keep_freed_memory
 
 __all__ = ["NodeLoop", "run_node"]
 

@@ -20,23 +20,23 @@ from typing import Protocol
 from grpc import aio
 from grpc_reflection.v1alpha import reflection
 
-from gateway.addresses import Address
-from gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
-from gateway.cluster.control_service import ControlService
-from gateway.limits import REQUEST_BYTES_MAX
-from gateway.logs import fields
-from gateway.metrics import Metrics
-from gateway.services.health_service import SERVICE_NAME as HEALTH_NAME
-from gateway.services.health_service import HealthService
-from gateway.services.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
-from gateway.services.node_service import BlockNodeService
-from gateway.settings.table import Settings
-from gateway.transport.door import look_at_shares
-from gateway.transport.door_notes import DoorNotes
-from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
-from gateway.transport.known_nodes import KnownNodes
-from gateway.transport.message_shares import MessageShares, StreamKey
-from gateway.transport.tls import ServerTls, TlsFiles
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import control_pb2_grpc, node_pb2, node_pb2_grpc, publish_pb2, subscribe_pb2
+from sluice.gateway.cluster.control_service import ControlService
+from sluice.gateway.limits import REQUEST_BYTES_MAX
+from sluice.gateway.logs import fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.services.health_service import SERVICE_NAME as HEALTH_NAME
+from sluice.gateway.services.health_service import HealthService
+from sluice.gateway.services.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
+from sluice.gateway.services.node_service import BlockNodeService
+from sluice.gateway.settings.table import Settings
+from sluice.gateway.transport.door import look_at_shares
+from sluice.gateway.transport.door_notes import DoorNotes
+from sluice.gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
+from sluice.gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.transport.message_shares import MessageShares, StreamKey
+from sluice.gateway.transport.tls import ServerTls, TlsFiles
 
 __all__ = ["NodeServers", "Service"]
 

@@ -26,12 +26,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from gateway.logs import fields
-from gateway.metrics import Metrics
-from gateway.pipeline.replication_quorum import QuorumState, ReplicationQuorum
-from gateway.race.actions import Action, AttemptId
-from gateway.race.arbiter import Arbiter
-from gateway.race.history import RaceHistory
+from sluice.gateway.logs import fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.replication_quorum import QuorumState, ReplicationQuorum
+from sluice.gateway.race.actions import Action, AttemptId
+from sluice.gateway.race.arbiter import Arbiter
+from sluice.gateway.race.history import RaceHistory
 
 __all__ = ["Acknowledging", "UnconfirmedBlock"]
 

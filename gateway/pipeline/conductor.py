@@ -22,17 +22,17 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from gateway.blocks.item_set import ItemSet
-from gateway.limits import LOOP_WATCH_SECONDS
-from gateway.logs import caused_by, fields
-from gateway.metrics import Metrics
-from gateway.pipeline.acknowledging import Acknowledging, UnconfirmedBlock
-from gateway.pipeline.dispute import Source, source_of
-from gateway.pipeline.group_commit import GroupCommit
-from gateway.pipeline.in_flight import Attempt, BlocksInFlight
-from gateway.pipeline.notes import note_answer, note_backoff, note_stray
-from gateway.pipeline.replication_quorum import ReplicationQuorum
-from gateway.race.actions import (
+from sluice.gateway.blocks.item_set import ItemSet
+from sluice.gateway.limits import LOOP_WATCH_SECONDS
+from sluice.gateway.logs import caused_by, fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.acknowledging import Acknowledging, UnconfirmedBlock
+from sluice.gateway.pipeline.dispute import Source, source_of
+from sluice.gateway.pipeline.group_commit import GroupCommit
+from sluice.gateway.pipeline.in_flight import Attempt, BlocksInFlight
+from sluice.gateway.pipeline.notes import note_answer, note_backoff, note_stray
+from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
+from sluice.gateway.race.actions import (
     Action,
     AimCatchUp,
     Append,
@@ -49,14 +49,14 @@ from gateway.race.actions import (
     Stray,
     Verify,
 )
-from gateway.race.arbiter import Arbiter
-from gateway.race.reputation import BackedOff
-from gateway.race.tables import LIVE
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.workers.hash_process import HashProcess
-from gateway.workers.hashing import Hashing
-from gateway.workers.loop_slots import LoopSlots
-from gateway.workers.proof_checks import ProofChecks
+from sluice.gateway.race.arbiter import Arbiter
+from sluice.gateway.race.reputation import BackedOff
+from sluice.gateway.race.tables import LIVE
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.workers.hash_process import HashProcess
+from sluice.gateway.workers.hashing import Hashing
+from sluice.gateway.workers.loop_slots import LoopSlots
+from sluice.gateway.workers.proof_checks import ProofChecks
 
 __all__ = ["Conductor", "Outbox"]
 

@@ -36,16 +36,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from datastream.errors import CommitFailed
-from datastream.layout import ENTRY_HEAD_SIZE
-from gateway.blocks.chain import LastLayout
-from gateway.limits import (
+from sluice.datastream.errors import CommitFailed
+from sluice.datastream.layout import ENTRY_HEAD_SIZE
+from sluice.gateway.blocks.chain import LastLayout
+from sluice.gateway.limits import (
     COMMIT_GROUP_BYTES_MAX,
     DISK_PROBE_SECONDS,
 )
-from gateway.logs import fields
-from gateway.pipeline.in_flight import Attempt
-from gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.logs import fields
+from sluice.gateway.pipeline.in_flight import Attempt
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 
 __all__ = ["GroupCommit"]
 

@@ -30,22 +30,22 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from datastream.errors import DatastreamError
-from gateway.blocks.chain import Chain, LastLayout
-from gateway.blocks.errors import BlockRefused, LayoutError
-from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.refusal import Fault
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.logs import fields
-from gateway.metrics import Metrics
-from gateway.pipeline.dispute import Dispute, Disputed, Source
-from gateway.pipeline.notes import note_dispute, note_drop, note_refusal
-from gateway.race.actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
-from gateway.race.arbiter import Arbiter
-from gateway.race.tables import Failure
-from gateway.store.block_store import BlockStore
-from gateway.workers.hashing import Hashing
-from gateway.workers.proof_checks import ProofChecks
+from sluice.datastream.errors import DatastreamError
+from sluice.gateway.blocks.chain import Chain, LastLayout
+from sluice.gateway.blocks.errors import BlockRefused, LayoutError
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.refusal import Fault
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.logs import fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.dispute import Dispute, Disputed, Source
+from sluice.gateway.pipeline.notes import note_dispute, note_drop, note_refusal
+from sluice.gateway.race.actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
+from sluice.gateway.race.arbiter import Arbiter
+from sluice.gateway.race.tables import Failure
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.workers.hashing import Hashing
+from sluice.gateway.workers.proof_checks import ProofChecks
 
 __all__ = ["Attempt", "BlocksInFlight", "Lack"]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 
-from gateway.blocks.refusal import Fault, Refusal
-from gateway.logs import caused_by, fields
-from gateway.metrics import Metrics
-from gateway.pipeline.dispute import Disputed
-from gateway.race.actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip, Stray
-from gateway.race.reputation import BackedOff
-from gateway.race.tables import EndStatus, Failure
+from sluice.gateway.blocks.refusal import Fault, Refusal
+from sluice.gateway.logs import caused_by, fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.dispute import Disputed
+from sluice.gateway.race.actions import Acknowledgement, Drop, EndOfStream, Resend, Response, Skip, Stray
+from sluice.gateway.race.reputation import BackedOff
+from sluice.gateway.race.tables import EndStatus, Failure
 
 __all__ = [
     "RESENT_BEGINNING",

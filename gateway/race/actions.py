@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NewType
 
-from gateway.race.reputation import BackedOff
-from gateway.race.tables import EndStatus, Failure
+from sluice.gateway.race.reputation import BackedOff
+from sluice.gateway.race.tables import EndStatus, Failure
 
 __all__ = [
     "Acknowledgement",

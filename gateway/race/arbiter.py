@@ -58,9 +58,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from gateway.errors import GatewayError
-from gateway.race.actions import (
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.gateway.errors import GatewayError
+from sluice.gateway.race.actions import (
     Acknowledgement,
     Action,
     AimCatchUp,
@@ -83,9 +83,9 @@ from gateway.race.actions import (
     Stray,
     Verify,
 )
-from gateway.race.records import BlockRecord, RaceRules, StreamRecord
-from gateway.race.reputation import Reputations
-from gateway.race.tables import (
+from sluice.gateway.race.records import BlockRecord, RaceRules, StreamRecord
+from sluice.gateway.race.reputation import Reputations
+from sluice.gateway.race.tables import (
     BLOCK_TABLE,
     CONSEQUENCES,
     GONE,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
-from gateway.race.actions import AttemptId, PublisherId
-from gateway.race.tables import BlockState, Failure, StreamState
+from sluice.gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
+from sluice.gateway.race.actions import AttemptId, PublisherId
+from sluice.gateway.race.tables import BlockState, Failure, StreamState
 
 __all__ = ["BlockRecord", "RaceRules", "StreamRecord"]
 

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
-from datastream.layout import BOOKMARK_TYPE
-from gateway.api import subscribe_pb2
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, CONTINUED, bookmark_of, legacy_bookmark_of
+from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.gateway.api import subscribe_pb2
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, CONTINUED, bookmark_of, legacy_bookmark_of
 
 __all__ = ["BlockMessage", "BlockMessages"]
 

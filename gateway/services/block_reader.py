@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from datastream import DataStreamer, DatastreamError
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.stream_layout import bookmark_of
-from gateway.services.block_messages import BlockMessage, BlockMessages
+from sluice.datastream import DataStreamer, DatastreamError
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.stream_layout import bookmark_of
+from sluice.gateway.services.block_messages import BlockMessage, BlockMessages
 
 __all__ = ["Batch", "BlockReader", "Position"]
 

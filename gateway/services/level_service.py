@@ -16,12 +16,12 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 
-from gateway.api import standby_pb2
-from gateway.blocks.block_numbers import to_wire
-from gateway.logs import caused_by
-from gateway.store.block_store import BlockStore
-from gateway.transport.callers import Caller, caller_of
-from gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.api import standby_pb2
+from sluice.gateway.blocks.block_numbers import to_wire
+from sluice.gateway.logs import caused_by
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.transport.callers import Caller, caller_of
+from sluice.gateway.transport.known_nodes import KnownNodes
 
 __all__ = ["SERVICE_NAME", "LevelService"]
 

@@ -21,14 +21,14 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from datastream import DatastreamError
-from gateway.api import block_pb2, node_pb2, node_pb2_grpc
-from gateway.blocks.block_numbers import U64_MAX, from_wire, to_wire
-from gateway.blocks.errors import LayoutError
-from gateway.errors import InvalidInput
-from gateway.logs import caused_by
-from gateway.store.block_store import BlockStore
-from gateway.transport.callers import Caller, caller_of
+from sluice.datastream import DatastreamError
+from sluice.gateway.api import block_pb2, node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.block_numbers import U64_MAX, from_wire, to_wire
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.errors import InvalidInput
+from sluice.gateway.logs import caused_by
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.transport.callers import Caller, caller_of
 
 __all__ = [
     "INSTANCE_KEY",

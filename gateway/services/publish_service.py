@@ -31,15 +31,15 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from gateway.api import publish_pb2
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire
-from gateway.blocks.block_numbers import to_wire as number_to_wire
-from gateway.blocks.errors import ItemError
-from gateway.blocks.item_set import ItemSet, inspect
-from gateway.identity import name_of_publisher
-from gateway.logs import caused_by
-from gateway.pipeline.conductor import Conductor, Outbox
-from gateway.race.actions import (
+from sluice.gateway.api import publish_pb2
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire
+from sluice.gateway.blocks.block_numbers import to_wire as number_to_wire
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.item_set import ItemSet, inspect
+from sluice.gateway.identity import name_of_publisher
+from sluice.gateway.logs import caused_by
+from sluice.gateway.pipeline.conductor import Conductor, Outbox
+from sluice.gateway.race.actions import (
     Acknowledgement,
     Action,
     Behind,
@@ -49,11 +49,11 @@ from gateway.race.actions import (
     Response,
     Skip,
 )
-from gateway.race.tables import EndStatus
-from gateway.transport.admission import Admission, AdmissionLimits, DenialKind
-from gateway.transport.callers import Caller, caller_of
-from gateway.transport.message_shares import SMALL_BYTES, StreamKey
-from gateway.workers.looking import Looking
+from sluice.gateway.race.tables import EndStatus
+from sluice.gateway.transport.admission import Admission, AdmissionLimits, DenialKind
+from sluice.gateway.transport.callers import Caller, caller_of
+from sluice.gateway.transport.message_shares import SMALL_BYTES, StreamKey
+from sluice.gateway.workers.looking import Looking
 
 __all__ = ["BadMessage", "PublishService", "to_wire"]
 

@@ -23,15 +23,15 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 
-from gateway import __version__
-from gateway.api import address_book_pb2, block_pb2, node_pb2
-from gateway.blocks.proofs import ProofKind, RsaBook
-from gateway.blocks.proofs.address_book import key_of_entry
-from gateway.blocks.proofs.baby_jubjub import POINT_SIZE, point_bytes
-from gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData
-from gateway.blocks.proofs.schnorr import attested_key_bytes
-from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.trusted_keys import VerificationMode
+from sluice.gateway import __version__
+from sluice.gateway.api import address_book_pb2, block_pb2, node_pb2
+from sluice.gateway.blocks.proofs import ProofKind, RsaBook
+from sluice.gateway.blocks.proofs.address_book import key_of_entry
+from sluice.gateway.blocks.proofs.baby_jubjub import POINT_SIZE, point_bytes
+from sluice.gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData
+from sluice.gateway.blocks.proofs.schnorr import attested_key_bytes
+from sluice.gateway.blocks.root_hash import RootLayout
+from sluice.gateway.blocks.trusted_keys import VerificationMode
 
 __all__ = [
     "KEY_HASH_BYTES",

@@ -30,18 +30,18 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from datastream.errors import DatastreamError
-from gateway.api import subscribe_pb2
-from gateway.blocks.block_numbers import U64_MAX
-from gateway.blocks.errors import StoredDataError
-from gateway.logs import caused_by
-from gateway.metrics import Metrics
-from gateway.services.block_reader import SUBSCRIBE_READ_THREADS, BlockReader, Position
-from gateway.services.subscriber_state import READ, WAIT, Held, Subscriber, SubscriptionEnd
-from gateway.services.subscription_client import status_name
-from gateway.store.block_store import BlockStore
-from gateway.transport.callers import Caller, caller_of
-from gateway.transport.message_shares import MessageShares, StreamKey
+from sluice.datastream.errors import DatastreamError
+from sluice.gateway.api import subscribe_pb2
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.blocks.errors import StoredDataError
+from sluice.gateway.logs import caused_by
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.services.block_reader import SUBSCRIBE_READ_THREADS, BlockReader, Position
+from sluice.gateway.services.subscriber_state import READ, WAIT, Held, Subscriber, SubscriptionEnd
+from sluice.gateway.services.subscription_client import status_name
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.transport.callers import Caller, caller_of
+from sluice.gateway.transport.message_shares import MessageShares, StreamKey
 
 __all__ = ["SubscribeLimits", "SubscribeService"]
 

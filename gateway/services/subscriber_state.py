@@ -34,8 +34,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal
 
-from gateway.api import subscribe_pb2
-from gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.api import subscribe_pb2
+from sluice.gateway.blocks.block_numbers import U64_MAX
 
 __all__ = ["READ", "WAIT", "Held", "Step", "Subscriber", "SubscriptionEnd"]
 

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.api import subscribe_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.errors import ItemError
-from gateway.blocks.item_set import ItemSet, inspect
-from gateway.errors import SubscriptionError
-from gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
+from sluice.gateway.api import subscribe_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.item_set import ItemSet, inspect
+from sluice.gateway.errors import SubscriptionError
+from sluice.gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 
 __all__ = ["BlockAssembler", "SubscriptionOrder", "status_name"]
 

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gateway.addresses import Address, parse_address
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from gateway.errors import AddressError
+from sluice.gateway.addresses import Address, parse_address
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.gateway.errors import AddressError
 
 __all__ = [
     "GIB",

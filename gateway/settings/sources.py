@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.errors import SettingError
-from gateway.settings.kinds import NotThisKind
-from gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings
+from sluice.gateway.errors import SettingError
+from sluice.gateway.settings.kinds import NotThisKind
+from sluice.gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings
 
 __all__ = ["CONFIG_ENVIRONMENT", "CONFIG_FLAG", "RULES", "Resolved", "Rule", "resolve", "to_toml"]
 

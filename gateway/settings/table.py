@@ -9,7 +9,7 @@ follow from the name; a few flags have a shorter one:
     environment     SLUICE_PUBLISH_MAX_BLOCK_BYTES    SLUICE_VERIFICATION_MODE  SLUICE_GRPC_ADDRESS
     TOML            [publish] max_block_bytes         [verification] mode       [grpc] address
 
-`python -m gateway.settings.table` prints docs/settings.md; a test compares it with the page.
+`python -m sluice.gateway.settings.table` prints docs/settings.md; a test compares it with the page.
 
 Invariants
   - A setting's unit ends its name, and every time limit of 0 means "no limit".
@@ -27,9 +27,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from gateway.addresses import Address
-from gateway.limits import ADDRESS_BOOK_NODES_MAX, MESSAGE_BYTES_DEFAULT
-from gateway.settings.kinds import (
+from sluice.gateway.addresses import Address
+from sluice.gateway.limits import ADDRESS_BOOK_NODES_MAX, MESSAGE_BYTES_DEFAULT
+from sluice.gateway.settings.kinds import (
     GIB,
     KIB,
     MIB,
@@ -741,7 +741,7 @@ def markdown() -> str:
     lines = [
         "# Settings of `sluice serve`",
         "",
-        "Made by `python -m gateway.settings.table > docs/settings.md`; a test compares it with the code.",
+        "Made by `python -m sluice.gateway.settings.table > docs/settings.md`; a test compares it with the code.",
         "",
         "In rising order of precedence: the default, the TOML file (`--config FILE` or `SLUICE_CONFIG`), the",
         "environment, the flag. In the environment several values have commas between them. Sizes may be",

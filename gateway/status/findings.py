@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gateway.pipeline.replication_quorum import QuorumState, unconfirmed
-from gateway.status.node_report import Finding, NodeReport
+from sluice.gateway.pipeline.replication_quorum import QuorumState, unconfirmed
+from sluice.gateway.status.node_report import Finding, NodeReport
 
 __all__ = ["ADVICE", "Advice", "FindingBook", "FindingKind", "Seen", "look", "slug"]
 

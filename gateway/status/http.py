@@ -25,13 +25,13 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from datastream.server.descriptors import client_descriptors_end, descriptors_max
-from datastream.server.places import Places, party_of
-from gateway.addresses import Address
-from gateway.errors import Fatal
-from gateway.metrics import Metrics
-from gateway.status.node_report import NodeReport
-from gateway.status.status_page import REFRESH_SECONDS, render, render_operations
+from sluice.datastream.server.descriptors import client_descriptors_end, descriptors_max
+from sluice.datastream.server.places import Places, party_of
+from sluice.gateway.addresses import Address
+from sluice.gateway.errors import Fatal
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.status.node_report import NodeReport
+from sluice.gateway.status.status_page import REFRESH_SECONDS, render, render_operations
 
 __all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from gateway.pipeline.dispute import Disputed
-from gateway.pipeline.replication_quorum import QuorumState
-from gateway.race.history import Won
-from gateway.race.reputation import BackedOff
-from gateway.services.node_service import INSTANCE_KEY
+from sluice.gateway.pipeline.dispute import Disputed
+from sluice.gateway.pipeline.replication_quorum import QuorumState
+from sluice.gateway.race.history import Won
+from sluice.gateway.race.reputation import BackedOff
+from sluice.gateway.services.node_service import INSTANCE_KEY
 
 __all__ = ["Finding", "NodeReport", "PublisherStatus"]
 

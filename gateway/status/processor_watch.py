@@ -28,8 +28,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.logs import fields
-from gateway.metrics import Metrics
+from sluice.gateway.logs import fields
+from sluice.gateway.metrics import Metrics
 
 __all__ = ["ProcessorWatch", "Shortage", "Spent"]
 

@@ -12,27 +12,27 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from datastream import StreamServer
-from gateway import __version__
-from gateway.addresses import Address
-from gateway.cluster.healing import Healer
-from gateway.cluster.peer_follower import PeerFollower
-from gateway.cluster.role_keeper import RoleKeeper
-from gateway.identity import is_vouched_for
-from gateway.limits import HEALTH_CHECK_SECONDS
-from gateway.logs import tell_left_out
-from gateway.metrics import Metrics
-from gateway.pipeline.conductor import Conductor
-from gateway.race.records import StreamRecord
-from gateway.race.tables import GONE, StreamState
-from gateway.services.subscribe_service import SubscribeService
-from gateway.settings.table import Settings
-from gateway.status.findings import FindingBook, look
-from gateway.status.node_report import NodeReport, PublisherStatus
-from gateway.status.processor_watch import ProcessorWatch
-from gateway.store.block_store import BlockStore
-from gateway.transport.door_notes import DoorNotes, last_refused_message
-from gateway.transport.tls import ServerTls, certificate_notes
+from sluice.datastream import StreamServer
+from sluice.gateway import __version__
+from sluice.gateway.addresses import Address
+from sluice.gateway.cluster.healing import Healer
+from sluice.gateway.cluster.peer_follower import PeerFollower
+from sluice.gateway.cluster.role_keeper import RoleKeeper
+from sluice.gateway.identity import is_vouched_for
+from sluice.gateway.limits import HEALTH_CHECK_SECONDS
+from sluice.gateway.logs import tell_left_out
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.race.records import StreamRecord
+from sluice.gateway.race.tables import GONE, StreamState
+from sluice.gateway.services.subscribe_service import SubscribeService
+from sluice.gateway.settings.table import Settings
+from sluice.gateway.status.findings import FindingBook, look
+from sluice.gateway.status.node_report import NodeReport, PublisherStatus
+from sluice.gateway.status.processor_watch import ProcessorWatch
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.transport.door_notes import DoorNotes, last_refused_message
+from sluice.gateway.transport.tls import ServerTls, certificate_notes
 
 __all__ = ["NodeReporter"]
 

@@ -22,8 +22,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from html import escape, unescape
 
-from gateway.status.findings import slug
-from gateway.status.node_report import NodeReport
+from sluice.gateway.status.findings import slug
+from sluice.gateway.status.node_report import NodeReport
 
 __all__ = ["REFRESH_SECONDS", "render", "render_operations"]
 

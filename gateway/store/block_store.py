@@ -28,17 +28,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from datastream import DataStreamer, Entry, PageDamaged
-from datastream.file.bookmarks import OpenDatabase, bookmarks_folder
-from datastream.file.disk import Disk, RealDisk
-from datastream.file.evidence import Evidence
-from datastream.file.opening import Judge
-from datastream.file.streamfile import StreamFile, inspect_header
-from datastream.layout import BOOKMARK_TYPE
-from gateway.blocks.chain import Chain, LastLayout
-from gateway.blocks.errors import ChainStateError, LayoutError
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.blocks.stream_layout import (
+from sluice.datastream import DataStreamer, Entry, PageDamaged
+from sluice.datastream.file.bookmarks import OpenDatabase, bookmarks_folder
+from sluice.datastream.file.disk import Disk, RealDisk
+from sluice.datastream.file.evidence import Evidence
+from sluice.datastream.file.opening import Judge
+from sluice.datastream.file.streamfile import StreamFile, inspect_header
+from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.gateway.blocks.chain import Chain, LastLayout
+from sluice.gateway.blocks.errors import ChainStateError, LayoutError
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.stream_layout import (
     BLOCK_END_TYPE,
     BlockDecoder,
     StoredBlock,
@@ -46,11 +46,16 @@ from gateway.blocks.stream_layout import (
     encode_runs,
     legacy_bookmark_of,
 )
-from gateway.errors import Fatal
-from gateway.logs import fields
-from gateway.regular_files import make_folder, replace_file
-from gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
-from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, judge_for, look_for_lost_blocks
+from sluice.gateway.errors import Fatal
+from sluice.gateway.logs import fields
+from sluice.gateway.regular_files import make_folder, replace_file
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
+from sluice.gateway.store.evidence import (
+    GROUP_BLOCKS_DEFAULT,
+    STREAM_FILE_NAME,
+    judge_for,
+    look_for_lost_blocks,
+)
 
 __all__ = ["STREAM_FILE_NAME", "BlockStore", "VerifiedBlock"]
 

@@ -13,8 +13,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.blocks.chain import Chain
-from gateway.blocks.errors import ChainStateError
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.errors import ChainStateError
 
 __all__ = ["SNAPSHOT_NAME", "pack", "read_snapshot"]
 

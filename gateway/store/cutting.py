@@ -26,17 +26,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from datastream import DataStreamer
-from datastream.errors import StreamFileRefused
-from datastream.file.disk import RealDisk
-from datastream.file.file_system import flush_folder
-from datastream.file.streamfile import StreamFile, inspect_header
-from datastream.layout import BOOKMARK_TYPE, HEADER_OFFSET, HEADER_SIZE, Entry, StreamHeader, decode_header
-from gateway.blocks.errors import ItemError
-from gateway.blocks.items import header_of
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, BOOKMARK_COUNT
-from gateway.errors import Fatal
+from sluice.datastream import DataStreamer
+from sluice.datastream.errors import StreamFileRefused
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.file_system import flush_folder
+from sluice.datastream.file.streamfile import StreamFile, inspect_header
+from sluice.datastream.layout import (
+    BOOKMARK_TYPE,
+    HEADER_OFFSET,
+    HEADER_SIZE,
+    Entry,
+    StreamHeader,
+    decode_header,
+)
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.items import header_of
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BOOKMARK_COUNT
+from sluice.gateway.errors import Fatal
 
 __all__ = [
     "CutCheck",

@@ -22,18 +22,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from datastream.errors import DatastreamError
-from datastream.file.bookmarks import BookmarkIndex, bookmarks_folder
-from datastream.file.evidence import Evidence, Tail
-from datastream.layout import ENTRY_HEAD_SIZE
-from datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
-from gateway.blocks.errors import ChainStateError, LayoutError
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder
-from gateway.errors import Fatal
-from gateway.limits import COMMIT_GROUP_BYTES_MAX
-from gateway.logs import fields
-from gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
+from sluice.datastream.errors import DatastreamError
+from sluice.datastream.file.bookmarks import BookmarkIndex, bookmarks_folder
+from sluice.datastream.file.evidence import Evidence, Tail
+from sluice.datastream.layout import ENTRY_HEAD_SIZE
+from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
+from sluice.gateway.blocks.errors import ChainStateError, LayoutError
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder
+from sluice.gateway.errors import Fatal
+from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX
+from sluice.gateway.logs import fields
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
 
 __all__ = [
     "GROUP_BLOCKS_DEFAULT",

@@ -19,16 +19,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gateway.blocks.chain import LastLayout
-from gateway.blocks.errors import BlockRefused, ItemError, LedgerKeyError
-from gateway.blocks.items import proof_of
-from gateway.blocks.proofs import ProofKind, kind_of_proof
-from gateway.blocks.refusal import Fault, Refusal
-from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.verification import BlockVerifier
-from gateway.errors import Fatal
-from gateway.store.block_store import BlockStore
-from gateway.store.stream_check import summary_of
+from sluice.gateway.blocks.chain import LastLayout
+from sluice.gateway.blocks.errors import BlockRefused, ItemError, LedgerKeyError
+from sluice.gateway.blocks.items import proof_of
+from sluice.gateway.blocks.proofs import ProofKind, kind_of_proof
+from sluice.gateway.blocks.refusal import Fault, Refusal
+from sluice.gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.stream_check import summary_of
 
 __all__ = ["LastBlock", "look_at_last_block"]
 

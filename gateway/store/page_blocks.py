@@ -23,16 +23,16 @@ import threading
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from datastream import DataStreamer
-from datastream.errors import PageDamaged
-from datastream.file.disk import drop_cached
-from datastream.file.operation import OperationGroup
-from datastream.file.page_sums import PageState, this_thread
-from datastream.file.pages import PageFault
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Committed, page_start
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.stream_layout import (
+from sluice.datastream import DataStreamer
+from sluice.datastream.errors import PageDamaged
+from sluice.datastream.file.disk import drop_cached
+from sluice.datastream.file.operation import OperationGroup
+from sluice.datastream.file.page_sums import PageState, this_thread
+from sluice.datastream.file.pages import PageFault
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Committed, page_start
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.stream_layout import (
     BlockDecoder,
     StoredBlock,
     block_number_of,
@@ -40,8 +40,8 @@ from gateway.blocks.stream_layout import (
     encode_runs,
     legacy_bookmark_of,
 )
-from gateway.logs import fields
-from gateway.store.stream_check import summary_of
+from sluice.gateway.logs import fields
+from sluice.gateway.store.stream_check import summary_of
 
 __all__ = ["BlocksOfPage", "PageBlocks", "PageBuilder", "root_of"]
 

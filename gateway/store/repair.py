@@ -26,12 +26,12 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from datastream import DataStreamer
-from datastream.errors import DatastreamError, EntriesDisagree
-from datastream.file.disk import Disk
-from datastream.file.evidence import Evidence, entries_behind
-from datastream.file.file_system import flush_folder
-from datastream.layout import (
+from sluice.datastream import DataStreamer
+from sluice.datastream.errors import DatastreamError, EntriesDisagree
+from sluice.datastream.file.disk import Disk
+from sluice.datastream.file.evidence import Evidence, entries_behind
+from sluice.datastream.file.file_system import flush_folder
+from sluice.datastream.layout import (
     ENTRY_HEAD_SIZE,
     HEADER_PAGE_SIZE,
     PAGE_SIZE,
@@ -39,15 +39,21 @@ from datastream.layout import (
     Entry,
     StreamHeader,
 )
-from gateway.blocks.chain import Chain
-from gateway.blocks.errors import ChainStateError, LayoutError
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock
-from gateway.errors import Fatal
-from gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
-from gateway.store.cutting import taken, write_entries
-from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, StoredEvidence, look, refusal_of
-from gateway.store.stream_check import summary_of
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.errors import ChainStateError, LayoutError
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, read_snapshot
+from sluice.gateway.store.cutting import taken, write_entries
+from sluice.gateway.store.evidence import (
+    GROUP_BLOCKS_DEFAULT,
+    STREAM_FILE_NAME,
+    StoredEvidence,
+    look,
+    refusal_of,
+)
+from sluice.gateway.store.stream_check import summary_of
 
 __all__ = ["Found", "Offer", "RepairChoice", "find", "take"]
 

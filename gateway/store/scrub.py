@@ -24,14 +24,14 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from datastream.errors import DatastreamError
-from datastream.file.page_sums import PageState, ScrubResult
-from datastream.layout import PAGE_SIZE
-from gateway.errors import GatewayError
-from gateway.logs import fields
-from gateway.metrics import Metrics
-from gateway.store.block_store import BlockStore
-from gateway.store.page_blocks import PageBlocks
+from sluice.datastream.errors import DatastreamError
+from sluice.datastream.file.page_sums import PageState, ScrubResult
+from sluice.datastream.layout import PAGE_SIZE
+from sluice.gateway.errors import GatewayError
+from sluice.gateway.logs import fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.page_blocks import PageBlocks
 
 __all__ = ["Scrubber"]
 

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from datastream.layout import BOOKMARK_TYPE, Entry
-from gateway.blocks.chain import Chain
-from gateway.blocks.errors import BlockRefused, ItemError, LayoutError
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.stream_layout import BlockDecoder, StoredBlock
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.errors import BlockRefused, ItemError, LayoutError
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock
 
 __all__ = ["BlockCheck", "Report", "summary_of"]
 

@@ -26,26 +26,26 @@ from typing import IO, Final
 
 import zstandard
 
-from gateway.blocks.block import Block
-from gateway.blocks.errors import BlockRefused, LedgerKeyError, ProofDataError
-from gateway.blocks.proofs import ProofVerifier, RsaBook
-from gateway.blocks.proofs.address_book import read_address_book
-from gateway.blocks.proofs.ledger_data import (
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import BlockRefused, LedgerKeyError, ProofDataError
+from sluice.gateway.blocks.proofs import ProofVerifier, RsaBook
+from sluice.gateway.blocks.proofs.address_book import read_address_book
+from sluice.gateway.blocks.proofs.ledger_data import (
     LedgerData,
     publications_in,
     published_ledger,
     read_publication,
     refusal_of,
 )
-from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.stream_layout import StoredBlock
-from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.errors import Fatal
-from gateway.limits import PUBLICATION_FILE_BYTES_MAX
-from gateway.logs import fields
-from gateway.regular_files import open_regular, replace_file
-from gateway.store.block_store import BlockStore
+from sluice.gateway.blocks.root_hash import RootLayout
+from sluice.gateway.blocks.stream_layout import StoredBlock
+from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
+from sluice.gateway.blocks.verification import BlockVerifier, Verdict
+from sluice.gateway.errors import Fatal
+from sluice.gateway.limits import PUBLICATION_FILE_BYTES_MAX
+from sluice.gateway.logs import fields
+from sluice.gateway.regular_files import open_regular, replace_file
+from sluice.gateway.store.block_store import BlockStore
 
 __all__ = [
     "KEPT_NAME",

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from gateway.identity import is_vouched_for
+from sluice.gateway.identity import is_vouched_for
 
 __all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from grpc import aio
 
-from gateway.transport.message_shares import StreamKey
+from sluice.gateway.transport.message_shares import StreamKey
 
 __all__ = ["STREAM_KEY", "Caller", "caller_of", "enter", "leave"]
 

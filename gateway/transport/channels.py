@@ -23,12 +23,12 @@ import grpc
 from cryptography import x509
 from grpc import aio
 
-from gateway.errors import TlsError
-from gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
-from gateway.logs import one_line
-from gateway.regular_files import open_regular
-from gateway.transport import outgoing
-from gateway.transport.pem import certificates_in, check_key
+from sluice.gateway.errors import TlsError
+from sluice.gateway.limits import BLOCK_ANSWER_BYTES_MAX, TLS_FILE_BYTES_MAX
+from sluice.gateway.logs import one_line
+from sluice.gateway.regular_files import open_regular
+from sluice.gateway.transport import outgoing
+from sluice.gateway.transport.pem import certificates_in, check_key
 
 __all__ = [
     "WHOLE_BLOCKS",

@@ -21,19 +21,19 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
-from datastream.server.descriptors import client_descriptors_end
-from datastream.server.places import party_of
-from gateway.limits import STREAM_WINDOW_BYTES
-from gateway.logs import caused_by
-from gateway.transport.callers import Caller, enter, leave
-from gateway.transport.door_notes import DoorNotes
-from gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Guest, Visit
-from gateway.transport.frames import ConnectionBreach
-from gateway.transport.known_nodes import KnownNodes
-from gateway.transport.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
-from gateway.transport.pump import LINGER_SECONDS, READ_BYTES, PrivateFolder, Pump
-from gateway.transport.relay import ServerRelay
-from gateway.transport.tls import ServerTls, subjects_of
+from sluice.datastream.server.descriptors import client_descriptors_end
+from sluice.datastream.server.places import party_of
+from sluice.gateway.limits import STREAM_WINDOW_BYTES
+from sluice.gateway.logs import caused_by
+from sluice.gateway.transport.callers import Caller, enter, leave
+from sluice.gateway.transport.door_notes import DoorNotes
+from sluice.gateway.transport.doorkeeper import Doorkeeper, DoorLimits, Guest, Visit
+from sluice.gateway.transport.frames import ConnectionBreach
+from sluice.gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.transport.message_shares import LARGE_BYTES_PER_SECOND, MessageShares, StreamKey
+from sluice.gateway.transport.pump import LINGER_SECONDS, READ_BYTES, PrivateFolder, Pump
+from sluice.gateway.transport.relay import ServerRelay
+from sluice.gateway.transport.tls import ServerTls, subjects_of
 
 __all__ = ["Door", "granted", "look_at_shares"]
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from gateway.logs import caused_by
-from gateway.metrics import Metrics
-from gateway.transport.frames import ConnectionBreach
-from gateway.transport.message_size import TooLong
+from sluice.gateway.logs import caused_by
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.transport.frames import ConnectionBreach
+from sluice.gateway.transport.message_size import TooLong
 
 __all__ = ["DoorNotes", "last_refused_message"]
 

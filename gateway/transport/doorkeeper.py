@@ -35,8 +35,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from datastream.server.places import Places
-from gateway.transport.frames import ConnectionBreach, ErrorCode
+from sluice.datastream.server.places import Places
+from sluice.gateway.transport.frames import ConnectionBreach, ErrorCode
 
 __all__ = ["DoorLimits", "Doorkeeper", "Guest", "Visit"]
 

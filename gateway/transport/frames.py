@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from gateway.errors import InvalidInput
+from sluice.gateway.errors import InvalidInput
 
 __all__ = [
     "CLIENT_PREFACE",

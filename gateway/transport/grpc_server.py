@@ -18,17 +18,17 @@ from google.protobuf.message import DecodeError
 from grpc import aio
 from grpc_reflection.v1alpha import reflection
 
-from datastream.server.descriptors import descriptors_max
-from gateway.addresses import Address
-from gateway.errors import Fatal
-from gateway.limits import KEEPALIVE_ANSWER_SECONDS, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX
-from gateway.transport.channels import keepalive
-from gateway.transport.door import Door
-from gateway.transport.door_notes import DoorNotes
-from gateway.transport.doorkeeper import DoorLimits
-from gateway.transport.known_nodes import KnownNodes
-from gateway.transport.message_shares import MessageShares
-from gateway.transport.tls import ServerTls
+from sluice.datastream.server.descriptors import descriptors_max
+from sluice.gateway.addresses import Address
+from sluice.gateway.errors import Fatal
+from sluice.gateway.limits import KEEPALIVE_ANSWER_SECONDS, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX
+from sluice.gateway.transport.channels import keepalive
+from sluice.gateway.transport.door import Door
+from sluice.gateway.transport.door_notes import DoorNotes
+from sluice.gateway.transport.doorkeeper import DoorLimits
+from sluice.gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.transport.message_shares import MessageShares
+from sluice.gateway.transport.tls import ServerTls
 
 __all__ = ["GrpcServer", "ServerPlan", "not_free", "start_server"]
 

@@ -17,7 +17,7 @@ from typing import Final
 import hpack
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 
-from gateway.transport.frames import (
+from sluice.gateway.transport.frames import (
     FRAME_BYTES_DEFAULT,
     HEAD_BYTES,
     Buffer,

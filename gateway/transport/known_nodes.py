@@ -30,7 +30,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final
 
-from gateway.addresses import Address, parse_address
+from sluice.gateway.addresses import Address, parse_address
 
 __all__ = ["LOOK_SECONDS", "LOOK_SECONDS_MIN", "KnownNodes"]
 

@@ -21,13 +21,13 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.addresses import parse_address
-from gateway.errors import GatewayError
-from gateway.transport.pump import READ_BYTES, PrivateFolder, Pump
-from gateway.transport.relay import ClientRelay
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.errors import GatewayError
+from sluice.gateway.transport.pump import READ_BYTES, PrivateFolder, Pump
+from sluice.gateway.transport.relay import ClientRelay
 
 if TYPE_CHECKING:
-    from gateway.transport.channels import ClientTls
+    from sluice.gateway.transport.channels import ClientTls
 
 __all__ = ["VIA_VARIABLE", "is_relayed", "learn", "relayed"]
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 from cryptography.x509.oid import PublicKeyAlgorithmOID
 
-from gateway.errors import TlsError
+from sluice.gateway.errors import TlsError
 
 __all__ = ["certificates_in", "check_key"]
 

@@ -25,8 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from gateway.transport.frames import Buffer, ConnectionBreach
-from gateway.transport.relay import FrameRelay
+from sluice.gateway.transport.frames import Buffer, ConnectionBreach
+from sluice.gateway.transport.relay import FrameRelay
 
 __all__ = ["LINGER_SECONDS", "READ_BYTES", "PrivateFolder", "Pump", "SocketEnd"]
 

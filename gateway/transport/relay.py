@@ -33,8 +33,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from gateway.transport.callers import STREAM_KEY
-from gateway.transport.frames import (
+from sluice.gateway.transport.callers import STREAM_KEY
+from sluice.gateway.transport.frames import (
     CLIENT_PREFACE,
     FRAME_BYTES_DEFAULT,
     HEAD_BYTES,
@@ -52,14 +52,14 @@ from gateway.transport.frames import (
     settings_in,
     window_update,
 )
-from gateway.transport.header_blocks import (
+from sluice.gateway.transport.header_blocks import (
     HeaderBlock,
     HeaderReader,
     HeaderWriter,
     header_field,
     header_frames,
 )
-from gateway.transport.message_size import TooLong, too_long
+from sluice.gateway.transport.message_size import TooLong, too_long
 
 __all__ = ["ClientRelay", "FrameRelay", "MessageGate", "ServerRelay", "Stream"]
 

@@ -32,12 +32,12 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from gateway.errors import TlsError
-from gateway.limits import TLS_FILE_BYTES_MAX
-from gateway.logs import fields
-from gateway.metrics import Metrics
-from gateway.regular_files import open_regular
-from gateway.transport.pem import certificates_in, check_key
+from sluice.gateway.errors import TlsError
+from sluice.gateway.limits import TLS_FILE_BYTES_MAX
+from sluice.gateway.logs import fields
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.regular_files import open_regular
+from sluice.gateway.transport.pem import certificates_in, check_key
 
 __all__ = ["ServerTls", "TlsFiles", "certificate_notes", "subjects_of", "watch_certificates"]
 

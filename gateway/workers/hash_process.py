@@ -19,11 +19,11 @@ import marshal
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gateway.blocks.merkle import StreamingTree
-from gateway.blocks.root_hash import NOT_HASHED, Leaves, hash_into
-from gateway.errors import WorkerProcessLost
-from gateway.logs import fields
-from gateway.workers.subprocess_worker import WorkerProcess, serve
+from sluice.gateway.blocks.merkle import StreamingTree
+from sluice.gateway.blocks.root_hash import NOT_HASHED, Leaves, hash_into
+from sluice.gateway.errors import WorkerProcessLost
+from sluice.gateway.logs import fields
+from sluice.gateway.workers.subprocess_worker import WorkerProcess, serve
 
 __all__ = ["HashProcess", "main"]
 
@@ -62,7 +62,7 @@ class HashProcess:
         self._has_room = asyncio.Event()
         self._helper = WorkerProcess(
             _NAME,
-            "gateway.workers.hash_process",
+            "sluice.gateway.workers.hash_process",
             HASH_PROCESS_SECONDS_MAX,
             on_ready=self._on_ready,
             on_lost=self._on_lost,

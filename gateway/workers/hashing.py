@@ -29,15 +29,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from gateway.blocks.root_hash import BlockHasher
-from gateway.errors import WorkerProcessLost
-from gateway.limits import (
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.errors import WorkerProcessLost
+from sluice.gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
     SLOT_ITEMS_MIN,
 )
-from gateway.race.actions import Append
-from gateway.workers.hash_process import HashProcess
-from gateway.workers.loop_slots import LoopSlots
+from sluice.gateway.race.actions import Append
+from sluice.gateway.workers.hash_process import HashProcess
+from sluice.gateway.workers.loop_slots import LoopSlots
 
 __all__ = ["Hashing"]
 

@@ -23,13 +23,13 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.blocks.errors import ItemError
-from gateway.blocks.item_set import ItemSet, inspect
-from gateway.limits import (
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.item_set import ItemSet, inspect
+from sluice.gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
     SLOT_ITEMS_MIN,
 )
-from gateway.workers.loop_slots import LoopSlots
+from sluice.gateway.workers.loop_slots import LoopSlots
 
 __all__ = ["Looking"]
 

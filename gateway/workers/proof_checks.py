@@ -22,13 +22,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from gateway.blocks.errors import BlockRefused, ItemError
-from gateway.blocks.proofs import signs_root
-from gateway.blocks.proofs.ledger_data import LedgerData, publishing_items
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.stream_layout import StoredBlock
-from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.workers.proof_process import ProofProcess
+from sluice.gateway.blocks.errors import BlockRefused, ItemError
+from sluice.gateway.blocks.proofs import signs_root
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData, publishing_items
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.stream_layout import StoredBlock
+from sluice.gateway.blocks.verification import BlockVerifier, Verdict
+from sluice.gateway.workers.proof_process import ProofProcess
 
 __all__ = ["ProofChecks"]
 

@@ -31,16 +31,16 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import Final
 
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.proofs.poseidon import round_constants
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.errors import WorkerProcessLost
-from gateway.logs import fields
-from gateway.workers.subprocess_worker import WorkerProcess, serve
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.proofs.poseidon import round_constants
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.verification import BlockVerifier, Verdict
+from sluice.gateway.errors import WorkerProcessLost
+from sluice.gateway.logs import fields
+from sluice.gateway.workers.subprocess_worker import WorkerProcess, serve
 
 __all__ = ["ProofProcess", "main"]
 
@@ -74,7 +74,7 @@ class ProofProcess:
         module: run by the process; another one only in tests.
     """
 
-    def __init__(self, module: str = "gateway.workers.proof_process") -> None:
+    def __init__(self, module: str = "sluice.gateway.workers.proof_process") -> None:
         self._helper = WorkerProcess(
             "proof process",
             module,

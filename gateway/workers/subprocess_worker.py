@@ -30,8 +30,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
-from gateway.errors import WorkerProcessLost
-from gateway.workers.malloc import keep_freed_memory
+from sluice.gateway.errors import WorkerProcessLost
+from sluice.gateway.workers.malloc import keep_freed_memory
 
 __all__ = ["WorkerProcess", "serve"]
 

@@ -24,9 +24,9 @@ from typing import BinaryIO, Final, cast
 
 import zstandard
 
-from publishers.blocks.block_layouts import number_of_parts
-from publishers.errors import ArchiveError
-from publishers.limits import BLOCK_FILE_BYTES_MAX
+from sluice.publishers.blocks.block_layouts import number_of_parts
+from sluice.publishers.errors import ArchiveError
+from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX
 
 __all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember"]
 

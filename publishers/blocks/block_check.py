@@ -8,11 +8,11 @@ Source: docs/spec/block-hash.md sections 3.3 and 4.
 
 from __future__ import annotations
 
-from gateway.blocks.block import Block
-from gateway.blocks.chain import Chain, LastLayout
-from gateway.blocks.errors import BlockRefused, ItemError
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from publishers.errors import BadBlock
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.chain import Chain, LastLayout
+from sluice.gateway.blocks.errors import BlockRefused, ItemError
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.publishers.errors import BadBlock
 
 __all__ = ["OfferCheck"]
 

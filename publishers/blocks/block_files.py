@@ -19,13 +19,13 @@ from typing import Final
 
 import zstandard
 
-from gateway.blocks.block import Block
-from gateway.blocks.errors import BlockRefused
-from gateway.regular_files import open_regular
-from publishers.blocks.block_archives import GZIP_MAGIC, ZSTD_MAGIC
-from publishers.blocks.block_layouts import BlockFormat, number_of_parts
-from publishers.errors import BlockFileError
-from publishers.limits import BLOCK_FILE_BYTES_MAX
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.regular_files import open_regular
+from sluice.publishers.blocks.block_archives import GZIP_MAGIC, ZSTD_MAGIC
+from sluice.publishers.blocks.block_layouts import BlockFormat, number_of_parts
+from sluice.publishers.errors import BlockFileError
+from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX
 
 __all__ = [
     "NO_BLOCK_FILE_NAME",

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.api import block_pb2
-from gateway.blocks.items import FIELD_NUMBER_MAX, ItemKind, field_item
-from gateway.blocks.root_hash import NOT_HASHED, subtree_of
-from publishers.errors import ItemTooLarge, OptionError, PrepareError
-from publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
-from publishers.protocol.item_sets import size_in_set
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.items import FIELD_NUMBER_MAX, ItemKind, field_item
+from sluice.gateway.blocks.root_hash import NOT_HASHED, subtree_of
+from sluice.publishers.errors import ItemTooLarge, OptionError, PrepareError
+from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
+from sluice.publishers.protocol.item_sets import size_in_set
 
 __all__ = [
     "SECOND_NS",

@@ -25,8 +25,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal, get_args
 
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from publishers.errors import OptionError
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.publishers.errors import OptionError
 
 __all__ = [
     "STAGING",

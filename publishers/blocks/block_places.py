@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from gateway.blocks.block import Block
-from gateway.regular_files import open_regular
-from publishers.blocks.block_archives import Archive, ArchiveMember
-from publishers.blocks.block_files import decode_block, stored_bytes_max
-from publishers.blocks.block_layouts import (
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.regular_files import open_regular
+from sluice.publishers.blocks.block_archives import Archive, ArchiveMember
+from sluice.publishers.blocks.block_files import decode_block, stored_bytes_max
+from sluice.publishers.blocks.block_layouts import (
     has_glob,
     is_archive_name,
     is_block_name,
@@ -33,8 +33,8 @@ from publishers.blocks.block_layouts import (
     split_glob,
     unfinished,
 )
-from publishers.errors import ArchiveError, BlockFileError, BlockListError
-from publishers.number_range import NumberRange
+from sluice.publishers.errors import ArchiveError, BlockFileError, BlockListError
+from sluice.publishers.number_range import NumberRange
 
 __all__ = [
     "NO_BLOCKS",

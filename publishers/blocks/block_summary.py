@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from gateway.blocks.block import Block
-from gateway.blocks.errors import BlockRefused, ItemError
-from gateway.blocks.items import ItemKind, header_of, kinds_of
-from gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import BlockRefused, ItemError
+from sluice.gateway.blocks.items import ItemKind, header_of, kinds_of
+from sluice.gateway.blocks.root_hash import BlockHasher
 
 __all__ = ["BlockSummaryLine", "size_text", "summarize"]
 

@@ -18,9 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from gateway.blocks.block import Block
-from publishers.blocks.block_files import sync_folder, write_block_file, write_whole
-from publishers.blocks.block_layouts import (
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_files import sync_folder, write_block_file, write_whole
+from sluice.publishers.blocks.block_layouts import (
     STAGING,
     BlockFormat,
     BlockLayout,
@@ -32,8 +32,8 @@ from publishers.blocks.block_layouts import (
     path_in,
     zip_of,
 )
-from publishers.blocks.block_places import BlockFileReader, BlockPlace, LocalStore, blocks_in
-from publishers.errors import BlockFileError
+from sluice.publishers.blocks.block_places import BlockFileReader, BlockPlace, LocalStore, blocks_in
+from sluice.publishers.errors import BlockFileError
 
 __all__ = ["BlockWriter"]
 

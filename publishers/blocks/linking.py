@@ -22,10 +22,10 @@ from typing import Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.blocks.errors import BlockRefused, ItemError
-from gateway.blocks.frame import read_footer
-from gateway.blocks.items import ItemKind, kinds_of
-from gateway.blocks.merkle import (
+from sluice.gateway.blocks.errors import BlockRefused, ItemError
+from sluice.gateway.blocks.frame import read_footer
+from sluice.gateway.blocks.items import ItemKind, kinds_of
+from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     HASH_SIZE,
     StreamingTree,
@@ -34,9 +34,9 @@ from gateway.blocks.merkle import (
     tree_root,
     unary_hash,
 )
-from gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
-from publishers.blocks.block_items import SIGNATURE_SIZE, footer_item, proof_item
-from publishers.errors import PrepareError
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
+from sluice.publishers.blocks.block_items import SIGNATURE_SIZE, footer_item, proof_item
+from sluice.publishers.errors import PrepareError
 
 __all__ = ["ChainStart", "LinkPath", "Linker", "Links", "OpenBlock", "open_block", "sign_block", "summary_of"]
 

@@ -24,11 +24,11 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.blocks.block import Block
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree, leaf_hash
-from publishers.blocks.block_items import SECOND_NS, footer_item, header_item, proof_item
-from publishers.blocks.linking import summary_of
-from publishers.blocks.maker_items import (
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree, leaf_hash
+from sluice.publishers.blocks.block_items import SECOND_NS, footer_item, header_item, proof_item
+from sluice.publishers.blocks.linking import summary_of
+from sluice.publishers.blocks.maker_items import (
     ITEM_BYTES_MIN,
     NODE_COUNT,
     event_header,
@@ -37,8 +37,8 @@ from publishers.blocks.maker_items import (
     timestamp,
     transaction,
 )
-from publishers.errors import MakerOptionError
-from publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
+from sluice.publishers.errors import MakerOptionError
+from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
 
 __all__ = ["BlockMaker", "MakerOptions", "key_of_seed"]
 

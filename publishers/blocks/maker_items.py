@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from gateway.blocks.items import ItemKind, WireType, field_item, varint
+from sluice.gateway.blocks.items import ItemKind, WireType, field_item, varint
 
 __all__ = ["ITEM_BYTES_MIN", "MadeTransaction", "event_header", "round_header", "timestamp", "transaction"]
 

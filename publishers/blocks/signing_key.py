@@ -15,9 +15,9 @@ from typing import Final, Self
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.errors import KeyFileError
-from gateway.key_files import load_private_key, private_key_of
-from publishers.errors import OptionError
+from sluice.gateway.errors import KeyFileError
+from sluice.gateway.key_files import load_private_key, private_key_of
+from sluice.publishers.errors import OptionError
 
 __all__ = ["KeyPlace"]
 

@@ -28,18 +28,18 @@ from tenacity import RetryCallState, wait_exponential_jitter
 from tenacity.asyncio import AsyncRetrying
 from tenacity.wait import wait_base
 
-from gateway.api import block_items_pb2, node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import from_wire
-from gateway.errors import TlsError
-from gateway.services.node_service import begins_with
-from gateway.transport.channels import ClientTls, open_channel, refused_headers
-from gateway.transport.message_size import why_too_long
-from publishers import limits
-from publishers.errors import OptionError, PublishFailed, SourceCancelled
-from publishers.protocol.item_sets import split_items
-from publishers.protocol.machine import MachineLimits, PublisherMachine
-from publishers.protocol.messages import (
+from sluice.gateway.api import block_items_pb2, node_pb2, node_pb2_grpc, publish_pb2, publish_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import from_wire
+from sluice.gateway.errors import TlsError
+from sluice.gateway.services.node_service import begins_with
+from sluice.gateway.transport.channels import ClientTls, open_channel, refused_headers
+from sluice.gateway.transport.message_size import why_too_long
+from sluice.publishers import limits
+from sluice.publishers.errors import OptionError, PublishFailed, SourceCancelled
+from sluice.publishers.protocol.item_sets import split_items
+from sluice.publishers.protocol.machine import MachineLimits, PublisherMachine
+from sluice.publishers.protocol.messages import (
     Acknowledged,
     Action,
     AskFirst,
@@ -67,7 +67,7 @@ from publishers.protocol.messages import (
     StreamOutcome,
     Writable,
 )
-from publishers.report import PublishReport
+from sluice.publishers.report import PublishReport
 
 __all__ = [
     "ClientOptions",

@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.blocks.block import Block
-from publishers.client.client import ClientOptions, PublishClient
-from publishers.errors import PublishFailed, SourceCancelled
-from publishers.report import PublishReport
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.client import ClientOptions, PublishClient
+from sluice.publishers.errors import PublishFailed, SourceCancelled
+from sluice.publishers.report import PublishReport
 
 __all__ = ["Racer", "race"]
 

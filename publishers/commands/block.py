@@ -9,21 +9,21 @@ from pathlib import Path
 import click
 import grpc
 
-from gateway.addresses import parse_address
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, to_wire
-from gateway.commands.parameter_types import NamedPath
-from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError
-from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
-from publishers import limits
-from publishers.blocks.block_files import encode_block_file, write_whole
-from publishers.blocks.block_layouts import BlockFormat, BlockLayout
-from publishers.blocks.block_summary import size_text, summarize
-from publishers.blocks.block_writer import BlockWriter
-from publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
-from publishers.number_range import number_of
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, to_wire
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.errors import AddressError
+from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, call_once
+from sluice.publishers import limits
+from sluice.publishers.blocks.block_files import encode_block_file, write_whole
+from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout
+from sluice.publishers.blocks.block_summary import size_text, summarize
+from sluice.publishers.blocks.block_writer import BlockWriter
+from sluice.publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
+from sluice.publishers.number_range import number_of
 
 __all__ = ["command"]
 

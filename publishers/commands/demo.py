@@ -18,17 +18,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from gateway.addresses import parse_address
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.commands.parameter_types import NamedPath
-from gateway.ignored_signals import unless_ignored
-from gateway.table_lines import table_lines
-from publishers.blocks.block_places import blocks_in, check_no_gaps
-from publishers.blocks.maker import MakerOptions
-from publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, run_demo
-from publishers.errors import PublisherError
-from publishers.limits import MAKER_BLOCKS_MAX
-from publishers.verify.verify_run import make_verifier
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.ignored_signals import unless_ignored
+from sluice.gateway.table_lines import table_lines
+from sluice.publishers.blocks.block_places import blocks_in, check_no_gaps
+from sluice.publishers.blocks.maker import MakerOptions
+from sluice.publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, run_demo
+from sluice.publishers.errors import PublisherError
+from sluice.publishers.limits import MAKER_BLOCKS_MAX
+from sluice.publishers.verify.verify_run import make_verifier
 
 __all__ = ["command", "print_result"]
 

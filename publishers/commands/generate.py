@@ -13,16 +13,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from rich.console import Console
 from rich.progress import track
 
-from gateway.blocks.block import Block
-from gateway.commands.parameter_types import NamedPath
-from gateway.key_files import load_private_key, public_key_hex
-from publishers.blocks.block_layouts import BlockFormat, BlockLayout
-from publishers.blocks.block_places import blocks_in
-from publishers.blocks.block_writer import BlockWriter
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.commands.layout_options import layout_options
-from publishers.errors import BlockFileError, BlockListError
-from publishers.limits import MAKER_BLOCKS_MAX
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.key_files import load_private_key, public_key_hex
+from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout
+from sluice.publishers.blocks.block_places import blocks_in
+from sluice.publishers.blocks.block_writer import BlockWriter
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.commands.layout_options import layout_options
+from sluice.publishers.errors import BlockFileError, BlockListError
+from sluice.publishers.limits import MAKER_BLOCKS_MAX
 
 __all__ = ["KEY_FILE_NAME", "command"]
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from publishers.blocks.block_layouts import BlockFormat, BlockLayout, check_format, default_format
-from publishers.errors import OptionError
+from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout, check_format, default_format
+from sluice.publishers.errors import OptionError
 
 __all__ = ["layout_options"]
 

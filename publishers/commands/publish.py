@@ -16,23 +16,23 @@ from typing import Any, Final, Self
 import click
 from rich.console import Console
 
-from gateway.commands.parameter_types import FiniteRange, NamedPath
-from gateway.commands.tls_options import tls_options
-from gateway.ignored_signals import unless_ignored
-from gateway.logs import one_line
-from gateway.transport.channels import ClientTls
-from publishers.blocks.signing_key import KeyPlace
-from publishers.commands.publish_display import Display, report_json, report_lines, report_table
-from publishers.errors import OptionError
-from publishers.job.checkpoint import FollowCheckpoint
-from publishers.job.job import JobReport, publish
-from publishers.number_range import NUMBER_MAX, NumberRange
-from publishers.spark.chain_sources import check_before_spark, check_followed, check_options
-from publishers.spark.folders import folder_of
-from publishers.spark.gateway_options import gateways_of
-from publishers.spark.session import build_session, is_local, is_submitted, leave_signals_to_python
-from publishers.spark.sink_options import SPARK_OPTIONS, SinkOptions
-from publishers.spark.source_names import SourceName, parse_sources
+from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath
+from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.ignored_signals import unless_ignored
+from sluice.gateway.logs import one_line
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers.blocks.signing_key import KeyPlace
+from sluice.publishers.commands.publish_display import Display, report_json, report_lines, report_table
+from sluice.publishers.errors import OptionError
+from sluice.publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.job.job import JobReport, publish
+from sluice.publishers.number_range import NUMBER_MAX, NumberRange
+from sluice.publishers.spark.chain_sources import check_before_spark, check_followed, check_options
+from sluice.publishers.spark.folders import folder_of
+from sluice.publishers.spark.gateway_options import gateways_of
+from sluice.publishers.spark.session import build_session, is_local, is_submitted, leave_signals_to_python
+from sluice.publishers.spark.sink_options import SPARK_OPTIONS, SinkOptions
+from sluice.publishers.spark.source_names import SourceName, parse_sources
 
 __all__ = ["Interrupts", "command", "command_line", "program_words"]
 
@@ -41,7 +41,7 @@ PUBLISHERS_MAX: Final = 64
 SHARDS_MAX: Final = 256
 """Parts of the chain that each publisher of `sluice publish` prepares at once; each is a task slot."""
 STATUS_INTERRUPTED = 130
-_WORDS = "publishers.commands.publish.words"
+_WORDS = "sluice.publishers.commands.publish.words"
 _OWN_WORDS: Final = ("sluice", "publish")
 _SUBMIT_CLASS: Final = "org.apache.spark.deploy.SparkSubmit"
 _NAMED_APART = frozenset(("gateways", "publisher_id"))

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Column, Table
 from rich.text import Text
 
-from gateway.table_lines import table_lines
-from publishers.report import JobProgress, JobReport, PublishReport, percentile_ns
+from sluice.gateway.table_lines import table_lines
+from sluice.publishers.report import JobProgress, JobReport, PublishReport, percentile_ns
 
 __all__ = ["FIGURES", "Display", "progress_text", "report_json", "report_lines", "report_table"]
 

@@ -19,20 +19,20 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gateway.addresses import parse_addresses
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from gateway.commands.parameter_types import FiniteRange, NamedPath
-from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError
-from gateway.logs import one_line
-from gateway.transport.channels import ClientTls
-from publishers.blocks.block_layouts import BlockFormat, BlockLayout
-from publishers.blocks.block_summary import size_text, summarize
-from publishers.blocks.block_writer import BlockWriter
-from publishers.commands.layout_options import layout_options
-from publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
-from publishers.number_range import number_of
-from publishers.sources.block_follower import BlockFollower, Received, Start
+from sluice.gateway.addresses import parse_addresses
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath
+from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.errors import AddressError
+from sluice.gateway.logs import one_line
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers.blocks.block_layouts import BlockFormat, BlockLayout
+from sluice.publishers.blocks.block_summary import size_text, summarize
+from sluice.publishers.blocks.block_writer import BlockWriter
+from sluice.publishers.commands.layout_options import layout_options
+from sluice.publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
+from sluice.publishers.number_range import number_of
+from sluice.publishers.sources.block_follower import BlockFollower, Received, Start
 
 __all__ = ["command"]
 

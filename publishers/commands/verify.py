@@ -12,21 +12,21 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from gateway.addresses import Address, parse_address
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.commands.parameter_types import NamedPath
-from gateway.commands.tls_options import tls_options
-from gateway.errors import AddressError, Fatal
-from gateway.transport.channels import ClientTls
-from publishers.blocks.block_layouts import has_glob
-from publishers.blocks.block_places import blocks_in
-from publishers.errors import PublisherError
-from publishers.number_range import NumberRange
-from publishers.verify.verdicts import BlockVerdict, kinds_text
-from publishers.verify.verify_run import VerifyRun, make_verifier
-from publishers.verify.verify_sources import (
+from sluice.gateway.addresses import Address, parse_address
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.gateway.blocks.root_hash import RootLayout
+from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
+from sluice.gateway.commands.parameter_types import NamedPath
+from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.errors import AddressError, Fatal
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers.blocks.block_layouts import has_glob
+from sluice.publishers.blocks.block_places import blocks_in
+from sluice.publishers.errors import PublisherError
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.verify.verdicts import BlockVerdict, kinds_text
+from sluice.publishers.verify.verify_run import VerifyRun, make_verifier
+from sluice.publishers.verify.verify_sources import (
     BlockSource,
     FileSource,
     NodeSource,

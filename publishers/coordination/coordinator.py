@@ -25,8 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
-from publishers.errors import OptionError
-from publishers.report import PublishReport
+from sluice.publishers.errors import OptionError
+from sluice.publishers.report import PublishReport
 
 __all__ = ["NO_BATCH", "Coordinator", "CoordinatorAddress"]
 

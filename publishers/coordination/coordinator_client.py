@@ -13,10 +13,10 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from publishers.client.client import PublishClient
-from publishers.coordination.coordinator import NO_BATCH, CoordinatorAddress
-from publishers.errors import PublishStopped
-from publishers.limits import STATUS_POLL_SECONDS
+from sluice.publishers.client.client import PublishClient
+from sluice.publishers.coordination.coordinator import NO_BATCH, CoordinatorAddress
+from sluice.publishers.errors import PublishStopped
+from sluice.publishers.limits import STATUS_POLL_SECONDS
 
 __all__ = ["CoordinatorClient"]
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from publishers.errors import SourceUnreachable, TurnTimeout
-from publishers.sources.block_gateways import HeldRange
+from sluice.publishers.errors import SourceUnreachable, TurnTimeout
+from sluice.publishers.sources.block_gateways import HeldRange
 
 __all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
 

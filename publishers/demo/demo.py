@@ -18,18 +18,18 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.blocks.block import Block
-from gateway.identity import name_of_claim
-from gateway.key_files import public_key_hex
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.block_layouts import path_in
-from publishers.blocks.block_places import BlockFileReader, LocalStore, blocks_in, check_no_gaps
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.demo.node_process import NodeProcess
-from publishers.job.job import JobProgress, JobReport, publish
-from publishers.report import percentile_ns
-from publishers.sources.stream_reader import ReadTotals, StreamReader
-from publishers.spark.session import build_session, leave_signals_to_python
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.identity import name_of_claim
+from sluice.gateway.key_files import public_key_hex
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_layouts import path_in
+from sluice.publishers.blocks.block_places import BlockFileReader, LocalStore, blocks_in, check_no_gaps
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.job.job import JobProgress, JobReport, publish
+from sluice.publishers.report import percentile_ns
+from sluice.publishers.sources.stream_reader import ReadTotals, StreamReader
+from sluice.publishers.spark.session import build_session, leave_signals_to_python
 
 __all__ = ["DemoOptions", "DemoProgress", "DemoResult", "PublisherResult", "run_demo"]
 

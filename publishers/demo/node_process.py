@@ -1,7 +1,7 @@
 """A node in its own process: starts `sluice serve` on free ports, asks it, stops it.
 
 For the demo, for tests that kill nodes, and for benchmarks. The node logs as JSON to a file, which also tells
-its addresses. `python -m publishers.demo.node_process serve …` is a bound node, one that ends with its
+its addresses. `python -m sluice.publishers.demo.node_process serve …` is a bound node, one that ends with its
 starter, however that ends:
 
     starter                 node
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from publishers.errors import PublisherError
+from sluice.publishers.errors import PublisherError
 
 __all__ = ["NodeNotStarted", "NodeProcess", "environment_without_settings"]
 
@@ -71,7 +71,7 @@ class NodeProcess:
         data_dir: Path,
         log_path: Path,
         arguments: Sequence[str] = (),
-        module: str = "gateway.commands.cli",
+        module: str = "sluice.gateway.commands.cli",
         *,
         prefix: Sequence[str] = (),
         is_bound: bool = False,
@@ -224,7 +224,7 @@ def _end_with_standard_input() -> None:
 
 
 if __name__ == "__main__":  # of a bound node: its standard input is a pipe, which ends with whoever holds it
-    from gateway.commands.start import main
+    from sluice.gateway.commands.start import main
 
     threading.Thread(target=_end_with_standard_input, name="pipe", daemon=True).start()
     sys.exit(main())

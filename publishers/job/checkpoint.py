@@ -18,7 +18,7 @@ import os
 from pathlib import Path
 from typing import Final, Self
 
-from publishers.errors import CheckpointError
+from sluice.publishers.errors import CheckpointError
 
 __all__ = ["FollowCheckpoint"]
 

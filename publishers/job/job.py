@@ -24,26 +24,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.services.node_service import held_of
-from gateway.transport.channels import ClientTls, open_blocking_channel, refused_headers
-from publishers import limits
-from publishers.blocks.signing_key import KeyPlace
-from publishers.coordination.coordinator import Coordinator
-from publishers.job.checkpoint import FollowCheckpoint
-from publishers.number_range import NumberRange
-from publishers.report import JobFailure, JobProgress, JobReport, PublishReport, by_publisher, safe_through_of
-from publishers.spark.chain_sources import (
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.services.node_service import held_of
+from sluice.gateway.transport.channels import ClientTls, open_blocking_channel, refused_headers
+from sluice.publishers import limits
+from sluice.publishers.blocks.signing_key import KeyPlace
+from sluice.publishers.coordination.coordinator import Coordinator
+from sluice.publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.report import (
+    JobFailure,
+    JobProgress,
+    JobReport,
+    PublishReport,
+    by_publisher,
+    safe_through_of,
+)
+from sluice.publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,
     check_before_spark,
     checked_where_read,
     stream_frame,
 )
-from publishers.spark.failures import is_passing, reason_in
-from publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
-from publishers.spark.session import active_session, turn_seconds_for
-from publishers.spark.source_names import SourceName, parse_source
+from sluice.publishers.spark.failures import is_passing, reason_in
+from sluice.publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
+from sluice.publishers.spark.session import active_session, turn_seconds_for
+from sluice.publishers.spark.source_names import SourceName, parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -221,7 +228,7 @@ def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName) -> None:
 
 
 def _signed(chain: ChainFrame, key: KeyPlace | None) -> ChainFrame:
-    from publishers.spark.prepare import sign_blocks
+    from sluice.publishers.spark.prepare import sign_blocks
 
     if key is None:
         return chain
@@ -447,7 +454,7 @@ def _take_batches(race: _Race, job: _Job) -> None:
 
 
 def _read_reports(folder: Path, name: str) -> list[PublishReport]:
-    from publishers.spark.block_sink import read_reports
+    from sluice.publishers.spark.block_sink import read_reports
 
     return read_reports(folder, name)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from publishers.errors import BlockOrderError
-from publishers.protocol.item_sets import ItemSet
+from sluice.publishers.errors import BlockOrderError
+from sluice.publishers.protocol.item_sets import ItemSet
 
 __all__ = ["BlockCache", "HeldBlock", "HeldState"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from publishers.errors import ItemTooLarge
-from publishers.limits import ITEM_BYTES_MAX, ITEM_SET_BYTES_DEFAULT, ITEM_SET_ITEMS_MAX
+from sluice.publishers.errors import ItemTooLarge
+from sluice.publishers.limits import ITEM_BYTES_MAX, ITEM_SET_BYTES_DEFAULT, ITEM_SET_ITEMS_MAX
 
 __all__ = ["ItemSet", "size_in_set", "split_items"]
 

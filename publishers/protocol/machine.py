@@ -26,10 +26,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from publishers import limits
-from publishers.errors import MachineError
-from publishers.protocol.machine_tables import (
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.publishers import limits
+from sluice.publishers.errors import MachineError
+from sluice.publishers.protocol.machine_tables import (
     ENDINGS,
     FINAL_STATES,
     TABLE,
@@ -38,7 +38,7 @@ from publishers.protocol.machine_tables import (
     MachineStep,
     Pace,
 )
-from publishers.protocol.messages import (
+from sluice.publishers.protocol.messages import (
     Acknowledged,
     Action,
     AskFirst,
@@ -61,10 +61,10 @@ from publishers.protocol.messages import (
     StreamEnded,
     StreamOutcome,
 )
-from publishers.protocol.retries import GatewayChoice, Refusals
-from publishers.protocol.send_window import SendWindow
-from publishers.protocol.tally import Tally
-from publishers.report import PublishReport
+from sluice.publishers.protocol.retries import GatewayChoice, Refusals
+from sluice.publishers.protocol.send_window import SendWindow
+from sluice.publishers.protocol.tally import Tally
+from sluice.publishers.report import PublishReport
 
 __all__ = ["MachineLimits", "PublisherMachine"]
 

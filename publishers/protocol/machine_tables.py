@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from publishers.protocol.messages import EndCode, EventKind
+from sluice.publishers.protocol.messages import EndCode, EventKind
 
 __all__ = [
     "ADVICE",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import ClassVar
 
-from publishers.protocol.item_sets import ItemSet
+from sluice.publishers.protocol.item_sets import ItemSet
 
 __all__ = [
     "Acknowledged",

@@ -24,9 +24,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from publishers.protocol.machine_tables import Gateway, Pace
-from publishers.protocol.messages import ConnectGateway, EndCode
-from publishers.protocol.tally import Tally
+from sluice.publishers.protocol.machine_tables import Gateway, Pace
+from sluice.publishers.protocol.messages import ConnectGateway, EndCode
+from sluice.publishers.protocol.tally import Tally
 
 __all__ = ["GatewayChoice", "Refusals"]
 

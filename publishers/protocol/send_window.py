@@ -26,10 +26,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from publishers import limits
-from publishers.protocol.cache import BlockCache, HeldBlock, HeldState
-from publishers.protocol.messages import BlockReady, SendEndOfBlock, SendItems
-from publishers.protocol.tally import Tally
+from sluice.publishers import limits
+from sluice.publishers.protocol.cache import BlockCache, HeldBlock, HeldState
+from sluice.publishers.protocol.messages import BlockReady, SendEndOfBlock, SendItems
+from sluice.publishers.protocol.tally import Tally
 
 __all__ = ["Offers", "SendWindow"]
 

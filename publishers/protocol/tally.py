@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
-from publishers.limits import LATENCY_SAMPLES_MAX, OFFERS_MAX
-from publishers.protocol.cache import HeldBlock
-from publishers.report import PublishReport, RefusedBlock
+from sluice.publishers.limits import LATENCY_SAMPLES_MAX, OFFERS_MAX
+from sluice.publishers.protocol.cache import HeldBlock
+from sluice.publishers.report import PublishReport, RefusedBlock
 
 __all__ = ["Tally"]
 

@@ -17,18 +17,18 @@ from typing import Any, Final, Literal
 
 from grpc import aio
 
-from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import to_wire
-from gateway.cluster.catch_up import AttemptOutcome, CatchUp, CatchUpRules, Try
-from gateway.errors import SubscriptionError, TlsError
-from gateway.services.node_service import begins_with, held_of
-from gateway.services.subscription_client import BlockAssembler, status_name
-from gateway.transport.channels import ClientTls, keepalive, open_channel, refused_headers
-from gateway.transport.message_size import why_too_long
-from publishers import limits
-from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.sources.block_gateways import channel_options, failure_of
+from sluice.gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import to_wire
+from sluice.gateway.cluster.catch_up import AttemptOutcome, CatchUp, CatchUpRules, Try
+from sluice.gateway.errors import SubscriptionError, TlsError
+from sluice.gateway.services.node_service import begins_with, held_of
+from sluice.gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.transport.channels import ClientTls, keepalive, open_channel, refused_headers
+from sluice.gateway.transport.message_size import why_too_long
+from sluice.publishers import limits
+from sluice.publishers.errors import SourceRefused, SourceUnreachable
+from sluice.publishers.sources.block_gateways import channel_options, failure_of
 
 __all__ = ["BlockFollower", "Received", "Start"]
 

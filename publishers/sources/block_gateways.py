@@ -15,16 +15,16 @@ from typing import Any, Final
 import grpc
 from grpc import aio
 
-from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.errors import SubscriptionError
-from gateway.services.node_service import held_of
-from gateway.services.subscription_client import BlockAssembler, status_name
-from gateway.transport.channels import ClientTls, call_once, open_blocking_channel, refused_headers
-from gateway.transport.message_size import why_too_long
-from publishers import limits
-from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.sources.failover import RETRY_SECONDS, first_answer, read_on
+from sluice.gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.errors import SubscriptionError
+from sluice.gateway.services.node_service import held_of
+from sluice.gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.transport.channels import ClientTls, call_once, open_blocking_channel, refused_headers
+from sluice.gateway.transport.message_size import why_too_long
+from sluice.publishers import limits
+from sluice.publishers.errors import SourceRefused, SourceUnreachable
+from sluice.publishers.sources.failover import RETRY_SECONDS, first_answer, read_on
 
 __all__ = ["SIZE_OPTION", "BlockGateways", "HeldRange", "ask_held", "channel_options", "failure_of"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from publishers.errors import FrameError
+from sluice.publishers.errors import FrameError
 
 __all__ = ["ChainPlan", "ChainRun", "plan_chain", "runs_of"]
 

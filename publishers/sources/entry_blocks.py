@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from datastream.layout import BOOKMARK_TYPE, Entry
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.stream_layout import BlockDecoder, StoredBlock
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock
 
 __all__ = ["begins_block", "blocks_that_begin_in"]
 

@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from datastream.client.blocking_client import BlockingStreamClient
-from datastream.errors import DatastreamError
-from datastream.layout import Entry, StreamHeader
-from gateway.addresses import Address
-from publishers.errors import SourceUnreachable
-from publishers.sources.failover import first_answer, read_on
+from sluice.datastream.client.blocking_client import BlockingStreamClient
+from sluice.datastream.errors import DatastreamError
+from sluice.datastream.layout import Entry, StreamHeader
+from sluice.gateway.addresses import Address
+from sluice.publishers.errors import SourceUnreachable
+from sluice.publishers.sources.failover import first_answer, read_on
 
 __all__ = ["EntryServers"]
 

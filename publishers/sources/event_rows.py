@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, Final
 
-from datastream.events.events import Event, Generation, RawEvent, decode_event, event_name
-from datastream.events.network_events import (
+from sluice.datastream.events.events import Event, Generation, RawEvent, decode_event, event_name
+from sluice.datastream.events.network_events import (
     BatchEnd,
     BatchStart,
     Bookmark,
@@ -21,8 +21,8 @@ from datastream.events.network_events import (
     NetworkEvent,
     Transaction,
 )
-from datastream.events.original_events import L2Tx, OriginalBookmark, OriginalEvent, StartL2Block
-from publishers.number_range import NUMBER_MAX
+from sluice.datastream.events.original_events import L2Tx, OriginalBookmark, OriginalEvent, StartL2Block
+from sluice.publishers.number_range import NUMBER_MAX
 
 __all__ = ["EVENT_COLUMNS", "event_row"]
 

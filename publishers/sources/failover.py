@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
-from publishers.errors import SourceUnreachable
+from sluice.publishers.errors import SourceUnreachable
 
 __all__ = ["RETRY_SECONDS", "first_answer", "read_on"]
 

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from datastream import BlockingStreamClient, DatastreamError, Entry
-from gateway.blocks.block import Block
-from gateway.blocks.stream_layout import BlockDecoder, StoredBlock
-from gateway.errors import GatewayError
+from sluice.datastream import BlockingStreamClient, DatastreamError, Entry
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock
+from sluice.gateway.errors import GatewayError
 
 __all__ = ["ReadTotals", "StreamReader"]
 

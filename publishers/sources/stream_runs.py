@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
-from datastream.errors import EntriesDisagree
-from datastream.file.disk import RealDisk
-from datastream.file.pages import PageFault, walk_page
-from datastream.file.streamfile import inspect_header
-from datastream.layout import (
+from sluice.datastream.errors import EntriesDisagree
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.pages import PageFault, walk_page
+from sluice.datastream.file.streamfile import inspect_header
+from sluice.datastream.layout import (
     ENTRY_HEAD,
     ENTRY_HEAD_SIZE,
     HEADER_OFFSET,
@@ -33,7 +33,7 @@ from datastream.layout import (
     page_start,
     pages_used,
 )
-from publishers.number_range import cut_evenly
+from sluice.publishers.number_range import cut_evenly
 
 __all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
 

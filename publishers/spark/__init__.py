@@ -16,7 +16,7 @@ A block is a row, `block_number BIGINT, items ARRAY<BINARY>`, each item a serial
     verify_blocks                                   checks root hashes, proofs and links
     by_publisher, read_totals                       add up the reports of publishers
 
-    from publishers.spark import publish, register
+    from sluice.publishers.spark import publish, register
     register(spark)
     publish(spark.read.format("blockfiles").load("chain/"), "127.0.0.1:40840")
 """
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from publishers.blocks.linking import ChainStart
-    from publishers.report import by_publisher
-    from publishers.spark.block_sink import read_totals
-    from publishers.spark.prepare import (
+    from sluice.publishers.blocks.linking import ChainStart
+    from sluice.publishers.report import by_publisher
+    from sluice.publishers.spark.block_sink import read_totals
+    from sluice.publishers.spark.prepare import (
         chain_start,
         link_and_sign_blocks,
         link_blocks,
         root_hashes,
         sign_blocks,
     )
-    from publishers.spark.publishing import publish
-    from publishers.spark.records import records_to_blocks, records_to_signed_blocks
-    from publishers.spark.verify import verify_blocks
+    from sluice.publishers.spark.publishing import publish
+    from sluice.publishers.spark.records import records_to_blocks, records_to_signed_blocks
+    from sluice.publishers.spark.verify import verify_blocks
 
 __all__ = [
     "ChainStart",
@@ -64,18 +64,18 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "ChainStart": "publishers.blocks.linking",
-    "by_publisher": "publishers.report",
-    "chain_start": "publishers.spark.prepare",
-    "link_and_sign_blocks": "publishers.spark.prepare",
-    "link_blocks": "publishers.spark.prepare",
-    "publish": "publishers.spark.publishing",
-    "read_totals": "publishers.spark.block_sink",
-    "root_hashes": "publishers.spark.prepare",
-    "sign_blocks": "publishers.spark.prepare",
-    "records_to_blocks": "publishers.spark.records",
-    "records_to_signed_blocks": "publishers.spark.records",
-    "verify_blocks": "publishers.spark.verify",
+    "ChainStart": "sluice.publishers.blocks.linking",
+    "by_publisher": "sluice.publishers.report",
+    "chain_start": "sluice.publishers.spark.prepare",
+    "link_and_sign_blocks": "sluice.publishers.spark.prepare",
+    "link_blocks": "sluice.publishers.spark.prepare",
+    "publish": "sluice.publishers.spark.publishing",
+    "read_totals": "sluice.publishers.spark.block_sink",
+    "root_hashes": "sluice.publishers.spark.prepare",
+    "sign_blocks": "sluice.publishers.spark.prepare",
+    "records_to_blocks": "sluice.publishers.spark.records",
+    "records_to_signed_blocks": "sluice.publishers.spark.records",
+    "verify_blocks": "sluice.publishers.spark.verify",
 }
 
 
@@ -95,10 +95,10 @@ def register(spark: SparkSession) -> None:
     Args:
         spark: the session; registering again is harmless. `build_session` of session.py registers by itself.
     """
-    from publishers.spark.block_files import BlockFilesDataSource
-    from publishers.spark.block_stream import BlockStreamDataSource
-    from publishers.spark.data_stream import DataStreamDataSource
-    from publishers.spark.session import active_session
+    from sluice.publishers.spark.block_files import BlockFilesDataSource
+    from sluice.publishers.spark.block_stream import BlockStreamDataSource
+    from sluice.publishers.spark.data_stream import DataStreamDataSource
+    from sluice.publishers.spark.session import active_session
 
     with active_session(spark), _environment_for_many_queries(spark):
         for source in (BlockFilesDataSource, BlockStreamDataSource, DataStreamDataSource):

@@ -14,11 +14,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from gateway.blocks.block import Block
-from gateway.blocks.root_hash import BlockSummary
-from publishers import limits
-from publishers.errors import BadBlock, FrameError, PublisherError
-from publishers.spark.schema import ALL_BLOCKS, BLOCK_NUMBER, ITEMS, LAYOUT, PREVIOUS, ROOT, arrow_schema
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.root_hash import BlockSummary
+from sluice.publishers import limits
+from sluice.publishers.errors import BadBlock, FrameError, PublisherError
+from sluice.publishers.spark.schema import (
+    ALL_BLOCKS,
+    BLOCK_NUMBER,
+    ITEMS,
+    LAYOUT,
+    PREVIOUS,
+    ROOT,
+    arrow_schema,
+)
 
 __all__ = ["blocks_in", "root_row", "row_batches", "rows_in"]
 

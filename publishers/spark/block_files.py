@@ -39,22 +39,22 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from gateway.blocks.errors import ItemError
-from gateway.blocks.items import ItemKind, kind_of
-from publishers.blocks.block_check import OfferCheck
-from publishers.blocks.block_places import BlockFileReader, BlockPlace, FileStore, check_no_gaps
-from publishers.blocks.linking import summary_of
-from publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
-from publishers.limits import (
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.items import ItemKind, kind_of
+from sluice.publishers.blocks.block_check import OfferCheck
+from sluice.publishers.blocks.block_places import BlockFileReader, BlockPlace, FileStore, check_no_gaps
+from sluice.publishers.blocks.linking import summary_of
+from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
+from sluice.publishers.limits import (
     ARROW_BATCH_HASHES,
     BLOCKS_PER_BATCH_DEFAULT,
     PARTITIONS_MAX,
 )
-from publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
-from publishers.spark.batches import root_row, row_batches
-from publishers.spark.folders import BlockFolders, folder_of
-from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import (
+from sluice.publishers.number_range import NUMBER_MAX, NumberRange, cut_by_weight
+from sluice.publishers.spark.batches import root_row, row_batches
+from sluice.publishers.spark.folders import BlockFolders, folder_of
+from sluice.publishers.spark.number_stream import NumberStreamReader
+from sluice.publishers.spark.options import (
     block_bounds,
     check_known,
     flag,
@@ -64,7 +64,7 @@ from publishers.spark.options import (
     processor_count,
     whole_number,
 )
-from publishers.spark.schema import (
+from sluice.publishers.spark.schema import (
     BLOCK_COLUMNS,
     BLOCK_NUMBER,
     CORRUPT,

@@ -32,17 +32,17 @@ import uvloop
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from gateway.blocks.block import Block
-from publishers.blocks.block_check import OfferCheck
-from publishers.client.racing import Racer, race
-from publishers.coordination.coordinator import NO_BATCH
-from publishers.coordination.coordinator_client import CoordinatorClient
-from publishers.coordination.part_order import await_part_order
-from publishers.errors import BlockOrderError, FrameError, OptionError
-from publishers.report import PublishReport, QueryTotals, safe_through_of
-from publishers.spark.batches import blocks_in
-from publishers.spark.folders import folder_of
-from publishers.spark.sink_options import SinkOptions
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_check import OfferCheck
+from sluice.publishers.client.racing import Racer, race
+from sluice.publishers.coordination.coordinator import NO_BATCH
+from sluice.publishers.coordination.coordinator_client import CoordinatorClient
+from sluice.publishers.coordination.part_order import await_part_order
+from sluice.publishers.errors import BlockOrderError, FrameError, OptionError
+from sluice.publishers.report import PublishReport, QueryTotals, safe_through_of
+from sluice.publishers.spark.batches import blocks_in
+from sluice.publishers.spark.folders import folder_of
+from sluice.publishers.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,9 @@ THREAD_SWITCH_SECONDS: Final = 0.001
 waits. With Python's default, 5 ms, the gateway is idle while a task reads ahead."""
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
-_REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, or sort it by block_number"
+_REMEDY = (
+    "publish the DataFrame with sluice.publishers.spark.publish, which sorts it, or sort it by block_number"
+)
 
 
 @dataclass

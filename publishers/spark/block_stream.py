@@ -34,24 +34,38 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from gateway.transport.channels import ClientTls
-from publishers import limits
-from publishers.errors import OptionError
-from publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
-from publishers.sources.block_gateways import BlockGateways, HeldRange
-from publishers.spark.batches import row_batches
-from publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter, make_report_folder
-from publishers.spark.gateway_options import (
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers import limits
+from sluice.publishers.errors import OptionError
+from sluice.publishers.number_range import NUMBER_MAX, NumberRange, cut_evenly
+from sluice.publishers.sources.block_gateways import BlockGateways, HeldRange
+from sluice.publishers.spark.batches import row_batches
+from sluice.publishers.spark.block_sink import BlockStreamStreamWriter, BlockStreamWriter, make_report_folder
+from sluice.publishers.spark.gateway_options import (
     GATEWAY_OPTIONS,
     gateway_tls,
     gateways_of,
     message_bytes_of,
     rotated,
 )
-from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import check_known, given, option_names, positive, processor_count, whole_number
-from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, ITEMS, check_schema, columns_of, spark_schema
-from publishers.spark.sink_options import SinkOptions
+from sluice.publishers.spark.number_stream import NumberStreamReader
+from sluice.publishers.spark.options import (
+    check_known,
+    given,
+    option_names,
+    positive,
+    processor_count,
+    whole_number,
+)
+from sluice.publishers.spark.schema import (
+    BLOCK_COLUMNS,
+    BLOCK_NUMBER,
+    ITEMS,
+    check_schema,
+    columns_of,
+    spark_schema,
+)
+from sluice.publishers.spark.sink_options import SinkOptions
 
 __all__ = [
     "BlockRange",

@@ -20,16 +20,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from datastream.client.blocking_client import BlockingStreamClient
-from datastream.errors import BookmarkNotFound, DatastreamError
-from gateway.addresses import parse_addresses
-from gateway.blocks.stream_layout import BOOKMARK_COUNT, bookmark_of
-from publishers.blocks.block_places import check_no_gaps
-from publishers.errors import BlockListError, OptionError, SourceUnreachable
-from publishers.limits import STATUS_SECONDS
-from publishers.number_range import NumberRange
-from publishers.spark.failures import reason_in
-from publishers.spark.source_names import SourceName
+from sluice.datastream.client.blocking_client import BlockingStreamClient
+from sluice.datastream.errors import BookmarkNotFound, DatastreamError
+from sluice.gateway.addresses import parse_addresses
+from sluice.gateway.blocks.stream_layout import BOOKMARK_COUNT, bookmark_of
+from sluice.publishers.blocks.block_places import check_no_gaps
+from sluice.publishers.errors import BlockListError, OptionError, SourceUnreachable
+from sluice.publishers.limits import STATUS_SECONDS
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.source_names import SourceName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,9 +78,9 @@ def check_options(source: SourceName) -> None:
     Raises:
         OptionError: there is no such option, or its value is wrong.
     """
-    from publishers.spark.block_files import FileOptions
-    from publishers.spark.block_stream import SubscriptionOptions
-    from publishers.spark.data_stream import StreamOptions
+    from sluice.publishers.spark.block_files import FileOptions
+    from sluice.publishers.spark.block_stream import SubscriptionOptions
+    from sluice.publishers.spark.data_stream import StreamOptions
 
     given = {name.lower(): value for name, value in source.options.items()}  # as Spark takes them
     if source.kind == "blockfiles":
@@ -214,7 +214,7 @@ def _paths(source: SourceName) -> dict[str, str]:
 
 def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
     """Return the first and the last wanted block of folders."""
-    from publishers.spark.block_files import FileOptions
+    from sluice.publishers.spark.block_files import FileOptions
 
     folders = FileOptions.parse({**_paths(source), **source.options}).folders
     places = folders.blocks()
@@ -228,7 +228,7 @@ def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
 
 
 def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    from publishers.spark.block_stream import SubscriptionOptions
+    from sluice.publishers.spark.block_stream import SubscriptionOptions
 
     options = {"gateways": source.location, **source.options}
     held = SubscriptionOptions.parse(options).connect().held_surely(f"what {source} holds")
@@ -261,8 +261,8 @@ def _ends(numbers: NumberRange) -> list[int]:
 
 def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
     """Read the numbers, and sort the rows where they are not in order."""
-    from publishers.spark.publishing import is_shuffled, plan_frame
-    from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
+    from sluice.publishers.spark.publishing import is_shuffled, plan_frame
+    from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 
     # Numbers are read with all processors; a publisher reads with its shards.
     found = _within(_read(spark, source, os.cpu_count() or 1), numbers)
@@ -291,7 +291,7 @@ def _read(spark: SparkSession, source: SourceName, partitions: int) -> DataFrame
 
 
 def _within(frame: DataFrame, numbers: NumberRange) -> DataFrame:
-    from publishers.spark.schema import BLOCK_NUMBER
+    from sluice.publishers.spark.schema import BLOCK_NUMBER
 
     if numbers.first:
         frame = frame.where(frame[BLOCK_NUMBER] >= numbers.first)
@@ -332,7 +332,7 @@ def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
 
 def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
     """Return the answer of the first server that gives one."""
-    from publishers.spark.data_stream import StreamOptions
+    from sluice.publishers.spark.data_stream import StreamOptions
 
     stream_type = StreamOptions.parse(source.options).stream_type
     trouble = ""

@@ -34,21 +34,21 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from datastream.events.events import Generation
-from datastream.layout import Entry
-from gateway.addresses import Address, parse_addresses
-from gateway.errors import AddressError
-from publishers import limits
-from publishers.errors import OptionError
-from publishers.number_range import NUMBER_MAX, cut_evenly
-from publishers.sources.entry_blocks import blocks_that_begin_in
-from publishers.sources.entry_server import EntryServers
-from publishers.sources.event_rows import EVENT_COLUMNS, event_row
-from publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
-from publishers.spark.batches import row_batches
-from publishers.spark.folders import folder_of
-from publishers.spark.number_stream import NumberStreamReader
-from publishers.spark.options import (
+from sluice.datastream.events.events import Generation
+from sluice.datastream.layout import Entry
+from sluice.gateway.addresses import Address, parse_addresses
+from sluice.gateway.errors import AddressError
+from sluice.publishers import limits
+from sluice.publishers.errors import OptionError
+from sluice.publishers.number_range import NUMBER_MAX, cut_evenly
+from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
+from sluice.publishers.sources.entry_server import EntryServers
+from sluice.publishers.sources.event_rows import EVENT_COLUMNS, event_row
+from sluice.publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
+from sluice.publishers.spark.batches import row_batches
+from sluice.publishers.spark.folders import folder_of
+from sluice.publishers.spark.number_stream import NumberStreamReader
+from sluice.publishers.spark.options import (
     check_known,
     given,
     one_of,
@@ -58,9 +58,9 @@ from publishers.spark.options import (
     required,
     whole_number,
 )
-from publishers.spark.page_blocks import block_batches
-from publishers.spark.page_entries import PageEntries, read_page
-from publishers.spark.schema import (
+from sluice.publishers.spark.page_blocks import block_batches
+from sluice.publishers.spark.page_entries import PageEntries, read_page
+from sluice.publishers.spark.schema import (
     BLOCK_COLUMNS,
     BLOCK_NUMBER,
     ITEMS,

@@ -21,8 +21,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyarrow import fs
 
-from publishers.blocks.block_layouts import has_glob, split_glob
-from publishers.blocks.block_places import (
+from sluice.publishers.blocks.block_layouts import has_glob, split_glob
+from sluice.publishers.blocks.block_places import (
     BlockFileReader,
     BlockFileState,
     BlockPlace,
@@ -30,8 +30,8 @@ from publishers.blocks.block_places import (
     LocalStore,
     find_blocks,
 )
-from publishers.errors import BlockListError, OptionError
-from publishers.number_range import NumberRange
+from sluice.publishers.errors import BlockListError, OptionError
+from sluice.publishers.number_range import NumberRange
 
 __all__ = ["BlockFolders", "RemoteStore", "folder_of"]
 

@@ -20,13 +20,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.addresses import parse_address
-from gateway.errors import AddressError, TlsError
-from gateway.transport.channels import ClientTls
-from publishers import limits
-from publishers.errors import OptionError
-from publishers.sources.block_gateways import SIZE_OPTION
-from publishers.spark.options import flag, required, whole_number
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.errors import AddressError, TlsError
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers import limits
+from sluice.publishers.errors import OptionError
+from sluice.publishers.sources.block_gateways import SIZE_OPTION
+from sluice.publishers.spark.options import flag, required, whole_number
 
 __all__ = [
     "GATEWAY_OPTIONS",

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from publishers.errors import OptionError
+from sluice.publishers.errors import OptionError
 
 __all__ = ["NumberStreamReader"]
 

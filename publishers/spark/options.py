@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, SupportsIndex
 
-from publishers.errors import OptionError
-from publishers.number_range import NUMBER_MAX
+from sluice.publishers.errors import OptionError
+from sluice.publishers.number_range import NUMBER_MAX
 
 __all__ = [
     "block_bounds",

@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from datastream.layout import BOOKMARK_TYPE, ENTRY_HEAD_SIZE
-from gateway.blocks.errors import ItemError, LayoutError
-from gateway.blocks.items import kind_of
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.blocks.stream_layout import (
+from sluice.datastream.layout import BOOKMARK_TYPE, ENTRY_HEAD_SIZE
+from sluice.gateway.blocks.errors import ItemError, LayoutError
+from sluice.gateway.blocks.items import kind_of
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.stream_layout import (
     BLOCK_END_TYPE,
     BOOKMARK_COUNT,
     CONTINUED,
@@ -30,11 +30,11 @@ from gateway.blocks.stream_layout import (
     bookmark_of,
     legacy_bookmark_of,
 )
-from gateway.limits import STORED_BLOCK_BYTES_MAX
-from publishers.sources.entry_blocks import begins_block
-from publishers.spark.batches import row_batches
-from publishers.spark.page_entries import PageEntries
-from publishers.spark.schema import BLOCK_NUMBER, ITEMS, arrow_schema
+from sluice.gateway.limits import STORED_BLOCK_BYTES_MAX
+from sluice.publishers.sources.entry_blocks import begins_block
+from sluice.publishers.spark.batches import row_batches
+from sluice.publishers.spark.page_entries import PageEntries
+from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, arrow_schema
 
 __all__ = ["block_batches"]
 

@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from datastream.file.pages import walk_page
-from datastream.layout import ENTRY_HEAD_SIZE, PACKET_DATA, PACKET_PADDING, PAGE_SIZE, Entry
+from sluice.datastream.file.pages import walk_page
+from sluice.datastream.layout import ENTRY_HEAD_SIZE, PACKET_DATA, PACKET_PADDING, PAGE_SIZE, Entry
 
 __all__ = ["PageEntries", "read_page"]
 

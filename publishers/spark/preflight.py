@@ -26,7 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
-from publishers.errors import SparkUnavailable
+from sluice.publishers.errors import SparkUnavailable
 
 __all__ = [
     "check_libraries",
@@ -57,7 +57,7 @@ try:
     import publishers, gateway, datastream
     for module in (publishers, gateway, datastream):
         found[module.__name__] = getattr(module, "__file__", None) or "a folder without __init__.py"
-    import publishers.spark.block_sink, pandas
+    import sluice.publishers.spark.block_sink, pandas
 except BaseException as error:
     found["error"] = "%s: %s" % (type(error).__name__, str(error).split("\\n")[0])
 print("\\n" + json.dumps(found))

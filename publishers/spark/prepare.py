@@ -22,15 +22,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gateway.blocks.root_hash import RootLayout
-from publishers.blocks.block_items import proof_item
-from publishers.blocks.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
-from publishers.blocks.signing_key import KeyPlace
-from publishers.errors import PrepareError
-from publishers.limits import ARROW_BATCH_HASHES
-from publishers.spark.batches import root_row, row_batches, rows_in
-from publishers.spark.options import check_root_layout
-from publishers.spark.schema import (
+from sluice.gateway.blocks.root_hash import RootLayout
+from sluice.publishers.blocks.block_items import proof_item
+from sluice.publishers.blocks.linking import (
+    ChainStart,
+    Linker,
+    LinkPath,
+    Links,
+    open_block,
+    sign_block,
+    summary_of,
+)
+from sluice.publishers.blocks.signing_key import KeyPlace
+from sluice.publishers.errors import PrepareError
+from sluice.publishers.limits import ARROW_BATCH_HASHES
+from sluice.publishers.spark.batches import root_row, row_batches, rows_in
+from sluice.publishers.spark.options import check_root_layout
+from sluice.publishers.spark.schema import (
     ALL_BLOCKS,
     BLOCK_COLUMNS,
     BLOCK_NUMBER,

@@ -1,6 +1,6 @@
 """Publishes a DataFrame of blocks, whatever the order of its rows.
 
-    from publishers.spark import publish
+    from sluice.publishers.spark import publish
     publish(spark.read.format("blockfiles").load("chain/"), "a:40840,b:40840", race=2)
 
 The block numbers are read first, alone: a missing or repeated number is an error that names it, and nothing
@@ -25,17 +25,17 @@ from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from publishers.errors import FrameError, SparkJobFailed
-from publishers.report import PublishReport, safe_through_of
-from publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
-from publishers.spark import register
-from publishers.spark.block_sink import read_reports
-from publishers.spark.failures import reason_in
-from publishers.spark.folders import folder_of
-from publishers.spark.options import whole_argument
-from publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
-from publishers.spark.session import active_session, turn_seconds_for
-from publishers.spark.sink_options import SinkOptions
+from sluice.publishers.errors import FrameError, SparkJobFailed
+from sluice.publishers.report import PublishReport, safe_through_of
+from sluice.publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
+from sluice.publishers.spark import register
+from sluice.publishers.spark.block_sink import read_reports
+from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.folders import folder_of
+from sluice.publishers.spark.options import whole_argument
+from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
+from sluice.publishers.spark.session import active_session, turn_seconds_for
+from sluice.publishers.spark.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gateway.blocks.items import ItemKind
-from publishers.blocks.block_items import check_item_kind, record_block
-from publishers.blocks.linking import ChainStart
-from publishers.errors import PrepareError, SchemaError
-from publishers.spark.batches import row_batches
-from publishers.spark.options import whole_argument
-from publishers.spark.prepare import link_and_sign_blocks, link_blocks
-from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, BLOCK_SCHEMA, ITEMS
+from sluice.gateway.blocks.items import ItemKind
+from sluice.publishers.blocks.block_items import check_item_kind, record_block
+from sluice.publishers.blocks.linking import ChainStart
+from sluice.publishers.errors import PrepareError, SchemaError
+from sluice.publishers.spark.batches import row_batches
+from sluice.publishers.spark.options import whole_argument
+from sluice.publishers.spark.prepare import link_and_sign_blocks, link_blocks
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER, BLOCK_SCHEMA, ITEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

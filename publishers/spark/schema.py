@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from publishers.errors import SchemaError
+from sluice.publishers.errors import SchemaError
 
 __all__ = [
     "ALL_BLOCKS",

@@ -22,15 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway.ignored_signals import unless_ignored
-from publishers.errors import SparkUnavailable
-from publishers.limits import (
+from sluice.gateway.ignored_signals import unless_ignored
+from sluice.publishers.errors import SparkUnavailable
+from sluice.publishers.limits import (
     ARROW_BATCH_BYTES,
     ARROW_BATCH_ROWS,
     TURN_SECONDS_DEFAULT,
 )
-from publishers.spark import preflight
-from publishers.spark.failures import known_failure
+from sluice.publishers.spark import preflight
+from sluice.publishers.spark.failures import known_failure
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -242,7 +242,7 @@ def build_session(
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         raise
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    from publishers.spark import register
+    from sluice.publishers.spark import register
 
     register(spark)
     return spark

@@ -29,16 +29,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.transport.channels import ClientTls
-from publishers import limits
-from publishers.client.client import ClientOptions, check_publisher_id
-from publishers.client.racing import Racer
-from publishers.coordination.coordinator import CoordinatorAddress
-from publishers.errors import OptionError
-from publishers.number_range import NUMBER_MAX
-from publishers.protocol.machine import SECOND_NS, MachineLimits
-from publishers.sources.block_gateways import BlockGateways
-from publishers.spark.gateway_options import (
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers import limits
+from sluice.publishers.client.client import ClientOptions, check_publisher_id
+from sluice.publishers.client.racing import Racer
+from sluice.publishers.coordination.coordinator import CoordinatorAddress
+from sluice.publishers.errors import OptionError
+from sluice.publishers.number_range import NUMBER_MAX
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.publishers.sources.block_gateways import BlockGateways
+from sluice.publishers.spark.gateway_options import (
     GATEWAY_OPTIONS,
     Gateways,
     gateway_tls,
@@ -46,7 +46,7 @@ from publishers.spark.gateway_options import (
     message_bytes_of,
     rotated,
 )
-from publishers.spark.options import check_known, flag, given, option_names, positive, whole_number
+from sluice.publishers.spark.options import check_known, flag, given, option_names, positive, whole_number
 
 __all__ = ["SPARK_OPTIONS", "SinkOptions"]
 

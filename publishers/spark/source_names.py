@@ -19,13 +19,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from datastream.layout import HEADER_OFFSET, MAGIC
-from gateway.addresses import parse_addresses
-from gateway.errors import AddressError
-from publishers.blocks.block_layouts import has_glob, is_archive_name, is_block_name
-from publishers.errors import OptionError
-from publishers.sources.stream_runs import STREAM_FILE_NAME
-from publishers.spark.options import required
+from sluice.datastream.layout import HEADER_OFFSET, MAGIC
+from sluice.gateway.addresses import parse_addresses
+from sluice.gateway.errors import AddressError
+from sluice.publishers.blocks.block_layouts import has_glob, is_archive_name, is_block_name
+from sluice.publishers.errors import OptionError
+from sluice.publishers.sources.stream_runs import STREAM_FILE_NAME
+from sluice.publishers.spark.options import required
 
 __all__ = ["SourceKind", "SourceName", "parse_source", "parse_sources"]
 

@@ -1,6 +1,6 @@
 """Verifies the blocks of a DataFrame in parallel, such as a whole archive on a cluster.
 
-    from publishers.spark import verify_blocks
+    from sluice.publishers.spark import verify_blocks
     blocks = spark.read.format("blockfiles").load("s3://bucket/chain/")
     verdicts = verify_blocks(blocks, ledger_keys=["tss:id=…"])
     verdicts.filter("verdict = 'refused'").show(truncate=False)
@@ -27,19 +27,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from gateway.blocks.block import Block
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.merkle import EMPTY_HASH
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.blocks.verification import BlockVerifier
-from publishers.errors import OptionError
-from publishers.spark.batches import row_batches
-from publishers.spark.options import check_root_layout
-from publishers.spark.schema import BLOCK_NUMBER, CORRUPT, ITEMS, check_schema
-from publishers.verify.verdicts import CheckedBlock, check_block, kinds_text
-from publishers.verify.verify_run import make_verifier
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.merkle import EMPTY_HASH
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import RootLayout
+from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.publishers.errors import OptionError
+from sluice.publishers.spark.batches import row_batches
+from sluice.publishers.spark.options import check_root_layout
+from sluice.publishers.spark.schema import BLOCK_NUMBER, CORRUPT, ITEMS, check_schema
+from sluice.publishers.verify.verdicts import CheckedBlock, check_block, kinds_text
+from sluice.publishers.verify.verify_run import make_verifier
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

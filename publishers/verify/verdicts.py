@@ -26,15 +26,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.blocks.block import Block
-from gateway.blocks.chain import Chain, LastLayout
-from gateway.blocks.errors import BlockRefused, ItemError
-from gateway.blocks.items import proof_of
-from gateway.blocks.proofs import kind_of_proof
-from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.verification import BlockVerifier
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.chain import Chain, LastLayout
+from sluice.gateway.blocks.errors import BlockRefused, ItemError
+from sluice.gateway.blocks.items import proof_of
+from sluice.gateway.blocks.proofs import kind_of_proof
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.verification import BlockVerifier
 
 __all__ = ["BlockVerdict", "ChainChecker", "CheckedBlock", "check_block", "kinds_text", "unreadable"]
 

@@ -22,15 +22,15 @@ from itertools import chain, islice
 from types import FrameType
 from typing import Final
 
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.refusal import Refusal
-from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.blocks.verification import BlockVerifier
-from gateway.errors import Fatal
-from gateway.store.trust_store import given_address_book, given_ledger
-from publishers.verify.verdicts import BlockVerdict, ChainChecker, CheckedBlock
-from publishers.verify.verify_sources import BlockSource, Job, check_job
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.refusal import Refusal
+from sluice.gateway.blocks.root_hash import RootLayout
+from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.trust_store import given_address_book, given_ledger
+from sluice.publishers.verify.verdicts import BlockVerdict, ChainChecker, CheckedBlock
+from sluice.publishers.verify.verify_sources import BlockSource, Job, check_job
 
 __all__ = ["VerifyRun", "make_verifier"]
 

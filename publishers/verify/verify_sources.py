@@ -16,26 +16,32 @@ from typing import Protocol
 
 import grpc
 
-from datastream import BlockingStreamClient, DatastreamError
-from datastream.errors import ConnectionEnded
-from datastream.layout import MAGIC, Entry
-from gateway.addresses import Address
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.errors import BlockRefused, LayoutError
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock, bookmark_of
-from gateway.blocks.verification import BlockVerifier
-from gateway.regular_files import open_regular
-from gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
-from publishers import limits
-from publishers.blocks.block_places import NO_BLOCKS, BlockFileReader, BlockPlace, LocalStore, find_blocks
-from publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
-from publishers.number_range import NumberRange
-from publishers.sources.block_gateways import ask_held, failure_of
-from publishers.sources.entry_blocks import blocks_that_begin_in
-from publishers.sources.stream_runs import PagesReader, stream_file_in
-from publishers.verify.verdicts import CheckedBlock, check_block, unreadable
+from sluice.datastream import BlockingStreamClient, DatastreamError
+from sluice.datastream.errors import ConnectionEnded
+from sluice.datastream.layout import MAGIC, Entry
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import BlockRefused, LayoutError
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, BlockDecoder, StoredBlock, bookmark_of
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.regular_files import open_regular
+from sluice.gateway.transport.channels import WHOLE_BLOCKS, ClientTls, open_blocking_channel
+from sluice.publishers import limits
+from sluice.publishers.blocks.block_places import (
+    NO_BLOCKS,
+    BlockFileReader,
+    BlockPlace,
+    LocalStore,
+    find_blocks,
+)
+from sluice.publishers.errors import BlockFileError, BlockListError, SourceRefused, SourceUnreachable
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.sources.block_gateways import ask_held, failure_of
+from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
+from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
+from sluice.publishers.verify.verdicts import CheckedBlock, check_block, unreadable
 
 __all__ = [
     "BlockSource",

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 
 from tenacity import wait_fixed
 
-from datastream.client.follower import StreamFollower
-from datastream.layout import Entry
-from datastream.limits import FollowLimits
-from gateway.addresses import Address
-from gateway.blocks.block import Block
-from publishers.client.client import ClientOptions
-from publishers.protocol.machine import SECOND_NS, MachineLimits
-from publishers.sources.block_follower import BlockFollower
+from sluice.datastream.client.follower import StreamFollower
+from sluice.datastream.layout import Entry
+from sluice.datastream.limits import FollowLimits
+from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.client import ClientOptions
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.publishers.sources.block_follower import BlockFollower
 from tests.serving import Listener
 
 __all__ = ["EntryReader", "Network", "Subscriber", "digest_entries", "make_publisher", "rotated"]

@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
-from datastream.layout import HEADER_OFFSET, HEADER_SIZE, decode_header
-from gateway.addresses import Address
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import NodeStatus
-from gateway.errors import NodeCallFailed
-from publishers.demo.node_process import NodeProcess
+from sluice.datastream.layout import HEADER_OFFSET, HEADER_SIZE, decode_header
+from sluice.gateway.addresses import Address
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.failover import NodeStatus
+from sluice.gateway.errors import NodeCallFailed
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.chaos.network import Place, make_places
 from tests.nodes import ledger_key
 

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import FAILOVER_LEASE_SECONDS, Failover, FailoverStep, NodeStatus
-from gateway.cluster.roles import Phase
-from gateway.errors import FailoverFailed
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.failover import FAILOVER_LEASE_SECONDS, Failover, FailoverStep, NodeStatus
+from sluice.gateway.cluster.roles import Phase
+from sluice.gateway.errors import FailoverFailed
 from tests.chaos.cluster import ChaosNode
 from tests.chaos.script import Fault, FaultKind, choose
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from gateway.addresses import Address
+from sluice.gateway.addresses import Address
 
 __all__ = ["Link"]
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from gateway.addresses import Address
+from sluice.gateway.addresses import Address
 from tests.chaos.link import Link
 
 __all__ = ["NamespacePlace", "Place", "PortPlace", "enter", "free_ports", "make_places", "why_not_namespaces"]

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datastream.check.check import check_stream
-from datastream.check.compare import compare_streams
-from datastream.layout import Entry
-from gateway.blocks.block import Block
-from gateway.blocks.stream_layout import BlockDecoder
-from gateway.store.block_store import BlockStore
-from gateway.store.stream_check import BlockCheck
+from sluice.datastream.check.check import check_stream
+from sluice.datastream.check.compare import compare_streams
+from sluice.datastream.layout import Entry
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.stream_layout import BlockDecoder
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.stream_check import BlockCheck
 from tests.chaos.actors import (
     EntryReader,
     Network,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datastream.events.events import Event, Generation, RawEvent
-from datastream.events.network_events import (
+from sluice.datastream.events.events import Event, Generation, RawEvent
+from sluice.datastream.events.network_events import (
     BatchEnd,
     BatchStart,
     BatchType,
@@ -15,7 +15,7 @@ from datastream.events.network_events import (
     Transaction,
     UpdateGer,
 )
-from datastream.events.original_events import (
+from sluice.datastream.events.original_events import (
     EndL2Block,
     L2Tx,
     OriginalBookmark,

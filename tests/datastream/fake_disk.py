@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from datastream.file.disk import Disk
+from sluice.datastream.file.disk import Disk
 
 SECTOR_SIZE = 512
 BLOCK_SIZE = 4096

@@ -23,8 +23,8 @@ from itertools import pairwise
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from datastream.errors import BookmarkNotFound, EntryNotFound
-from datastream.layout import (
+from sluice.datastream.errors import BookmarkNotFound, EntryNotFound
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     HEADER_PAGE_SIZE,
     Entry,
@@ -32,7 +32,7 @@ from datastream.layout import (
     encode_entry,
     encode_header,
 )
-from datastream.protocol.commands import (
+from sluice.datastream.protocol.commands import (
     ANSWER_COPY_BYTES_MAX,
     Close,
     Command,

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from datastream.check.check import check_stream
-from datastream.errors import BookmarkNotFound, PageDamaged, StreamFileRefused
-from datastream.file.fingerprint import SAMPLE_SIZE
-from datastream.file.streamer import DataStreamer
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_end, page_start
+from sluice.datastream.check.check import check_stream
+from sluice.datastream.errors import BookmarkNotFound, PageDamaged, StreamFileRefused
+from sluice.datastream.file.fingerprint import SAMPLE_SIZE
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_end, page_start
 from tests.datastream.fake_disk import MemoryDisk
 from tests.datastream.streams import bookmark, commit, operation
 

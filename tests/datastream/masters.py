@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry, StreamHeader, encode_entry, encode_header
-from datastream.protocol.packets import NOT_FOUND_ANSWER, encode_result
-from datastream.server.server import StreamServer
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry, StreamHeader, encode_entry, encode_header
+from sluice.datastream.protocol.packets import NOT_FOUND_ANSWER, encode_result
+from sluice.datastream.server.server import StreamServer
 
 OK = encode_result(0, "OK")
 

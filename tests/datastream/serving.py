@@ -12,11 +12,11 @@ from typing import Any
 
 import uvloop
 
-from datastream.file.streamer import DataStreamer
-from datastream.limits import ServerLimits
-from datastream.protocol.commands import OnCommandError
-from datastream.server.connection import ServerContext
-from datastream.server.server import StreamServer
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.limits import ServerLimits
+from sluice.datastream.protocol.commands import OnCommandError
+from sluice.datastream.server.connection import ServerContext
+from sluice.datastream.server.server import StreamServer
 
 PATIENT = ServerLimits(write_timeout_seconds=60.0)
 """A client of a test is as slow as the machine is: only a test about timeouts has shorter ones."""

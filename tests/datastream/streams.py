@@ -8,9 +8,9 @@ from pathlib import Path
 
 import plyvel
 
-from datastream.file.bookmarks import COVERED_KEY
-from datastream.file.streamer import DataStreamer
-from datastream.layout import BOOKMARK_TYPE, Entry
+from sluice.datastream.file.bookmarks import COVERED_KEY
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry
 from tests.reference_data import STREAM
 
 Item = tuple[int, bytes]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-import datastream
-from datastream.file.appending import COMMIT_STEPS
-from datastream.file.recovery import RECOVERY
-from datastream.file.updating import TRUNCATE_STEPS, UPDATE_STEPS
-from datastream.limits import ServerLimits
-from datastream.protocol.commands import COMMANDS, ERRORS, REPLIES, ClientState, Command
+from sluice import datastream
+from sluice.datastream.file.appending import COMMIT_STEPS
+from sluice.datastream.file.recovery import RECOVERY
+from sluice.datastream.file.updating import TRUNCATE_STEPS, UPDATE_STEPS
+from sluice.datastream.limits import ServerLimits
+from sluice.datastream.protocol.commands import COMMANDS, ERRORS, REPLIES, ClientState, Command
 
 FOLDER = Path(datastream.__file__).parent
 TEXT = (FOLDER / "README.md").read_text()

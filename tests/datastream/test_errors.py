@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from datastream import errors
-from datastream.errors import DatastreamError
+from sluice.datastream import errors
+from sluice.datastream.errors import DatastreamError
 
 PATH = Path("s.bin")
 FULL = OSError(28, "No space left on device")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from datastream import layout
-from datastream.layout import Entry, StreamHeader
+from sluice.datastream import layout
+from sluice.datastream.layout import Entry, StreamHeader
 
 ENTRY_CASES = [
     ("empty", Entry(1, 0, b""), bytes.fromhex("02 00000011 00000001 0000000000000000")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from datastream.limits import ServerLimits
+from sluice.datastream.limits import ServerLimits
 
 
 def test_defaults() -> None:

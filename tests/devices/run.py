@@ -25,16 +25,16 @@ from typing import Self
 
 from tenacity import wait_fixed
 
-from datastream.check.check import Severity, check_stream
-from datastream.errors import DatastreamError
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry
-from gateway.blocks.block import Block
-from gateway.errors import Fatal
-from gateway.store.block_store import BlockStore
-from publishers.blocks.maker import BlockMaker, MakerOptions
-from publishers.client.client import ClientOptions
-from publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.datastream.check.check import Severity, check_stream
+from sluice.datastream.errors import DatastreamError
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.block_store import BlockStore
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.publishers.client.client import ClientOptions
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.devices.device import Device
 from tests.devices.writer import ITEMS_PER_OPERATION, operation
 from tests.nodes import KEY

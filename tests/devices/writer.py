@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from datastream.errors import CommitFailed
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.errors import CommitFailed
+from sluice.datastream.file.streamer import DataStreamer
 from tests.datastream.streams import Item, add, bookmark
 
 PROBE_SECONDS = 0.02

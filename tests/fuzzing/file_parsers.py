@@ -14,9 +14,9 @@ from typing import Final
 
 import zstandard
 
-from publishers.blocks.block_archives import Archive
-from publishers.blocks.block_files import decode_block, encode_block_file
-from publishers.errors import ArchiveError, BlockFileError
+from sluice.publishers.blocks.block_archives import Archive
+from sluice.publishers.blocks.block_files import decode_block, encode_block_file
+from sluice.publishers.errors import ArchiveError, BlockFileError
 from tests.fuzzing.stream_parsers import Target
 from tests.nodes import make_blocks
 

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from gateway.blocks.block import Block
-from gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
-from gateway.blocks.items import ItemKind, kind_of, proof_of
-from gateway.blocks.proofs import hints, wraps
-from gateway.blocks.proofs.address_book import read_address_book
-from gateway.blocks.proofs.ledger_data import publications_in, read_publication
-from gateway.blocks.proofs.record_file import RecordFileCheck, read_record_file, read_record_file_proof
-from gateway.blocks.proofs.state_proof import StateProofCheck
-from gateway.blocks.proofs.tss import TssCheck
-from gateway.blocks.refusal import Refusal
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
+from sluice.gateway.blocks.items import ItemKind, kind_of, proof_of
+from sluice.gateway.blocks.proofs import hints, wraps
+from sluice.gateway.blocks.proofs.address_book import read_address_book
+from sluice.gateway.blocks.proofs.ledger_data import publications_in, read_publication
+from sluice.gateway.blocks.proofs.record_file import RecordFileCheck, read_record_file, read_record_file_proof
+from sluice.gateway.blocks.proofs.state_proof import StateProofCheck
+from sluice.gateway.blocks.proofs.tss import TssCheck
+from sluice.gateway.blocks.refusal import Refusal
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from tests.fuzzing.file_parsers import FILE_TARGETS
 from tests.fuzzing.stream_parsers import STREAM_TARGETS
 from tests.gateway.block_makers import block_items, summary_of

@@ -10,18 +10,18 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from datastream.errors import ServerSpokeWrongly
-from datastream.layout import Entry, StreamHeader, encode_entry, encode_header
-from datastream.protocol.commands import Command, encode_command
-from datastream.protocol.packets import PacketReader, encode_result
-from gateway.api import block_items_pb2, publish_pb2, subscribe_pb2
-from gateway.blocks.errors import BlockRefused, ItemError, LayoutError
-from gateway.blocks.item_set import inspect
-from gateway.blocks.proofs.ledger_data import publications_in, published_ledger
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.stream_layout import BlockDecoder, encode
-from gateway.errors import SubscriptionError
-from gateway.services.subscription_client import BlockAssembler
+from sluice.datastream.errors import ServerSpokeWrongly
+from sluice.datastream.layout import Entry, StreamHeader, encode_entry, encode_header
+from sluice.datastream.protocol.commands import Command, encode_command
+from sluice.datastream.protocol.packets import PacketReader, encode_result
+from sluice.gateway.api import block_items_pb2, publish_pb2, subscribe_pb2
+from sluice.gateway.blocks.errors import BlockRefused, ItemError, LayoutError
+from sluice.gateway.blocks.item_set import inspect
+from sluice.gateway.blocks.proofs.ledger_data import publications_in, published_ledger
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.stream_layout import BlockDecoder, encode
+from sluice.gateway.errors import SubscriptionError
+from sluice.gateway.services.subscription_client import BlockAssembler
 from tests.datastream.fuzz_commands import STREAM_TYPE, check
 from tests.gateway.block_makers import block_items
 from tests.gateway.blocks.proofs import real

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastream.protocol.commands import Command, encode_command
-from gateway.api import block_items_pb2, publish_pb2
-from gateway.blocks.proofs.record_file import RECORD_FILE_FIELDS_MAX, RECORD_FILE_SIGNATURES_MAX
-from gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX
+from sluice.datastream.protocol.commands import Command, encode_command
+from sluice.gateway.api import block_items_pb2, publish_pb2
+from sluice.gateway.blocks.proofs.record_file import RECORD_FILE_FIELDS_MAX, RECORD_FILE_SIGNATURES_MAX
+from sluice.gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX
 from tests.datastream.fuzz_commands import STREAM_TYPE
 from tests.fuzzing.parsers import PARSERS, Parser
 from tests.gateway.block_makers import block_items

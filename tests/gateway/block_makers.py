@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.api import block_pb2
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.merkle import EMPTY_HASH
-from gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.merkle import EMPTY_HASH
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PUBLIC_KEY = KEY.public_key().public_bytes_raw()

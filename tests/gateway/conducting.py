@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from datastream.file.disk import RealDisk
-from gateway.blocks.block import Block
-from gateway.blocks.item_set import inspect
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
-from gateway.metrics import Metrics
-from gateway.pipeline.conductor import Conductor
-from gateway.race.actions import Response
-from gateway.race.arbiter import Arbiter
-from gateway.race.records import RaceRules
-from gateway.store.block_store import BlockStore
-from gateway.workers.proof_checks import ProofChecks
+from sluice.datastream.file.disk import RealDisk
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.item_set import inspect
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.race.actions import Response
+from sluice.gateway.race.arbiter import Arbiter
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.workers.proof_checks import ProofChecks
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.racing import text_of
 from tests.nodes import ANSWER_SECONDS, ledger_key, stream_bytes

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.cluster.failover import Failover, FailoverStep, NodeStatus
-from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
-from gateway.errors import FailoverFailed, NodeCallFailed, RoleRefused
+from sluice.gateway.cluster.failover import Failover, FailoverStep, NodeStatus
+from sluice.gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
+from sluice.gateway.errors import FailoverFailed, NodeCallFailed, RoleRefused
 
 ROOT = b"\x11" * 48
 LOST = "UNAVAILABLE: connection reset"

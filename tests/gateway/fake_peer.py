@@ -12,14 +12,14 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import U64_MAX
-from gateway.cluster import peer_follower as following
-from gateway.cluster.catch_up import Range
-from gateway.cluster.peer_stream import PeerStream
-from gateway.pipeline.conductor import Conductor
-from gateway.services.node_service import STATUS_KEY
+from sluice.gateway.api import node_pb2, node_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.cluster import peer_follower as following
+from sluice.gateway.cluster.catch_up import Range
+from sluice.gateway.cluster.peer_stream import PeerStream
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.services.node_service import STATUS_KEY
 
 _StatusService = node_pb2_grpc.BlockNodeServiceServicer
 _SubscribeService = subscribe_pb2_grpc.BlockStreamSubscribeServiceServicer

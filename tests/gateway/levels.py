@@ -9,15 +9,15 @@ from typing import Any
 
 from grpc import aio
 
-from gateway.addresses import Address
-from gateway.api import standby_pb2, standby_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.root_hash import BlockHasher
-from gateway.limits import REQUEST_BYTES_MAX
-from gateway.services.level_service import LevelService
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.transport.grpc_server import ServerPlan, start_server
-from gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import standby_pb2, standby_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.limits import REQUEST_BYTES_MAX
+from sluice.gateway.services.level_service import LevelService
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.transport.grpc_server import ServerPlan, start_server
+from sluice.gateway.transport.known_nodes import KnownNodes
 from tests.nodes import make_blocks
 
 BLOCKS = make_blocks(12)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.blocks.items import ItemKind
-from gateway.race.actions import (
+from sluice.gateway.blocks.items import ItemKind
+from sluice.gateway.race.actions import (
     Acknowledgement,
     Action,
     AimCatchUp,
@@ -29,9 +29,9 @@ from gateway.race.actions import (
     SourceError,
     Verify,
 )
-from gateway.race.arbiter import Arbiter
-from gateway.race.records import RaceRules
-from gateway.race.tables import Failure
+from sluice.gateway.race.arbiter import Arbiter
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.race.tables import Failure
 
 SECOND_NS = 1_000_000_000
 HEADER, ITEM, PROOF = b"header", b"item", b"proof"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.addresses import Address, parse_address, parse_addresses
-from gateway.errors import AddressError
+from sluice.gateway.addresses import Address, parse_address, parse_addresses
+from sluice.gateway.errors import AddressError
 
 EXAMPLES = "host:port, such as 127.0.0.1:6900, [::1]:6900 or 0.0.0.0:6900"
 

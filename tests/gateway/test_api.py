@@ -8,8 +8,15 @@ import pytest
 from google.protobuf import descriptor_pool
 from google.protobuf.message import Message
 
-from gateway.api import __main__ as generator
-from gateway.api import address_book_pb2, block_items_pb2, block_pb2, node_pb2, publish_pb2, subscribe_pb2
+from sluice.gateway.api import __main__ as generator
+from sluice.gateway.api import (
+    address_book_pb2,
+    block_items_pb2,
+    block_pb2,
+    node_pb2,
+    publish_pb2,
+    subscribe_pb2,
+)
 
 FOLDER = Path(generator.__file__).parent
 BY_HAND = {"README.md", "__init__.py", "__main__.py"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.backoff import ENOUGH_FAILURES, backoff
+from sluice.gateway.backoff import ENOUGH_FAILURES, backoff
 
 
 def test_a_backoff_doubles_up_to_the_longest() -> None:

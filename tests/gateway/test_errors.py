@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from gateway import errors
-from gateway.blocks import errors as block_errors
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway import errors
+from sluice.gateway.blocks import errors as block_errors
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 
 
 def classes(module: ModuleType) -> dict[str, type[Exception]]:

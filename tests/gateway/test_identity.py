@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.identity import NAME_CHARACTERS_MAX, is_vouched_for, name_of_peer, name_of_publisher
+from sluice.gateway.identity import NAME_CHARACTERS_MAX, is_vouched_for, name_of_peer, name_of_publisher
 
 CONNECTION = "ipv4:127.0.0.1:5"
 FORGED = (

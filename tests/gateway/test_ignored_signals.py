@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from gateway.ignored_signals import unless_ignored
+from sluice.gateway.ignored_signals import unless_ignored
 
 
 def test_what_is_ignored_is_left_out_and_the_order_stays() -> None:

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from gateway.errors import KeyFileError
-from gateway.key_files import KEY_FILE_BYTES_MAX, create_private_key, load_private_key, public_key_hex
+from sluice.gateway.errors import KeyFileError
+from sluice.gateway.key_files import KEY_FILE_BYTES_MAX, create_private_key, load_private_key, public_key_hex
 
 EXPECTED = "expected an unencrypted Ed25519 private key in PEM (`sluice keygen` writes one)"
 

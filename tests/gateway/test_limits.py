@@ -11,11 +11,11 @@ import inspect
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datastream.file.operation import OPERATION_GROUP_BYTES_MAX, OperationGroup
-from datastream.layout import DATA_SIZE_MAX, ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE, PAGE_SIZE, Committed
-from gateway import limits
-from gateway.settings.kinds import Size
-from gateway.settings.table import SETTINGS
+from sluice.datastream.file.operation import OPERATION_GROUP_BYTES_MAX, OperationGroup
+from sluice.datastream.layout import DATA_SIZE_MAX, ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE, PAGE_SIZE, Committed
+from sluice.gateway import limits
+from sluice.gateway.settings.kinds import Size
+from sluice.gateway.settings.table import SETTINGS
 
 
 def test_every_limit_is_public_and_says_why() -> None:

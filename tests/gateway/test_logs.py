@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from gateway.logs import (
+from sluice.gateway.logs import (
     FIELD_CHARACTERS_MAX,
     FLOOD_SECONDS,
     LINES_PER_CAUSE,
@@ -56,7 +56,7 @@ def record(message: str, /, *levels: int, **values: FieldValue) -> logging.LogRe
     (level,) = levels or (logging.INFO,)
     made = logging.makeLogRecord(
         {
-            "name": "gateway.race.arbiter",
+            "name": "sluice.gateway.race.arbiter",
             "levelno": level,
             "levelname": logging.getLevelName(level),
             "msg": message,
@@ -83,13 +83,15 @@ def stream() -> Iterator[io.StringIO]:
 @pytest.mark.parametrize(("name", "value", "text", "json_value"), VALUES, ids=[case[0] for case in VALUES])
 def test_a_field_in_both_forms(name: str, value: FieldValue, text: str, json_value: object) -> None:
     line = TextFormatter().format(record("block refused", **{name: value}))
-    assert line == f"2026-01-31 12:00:00.123 INFO    gateway.race.arbiter  block refused  {name}={text}"
+    assert (
+        line == f"2026-01-31 12:00:00.123 INFO    sluice.gateway.race.arbiter  block refused  {name}={text}"
+    )
     entry = json.loads(JsonFormatter().format(record("block refused", **{name: value})))
     expected = text if name == "too_long_bytes" else json_value
     assert entry == {
         "time": "2026-01-31T12:00:00.123Z",
         "level": "info",
-        "logger": "gateway.race.arbiter",
+        "logger": "sluice.gateway.race.arbiter",
         "message": "block refused",
         name: expected,
     }
@@ -103,7 +105,7 @@ def test_fields_keep_their_order() -> None:
 def test_a_record_without_fields() -> None:
     assert (
         TextFormatter().format(record("ready"))
-        == "2026-01-31 12:00:00.123 INFO    gateway.race.arbiter  ready"
+        == "2026-01-31 12:00:00.123 INFO    sluice.gateway.race.arbiter  ready"
     )
 
 
@@ -146,7 +148,7 @@ def test_a_traceback(stream: io.StringIO) -> None:
 def shown(stream: io.StringIO) -> list[str]:
     """Log at two levels from our code and from a library, and list what came through."""
     stream.truncate(stream.seek(0))
-    for name in ("datastream.server.server", "aiohttp"):
+    for name in ("sluice.datastream.server.server", "aiohttp"):
         for level in ("debug", "info", "warning", "error"):
             logging.getLogger(name).log(logging.getLevelNamesMapping()[level.upper()], level)
     return [" ".join(line.split()[3:]) for line in stream.getvalue().splitlines()]
@@ -155,13 +157,13 @@ def shown(stream: io.StringIO) -> list[str]:
 def test_levels(stream: io.StringIO) -> None:
     set_up_logging(stream=stream)
     ours = [
-        "datastream.server.server info",
-        "datastream.server.server warning",
-        "datastream.server.server error",
+        "sluice.datastream.server.server info",
+        "sluice.datastream.server.server warning",
+        "sluice.datastream.server.server error",
     ]
     assert shown(stream) == [*ours, "aiohttp warning", "aiohttp error"]
     set_up_logging(stream=stream, level="error")
-    assert shown(stream) == ["datastream.server.server error", "aiohttp error"]
+    assert shown(stream) == ["sluice.datastream.server.server error", "aiohttp error"]
     set_up_logging(stream=stream, level="debug")
     assert len(shown(stream)) == 8
 
@@ -233,7 +235,7 @@ def test_a_flood_is_left_out_of_the_log_of_a_process(
         logging.getLogger("gateway.x").info("came", extra=caused_by("192.0.2.1", block=9))
         logging.getLogger("datastream.x").info("client %s: came", "a:1", extra={"caused_by": "192.0.2.1"})
     assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE
-    monkeypatch.setattr("gateway.logs.FLOOD_SECONDS", 0.0)
+    monkeypatch.setattr("sluice.gateway.logs.FLOOD_SECONDS", 0.0)
     tell_left_out()
     last = stream.getvalue().splitlines()[-2:]
     assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE + 2

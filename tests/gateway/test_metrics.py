@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.metrics import METRIC_PUBLISHERS_MAX, OTHER_PUBLISHERS, Metrics
+from sluice.gateway.metrics import METRIC_PUBLISHERS_MAX, OTHER_PUBLISHERS, Metrics
 
 OF_THE_PROCESS = {
     *("process_virtual_memory_bytes", "process_resident_memory_bytes", "process_start_time_seconds"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.regular_files import make_folder, open_regular, replace_file
+from sluice.gateway.regular_files import make_folder, open_regular, replace_file
 
 
 def test_a_file_and_a_link_to_it_are_read(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_file_whose_flush_failed_is_not_taken(tmp_path: Path, monkeypatch: pyt
 
 def test_a_new_folder_is_in_those_above_it_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flushed: list[Path] = []
-    monkeypatch.setattr("gateway.regular_files.flush_folder", flushed.append)
+    monkeypatch.setattr("sluice.gateway.regular_files.flush_folder", flushed.append)
     make_folder(tmp_path / "a" / "b")
     assert sorted(flushed) == [tmp_path, tmp_path / "a"]
     make_folder(tmp_path / "a" / "b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.table_lines import table_lines
+from sluice.gateway.table_lines import table_lines
 
 ROWS = [("node", "last", "note"), ("127.0.0.1:1", "", "none"), ("b", "1234567", "")]
 

@@ -28,13 +28,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from gateway.blocks.block import Block
-from publishers.blocks.block_files import write_block_file
-from publishers.spark import publish
-from publishers.spark.block_sink import BlockStreamWriter
-from publishers.spark.block_stream import BlockStreamDataSource
-from publishers.spark.session import build_session
-from publishers.spark.sink_options import SinkOptions
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.spark import publish
+from sluice.publishers.spark.block_sink import BlockStreamWriter
+from sluice.publishers.spark.block_stream import BlockStreamDataSource
+from sluice.publishers.spark.session import build_session
+from sluice.publishers.spark.sink_options import SinkOptions
 
 __all__ = ["copy_blocks", "main", "start_query"]
 

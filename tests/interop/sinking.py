@@ -18,12 +18,12 @@ from typing import Any, Final, Self
 
 from click.testing import CliRunner
 
-from gateway.blocks.block import Block
-from gateway.commands import check
-from publishers.blocks.block_files import write_block_file
-from publishers.demo.node_process import NodeProcess, environment_without_settings
-from publishers.report import PublishReport
-from publishers.sources.block_gateways import BlockGateways
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.commands import check
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.demo.node_process import NodeProcess, environment_without_settings
+from sluice.publishers.report import PublishReport
+from sluice.publishers.sources.block_gateways import BlockGateways
 from tests.chaos.network import free_ports
 from tests.nodes import ledger_key
 

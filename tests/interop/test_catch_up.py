@@ -10,10 +10,10 @@ from pathlib import Path
 from grpc import aio
 from tenacity import wait_fixed
 
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.block import Block
-from publishers.client.client import ClientOptions
-from publishers.protocol.machine import MachineLimits
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.client import ClientOptions
+from sluice.publishers.protocol.machine import MachineLimits
 from tests.nodes import ANSWER_SECONDS, make_blocks, stream_bytes, until
 from tests.publishers.node_thread import store
 from tests.serving import Listener, ServeProcess, free_port

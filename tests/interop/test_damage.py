@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file.recovery import IndexState
-from gateway.store import block_store as ledger
-from gateway.store import evidence
+from sluice.datastream.file.recovery import IndexState
+from sluice.gateway.store import block_store as ledger
+from sluice.gateway.store import evidence
 from tests import damage
 
 LONG = os.environ.get("SLUICE_LONG") == "1"
@@ -31,7 +31,7 @@ def test_no_start_loses_what_was_committed() -> None:
 def test_a_start_that_believes_the_header_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """As starts once did: the test above can fail."""
     monkeypatch.setattr(evidence, "refusal_of", lambda *arguments: None)
-    monkeypatch.setattr("datastream.file.opening.index_state_of", _believing)
+    monkeypatch.setattr("sluice.datastream.file.opening.index_state_of", _believing)
     result = damage.run(25, 11, block_count=60, served_every=1000)
     assert any("the node starts with block" in failure for failure in result.failures)
     assert ledger.STREAM_FILE_NAME == damage.STREAM

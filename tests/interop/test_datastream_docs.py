@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from datastream import BlockingStreamFollower, FollowLimits
+from sluice.datastream import BlockingStreamFollower, FollowLimits
 from tests.chaos.network import free_ports
 
 TEXT = (Path(__file__).parents[2] / "docs" / "datastream.md").read_text(encoding="utf-8")
@@ -56,7 +56,7 @@ def test_the_commands(tmp_path: Path) -> None:
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     script = bin_folder / "sluice"
-    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m gateway.commands.cli "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m sluice.gateway.commands.cli "$@"\n')
     script.chmod(0o755)
     environment = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}
     root = str(Path(__file__).parents[2])

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from grpc import aio
 
-from gateway.addresses import Address
-from gateway.api import publish_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.chain import Chain
-from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.items import ItemKind, kinds_of
-from gateway.errors import Fatal
-from gateway.node.node import Node
-from gateway.pipeline import dispute
-from gateway.transport.channels import ClientTls, open_channel
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import publish_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.errors import LedgerKeyError
+from sluice.gateway.blocks.items import ItemKind, kinds_of
+from sluice.gateway.errors import Fatal
+from sluice.gateway.node.node import Node
+from sluice.gateway.pipeline import dispute
+from sluice.gateway.transport.channels import ClientTls, open_channel
 from tests.certificates import Authority
 from tests.gateway.block_makers import body_items, footer_item, header_item, proof_item, summary_of
 from tests.gateway.blocks.proofs import real

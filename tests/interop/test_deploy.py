@@ -16,11 +16,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from gateway.commands.serve import command as serve
-from gateway.metrics import Metrics
-from gateway.settings.sources import resolve
-from gateway.settings.table import SETTINGS, Settings
-from publishers.commands.publish import command as publish
+from sluice.gateway.commands.serve import command as serve
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.settings.sources import resolve
+from sluice.gateway.settings.table import SETTINGS, Settings
+from sluice.publishers.commands.publish import command as publish
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

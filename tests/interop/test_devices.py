@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from datastream.check.check import Severity, check_stream, repair_stream
-from datastream.errors import CommitFailed
-from datastream.file.disk import RealDisk
-from datastream.file.streamer import DataStreamer
-from gateway.regular_files import replace_file
+from sluice.datastream.check.check import Severity, check_stream, repair_stream
+from sluice.datastream.errors import CommitFailed
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.gateway.regular_files import replace_file
 from tests.datastream.streams import Item, bookmark, commit, entries
 from tests.devices.device import Device, why_not
 from tests.devices.run import STORIES, run_node, run_stream

@@ -21,12 +21,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gateway.api import subscribe_pb2
-from gateway.commands import serve, status
-from gateway.settings.sources import resolve
-from gateway.settings.table import SETTINGS
-from publishers.commands import block, publish, subscribe, verify
-from publishers.spark.verify import VERDICT_COLUMNS
+from sluice.gateway.api import subscribe_pb2
+from sluice.gateway.commands import serve, status
+from sluice.gateway.settings.sources import resolve
+from sluice.gateway.settings.table import SETTINGS
+from sluice.publishers.commands import block, publish, subscribe, verify
+from sluice.publishers.spark.verify import VERDICT_COLUMNS
 from tests.certificates import Authority
 from tests.interop.doc_tables import ROOT, found, functions_in, names_in, page, rows_of, section_of
 
@@ -165,7 +165,7 @@ def test_each_equation_is_where_the_page_says() -> None:
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=_in_order)
     for section, _, where in rows:
         for name in names_in(where):
-            _, thing = found(name, "gateway.blocks.proofs")
+            _, thing = found(name, "sluice.gateway.blocks.proofs")
             sections = (thing.__doc__ or "").split(":")[0]
             assert re.search(rf"\b{section.split(',')[0]}\b", sections), f"{name}: {sections!r}"
 

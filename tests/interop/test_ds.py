@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from datastream import BlockingStreamClient, DataStreamer
+from sluice.datastream import BlockingStreamClient, DataStreamer
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, operation, sample_file
 from tests.reference_data import needs_stream
 
-SLUICE = [sys.executable, "-m", "gateway.commands.cli", "ds"]
+SLUICE = [sys.executable, "-m", "sluice.gateway.commands.cli", "ds"]
 LISTENING = re.compile(rb"listening on \S+:(\d+)")
 
 

@@ -11,20 +11,20 @@ from typing import Any, Protocol
 import pytest
 from tenacity import wait_fixed
 
-from datastream.check.compare import compare_streams
-from datastream.client.client import StreamClient
-from gateway.addresses import Address
-from gateway.blocks.block import Block
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover, FailoverStep
-from gateway.cluster.node_status import collect
-from gateway.cluster.role_keeper import read_role
-from gateway.cluster.roles import Phase, RoleRecord
-from gateway.errors import FailoverFailed
-from gateway.node.node import Node
-from publishers.client.client import ClientOptions, PublishClient
-from publishers.protocol.machine import MachineLimits
-from publishers.report import PublishReport
+from sluice.datastream.check.compare import compare_streams
+from sluice.datastream.client.client import StreamClient
+from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.failover import Failover, FailoverStep
+from sluice.gateway.cluster.node_status import collect
+from sluice.gateway.cluster.role_keeper import read_role
+from sluice.gateway.cluster.roles import Phase, RoleRecord
+from sluice.gateway.errors import FailoverFailed
+from sluice.gateway.node.node import Node
+from sluice.publishers.client.client import ClientOptions, PublishClient
+from sluice.publishers.protocol.machine import MachineLimits
+from sluice.publishers.report import PublishReport
 from tests.nodes import each, ledger_key, make_blocks, running_node, until, wire_to
 from tests.serving import ANYWHERE, SLUICE, free_port, refused
 

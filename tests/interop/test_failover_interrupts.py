@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from gateway.cluster.role_keeper import read_role
-from gateway.cluster.roles import Phase, RoleRecord
-from gateway.errors import FailoverFailed
-from gateway.node.node import Node
+from sluice.gateway.cluster.role_keeper import read_role
+from sluice.gateway.cluster.roles import Phase, RoleRecord
+from sluice.gateway.errors import FailoverFailed
+from sluice.gateway.node.node import Node
 from tests.interop.test_failover import fail_over
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, until, wire_to
 from tests.serving import SLUICE
@@ -29,8 +29,8 @@ TAKEN_SECONDS = 0.1
 # The nodes are in the process of the tests, which may have no time to say at once what they are in the end.
 PATIENT = """
 import sys
-from gateway.commands import cli
-from gateway.cluster import failover
+from sluice.gateway.commands import cli
+from sluice.gateway.cluster import failover
 failover.FAILOVER_LOOK_SECONDS = 60.0
 sys.exit(cli.main())
 """

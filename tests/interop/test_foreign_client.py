@@ -17,7 +17,7 @@ import plyvel
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from publishers.demo.node_process import NodeProcess
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.interop.foreign import (
     Block,
     Chain,

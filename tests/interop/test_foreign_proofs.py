@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.items import ItemKind, field_item, payload_of, proof_of, varint
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.proofs.ledger_data import LedgerData, read_publication, refusal_of
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.items import ItemKind, field_item, payload_of, proof_of, varint
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData, read_publication, refusal_of
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, footer_item, header_item, proof_item, summary_of
 from tests.gateway.blocks.proofs.encoders import publication_bytes
 from tests.gateway.blocks.proofs.tss_chain import TssChain, publishing_transaction

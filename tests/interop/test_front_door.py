@@ -16,8 +16,8 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from benchmarks.chains import Chain, make_chain
 from benchmarks.publish_processes import METHOD
-from gateway.api import publish_pb2
-from publishers.demo.node_process import NodeProcess
+from sluice.gateway.api import publish_pb2
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.attacks import ATTACKS, attacking
 from tests.certificates import Authority
 from tests.network_double import NetworkDouble

@@ -12,17 +12,17 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from datastream import DataStreamer, StreamClient
-from datastream.check.check import check_stream
-from datastream.errors import CommitFailed
-from datastream.file.bookmarks import REOPEN_ROOM_BYTES
-from datastream.layout import file_size_of
-from gateway.blocks.block import Block
-from gateway.blocks.stream_layout import BlockDecoder
-from gateway.node.node import Node
-from gateway.pipeline import group_commit
-from gateway.store.block_store import BlockStore
-from publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.datastream import DataStreamer, StreamClient
+from sluice.datastream.check.check import check_stream
+from sluice.datastream.errors import CommitFailed
+from sluice.datastream.file.bookmarks import REOPEN_ROOM_BYTES
+from sluice.datastream.layout import file_size_of
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.stream_layout import BlockDecoder
+from sluice.gateway.node.node import Node
+from sluice.gateway.pipeline import group_commit
+from sluice.gateway.store.block_store import BlockStore
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.datastream.file.test_bookmarks import FailingDatabase
 from tests.datastream.streams import Item, bookmark, commit, entries
 from tests.disks import small_file_system

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.file.streamer import DataStreamer
 from tests.datastream.serving import ServerThread, read_exactly
 from tests.datastream.streams import commit
 

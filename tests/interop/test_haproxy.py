@@ -12,13 +12,13 @@ import aiohttp
 import pytest
 from tenacity import wait_fixed
 
-from datastream.client.follower import StreamFollower
-from datastream.limits import FollowLimits
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.failover import Failover
-from gateway.node.node import Node
-from publishers.client.client import ClientOptions, PublishClient
-from publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.datastream.client.follower import StreamFollower
+from sluice.datastream.limits import FollowLimits
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.failover import Failover
+from sluice.gateway.node.node import Node
+from sluice.publishers.client.client import ClientOptions, PublishClient
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.chaos.network import free_ports
 from tests.nodes import ANSWER_SECONDS, each, make_blocks, running_node
 

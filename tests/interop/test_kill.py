@@ -12,14 +12,14 @@ import pytest
 from grpc import aio
 from tenacity import wait_fixed
 
-from datastream import Entry, StreamClient
-from datastream.errors import ConnectionEnded
-from gateway.addresses import Address
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.stream_layout import BlockDecoder
-from publishers.client.client import ClientOptions
-from publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.datastream import Entry, StreamClient
+from sluice.datastream.errors import ConnectionEnded
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.stream_layout import BlockDecoder
+from sluice.publishers.client.client import ClientOptions
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.nodes import ANSWER_SECONDS, make_blocks, stream_bytes, until
 from tests.publishers.node_thread import store
 from tests.serving import SLUICE, Listener, ServeProcess, free_port

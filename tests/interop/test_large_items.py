@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from datastream import iter_entries
-from datastream.layout import BOOKMARK_TYPE
-from gateway.blocks.block import Block
-from gateway.blocks.stream_layout import BLOCK_END_TYPE
-from publishers.blocks.block_files import read_block_file
-from publishers.client.client import publish_blocks
-from publishers.demo.node_process import NodeProcess
-from publishers.limits import ITEM_BYTES_MAX
+from sluice.datastream import iter_entries
+from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
+from sluice.publishers.blocks.block_files import read_block_file
+from sluice.publishers.client.client import publish_blocks
+from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.limits import ITEM_BYTES_MAX
 from tests.interop.sinking import write_chain
 from tests.large_items import CONSENSUS_NODE_ITEM_BYTES, large_chain
 from tests.nodes import each, ledger_key

@@ -9,16 +9,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.api import block_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.chain import Chain
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.proofs import ProofVerifier, RsaBook
-from gateway.blocks.refusal import RefusalKind
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.proofs import ProofVerifier, RsaBook
+from sluice.gateway.blocks.refusal import RefusalKind
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
 from tests.gateway.block_makers import KEY, body_items, proof_item, summary_of
 from tests.gateway.blocks.proofs import record_files
 from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain

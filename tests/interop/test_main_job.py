@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from datastream import BlockingStreamClient
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, footer_of, kind_of
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of, legacy_bookmark_of
-from publishers.blocks.block_places import blocks_in, read_chain
-from publishers.demo.node_process import NodeProcess
-from publishers.job.job import publish
+from sluice.datastream import BlockingStreamClient
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, footer_of, kind_of
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, bookmark_of, legacy_bookmark_of
+from sluice.publishers.blocks.block_places import blocks_in, read_chain
+from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.job.job import publish
 from tests.reference_data import BLOCKS, needs_blocks
 
 if TYPE_CHECKING:

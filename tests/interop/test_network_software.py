@@ -21,12 +21,12 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 
-from gateway.blocks.block import Block
-from gateway.transport.channels import ClientTls
-from publishers.blocks.block_places import read_chain
-from publishers.blocks.maker import BlockMaker, MakerOptions
-from publishers.client.client import ClientOptions
-from publishers.demo.node_process import NodeProcess
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers.blocks.block_places import read_chain
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.publishers.client.client import ClientOptions
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.certificates import Authority
 from tests.disks import small_file_system
 from tests.interop.network_software import NetworkProcess, NetworkSoftware, NetworkSoftwareMissing

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from datastream.layout import HEADER_PAGE_SIZE
-from gateway.blocks.block import Block
-from publishers.blocks.maker import BlockMaker
-from publishers.client.client import ClientOptions
-from publishers.demo.node_process import environment_without_settings
-from publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.datastream.layout import HEADER_PAGE_SIZE
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.maker import BlockMaker
+from sluice.publishers.client.client import ClientOptions
+from sluice.publishers.demo.node_process import environment_without_settings
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.nodes import ANSWER_SECONDS, KEY, SMALL, each, ledger_key, make_blocks, until
 from tests.serving import SLUICE, Listener, ServeProcess
 

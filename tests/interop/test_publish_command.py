@@ -27,10 +27,10 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-from gateway.node.node import Node
-from publishers.blocks.block_files import write_block_file
-from publishers.job.job import GatewayStatus
-from publishers.job.submit import sluice_publish
+from sluice.gateway.node.node import Node
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.job.job import GatewayStatus
+from sluice.publishers.job.submit import sluice_publish
 from tests.nodes import KEY, make_blocks
 from tests.publishers.fake_node import FakeNode, running
 from tests.publishers.node_thread import node_thread
@@ -42,7 +42,7 @@ LONG = pytest.mark.skipif("SLUICE_LONG" not in os.environ, reason="several JVMs;
 BLOCKS = make_blocks(400)
 TAKES_TERMINAL = """
 import fcntl, sys, termios
-from gateway.commands.cli import main
+from sluice.gateway.commands.cli import main
 
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # makes its standard input its terminal, as a shell does
 sys.exit(main())
@@ -73,7 +73,7 @@ class Command:
         environment: Environment = None,
         terminal: FileIO | None = None,
     ) -> None:
-        program = program or (sys.executable, "-m", "gateway.commands.cli", "publish")
+        program = program or (sys.executable, "-m", "sluice.gateway.commands.cli", "publish")
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))
         }

@@ -9,15 +9,15 @@ import gzip
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.chain import Chain
-from gateway.blocks.items import proof_of
-from gateway.blocks.merkle import EMPTY_HASH
-from gateway.blocks.proofs import ProofKind, ProofVerifier, kind_of_proof
-from gateway.blocks.refusal import RefusalKind
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
-from gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.items import proof_of
+from sluice.gateway.blocks.merkle import EMPTY_HASH
+from sluice.gateway.blocks.proofs import ProofKind, ProofVerifier, kind_of_proof
+from sluice.gateway.blocks.refusal import RefusalKind
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from tests.reference_data import BLOCKS, needs_blocks
 
 pytestmark = needs_blocks

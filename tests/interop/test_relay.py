@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from datastream.client.blocking_follower import BlockingStreamFollower
-from datastream.file.streamer import DataStreamer
-from datastream.layout import HEADER_PAGE_SIZE
-from datastream.limits import FollowLimits
+from sluice.datastream.client.blocking_follower import BlockingStreamFollower
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import HEADER_PAGE_SIZE
+from sluice.datastream.limits import FollowLimits
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, operation, sample_file
 from tests.reference_data import needs_stream
@@ -23,8 +23,8 @@ from tests.serving import free_port
 QUICK = FollowLimits(backoff_first_seconds=0.02, backoff_max_seconds=0.1)
 RELAY = """
 import asyncio, sys
-from datastream.limits import FollowLimits
-from datastream.server.relay import Relay
+from sluice.datastream.limits import FollowLimits
+from sluice.datastream.server.relay import Relay
 path, port, *masters = sys.argv[1:]
 async def main():
     limits = FollowLimits(backoff_first_seconds=0.02, backoff_max_seconds=0.1)

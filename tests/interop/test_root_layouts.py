@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from datastream.errors import CommitFailed
-from gateway.blocks.block import Block
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.commands.check import command as check
-from gateway.store.block_store import BlockStore
-from publishers.commands.verify import command as verify
+from sluice.datastream.errors import CommitFailed
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.commands.check import command as check
+from sluice.gateway.store.block_store import BlockStore
+from sluice.publishers.commands.verify import command as verify
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
 from tests.gateway.blocks.proofs.tss_network import TssNetwork

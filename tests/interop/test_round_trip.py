@@ -15,8 +15,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from publishers.demo.node_process import NodeProcess
-from publishers.spark import publish
+from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.spark import publish
 from tests.gateway.blocks.proofs import real
 from tests.interop.sink_driver import copy_blocks
 from tests.interop.sinking import Driver, spark_cluster

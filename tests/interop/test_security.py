@@ -14,12 +14,12 @@ import pytest
 from grpc import aio
 from tenacity import wait_fixed
 
-from gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.node.node import Node
-from gateway.transport.channels import ClientTls, open_channel
-from publishers.client.client import ClientOptions, publish_blocks
-from publishers.protocol.machine import MachineLimits
+from sluice.gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.node.node import Node
+from sluice.gateway.transport.channels import ClientTls, open_channel
+from sluice.publishers.client.client import ClientOptions, publish_blocks
+from sluice.publishers.protocol.machine import MachineLimits
 from tests.certificates import Authority
 from tests.nodes import LOOPBACK, Publisher, Wire, each, make_blocks, running_node, wire_to
 

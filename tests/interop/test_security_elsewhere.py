@@ -12,16 +12,16 @@ import pytest
 from grpc import aio
 from tenacity import wait_fixed
 
-from gateway.addresses import Address
-from gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.roles import Phase
-from gateway.errors import NodeCallFailed, TlsError
-from gateway.node.node import Node
-from gateway.transport.channels import ClientTls, open_channel
-from publishers.client.client import ClientOptions, publish_blocks
-from publishers.sources.block_follower import BlockFollower
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import node_pb2, node_pb2_grpc, publish_pb2_grpc, subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.roles import Phase
+from sluice.gateway.errors import NodeCallFailed, TlsError
+from sluice.gateway.node.node import Node
+from sluice.gateway.transport.channels import ClientTls, open_channel
+from sluice.publishers.client.client import ClientOptions, publish_blocks
+from sluice.publishers.sources.block_follower import BlockFollower
 from tests.certificates import Authority
 from tests.interop.test_security import guarded_node, publish
 from tests.nodes import ANSWER_SECONDS, LOOPBACK, Publisher, Reader, each, make_blocks, running_node, until

@@ -19,9 +19,9 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from datastream import StreamClient
-from gateway.api import publish_pb2_grpc
-from publishers.demo.node_process import NodeProcess, environment_without_settings
+from sluice.datastream import StreamClient
+from sluice.gateway.api import publish_pb2_grpc
+from sluice.publishers.demo.node_process import NodeProcess, environment_without_settings
 from tests.nodes import ANSWER_SECONDS, Publisher, ledger_key, make_blocks
 from tests.reference_data import STREAM, needs_stream
 from tests.serving import ANYWHERE, ServeProcess, refused
@@ -205,7 +205,7 @@ async def test_health_reflection_and_the_warning_of_mode_hash(tmp_path: Path) ->
 def test_settings_of_the_environment_reach_the_process(tmp_path: Path) -> None:
     changed = environment_without_settings() | {"SLUICE_TCP_ADDRESS": "nowhere"}
     done = subprocess.run(
-        [sys.executable, "-m", "gateway.commands.cli", "serve", "--data-dir", tmp_path / "never"],
+        [sys.executable, "-m", "sluice.gateway.commands.cli", "serve", "--data-dir", tmp_path / "never"],
         capture_output=True,
         text=True,
         check=False,

@@ -17,10 +17,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from gateway.blocks.stream_layout import BLOCK_END_TYPE
-from publishers.report import PublishReport, add_reports, by_publisher
-from publishers.sources.stream_runs import PagesReader, stream_file_in
-from publishers.spark import publish
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
+from sluice.publishers.report import PublishReport, add_reports, by_publisher
+from sluice.publishers.sources.stream_runs import PagesReader, stream_file_in
+from sluice.publishers.spark import publish
 from tests.interop.sinking import Driver, Gateway, check_streams, gateways, spark_cluster, write_chain
 from tests.nodes import make_blocks
 

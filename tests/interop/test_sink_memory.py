@@ -16,9 +16,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from publishers.blocks.maker import BlockMaker, MakerOptions
-from publishers.limits import MIB
-from publishers.spark import publish
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.publishers.limits import MIB
+from sluice.publishers.spark import publish
 from tests.interop.sinking import gateways, write_chain
 from tests.nodes import KEY
 

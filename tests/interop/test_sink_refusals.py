@@ -17,14 +17,14 @@ pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
 
-from gateway.blocks.block import Block
-from gateway.node.node import Node
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.maker import key_of_seed
-from publishers.errors import SparkJobFailed
-from publishers.spark import publish
-from publishers.spark.failures import reason_in
-from publishers.spark.schema import BLOCK_SCHEMA
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.node.node import Node
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.maker import key_of_seed
+from sluice.publishers.errors import SparkJobFailed
+from sluice.publishers.spark import publish
+from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.schema import BLOCK_SCHEMA
 from tests.certificates import Authority
 from tests.interop.sinking import wait_until, write_chain
 from tests.nodes import ledger_key, make_blocks
@@ -38,7 +38,9 @@ pytestmark = pytest.mark.spark
 
 BLOCKS = make_blocks(8)
 DAMAGED = dataclasses.replace(BLOCKS[3], items=BLOCKS[3].items[:-2])
-REMEDY = "publish the DataFrame with publishers.spark.publish, which sorts it, or sort it by block_number"
+REMEDY = (
+    "publish the DataFrame with sluice.publishers.spark.publish, which sorts it, or sort it by block_number"
+)
 
 
 def frame_of(spark: SparkSession, blocks: Sequence[Block]) -> DataFrame:

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from publishers.spark.failures import is_passing
+from sluice.publishers.spark.failures import is_passing
 from tests.interop.sink_driver import start_query
 from tests.interop.sinking import Driver, Gateway, check_streams, gateways, wait_until, write_chain
 from tests.nodes import make_blocks, stream_bytes

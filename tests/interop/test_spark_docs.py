@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.block_layouts import BlockLayout, default_format, path_in, zip_of
-from publishers.spark import sink_options
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_layouts import BlockLayout, default_format, path_in, zip_of
+from sluice.publishers.spark import sink_options
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread
 

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from gateway.blocks.items import payload_of
-from gateway.key_files import create_private_key
+from sluice.gateway.blocks.items import payload_of
+from sluice.gateway.key_files import create_private_key
 from tests.nodes import ledger_key
 from tests.publishers.node_thread import node_thread
 
@@ -40,7 +40,7 @@ def test_the_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_function_of_the_page_is_there() -> None:
-    from publishers import spark
+    from sluice.publishers import spark
 
     named = re.findall(r"^\| `(\w+)\(", TEXT, re.MULTILINE)
     assert len(named) == 7

@@ -12,8 +12,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql.functions import count, max
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
-from publishers.blocks.block_files import write_block_file
-from publishers.spark import read_totals
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.spark import read_totals
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread
 

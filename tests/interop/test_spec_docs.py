@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from datastream.events.network_events import NETWORK_EVENTS
-from datastream.file import bookmarks
-from datastream.protocol.commands import COMMANDS, ERRORS
-from gateway.api import block_items_pb2, block_pb2, node_pb2, publish_pb2, standby_pb2, subscribe_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, proof_of
-from gateway.blocks.merkle import EMPTY_HASH, leaf_hash, tree_root
-from gateway.blocks.proofs import hints, schnorr
-from gateway.blocks.proofs.baby_jubjub import add, point_bytes
-from gateway.blocks.proofs.bls12_381 import hash_to_g2
-from gateway.blocks.proofs.ledger_data import read_publication
-from gateway.blocks.proofs.poseidon import hash_array, permute, poseidon, round_constants
-from gateway.blocks.root_hash import NOT_HASHED, subtree_of
+from sluice.datastream.events.network_events import NETWORK_EVENTS
+from sluice.datastream.file import bookmarks
+from sluice.datastream.protocol.commands import COMMANDS, ERRORS
+from sluice.gateway.api import block_items_pb2, block_pb2, node_pb2, publish_pb2, standby_pb2, subscribe_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, proof_of
+from sluice.gateway.blocks.merkle import EMPTY_HASH, leaf_hash, tree_root
+from sluice.gateway.blocks.proofs import hints, schnorr
+from sluice.gateway.blocks.proofs.baby_jubjub import add, point_bytes
+from sluice.gateway.blocks.proofs.bls12_381 import hash_to_g2
+from sluice.gateway.blocks.proofs.ledger_data import read_publication
+from sluice.gateway.blocks.proofs.poseidon import hash_array, permute, poseidon, round_constants
+from sluice.gateway.blocks.root_hash import NOT_HASHED, subtree_of
 from tests.interop.doc_tables import ROOT, page
 from tests.vectors.maker import expanded, read_file
 

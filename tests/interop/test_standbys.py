@@ -20,14 +20,14 @@ from urllib.request import urlopen
 import pytest
 from tenacity import wait_fixed
 
-from datastream.check.compare import compare_streams
-from gateway.addresses import Address
-from gateway.blocks.block import Block
-from gateway.cluster.node_status import collect
-from gateway.cluster.roles import Phase
-from publishers.client.client import ClientOptions
-from publishers.demo.node_process import NodeNotStarted
-from publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.datastream.check.compare import compare_streams
+from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.cluster.node_status import collect
+from sluice.gateway.cluster.roles import Phase
+from sluice.publishers.client.client import ClientOptions
+from sluice.publishers.demo.node_process import NodeNotStarted
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.chaos.actors import EntryReader
 from tests.interop.test_failover import fail_over
 from tests.nodes import ANSWER_SECONDS, each, ledger_key, make_blocks, running_node, until

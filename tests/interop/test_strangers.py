@@ -19,16 +19,16 @@ from pathlib import Path
 
 import pytest
 
-from datastream import BlockingStreamClient
-from gateway.addresses import Address, parse_address
-from gateway.api import node_pb2, subscribe_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import U64_MAX
-from gateway.logs import LINES_PER_MESSAGE
-from gateway.services.level_service import STANDBY_STREAMS_MAX
-from gateway.transport.frames import Flag, FrameKind, frame
-from gateway.transport.header_blocks import header_frames
-from publishers.demo.node_process import NodeProcess
+from sluice.datastream import BlockingStreamClient
+from sluice.gateway.addresses import Address, parse_address
+from sluice.gateway.api import node_pb2, subscribe_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.logs import LINES_PER_MESSAGE
+from sluice.gateway.services.level_service import STANDBY_STREAMS_MAX
+from sluice.gateway.transport.frames import Flag, FrameKind, frame
+from sluice.gateway.transport.header_blocks import header_frames
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.attacks import HELLO, PUBLISH, request
 from tests.floods import FLOODS, flood, lines_of
 from tests.interop.test_standbys import BLOCKS, ClusterNode, Publishing, last_of

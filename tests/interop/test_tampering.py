@@ -12,15 +12,15 @@ import random
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.chain import Chain
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.items import ItemKind, kinds_of
-from gateway.blocks.proofs import ProofVerifier, RsaBook
-from gateway.blocks.refusal import RefusalKind
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.items import ItemKind, kinds_of
+from sluice.gateway.blocks.proofs import ProofVerifier, RsaBook
+from sluice.gateway.blocks.refusal import RefusalKind
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
 from tests.gateway.blocks.proofs import real
 
 LONG = os.environ.get("SLUICE_LONG") == "1"

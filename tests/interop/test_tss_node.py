@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.items import field_item
-from gateway.store.trust_store import KEPT_NAME
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LedgerKeyError
+from sluice.gateway.blocks.items import field_item
+from sluice.gateway.store.trust_store import KEPT_NAME
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.made_chain import BlockPlan, MadeChain
 from tests.gateway.blocks.proofs.tss_chain import TssChain

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.addresses import Address
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
-from gateway.cluster.catch_up import TOLD_AHEAD_BLOCKS_MAX
+from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
+from sluice.gateway.cluster.catch_up import TOLD_AHEAD_BLOCKS_MAX
 from tests.chaos.link import Link
 from tests.gateway.block_makers import header_item
 from tests.gateway.cluster.test_peer_follower import BLOCKS, FAST, peers, readiness_of, until, until_block

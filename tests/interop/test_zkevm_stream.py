@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.events.events import Generation, RawEvent, decode_event, encode_event, event_name
-from datastream.events.network_events import Bookmark, L2Block
-from datastream.file.streamer import DataStreamer
-from datastream.layout import PAGE_SIZE, Entry, StreamHeader
+from sluice.datastream.events.events import Generation, RawEvent, decode_event, encode_event, event_name
+from sluice.datastream.events.network_events import Bookmark, L2Block
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import PAGE_SIZE, Entry, StreamHeader
 from tests.datastream.serving import ServerThread, read_exactly
 from tests.datastream.streams import commit, sample_file
 from tests.reference_data import needs_stream

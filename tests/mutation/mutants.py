@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from gateway.race import tables as race_tables
-from gateway.race.tables import BlockEvent, BlockState, Consequence, EndStatus
-from publishers.protocol import machine_tables
-from publishers.protocol.machine_tables import Ending, Gateway, MachineStep, Pace
+from sluice.gateway.race import tables as race_tables
+from sluice.gateway.race.tables import BlockEvent, BlockState, Consequence, EndStatus
+from sluice.publishers.protocol import machine_tables
+from sluice.publishers.protocol.machine_tables import Ending, Gateway, MachineStep, Pace
 
 __all__ = ["TESTS", "Mutant", "mutants"]
 

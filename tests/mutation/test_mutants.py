@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gateway.race.tables import BLOCK_TABLE, CONSEQUENCES, ON_HEADER, STREAM_TABLE
-from publishers.protocol.machine_tables import ENDINGS, TABLE
+from sluice.gateway.race.tables import BLOCK_TABLE, CONSEQUENCES, ON_HEADER, STREAM_TABLE
+from sluice.publishers.protocol.machine_tables import ENDINGS, TABLE
 from tests.mutation.mutants import TESTS, mutants
 from tests.mutation.unreachable import UNREACHABLE, reason_of
 

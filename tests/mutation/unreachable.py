@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.race.tables import EndStatus
+from sluice.gateway.race.tables import EndStatus
 
 __all__ = ["UNREACHABLE", "reason_of"]
 

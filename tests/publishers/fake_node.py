@@ -12,10 +12,10 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from gateway.api import publish_pb2, publish_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, block_number_of, kind_of
-from gateway.limits import MESSAGE_BYTES_DEFAULT
+from sluice.gateway.api import publish_pb2, publish_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, block_number_of, kind_of
+from sluice.gateway.limits import MESSAGE_BYTES_DEFAULT
 
 Response = publish_pb2.PublishStreamResponse
 Code = publish_pb2.PublishStreamResponse.EndOfStream.Code

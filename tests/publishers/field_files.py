@@ -11,7 +11,7 @@ from pathlib import Path
 
 import zstandard
 
-from gateway.blocks.block import Block
+from sluice.gateway.blocks.block import Block
 
 __all__ = ["in_bucket", "in_consensus_folder", "in_recent_folder", "in_tar", "in_zip", "java_zstd"]
 

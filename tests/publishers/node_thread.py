@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gateway.blocks.block import Block
-from gateway.blocks.root_hash import BlockHasher
-from gateway.node.node import Node
-from gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.node.node import Node
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.nodes import running_node
 
 

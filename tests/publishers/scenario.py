@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from publishers.protocol.machine import SECOND_NS, MachineLimits, PublisherMachine
-from publishers.protocol.messages import (
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits, PublisherMachine
+from sluice.publishers.protocol.messages import (
     Acknowledged,
     Action,
     BlockReady,
@@ -25,7 +25,7 @@ from publishers.protocol.messages import (
     StreamEnded,
     Writable,
 )
-from publishers.report import PublishReport
+from sluice.publishers.report import PublishReport
 
 
 def block_ready(number: int, set_count: int = 1, set_bytes: int = 10) -> BlockReady:

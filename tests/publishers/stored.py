@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from gateway.blocks.block import Block
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 
 LARGE = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=4, item_bytes=120_000)
 

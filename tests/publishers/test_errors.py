@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from publishers import errors
-from publishers.report import PublishReport
+from sluice.publishers import errors
+from sluice.publishers.report import PublishReport
 
 CASES = [
     (

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.workers.looking import SET_ITEMS_MAX
-from publishers import limits
-from publishers.blocks.maker import MAKER_ITEM_BYTES_MAX
-from publishers.protocol.item_sets import size_in_set
+from sluice.gateway.workers.looking import SET_ITEMS_MAX
+from sluice.publishers import limits
+from sluice.publishers.blocks.maker import MAKER_ITEM_BYTES_MAX
+from sluice.publishers.protocol.item_sets import size_in_set
 
 
 def test_the_message_limit_leaves_room_for_framing() -> None:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from publishers.number_range import NumberRange, cut_by_weight, cut_evenly, number_of
+from sluice.publishers.number_range import NumberRange, cut_by_weight, cut_evenly, number_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.report import (
+from sluice.publishers.report import (
     JobFailure,
     JobReport,
     PublishReport,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from publishers.protocol.messages import (
+from sluice.publishers.protocol.messages import (
     Acknowledged,
     EndCode,
     Event,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.race.actions import (
+from sluice.gateway.race.actions import (
     Acknowledgement,
     Action,
     Behind,
@@ -20,8 +20,8 @@ from gateway.race.actions import (
     SendResponse,
     Skip,
 )
-from gateway.race.tables import EndStatus, Failure
-from gateway.store.block_store import BlockStore
+from sluice.gateway.race.tables import EndStatus, Failure
+from sluice.gateway.store.block_store import BlockStore
 from tests.simulation.options import Options
 from tests.simulation.picture import Block, Picture, Stream
 from tests.simulation.storage import Storage

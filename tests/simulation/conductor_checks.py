@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.root_hash import BlockHasher
-from gateway.pipeline.conductor import Conductor
-from gateway.race.actions import PublisherId
-from gateway.services.publish_service import to_wire
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.race.actions import PublisherId
+from sluice.gateway.services.publish_service import to_wire
 from tests.simulation.network import ServerContext
 from tests.simulation.oracle import Oracle
 from tests.simulation.world import World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gateway.race.tables import (
+from sluice.gateway.race.tables import (
     BLOCK_TABLE,
     CONSEQUENCES,
     ON_HEADER,
@@ -12,8 +12,8 @@ from gateway.race.tables import (
     EndStatus,
     Failure,
 )
-from publishers.protocol.machine_tables import FINAL_STATES, TABLE, MachineStep
-from publishers.protocol.messages import EndStreamCode
+from sluice.publishers.protocol.machine_tables import FINAL_STATES, TABLE, MachineStep
+from sluice.publishers.protocol.messages import EndStreamCode
 
 FAULTS = (
     *(

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import grpc
 from grpc import aio
 
-from gateway.api import publish_pb2
+from sluice.gateway.api import publish_pb2
 from tests.simulation.world import World
 
 POISON = b"\xffpoison"

@@ -10,24 +10,24 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from datastream.errors import DatastreamError
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.cluster.catch_up import CatchUpRules
-from gateway.cluster.peer_follower import PeerFollower
-from gateway.cluster.standby_watch import StandbyWatch
-from gateway.errors import Fatal
-from gateway.limits import MESSAGE_BYTES_DEFAULT
-from gateway.metrics import Metrics
-from gateway.pipeline.conductor import Conductor, Outbox
-from gateway.pipeline.replication_quorum import ReplicationQuorum
-from gateway.race.records import RaceRules
-from gateway.services.publish_service import PublishService
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.transport.admission import Admission, AdmissionLimits
-from gateway.workers.proof_checks import ProofChecks
+from sluice.datastream.errors import DatastreamError
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier, Verdict
+from sluice.gateway.cluster.catch_up import CatchUpRules
+from sluice.gateway.cluster.peer_follower import PeerFollower
+from sluice.gateway.cluster.standby_watch import StandbyWatch
+from sluice.gateway.errors import Fatal
+from sluice.gateway.limits import MESSAGE_BYTES_DEFAULT
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.conductor import Conductor, Outbox
+from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.services.publish_service import PublishService
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.transport.admission import Admission, AdmissionLimits
+from sluice.gateway.workers.proof_checks import ProofChecks
 from tests.datastream.fake_disk import PowerLost
 from tests.nodes import ledger_key
 from tests.simulation.conductor_checks import ConductorChecks, WatchedHasher

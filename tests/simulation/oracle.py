@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gateway.race.actions import (
+from sluice.gateway.race.actions import (
     Action,
     AimCatchUp,
     Append,
@@ -25,10 +25,10 @@ from gateway.race.actions import (
     Stray,
     Verify,
 )
-from gateway.race.records import RaceRules
-from gateway.race.reputation import BackedOff
-from gateway.race.tables import EndStatus, Failure
-from gateway.store.block_store import BlockStore
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.race.reputation import BackedOff
+from sluice.gateway.race.tables import EndStatus, Failure
+from sluice.gateway.store.block_store import BlockStore
 from tests.simulation.answer_rules import AnswerRules, Moment
 from tests.simulation.options import Options
 from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes

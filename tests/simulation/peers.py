@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from gateway.api import block_items_pb2, node_pb2, subscribe_pb2
-from gateway.blocks.block_numbers import to_wire
+from sluice.gateway.api import block_items_pb2, node_pb2, subscribe_pb2
+from sluice.gateway.blocks.block_numbers import to_wire
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.options import Options
 from tests.simulation.true_chain import true_blocks, with_broken_proof

@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gateway.race.actions import Response
-from gateway.race.records import RaceRules
+from sluice.gateway.race.actions import Response
+from sluice.gateway.race.records import RaceRules
 from tests.simulation.options import Options
 from tests.simulation.prices import Prices, Who
 from tests.simulation.world import MILLISECOND_NS, SECOND_NS

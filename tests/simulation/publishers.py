@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.api import publish_pb2
-from publishers.client.client import event_of, request_of
-from publishers.errors import MachineError
-from publishers.protocol.item_sets import ItemSet
-from publishers.protocol.machine import MachineLimits, PublisherMachine
-from publishers.protocol.machine_tables import FINAL_STATES
-from publishers.protocol.messages import (
+from sluice.gateway.api import publish_pb2
+from sluice.publishers.client.client import event_of, request_of
+from sluice.publishers.errors import MachineError
+from sluice.publishers.protocol.item_sets import ItemSet
+from sluice.publishers.protocol.machine import MachineLimits, PublisherMachine
+from sluice.publishers.protocol.machine_tables import FINAL_STATES
+from sluice.publishers.protocol.messages import (
     Action,
     AskFirst,
     BlockReady,

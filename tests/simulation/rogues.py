@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from gateway.api import block_items_pb2, publish_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
+from sluice.gateway.api import block_items_pb2, publish_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.network import POISON, Connection
 from tests.simulation.options import Options

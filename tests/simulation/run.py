@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from datastream import DatastreamError
-from gateway.cluster import peer_follower as following_module
-from gateway.cluster import standby_watch as standby_watch_module
-from gateway.race import reputation as race_reputation_module
-from gateway.workers import hashing as hashing_module
-from publishers.protocol.machine_tables import FINAL_STATES
+from sluice.datastream import DatastreamError
+from sluice.gateway.cluster import peer_follower as following_module
+from sluice.gateway.cluster import standby_watch as standby_watch_module
+from sluice.gateway.race import reputation as race_reputation_module
+from sluice.gateway.workers import hashing as hashing_module
+from sluice.publishers.protocol.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
 from tests.simulation.coverage import Coverage
 from tests.simulation.network import NOTICE_NS, Client, Connection, LinkOptions

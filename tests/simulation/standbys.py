@@ -12,8 +12,8 @@ from typing import Any
 
 from grpc import aio
 
-from gateway.api import standby_pb2
-from gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.api import standby_pb2
+from sluice.gateway.blocks.root_hash import BlockHasher
 from tests.simulation.coverage import EXPECTED, Coverage
 from tests.simulation.options import Options
 from tests.simulation.peers import unavailable

@@ -13,8 +13,8 @@ from typing import Any
 
 import plyvel
 
-from datastream.file.bookmarks import COVERED_KEY
-from datastream.layout import (
+from sluice.datastream.file.bookmarks import COVERED_KEY
+from sluice.datastream.layout import (
     ENTRY_HEAD,
     HEADER_OFFSET,
     HEADER_PAGE_SIZE,
@@ -23,8 +23,8 @@ from datastream.layout import (
     encode_header_page,
     file_size_of,
 )
-from gateway.blocks.stream_layout import BLOCK_END_TYPE
-from gateway.store.chain_file import SNAPSHOT_NAME
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 
 CRASH_KINDS = ("none", "all", "prefix", "sectors", "sectors")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.race.actions import (
+from sluice.gateway.race.actions import (
     Acknowledgement,
     Action,
     Append,

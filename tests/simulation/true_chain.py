@@ -6,10 +6,10 @@ import struct
 from dataclasses import dataclass
 from functools import cache
 
-from gateway.api import block_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.root_hash import BlockHasher
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import KEY
 
 BLOCKS_MAX = 24

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from gateway.race.actions import Action, PublisherId, Response
-from gateway.race.arbiter import Arbiter
-from gateway.race.records import BlockRecord, RaceRules, StreamRecord
-from gateway.race.tables import BlockEvent, EndStatus, Failure, StreamEvent
+from sluice.gateway.race.actions import Action, PublisherId, Response
+from sluice.gateway.race.arbiter import Arbiter
+from sluice.gateway.race.records import BlockRecord, RaceRules, StreamRecord
+from sluice.gateway.race.tables import BlockEvent, EndStatus, Failure, StreamEvent
 from tests.simulation.coverage import Coverage
 from tests.simulation.oracle import Oracle
 

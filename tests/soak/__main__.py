@@ -26,7 +26,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from publishers.demo.node_process import NodeProcess
+from sluice.publishers.demo.node_process import NodeProcess
 from tests.nodes import ledger_key
 from tests.soak.watch import MIB, Sample, growth_of, leaks_of, take_sample
 

@@ -26,14 +26,14 @@ import click
 import uvloop
 from grpc import aio
 
-from gateway.addresses import parse_address
-from gateway.api import block_items_pb2, publish_pb2, publish_pb2_grpc, subscribe_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import U64_MAX
-from gateway.services import publish_service, subscribe_service
-from publishers.blocks.maker import BlockMaker
-from publishers.client.client import ClientOptions, PublishClient
-from publishers.errors import PublisherError
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import block_items_pb2, publish_pb2, publish_pb2_grpc, subscribe_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.services import publish_service, subscribe_service
+from sluice.publishers.blocks.maker import BlockMaker
+from sluice.publishers.client.client import ClientOptions, PublishClient
+from sluice.publishers.errors import PublisherError
 from tests.deaf_client import DeafClient
 from tests.nodes import KEY, SMALL
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from publishers.demo.node_process import NodeProcess
+from sluice.publishers.demo.node_process import NodeProcess
 
 __all__ = ["GROWTH_BYTES_MAX", "Sample", "growth_of", "leaks_of", "take_sample"]
 

@@ -21,16 +21,16 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPriv
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from datastream.file.streamer import DataStreamer
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, pages_used
-from datastream.protocol.commands import Command, OnCommandError, encode_command
-from gateway.blocks.block import Block
-from gateway.blocks.items import field_item
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
-from gateway.blocks.proofs.poseidon import hash_array_number
-from gateway.blocks.proofs.record_file import signed_payload
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.stream_layout import BOOKMARK_COUNT, bookmark_of, encode, legacy_bookmark_of
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, pages_used
+from sluice.datastream.protocol.commands import Command, OnCommandError, encode_command
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import field_item
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.blocks.proofs.poseidon import hash_array_number
+from sluice.gateway.blocks.proofs.record_file import signed_payload
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.stream_layout import BOOKMARK_COUNT, bookmark_of, encode, legacy_bookmark_of
 from tests.datastream.serving import ServerThread, read_to_end
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, footer_item, header_item, proof_item
 from tests.gateway.blocks.proofs import record_files

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from datastream.check.check import check_stream
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry
-from gateway.blocks.block import Block
-from gateway.blocks.chain import Chain
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.items import ItemKind, proof_of
-from gateway.blocks.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_proof
-from gateway.blocks.proofs.ledger_data import read_publication, refusal_of
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
+from sluice.datastream.check.check import check_stream
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.items import ItemKind, proof_of
+from sluice.gateway.blocks.proofs import ProofKind, ProofVerifier, RsaBook, kind_of_proof
+from sluice.gateway.blocks.proofs.ledger_data import read_publication, refusal_of
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock, encode
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
 from tests.datastream.serving import ServerThread
 from tests.interop import foreign
 from tests.vectors.maker import SUBTREES, exchange, expanded, made_files, read_file

@@ -25,18 +25,18 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Final
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import ItemError
-from gateway.blocks.items import proof_of
-from gateway.blocks.proofs.address_book import read_address_book
-from gateway.blocks.proofs.ed25519 import SIGNATURE_SIZE, Ed25519Check
-from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.proofs.record_file import DEFAULT_THRESHOLD, RecordFileCheck
-from gateway.blocks.proofs.state_proof import SiblingCount, StateProofCheck
-from gateway.blocks.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
-from gateway.blocks.refusal import Fault, Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.items import proof_of
+from sluice.gateway.blocks.proofs.address_book import read_address_book
+from sluice.gateway.blocks.proofs.ed25519 import SIGNATURE_SIZE, Ed25519Check
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.proofs.record_file import DEFAULT_THRESHOLD, RecordFileCheck
+from sluice.gateway.blocks.proofs.state_proof import SiblingCount, StateProofCheck
+from sluice.gateway.blocks.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
+from sluice.gateway.blocks.refusal import Fault, Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 
 __all__ = [
     "SIGN_THE_ROOT",

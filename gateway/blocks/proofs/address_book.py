@@ -21,8 +21,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
-from gateway.blocks.errors import ProofDataError
-from gateway.limits import ADDRESS_BOOK_NODES_MAX
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.limits import ADDRESS_BOOK_NODES_MAX
 
 __all__ = ["AddressBook", "key_of_entry", "read_address_book", "rsa_key"]
 

@@ -17,9 +17,9 @@ identity. Nothing here is secret, so nothing runs in constant time. Source: docs
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bn254_fields import ORDER
-from gateway.blocks.proofs.encoding import SCALAR_SIZE, integer_below, scalar_bytes
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bn254_fields import ORDER
+from sluice.gateway.blocks.proofs.encoding import SCALAR_SIZE, integer_below, scalar_bytes
 
 __all__ = [
     "BASE",

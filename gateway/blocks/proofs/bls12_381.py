@@ -18,7 +18,7 @@ from typing import Final
 
 from py_arkworks_bls12381 import GT, G1Point, G2Point, Scalar
 
-from gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.errors import ProofDataError
 
 __all__ = [
     "FIELD_PRIME",

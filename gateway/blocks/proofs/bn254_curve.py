@@ -19,8 +19,8 @@ Source: docs/spec/tss.md section 6; Hankerson, Menezes and Vanstone, "Guide to E
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bn254_fields import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bn254_fields import (
     ORDER,
     PRIME,
     XI,
@@ -31,7 +31,7 @@ from gateway.blocks.proofs.bn254_fields import (
     fp2_square_root,
     fp_square_root,
 )
-from gateway.blocks.proofs.encoding import integer_below
+from sluice.gateway.blocks.proofs.encoding import integer_below
 
 __all__ = [
     "G1_SIZE",

@@ -27,9 +27,9 @@ from itertools import pairwise
 from math import gcd
 from typing import Final
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bn254_curve import G1Point, G2Point, g2_negative
-from gateway.blocks.proofs.bn254_fields import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bn254_curve import G1Point, G2Point, g2_negative
+from sluice.gateway.blocks.proofs.bn254_fields import (
     FP12_ONE,
     ORDER,
     PRIME,

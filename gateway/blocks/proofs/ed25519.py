@@ -11,7 +11,7 @@ from typing import Final
 from nacl.bindings import crypto_sign_open
 from nacl.exceptions import BadSignatureError
 
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 
 __all__ = ["SIGNATURE_SIZE", "Ed25519Check"]
 

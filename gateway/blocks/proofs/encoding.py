@@ -10,7 +10,7 @@ Source: docs/spec/tss.md sections 2.1 (Fr), 2.4 (scalar), 3, 5 and 6 (Fr, Vec).
 
 from typing import Final
 
-from gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.errors import ProofDataError
 
 __all__ = ["SCALAR_SIZE", "LayoutReader", "integer_below", "scalar_bytes"]
 

@@ -15,8 +15,8 @@ returns them as pairs, so that a caller can add further equations to the same pr
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bn254_curve import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bn254_curve import (
     G1_SIZE,
     G2_SIZE,
     G1Point,
@@ -26,9 +26,9 @@ from gateway.blocks.proofs.bn254_curve import (
     g1_negative,
     g2_from_bytes,
 )
-from gateway.blocks.proofs.bn254_fields import Fp12
-from gateway.blocks.proofs.bn254_pairing import PreparedG2, pairing_product, prepare
-from gateway.blocks.proofs.encoding import LayoutReader
+from sluice.gateway.blocks.proofs.bn254_fields import Fp12
+from sluice.gateway.blocks.proofs.bn254_pairing import PreparedG2, pairing_product, prepare
+from sluice.gateway.blocks.proofs.encoding import LayoutReader
 
 __all__ = ["Groth16Key", "Groth16Proof", "groth16_pairs", "read_g1", "read_g2", "read_groth16_key"]
 

@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bls12_381 import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bls12_381 import (
     G1_SIZE,
     G2_SIZE,
     GROUP_ORDER,
@@ -43,9 +43,9 @@ from gateway.blocks.proofs.bls12_381 import (
     weighted_sum,
     weighted_sum_g2,
 )
-from gateway.blocks.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
-from gateway.blocks.proofs.hash_to_field import hash_to_field
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
+from sluice.gateway.blocks.proofs.hash_to_field import hash_to_field
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 
 __all__ = [
     "PI_SIZE",

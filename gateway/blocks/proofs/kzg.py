@@ -17,8 +17,8 @@ to polynomials and their applications", section 3.3.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.blocks.proofs.bn254_curve import G1Point, g1_sum_of_multiples
-from gateway.blocks.proofs.bn254_pairing import PreparedG2
+from sluice.gateway.blocks.proofs.bn254_curve import G1Point, g1_sum_of_multiples
+from sluice.gateway.blocks.proofs.bn254_pairing import PreparedG2
 
 __all__ = ["KzgKey", "Opening", "kzg_pairs"]
 

@@ -23,21 +23,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
-from gateway.blocks.items import ItemField, ItemKind, WireType, fields_of, kind_of, payload_of, varint
-from gateway.blocks.proofs.baby_jubjub import FIELD_PRIME, POINT_SIZE, Point, read_point
-from gateway.blocks.proofs.encoding import scalar_bytes
-from gateway.blocks.proofs.poseidon import poseidon
-from gateway.blocks.proofs.schnorr import (
+from sluice.gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
+from sluice.gateway.blocks.items import ItemField, ItemKind, WireType, fields_of, kind_of, payload_of, varint
+from sluice.gateway.blocks.proofs.baby_jubjub import FIELD_PRIME, POINT_SIZE, Point, read_point
+from sluice.gateway.blocks.proofs.encoding import scalar_bytes
+from sluice.gateway.blocks.proofs.poseidon import poseidon
+from sluice.gateway.blocks.proofs.schnorr import (
     ATTESTED_KEY_SIZE,
     MEMBERS_MAX,
     AttestedKey,
     knows_secret,
     read_attested_key,
 )
-from gateway.blocks.proofs.wraps import WRAPS_KEY_SIZE
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.trusted_keys import LEDGER_ID_SIZE
+from sluice.gateway.blocks.proofs.wraps import WRAPS_KEY_SIZE
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.trusted_keys import LEDGER_ID_SIZE
 
 __all__ = [
     "PADDING_KEY",

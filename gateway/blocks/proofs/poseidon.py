@@ -19,8 +19,8 @@ from functools import cache
 from itertools import islice
 from typing import Final, NamedTuple
 
-from gateway.blocks.proofs.baby_jubjub import FIELD_PRIME
-from gateway.blocks.proofs.encoding import SCALAR_SIZE, scalar_bytes
+from sluice.gateway.blocks.proofs.baby_jubjub import FIELD_PRIME
+from sluice.gateway.blocks.proofs.encoding import SCALAR_SIZE, scalar_bytes
 
 __all__ = ["LANES", "hash_array", "hash_array_number", "permute", "poseidon", "round_constants"]
 

@@ -29,13 +29,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.hashes import SHA384
 
-from gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
-from gateway.blocks.items import WireType, fields_of, payload_of
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.blocks.proofs.address_book import AddressBook, rsa_key
-from gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.errors import BlockRefused, ItemError, ProofDataError
+from sluice.gateway.blocks.items import WireType, fields_of, payload_of
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.proofs.address_book import AddressBook, rsa_key
+from sluice.gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
 
 __all__ = [
     "DEFAULT_THRESHOLD",

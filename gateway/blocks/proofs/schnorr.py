@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from hashlib import blake2s
 from typing import Final, NamedTuple
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.baby_jubjub import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.baby_jubjub import (
     BASE,
     POINT_SIZE,
     SUBGROUP_ORDER,
@@ -36,9 +36,9 @@ from gateway.blocks.proofs.baby_jubjub import (
     read_point,
     weighted_sum,
 )
-from gateway.blocks.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
-from gateway.blocks.proofs.hash_to_field import hash_to_field
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.proofs.encoding import SCALAR_SIZE, LayoutReader, scalar_bytes
+from sluice.gateway.blocks.proofs.hash_to_field import hash_to_field
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 
 __all__ = [
     "ATTESTED_KEY_SIZE",

@@ -26,13 +26,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import BlockRefused, ProofDataError
-from gateway.blocks.items import WireType
-from gateway.blocks.merkle import HASH_SIZE, inner_hash, leaf_hash, unary_hash
-from gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import BlockRefused, ProofDataError
+from sluice.gateway.blocks.items import WireType
+from sluice.gateway.blocks.merkle import HASH_SIZE, inner_hash, leaf_hash, unary_hash
+from sluice.gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
 
 __all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
 

@@ -7,8 +7,8 @@ varints in their shortest form. Source: docs/spec/proofs.md sections 1 and 5.3.
 
 from collections.abc import Collection, Iterator, Mapping
 
-from gateway.blocks.errors import ItemError, ProofDataError
-from gateway.blocks.items import WireType, fields_of
+from sluice.gateway.blocks.errors import ItemError, ProofDataError
+from sluice.gateway.blocks.items import WireType, fields_of
 
 __all__ = ["bytes_of", "integer_of", "strict_fields"]
 

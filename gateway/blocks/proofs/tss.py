@@ -23,13 +23,13 @@ from functools import lru_cache
 from hashlib import sha384
 from typing import Final
 
-from gateway.blocks.errors import BlockRefused, ProofDataError
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.blocks.proofs import hints, schnorr, wraps
-from gateway.blocks.proofs.bls12_381 import G1Point
-from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.proofs.poseidon import hash_array, hash_array_number
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.errors import BlockRefused, ProofDataError
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.proofs import hints, schnorr, wraps
+from sluice.gateway.blocks.proofs.bls12_381 import G1Point
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.proofs.poseidon import hash_array, hash_array_number
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 
 __all__ = ["TSS_SIGNATURE_SIZES", "TssCheck"]
 

@@ -27,13 +27,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bn254_curve import G1Point, g1_sum_of_multiples
-from gateway.blocks.proofs.bn254_fields import ORDER
-from gateway.blocks.proofs.bn254_pairing import pairing_product
-from gateway.blocks.proofs.bn254_pairing import prepare as prepare_g2
-from gateway.blocks.proofs.encoding import LayoutReader
-from gateway.blocks.proofs.groth16 import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bn254_curve import G1Point, g1_sum_of_multiples
+from sluice.gateway.blocks.proofs.bn254_fields import ORDER
+from sluice.gateway.blocks.proofs.bn254_pairing import pairing_product
+from sluice.gateway.blocks.proofs.bn254_pairing import prepare as prepare_g2
+from sluice.gateway.blocks.proofs.encoding import LayoutReader
+from sluice.gateway.blocks.proofs.groth16 import (
     Groth16Key,
     Groth16Proof,
     groth16_pairs,
@@ -41,8 +41,8 @@ from gateway.blocks.proofs.groth16 import (
     read_g2,
     read_groth16_key,
 )
-from gateway.blocks.proofs.kzg import KzgKey, Opening, kzg_pairs
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.proofs.kzg import KzgKey, Opening, kzg_pairs
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 
 __all__ = ["WRAPS_KEY_SIZE", "WRAPS_PROOF_SIZE", "PreparedWrapsKey", "check", "prepare"]
 

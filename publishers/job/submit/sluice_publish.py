@@ -1,6 +1,6 @@
 """`sluice publish` for spark-submit, which starts scripts and no commands: the same options follow it.
 
-spark-submit --master spark://host:7077 "$(python -m publishers.job.submit.sluice_publish --where)" --source …
+spark-submit --master spark://host:7077 "$(python -m sluice.publishers.job.submit.sluice_publish --where)" --source …
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def main(words: list[str]) -> int:
     if words == ["--where"]:
         click.echo(Path(__file__).resolve())
         return 0
-    from gateway.commands.cli import main as sluice
+    from sluice.gateway.commands.cli import main as sluice
 
     return sluice(["publish", *words])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datastream.check.check import (
+from sluice.datastream.check.check import (
     CHECK_FINDINGS_MAX,
     CheckFinding,
     CheckResult,
@@ -15,10 +15,10 @@ from datastream.check.check import (
     check_stream,
     repair_stream,
 )
-from datastream.errors import StreamInUse
-from datastream.file.bookmarks import COVERED_KEY
-from datastream.file.streamer import DataStreamer
-from datastream.layout import (
+from sluice.datastream.errors import StreamInUse
+from sluice.datastream.file.bookmarks import COVERED_KEY
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     ENTRY_HEAD_SIZE,
     HEADER_PAGE_SIZE,
@@ -372,8 +372,8 @@ def test_a_check_takes_nothing_out_of_memory_that_may_be_there_alone(
     paged: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody reads past the page cache, as on btrfs with checksums."""
-    monkeypatch.setattr("datastream.file.disk.takes_direct_writes", lambda fd: False)
-    monkeypatch.setattr("datastream.file.disk.takes_direct_writes", lambda fd: False)
+    monkeypatch.setattr("sluice.datastream.file.disk.takes_direct_writes", lambda fd: False)
+    monkeypatch.setattr("sluice.datastream.file.disk.takes_direct_writes", lambda fd: False)
     dropped: list[int] = []
     monkeypatch.setattr("os.posix_fadvise", lambda fd, offset, size, advice: dropped.append(offset))
     assert check_stream(paged).is_sound

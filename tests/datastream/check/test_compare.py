@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from datastream.check import compare
-from datastream.check.compare import Difference, compare_streams
-from datastream.errors import (
+from sluice.datastream.check import compare
+from sluice.datastream.check.compare import Difference, compare_streams
+from sluice.datastream.errors import (
     ShorterThanHeaderPage,
     StreamFileUnavailable,
     TotalLengthOutOfFile,
     WrongMagic,
 )
-from datastream.file.disk import RealDisk
-from datastream.file.streamer import DataStreamer
-from datastream.layout import HEADER_OFFSET, HEADER_PAGE_SIZE, PAGE_SIZE, page_start
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import HEADER_OFFSET, HEADER_PAGE_SIZE, PAGE_SIZE, page_start
 from tests.datastream.streams import bookmark, commit, operation
 
 ENTRY = (1, b"x" * 51)  # 68 bytes

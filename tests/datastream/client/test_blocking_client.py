@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from datastream.client.blocking_client import (
+from sluice.datastream.client.blocking_client import (
     CLIENT_KEEPALIVE_IDLE_SECONDS,
     CLIENT_KEEPALIVE_INTERVAL_SECONDS,
     CLIENT_KEEPALIVE_PROBES_COUNT,
     BlockingStreamClient,
     iter_entries,
 )
-from datastream.errors import (
+from sluice.datastream.errors import (
     BookmarkNotFound,
     CommandRefused,
     ConnectionEnded,
@@ -25,9 +25,9 @@ from datastream.errors import (
     RemoteError,
     ServerSpokeWrongly,
 )
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry
-from datastream.protocol.packets import encode_result
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry
+from sluice.datastream.protocol.packets import encode_result
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, entries, operation
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from datastream.client.blocking_follower import BlockingStreamFollower
-from datastream.errors import CommandRefused, ServerSpokeWrongly, StreamContradicts
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry, StreamHeader
-from datastream.limits import FollowLimits
+from sluice.datastream.client.blocking_follower import BlockingStreamFollower
+from sluice.datastream.errors import CommandRefused, ServerSpokeWrongly, StreamContradicts
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry, StreamHeader
+from sluice.datastream.limits import FollowLimits
 from tests.datastream.masters import Pauses, ScriptedServer
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, entries, operation

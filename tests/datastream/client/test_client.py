@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.client.client import StreamClient
-from datastream.errors import BookmarkNotFound, CommandRefused, ConnectionEnded, EntryNotFound
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry
+from sluice.datastream.client.client import StreamClient
+from sluice.datastream.errors import BookmarkNotFound, CommandRefused, ConnectionEnded, EntryNotFound
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, entries, operation
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from datastream.client.follower import StreamFollower
-from datastream.errors import CommandRefused, StreamContradicts
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry
-from datastream.limits import FollowLimits
+from sluice.datastream.client.follower import StreamFollower
+from sluice.datastream.errors import CommandRefused, StreamContradicts
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry
+from sluice.datastream.limits import FollowLimits
 from tests.datastream.masters import Master, Pauses, ScriptedServer
 from tests.datastream.streams import commit, entries, operation
 

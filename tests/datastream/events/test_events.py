@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datastream.errors import EventMalformed, EventValueWrong
-from datastream.events.events import (
+from sluice.datastream.errors import EventMalformed, EventValueWrong
+from sluice.datastream.events.events import (
     Event,
     Generation,
     RawEvent,
@@ -20,7 +20,7 @@ from datastream.events.events import (
     event_of,
     event_values,
 )
-from datastream.events.network_events import (
+from sluice.datastream.events.network_events import (
     NETWORK_EVENTS,
     BatchStart,
     Bookmark,
@@ -30,7 +30,7 @@ from datastream.events.network_events import (
     NetworkEvent,
     Transaction,
 )
-from datastream.events.original_events import (
+from sluice.datastream.events.original_events import (
     ORIGINAL_EVENTS,
     EndL2Block,
     L2Tx,
@@ -39,7 +39,7 @@ from datastream.events.original_events import (
     OriginalUpdateGer,
     StartL2Block,
 )
-from datastream.layout import Entry
+from sluice.datastream.layout import Entry
 from tests.datastream.event_cases import CASES, RAW
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from datastream.errors import EventMalformed, EventValueWrong
-from datastream.events.protobuf import Field, FieldKind, MessageTable, decode_message, encode_message
+from sluice.datastream.errors import EventMalformed, EventValueWrong
+from sluice.datastream.events.protobuf import Field, FieldKind, MessageTable, decode_message, encode_message
 
 INNER = MessageTable("Inner", Field(1, "text", FieldKind.STRING))
 TABLE = MessageTable(

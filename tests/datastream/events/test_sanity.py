@@ -6,13 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from datastream.events.events import Event, encode_event, entry_type_of, event_of
-from datastream.events.network_events import BatchEnd, BatchStart, Bookmark, L2Block, L2BlockEnd, Transaction
-from datastream.events.original_events import EndL2Block, L2Tx, OriginalBookmark, StartL2Block
-from datastream.events.sample_operations import ENTRIES_PER_OPERATION, sample_operation
-from datastream.events.sanity import SanityCheck
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry
+from sluice.datastream.events.events import Event, encode_event, entry_type_of, event_of
+from sluice.datastream.events.network_events import (
+    BatchEnd,
+    BatchStart,
+    Bookmark,
+    L2Block,
+    L2BlockEnd,
+    Transaction,
+)
+from sluice.datastream.events.original_events import EndL2Block, L2Tx, OriginalBookmark, StartL2Block
+from sluice.datastream.events.sample_operations import ENTRIES_PER_OPERATION, sample_operation
+from sluice.datastream.events.sanity import SanityCheck
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry
 from tests.datastream.streams import sample_file
 from tests.reference_data import needs_stream
 

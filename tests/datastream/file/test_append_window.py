@@ -14,23 +14,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastream.file import append_window
-from datastream.file.append_window import APPEND_WINDOW_BYTES, AppendWindow
-from datastream.file.disk import RealDisk
-from datastream.file.file_system import file_system_of
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, file_size_of, page_start
+from sluice.datastream.file import append_window
+from sluice.datastream.file.append_window import APPEND_WINDOW_BYTES, AppendWindow
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.file_system import file_system_of
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, file_size_of, page_start
 
 BLOCK = mmap.ALLOCATIONGRANULARITY
 KILLED_WRITER = """
 import os, signal, sys
-from datastream.file.append_window import AppendWindow
+from sluice.datastream.file.append_window import AppendWindow
 fd = os.open(sys.argv[1], os.O_RDWR)
 AppendWindow(fd, lambda data, offset: os.pwrite(fd, data, offset)).write(b"written", 5000)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 UNLOCKED_WRITER = """
 import os, resource, sys
-from datastream.file.append_window import AppendWindow
+from sluice.datastream.file.append_window import AppendWindow
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (4096, 4096))
 if os.geteuid() == 0:
     os.setresuid(65534, 65534, 65534)  # root may lock whatever it likes

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastream.errors import CommitFailed, StreamReadOnly
-from datastream.file.appending import COMMIT_STEPS, Appender, CommitStep
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.file.page_index import PageIndex
-from datastream.file.streamer import DataStreamer
-from datastream.layout import (
+from sluice.datastream.errors import CommitFailed, StreamReadOnly
+from sluice.datastream.file.appending import COMMIT_STEPS, Appender, CommitStep
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.datastream.file.page_index import PageIndex
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import (
     DATA_SIZE_MAX,
     HEADER_PAGE_SIZE,
     PAGE_SIZE,
@@ -24,7 +24,7 @@ from datastream.layout import (
     page_end,
     page_number_of,
 )
-from datastream.limits import ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
+from sluice.datastream.limits import ROOM_BYTES, ROOM_OPERATION_BYTES_MAX
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import add, bookmark, commit, entries
 

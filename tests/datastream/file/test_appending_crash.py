@@ -19,11 +19,11 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from datastream.errors import CommitFailed, HeaderBehind
-from datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUM_KEY, SUMS_OF_KEY, TABLE_KEY
-from datastream.file.page_sums import sum_of
-from datastream.file.streamer import DataStreamer
-from datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_start
+from sluice.datastream.errors import CommitFailed, HeaderBehind
+from sluice.datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUM_KEY, SUMS_OF_KEY, TABLE_KEY
+from sluice.datastream.file.page_sums import sum_of
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import DATA_SIZE_MAX, HEADER_PAGE_SIZE, PAGE_SIZE, Entry, page_start
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
 
@@ -216,7 +216,7 @@ def test_every_boundary_of_commits_without_a_flush(
     tmp_path: Path, bookmarks_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is killed, also in the middle of a copy: what it wrote is there, the index may lag."""
-    monkeypatch.setattr("datastream.file.committing.PENDING_BOOKMARKS_MAX", bookmarks_max)
+    monkeypatch.setattr("sluice.datastream.file.committing.PENDING_BOOKMARKS_MAX", bookmarks_max)
     crash_everywhere(tmp_path / "s.bin", "all", partial(work, flush=False))
 
 

@@ -15,8 +15,8 @@ from typing import Any
 import plyvel
 import pytest
 
-from datastream.errors import BookmarksUnavailable, CommitFailed, StreamInUse
-from datastream.file.bookmarks import (
+from sluice.datastream.errors import BookmarksUnavailable, CommitFailed, StreamInUse
+from sluice.datastream.file.bookmarks import (
     COVERED_KEY,
     REBUILD_BATCH_BOOKMARKS,
     STREAM_KEY,
@@ -26,8 +26,8 @@ from datastream.file.bookmarks import (
     has_hole,
     open_leveldb,
 )
-from datastream.file.page_index import PageTable
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.file.page_index import PageTable
+from sluice.datastream.file.streamer import DataStreamer
 from tests.datastream.streams import bookmark, commit
 
 OPEN_WITH_LEVELDB = """
@@ -40,8 +40,8 @@ except plyvel.IOError as error:
 OPEN_WITH_US = """
 import sys
 from pathlib import Path
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.errors import StreamInUse
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.datastream.errors import StreamInUse
 try:
     BookmarkIndex(Path(sys.argv[1]))
 except StreamInUse as error:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     BookmarkNotFound,
     CommitBegun,
     CommitFailed,
@@ -19,12 +19,12 @@ from datastream.errors import (
     StreamClosed,
     StreamReadOnly,
 )
-from datastream.file.appending import Appender
-from datastream.file.bookmarks import BookmarkIndex, open_leveldb
-from datastream.file.operation import OperationGroup
-from datastream.file.page_index import PageIndex
-from datastream.file.streamer import DataStreamer
-from datastream.layout import DATA_SIZE_MAX
+from sluice.datastream.file.appending import Appender
+from sluice.datastream.file.bookmarks import BookmarkIndex, open_leveldb
+from sluice.datastream.file.operation import OperationGroup
+from sluice.datastream.file.page_index import PageIndex
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import DATA_SIZE_MAX
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.file.test_appending import BIG, FIRST, open_on, zero_past_the_end
 from tests.datastream.file.test_bookmarks import FailingDatabase

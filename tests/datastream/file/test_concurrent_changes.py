@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import StreamChanged
-from datastream.file.concurrent_changes import CHANGES_KEPT_MAX, Changes, Patch, RangeSender
-from datastream.file.disk import RealDisk
+from sluice.datastream.errors import StreamChanged
+from sluice.datastream.file.concurrent_changes import CHANGES_KEPT_MAX, Changes, Patch, RangeSender
+from sluice.datastream.file.disk import RealDisk
 from tests.datastream.fake_disk import MemoryDisk
 
 OLD = bytes(range(100))

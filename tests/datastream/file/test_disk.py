@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from datastream.check.compare import compare_streams
-from datastream.errors import StreamFileUnavailable
-from datastream.file import disk as disk_module
-from datastream.file.disk import RealDisk, create_file, drop_cached, read_past_cache, write_past_cache
-from datastream.file.file_system import file_system_of, has_no_disk, is_cached, takes_direct_writes
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.check.compare import compare_streams
+from sluice.datastream.errors import StreamFileUnavailable
+from sluice.datastream.file import disk as disk_module
+from sluice.datastream.file.disk import RealDisk, create_file, drop_cached, read_past_cache, write_past_cache
+from sluice.datastream.file.file_system import file_system_of, has_no_disk, is_cached, takes_direct_writes
+from sluice.datastream.file.streamer import DataStreamer
 
 SHARED_MEMORY = Path("/dev/shm")
 real_open = os.open
@@ -60,7 +60,8 @@ def test_room_is_zeros_that_have_their_place(tmp_path: Path, monkeypatch: pytest
     for is_known in (False, True):
         disk = RealDisk(path)
         monkeypatch.setattr(
-            "datastream.file.disk._KEEPING_PLACES", (file_system_of(disk.fileno()),) if is_known else ()
+            "sluice.datastream.file.disk._KEEPING_PLACES",
+            (file_system_of(disk.fileno()),) if is_known else (),
         )
         disk.make_room(1 << 16, 1 << 18)
         disk.fdatasync()
@@ -110,9 +111,9 @@ def test_bytes_are_replaced_whatever_the_file_system_can_do(
     path = tmp_path / "file"
     create_file(path, b"h" * 16_384, 16_384)
     disk = RealDisk(path)
-    monkeypatch.setattr("datastream.file.disk.takes_direct_writes", lambda fd: is_direct)
+    monkeypatch.setattr("sluice.datastream.file.disk.takes_direct_writes", lambda fd: is_direct)
     if not is_holed:
-        monkeypatch.setattr("datastream.file.disk._fallocate", lambda *_: -1)
+        monkeypatch.setattr("sluice.datastream.file.disk._fallocate", lambda *_: -1)
     disk.replace(b"n" * 4_096, 8_192)
     monkeypatch.setattr(os, "open", refuse_direct)  # as NFS of old, which makes no holes either
     disk.replace(b"m" * 4_096, 4_096)
@@ -141,7 +142,7 @@ def disk(
     if not takes_direct_writes(disk.fileno()):
         pytest.skip("direct writes go through the page cache here")
     if request.param != "directly":
-        monkeypatch.setattr("datastream.file.disk.takes_direct_writes", lambda fd: False)
+        monkeypatch.setattr("sluice.datastream.file.disk.takes_direct_writes", lambda fd: False)
     yield disk
     disk.close()
 
@@ -233,7 +234,7 @@ def test_what_is_discarded_is_zeros_of_which_nothing_is_cached(disk: RealDisk) -
 def test_what_is_discarded_where_there_are_no_holes(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
-    monkeypatch.setattr("datastream.file.disk._fallocate", lambda *_: -1)
+    monkeypatch.setattr("sluice.datastream.file.disk._fallocate", lambda *_: -1)
     size = 4_096 + (3 << 20)
     disk.truncate(size)
     disk.pwrite(b"o" * size, 0)

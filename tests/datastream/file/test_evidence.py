@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import EntriesDisagree, HeaderBehind, StreamFileUnavailable
-from datastream.file import evidence as evidence_module
-from datastream.file.bookmarks import STREAM_KEY, BookmarkIndex
-from datastream.file.disk import RealDisk
-from datastream.file.evidence import BOOKMARKS_COMPARED_AT_OPEN_MAX, Evidence, Tail, entries_behind
-from datastream.file.streamer import DataStreamer
-from datastream.file.streamfile import inspect_header
-from datastream.layout import (
+from sluice.datastream.errors import EntriesDisagree, HeaderBehind, StreamFileUnavailable
+from sluice.datastream.file import evidence as evidence_module
+from sluice.datastream.file.bookmarks import STREAM_KEY, BookmarkIndex
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.evidence import BOOKMARKS_COMPARED_AT_OPEN_MAX, Evidence, Tail, entries_behind
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.file.streamfile import inspect_header
+from sluice.datastream.layout import (
     HEADER_OFFSET,
     HEADER_SIZE,
     Committed,
 )
-from datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
+from sluice.datastream.limits import TAIL_LOOKED_AT_BYTES_MAX
 from tests.datastream.file.test_opening import held_in
 from tests.datastream.streams import Item, bookmark, change_database, commit, entries, operation, u64
 

@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-from datastream.check.check import check_stream
-from datastream.errors import StreamFileUnavailable, StreamInUse
-from datastream.file import file_lock
-from datastream.file.file_lock import holder_of, lock_file, unlock_file
-from datastream.file.folder_lock import other_folders
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.check.check import check_stream
+from sluice.datastream.errors import StreamFileUnavailable, StreamInUse
+from sluice.datastream.file import file_lock
+from sluice.datastream.file.file_lock import holder_of, lock_file, unlock_file
+from sluice.datastream.file.folder_lock import other_folders
+from sluice.datastream.file.streamer import DataStreamer
 from tests.datastream.streams import commit, names
 
 OPEN = """
 import sys
-from datastream.errors import StreamInUse
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.errors import StreamInUse
+from sluice.datastream.file.streamer import DataStreamer
 try:
     DataStreamer.open(sys.argv[1], read_only=sys.argv[2:] == ["read"]).close()
 except StreamInUse as error:
@@ -359,8 +359,8 @@ def test_a_go_program_that_was_given_a_path_with_two_dots(
 
 FORK = """
 import os, sys, time
-from datastream.errors import CommitFailed
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.errors import CommitFailed
+from sluice.datastream.file.streamer import DataStreamer
 streamer = DataStreamer.open(sys.argv[1])
 streamer.start_atomic_op()
 streamer.add_stream_entry(1, b"y")

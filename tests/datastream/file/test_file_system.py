@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file import file_system
-from datastream.file.file_system import (
+from sluice.datastream.file import file_system
+from sluice.datastream.file.file_system import (
     EXT,
     TMPFS,
     XFS,

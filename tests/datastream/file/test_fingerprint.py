@@ -7,8 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from datastream.file.fingerprint import FINGERPRINT_SIZE, SAMPLE_SIZE, ReadBytes, fingerprint_of, is_of_stream
-from datastream.layout import HEADER_PAGE_SIZE, StreamHeader, page_start
+from sluice.datastream.file.fingerprint import (
+    FINGERPRINT_SIZE,
+    SAMPLE_SIZE,
+    ReadBytes,
+    fingerprint_of,
+    is_of_stream,
+)
+from sluice.datastream.layout import HEADER_PAGE_SIZE, StreamHeader, page_start
 
 END = page_start(1) + 5000
 HEADER = StreamHeader(1, 137, 1, END, 9)

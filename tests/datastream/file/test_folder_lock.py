@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import BookmarksUnavailable, StreamInUse
-from datastream.file.folder_lock import FolderLock, SharedFolderLock
+from sluice.datastream.errors import BookmarksUnavailable, StreamInUse
+from sluice.datastream.file.folder_lock import FolderLock, SharedFolderLock
 
 STREAM = Path("s.bin")
 TRY = """
 import sys
 from pathlib import Path
-from datastream.file import folder_lock
-from datastream.errors import StreamInUse
+from sluice.datastream.file import folder_lock
+from sluice.datastream.errors import StreamInUse
 try:
     getattr(folder_lock, sys.argv[1])(Path("s.bin"), Path(sys.argv[2]))
 except StreamInUse:

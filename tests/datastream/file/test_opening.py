@@ -14,16 +14,16 @@ from typing import Any
 import plyvel
 import pytest
 
-from datastream import errors
-from datastream.errors import BookmarkNotFound
-from datastream.file import bookmarks, opening
-from datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUMS_OF_KEY, TABLE_KEY, BookmarkIndex
-from datastream.file.disk import RealDisk
-from datastream.file.fingerprint import FINGERPRINT_SIZE
-from datastream.file.opening import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
-from datastream.file.streamer import DataStreamer
-from datastream.file.streamfile import StreamFile
-from datastream.layout import file_size_of, page_end, page_start
+from sluice.datastream import errors
+from sluice.datastream.errors import BookmarkNotFound
+from sluice.datastream.file import bookmarks, opening
+from sluice.datastream.file.bookmarks import COVERED_KEY, STREAM_KEY, SUMS_OF_KEY, TABLE_KEY, BookmarkIndex
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.fingerprint import FINGERPRINT_SIZE
+from sluice.datastream.file.opening import BOOKMARKS_CHECKED_AT_OPEN_MAX, BOOKMARKS_KEPT_AT_OPEN_MAX
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.file.streamfile import StreamFile
+from sluice.datastream.layout import file_size_of, page_end, page_start
 from tests.datastream.fake_disk import FailingDisk, MemoryDisk
 from tests.datastream.streams import bookmark, change_database, commit, entries, names, operation, u64
 
@@ -157,7 +157,7 @@ def test_streams_that_share_a_folder_by_their_names(tmp_path: Path, caplog: pyte
         caplog.clear()
         make(path, 10, name, read=True)
         assert f"{path}: the bookmark folder s.db is of another stream, or of other entries" in caplog.text
-        with caplog.at_level("DEBUG", "datastream.file.opening"):
+        with caplog.at_level("DEBUG", "sluice.datastream.file.opening"):
             caplog.clear()
             make(path, 10, name, read=True)  # made anew once, and not at each opening
         assert caplog.text == ""
@@ -199,7 +199,7 @@ def test_a_folder_that_another_program_wrote_is_believed(
         if added:
             database.put(COVERED_KEY, u64(10))
             database.delete(b"new")
-    with caplog.at_level("DEBUG", "datastream.file.opening"), DataStreamer.open(path) as streamer:
+    with caplog.at_level("DEBUG", "sluice.datastream.file.opening"), DataStreamer.open(path) as streamer:
         assert streamer.get_bookmark(b"new") == 10
     found = ", ".join(record.getMessage().rpartition(" ")[2] for record in caplog.records)
     assert found == actions

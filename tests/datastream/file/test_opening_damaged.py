@@ -7,12 +7,12 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from datastream import errors
-from datastream.errors import EntriesDisagree, PageDamaged
-from datastream.file import streamfile
-from datastream.file.bookmarks import SUM_KEY, TABLE_KEY
-from datastream.file.streamer import DataStreamer
-from datastream.layout import PAGE_SIZE, page_end, page_start
+from sluice.datastream import errors
+from sluice.datastream.errors import EntriesDisagree, PageDamaged
+from sluice.datastream.file import streamfile
+from sluice.datastream.file.bookmarks import SUM_KEY, TABLE_KEY
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import PAGE_SIZE, page_end, page_start
 from tests.datastream.streams import bookmark, change_database, commit, u64
 
 

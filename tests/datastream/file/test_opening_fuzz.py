@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE
 from tests.datastream.fuzz_opener import HOW, Mutation, main, run_case, template
 
 _OFFSETS = st.one_of(

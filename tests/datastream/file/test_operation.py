@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastream import errors
-from datastream.file.operation import OPERATION_GROUP_BYTES_MAX, OperationGroup
-from datastream.file.operation_table import TRANSITIONS, Call, OperationState, Wrong
-from datastream.file.pages import walk_page
-from datastream.layout import (
+from sluice.datastream import errors
+from sluice.datastream.file.operation import OPERATION_GROUP_BYTES_MAX, OperationGroup
+from sluice.datastream.file.operation_table import TRANSITIONS, Call, OperationState, Wrong
+from sluice.datastream.file.pages import walk_page
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     DATA_SIZE_MAX,
     ENTRY_HEAD_SIZE,
@@ -25,7 +25,7 @@ from datastream.layout import (
     encode_entry,
     page_start,
 )
-from datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
+from sluice.datastream.limits import BOOKMARK_SIZE_MAX, BOOKMARK_SIZE_MIN
 
 NEW = Committed(HEADER_PAGE_SIZE, 0)
 

@@ -7,8 +7,8 @@ from itertools import product
 
 import pytest
 
-from datastream.file import operation_table
-from datastream.file.operation_table import (
+from sluice.datastream.file import operation_table
+from sluice.datastream.file.operation_table import (
     ADDING,
     CALL_NAMES,
     TRANSITIONS,

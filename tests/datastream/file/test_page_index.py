@@ -8,17 +8,17 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from datastream.file.bookmarks import TABLE_KEY
-from datastream.file.page_index import (
+from sluice.datastream.file.bookmarks import TABLE_KEY
+from sluice.datastream.file.page_index import (
     NoPageTables,
     PageIndex,
     PageTable,
     decode_table,
     encode_table,
 )
-from datastream.file.pages import PageWalk
-from datastream.file.streamer import DataStreamer
-from datastream.layout import PAGE_SIZE, Committed, page_start
+from sluice.datastream.file.pages import PageWalk
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import PAGE_SIZE, Committed, page_start
 from tests.datastream.streams import commit, u64
 
 

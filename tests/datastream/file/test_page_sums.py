@@ -15,23 +15,23 @@ from pathlib import Path
 import plyvel
 import pytest
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     CommitFailed,
     EntriesDisagree,
     PageDamaged,
     PageUnchecked,
     StreamFileUnavailable,
 )
-from datastream.file import disk as disks
-from datastream.file import page_sums
-from datastream.file.bookmarks import STREAM_KEY, SUM_KEY, SUMS_OF_KEY, bookmarks_folder
-from datastream.file.concurrent_changes import Changes, Patch
-from datastream.file.disk import RealDisk
-from datastream.file.page_sums import PageState, RunningSum, ScrubResult, sum_of, this_thread
-from datastream.file.pages import PageFault
-from datastream.file.streamer import DataStreamer
-from datastream.file.updating import Changer
-from datastream.layout import ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE, PAGE_SIZE, page_start
+from sluice.datastream.file import disk as disks
+from sluice.datastream.file import page_sums
+from sluice.datastream.file.bookmarks import STREAM_KEY, SUM_KEY, SUMS_OF_KEY, bookmarks_folder
+from sluice.datastream.file.concurrent_changes import Changes, Patch
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.page_sums import PageState, RunningSum, ScrubResult, sum_of, this_thread
+from sluice.datastream.file.pages import PageFault
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.file.updating import Changer
+from sluice.datastream.layout import ENTRY_HEAD_SIZE, HEADER_PAGE_SIZE, PAGE_SIZE, page_start
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.streams import commit, u64
 

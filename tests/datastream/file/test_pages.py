@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from datastream.file.pages import PageFault, find_entry, find_position, walk_page
-from datastream.layout import ENTRY_HEAD_SIZE, PAGE_SIZE, Entry, encode_entry
+from sluice.datastream.file.pages import PageFault, find_entry, find_position, walk_page
+from sluice.datastream.layout import ENTRY_HEAD_SIZE, PAGE_SIZE, Entry, encode_entry
 
 
 def page_of(*sizes: int, first_number: int = 0, fill: bytes = b"\0") -> bytes:

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from datastream.file.recovery import (
+from sluice.datastream.file.recovery import (
     RECOVERY,
     Access,
     Action,

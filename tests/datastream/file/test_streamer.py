@@ -10,12 +10,20 @@ from typing import Any
 
 import pytest
 
-from datastream import errors
-from datastream.errors import BookmarkNotFound, CommitFailed
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.file.disk import RealDisk
-from datastream.file.streamer import DataStreamer
-from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Committed, Entry, StreamHeader, file_size_of, page_end
+from sluice.datastream import errors
+from sluice.datastream.errors import BookmarkNotFound, CommitFailed
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import (
+    DATA_SIZE_MAX,
+    PAGE_SIZE,
+    Committed,
+    Entry,
+    StreamHeader,
+    file_size_of,
+    page_end,
+)
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.file.test_bookmarks import FailingDatabase
 from tests.datastream.streams import add, bookmark, change_database, commit, entries, names, operation, u64
@@ -321,7 +329,7 @@ def test_data_between_bookmarks(path: Path) -> None:
 
 
 def test_data_between_bookmarks_one_byte_too_many(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datastream.file.streamer.DATA_BETWEEN_BOOKMARKS_BYTES_MAX", 8)
+    monkeypatch.setattr("sluice.datastream.file.streamer.DATA_BETWEEN_BOOKMARKS_BYTES_MAX", 8)
     with DataStreamer.open(path) as streamer:
         commit(streamer, (0xB0, b"a"), (1, b"12345678"), (0xB0, b"b"), (1, b"9"), (0xB0, b"c"))
         assert streamer.get_data_between_bookmarks(b"a", b"b") == b"12345678"

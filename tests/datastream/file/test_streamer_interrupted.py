@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from datastream.errors import BookmarkNotFound, CommitInProgress
-from datastream.file.appending import Appender
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.file.operation import OperationGroup
+from sluice.datastream.errors import BookmarkNotFound, CommitInProgress
+from sluice.datastream.file.appending import Appender
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.datastream.file.operation import OperationGroup
 from tests.datastream.fake_disk import MemoryDisk
 from tests.datastream.file.test_appending import BIG, FIRST, open_on
 from tests.datastream.streams import bookmark, commit, entries

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from datastream.check.check import check_stream
-from datastream.file.streamer import DataStreamer
-from datastream.layout import BOOKMARK_TYPE
+from sluice.datastream.check.check import check_stream
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import BOOKMARK_TYPE
 from tests.datastream.streams import Item, add, bookmark, commit, entries, operation
 
 KILLS = 300 if os.environ.get("SLUICE_LONG") else 12
@@ -24,8 +24,8 @@ KILLS_PER_STREAM = 12
 """A stream that lives longer takes ever longer to be compared."""
 WRITER = """
 import os, sys
-from datastream.file import streamer as streamer_module
-from datastream.file.streamer import DataStreamer
+from sluice.datastream.file import streamer as streamer_module
+from sluice.datastream.file.streamer import DataStreamer
 from tests.datastream.file.test_streamer_kill import step
 streamer_module.PENDING_BOOKMARKS_MAX = 7  # batches behind unflushed commits are on their way, too
 streamer = DataStreamer.open(sys.argv[1], initial_pages=1, growth_pages=1)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from datastream import errors
-from datastream.errors import StreamFileRefused
-from datastream.file.page_index import NoPageTables
-from datastream.file.recovery import TailState
-from datastream.file.streamer import DataStreamer
-from datastream.file.streamfile import FULL_CHECK_PAGES_MAX, StreamFile, inspect_header
-from datastream.layout import (
+from sluice.datastream import errors
+from sluice.datastream.errors import StreamFileRefused
+from sluice.datastream.file.page_index import NoPageTables
+from sluice.datastream.file.recovery import TailState
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.file.streamfile import FULL_CHECK_PAGES_MAX, StreamFile, inspect_header
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     HEADER_PAGE_SIZE,
     PAGE_SIZE,

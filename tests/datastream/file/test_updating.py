@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from datastream import errors
-from datastream.errors import BookmarkNotFound, CommitFailed, EntryNotFound
-from datastream.file.appending import Appender
-from datastream.file.bookmarks import BookmarkIndex
-from datastream.file.disk import RealDisk
-from datastream.file.streamer import DataStreamer
-from datastream.file.updating import TRUNCATE_STEPS, UPDATE_STEPS, UpdateStep
-from datastream.layout import (
+from sluice.datastream import errors
+from sluice.datastream.errors import BookmarkNotFound, CommitFailed, EntryNotFound
+from sluice.datastream.file.appending import Appender
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.file.updating import TRUNCATE_STEPS, UPDATE_STEPS, UpdateStep
+from sluice.datastream.layout import (
     BOOKMARK_TYPE,
     DATA_SIZE_MAX,
     Committed,

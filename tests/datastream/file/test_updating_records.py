@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from datastream.file.bookmarks import UPDATE_KEY, BookmarkIndex
-from datastream.file.disk import RealDisk
-from datastream.file.streamer import DataStreamer
-from datastream.file.updating import record_for
-from datastream.layout import BOOKMARK_TYPE, PAGE_SIZE, StreamHeader
+from sluice.datastream.file.bookmarks import UPDATE_KEY, BookmarkIndex
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.file.updating import record_for
+from sluice.datastream.layout import BOOKMARK_TYPE, PAGE_SIZE, StreamHeader
 from tests.datastream.fake_disk import MemoryDisk, PowerLost
 from tests.datastream.file.test_updating import ITEMS
 from tests.datastream.streams import Item, change_database, commit, entries
@@ -146,6 +146,6 @@ def test_a_changed_stream_is_still_that_of_its_index(
         kind, data = ITEMS[number]
         streamer.update_entry_data(number, kind, b"!" * len(data))
     for kept in (7, 6, 4, 2, 0):
-        with caplog.at_level("DEBUG", "datastream.file.opening"), DataStreamer.open(path) as streamer:
+        with caplog.at_level("DEBUG", "sluice.datastream.file.opening"), DataStreamer.open(path) as streamer:
             streamer.truncate_file(kept)
     assert caplog.text == ""

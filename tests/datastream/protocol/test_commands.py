@@ -7,9 +7,9 @@ from itertools import product
 
 import pytest
 
-from datastream.errors import BookmarkNotFound, EntryNotFound
-from datastream.layout import Entry
-from datastream.protocol.commands import (
+from sluice.datastream.errors import BookmarkNotFound, EntryNotFound
+from sluice.datastream.layout import Entry
+from sluice.datastream.protocol.commands import (
     ANSWER_COPY_BYTES_MAX,
     COMMANDS,
     ERRORS,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     CommandRefused,
     ConnectionEnded,
     EntryOutOfOrder,
@@ -15,9 +15,9 @@ from datastream.errors import (
     ServerSpokeWrongly,
     StreamContradicts,
 )
-from datastream.layout import BOOKMARK_TYPE, Entry, StreamHeader
-from datastream.limits import FollowLimits
-from datastream.protocol.follow_core import (
+from sluice.datastream.layout import BOOKMARK_TYPE, Entry, StreamHeader
+from sluice.datastream.limits import FollowLimits
+from sluice.datastream.protocol.follow_core import (
     COMPARED_ENTRIES_COUNT,
     Connect,
     FollowCore,

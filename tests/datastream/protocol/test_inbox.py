@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from datastream.errors import (
+from sluice.datastream.errors import (
     BookmarkNotFound,
     CommandRefused,
     ConnectionEnded,
     EntryNotFound,
     ServerSpokeWrongly,
 )
-from datastream.layout import Entry, StreamHeader, encode_entry, encode_header
-from datastream.protocol.commands import Command
-from datastream.protocol.inbox import Inbox, answered_entry, answered_header
-from datastream.protocol.packets import Answer, Result, encode_result
+from sluice.datastream.layout import Entry, StreamHeader, encode_entry, encode_header
+from sluice.datastream.protocol.commands import Command
+from sluice.datastream.protocol.inbox import Inbox, answered_entry, answered_header
+from sluice.datastream.protocol.packets import Answer, Result, encode_result
 
 OK = encode_result(0, "OK")
 HEADER = StreamHeader(1, 137, 1, 4096, 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from datastream.errors import ServerSpokeWrongly
-from datastream.layout import PAGE_SIZE, Entry, StreamHeader
-from datastream.protocol.packets import (
+from sluice.datastream.errors import ServerSpokeWrongly
+from sluice.datastream.layout import PAGE_SIZE, Entry, StreamHeader
+from sluice.datastream.protocol.packets import (
     NOT_FOUND_ANSWER,
     RESULT_TEXT_BYTES_MAX,
     Answer,

@@ -10,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file.streamer import DataStreamer
-from datastream.layout import HEADER_PAGE_SIZE, PACKET_ANSWER, PAGE_SIZE, Entry, encode_entry, page_start
-from datastream.limits import ServerLimits
-from datastream.protocol.commands import Command, OnCommandError, encode_command
-from datastream.protocol.packets import PacketReader, encode_result
-from datastream.server.connection import (
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import (
+    HEADER_PAGE_SIZE,
+    PACKET_ANSWER,
+    PAGE_SIZE,
+    Entry,
+    encode_entry,
+    page_start,
+)
+from sluice.datastream.limits import ServerLimits
+from sluice.datastream.protocol.commands import Command, OnCommandError, encode_command
+from sluice.datastream.protocol.packets import PacketReader, encode_result
+from sluice.datastream.server.connection import (
     SEND_BYTES_PER_ITERATION,
     SEND_BYTES_PER_SLOT,
     SEND_BYTES_PER_SLOT_MIN,

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file.disk import RealDisk
-from datastream.file.page_sums import PageState, ScrubResult
-from datastream.file.streamer import DataStreamer
-from datastream.layout import PAGE_SIZE, Entry, encode_entry, page_start
-from datastream.protocol.commands import Command, encode_command
-from datastream.protocol.packets import encode_result
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.file.page_sums import PageState, ScrubResult
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import PAGE_SIZE, Entry, encode_entry, page_start
+from sluice.datastream.protocol.commands import Command, encode_command
+from sluice.datastream.protocol.packets import encode_result
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.serving import ServerThread, read_exactly, read_to_end
 from tests.datastream.streams import commit

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file.streamer import DataStreamer
-from datastream.file.streamfile import StreamFile
-from datastream.layout import PAGE_SIZE
-from datastream.server.in_thread import finish, open_in_thread
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.file.streamfile import StreamFile
+from sluice.datastream.layout import PAGE_SIZE
+from sluice.datastream.server.in_thread import finish, open_in_thread
 from tests.datastream.streams import commit
 
 PAGES = 12

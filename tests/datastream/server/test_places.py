@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datastream.server.places import Places, party_of
+from sluice.datastream.server.places import Places, party_of
 
 CROWD, LONER = "192.0.2.1", "192.0.2.2"
 
@@ -106,7 +106,7 @@ def test_one_party_has_an_address_or_a_64(host: str, party: str) -> None:
 # --- file descriptors -----------------------------------------------------------------------------------
 
 
-READ = "from datastream.server import descriptors as d; import resource; "
+READ = "from sluice.datastream.server import descriptors as d; import resource; "
 LIMIT = "resource.setrlimit(resource.RLIMIT_NOFILE, ({}, {})); "
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from datastream.client.client import StreamClient
-from datastream.errors import (
+from sluice.datastream.client.client import StreamClient
+from sluice.datastream.errors import (
     AddressUnavailable,
     CommitFailed,
     ConnectionEnded,
@@ -22,10 +22,10 @@ from datastream.errors import (
     StreamFileUnavailable,
     WrongStreamType,
 )
-from datastream.file.streamer import DataStreamer
-from datastream.layout import HEADER_PAGE_SIZE, Entry, page_start
-from datastream.limits import FollowLimits
-from datastream.server.relay import Relay
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import HEADER_PAGE_SIZE, Entry, page_start
+from sluice.datastream.limits import FollowLimits
+from sluice.datastream.server.relay import Relay
 from tests.datastream.masters import Master, Pauses, ScriptedServer
 from tests.datastream.streams import bookmark, commit, entries, operation
 

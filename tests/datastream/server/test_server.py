@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import AddressUnavailable
-from datastream.file.streamer import DataStreamer
-from datastream.limits import ServerLimits
-from datastream.server.server import StreamServer
+from sluice.datastream.errors import AddressUnavailable
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.limits import ServerLimits
+from sluice.datastream.server.server import StreamServer
 from tests.datastream.serving import ServerThread, read_exactly, read_to_end
 from tests.datastream.streams import commit, operation
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry, StreamHeader
-from datastream.protocol.commands import Command, OnCommandError, encode_command
-from datastream.protocol.packets import Answer, PacketReader, Result
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry, StreamHeader
+from sluice.datastream.protocol.commands import Command, OnCommandError, encode_command
+from sluice.datastream.protocol.packets import Answer, PacketReader, Result
 from tests.datastream.fuzz_commands import ENTRIES, STREAM, mutate
 from tests.datastream.serving import ServerThread, read_exactly
 from tests.datastream.streams import commit

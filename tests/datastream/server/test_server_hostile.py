@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import AddressUnavailable
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Committed
-from datastream.limits import ServerLimits
-from datastream.server import connection as connection_module
-from datastream.server import server as server_module
-from datastream.server.connection import COMMANDS_PER_SLOT, LINGER_BYTES_MAX
-from datastream.server.descriptors import SPARE_DESCRIPTORS
-from datastream.server.server import (
+from sluice.datastream.errors import AddressUnavailable
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Committed
+from sluice.datastream.limits import ServerLimits
+from sluice.datastream.server import connection as connection_module
+from sluice.datastream.server import server as server_module
+from sluice.datastream.server.connection import COMMANDS_PER_SLOT, LINGER_BYTES_MAX
+from sluice.datastream.server.descriptors import SPARE_DESCRIPTORS
+from sluice.datastream.server.server import (
     KEEPALIVE_PROBES,
     KEEPALIVE_SECONDS,
     LISTEN_BACKLOG_COUNT,

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file.streamer import DataStreamer
-from datastream.layout import Entry, encode_entry
-from datastream.protocol.commands import Command, encode_command
-from datastream.protocol.packets import PacketReader
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import Entry, encode_entry
+from sluice.datastream.protocol.commands import Command, encode_command
+from sluice.datastream.protocol.packets import PacketReader
 from tests.datastream.serving import ServerThread, read_exactly
 from tests.datastream.streams import commit, operation
 

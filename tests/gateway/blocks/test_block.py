@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.api import block_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire, to_wire
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.refusal import FAULTS, Fault, Refusal, RefusalKind
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX, U64_MAX, from_wire, to_wire
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.refusal import FAULTS, Fault, Refusal, RefusalKind
 from tests.gateway.block_makers import block_items, body_items, header_item
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.blocks.chain import Chain, LastLayout
-from gateway.blocks.errors import ChainMisuse, ChainStateError
-from gateway.blocks.merkle import EMPTY_HASH, tree_root
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.chain import Chain, LastLayout
+from sluice.gateway.blocks.errors import ChainMisuse, ChainStateError
+from sluice.gateway.blocks.merkle import EMPTY_HASH, tree_root
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
 from tests.gateway.block_makers import block_items, summary_of
 
 PREVIOUS = "block footer field 1 (previous_block_root_hash)"

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.frame import Header, check_proof, item_name, read_footer, read_header
-from gateway.blocks.items import ItemKind, field_item, payload_of
-from gateway.limits import HEADER_SIZE_MAX
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.frame import Header, check_proof, item_name, read_footer, read_header
+from sluice.gateway.blocks.items import ItemKind, field_item, payload_of
+from sluice.gateway.limits import HEADER_SIZE_MAX
 from tests.gateway.block_makers import footer_item, header_item, proof_item
 
 VERSION = bytes.fromhex("0a02104e")  # field 1 {minor: 78}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.errors import ItemError
-from gateway.blocks.item_set import ItemSet, inspect
-from gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.item_set import ItemSet, inspect
+from sluice.gateway.blocks.items import ItemKind, field_item
 
 HEADER = field_item(ItemKind.BLOCK_HEADER, b"\x18\x07")  # number = 7
 EVENT = field_item(ItemKind.EVENT_HEADER, b"")

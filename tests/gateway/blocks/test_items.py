@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api import block_pb2
-from gateway.blocks import items
-from gateway.blocks.errors import ItemError
-from gateway.blocks.items import (
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks import items
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.items import (
     ItemField,
     ItemKind,
     WireType,
@@ -24,7 +24,7 @@ from gateway.blocks.items import (
     proof_of,
     varint,
 )
-from gateway.limits import HEADER_SIZE_MAX
+from sluice.gateway.limits import HEADER_SIZE_MAX
 from tests.gateway.block_makers import footer_item, header_item, proof_item
 
 # name, field number, payload, bytes of tag and length

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.blocks.merkle import (
+from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     StreamingTree,
     hand_out_leaf_hashes,

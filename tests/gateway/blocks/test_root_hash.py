@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.items import ItemKind, field_item, kinds_of, payload_of
-from gateway.blocks.merkle import EMPTY_HASH
-from gateway.blocks.root_hash import (
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.items import ItemKind, field_item, kinds_of, payload_of
+from sluice.gateway.blocks.merkle import EMPTY_HASH
+from sluice.gateway.blocks.root_hash import (
     NOT_HASHED,
     PROOFS_BYTES_MAX,
     PROOFS_PER_BLOCK_MAX,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
-from gateway.blocks.errors import ItemError, LayoutError
-from gateway.blocks.items import field_item, kinds_of
-from gateway.blocks.stream_layout import (
+from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
+from sluice.gateway.blocks.errors import ItemError, LayoutError
+from sluice.gateway.blocks.items import field_item, kinds_of
+from sluice.gateway.blocks.stream_layout import (
     BLOCK_END_TYPE,
     CONTINUED,
     BlockDecoder,
@@ -19,7 +19,7 @@ from gateway.blocks.stream_layout import (
     encode_runs,
     legacy_bookmark_of,
 )
-from gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
+from sluice.gateway.limits import RUN_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
 from tests.gateway.block_makers import block_items
 
 ROOT_HASH = bytes(range(48))

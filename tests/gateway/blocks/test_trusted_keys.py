@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.trusted_keys import LEDGER_KEYS_MAX, TrustedKeys
+from sluice.gateway.blocks.errors import LedgerKeyError
+from sluice.gateway.blocks.trusted_keys import LEDGER_KEYS_MAX, TrustedKeys
 
 ONE, TWO = bytes(range(32)), bytes(range(1, 33))
 

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 
 import pytest
 
-from gateway.api import block_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.items import field_item, varint
-from gateway.blocks.merkle import inner_hash, leaf_hash
-from gateway.blocks.proofs import ProofVerifier, RsaBook
-from gateway.blocks.proofs.ledger_data import FIELDS_MAX, LedgerData
-from gateway.blocks.proofs.poseidon import hash_array_number, round_constants
-from gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import PROOFS_PER_BLOCK_MAX, BlockSummary, RootLayout
-from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.blocks.verification import BlockVerifier, Verdict
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.items import field_item, varint
+from sluice.gateway.blocks.merkle import inner_hash, leaf_hash
+from sluice.gateway.blocks.proofs import ProofVerifier, RsaBook
+from sluice.gateway.blocks.proofs.ledger_data import FIELDS_MAX, LedgerData
+from sluice.gateway.blocks.proofs.poseidon import hash_array_number, round_constants
+from sluice.gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import PROOFS_PER_BLOCK_MAX, BlockSummary, RootLayout
+from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
+from sluice.gateway.blocks.verification import BlockVerifier, Verdict
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
 from tests.gateway.blocks.proofs import record_files, state_proofs
 from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup
@@ -175,7 +175,7 @@ def test_a_publication_that_is_believed_is_not_checked_again(monkeypatch: pytest
     def check_again(*_: object) -> None:
         raise AssertionError("to check a publication of 128 nodes takes half a second")
 
-    monkeypatch.setattr("gateway.blocks.verification.published_ledger", check_again)
+    monkeypatch.setattr("sluice.gateway.blocks.verification.published_ledger", check_again)
     keys = TrustedKeys(tss_file="file")
     assert verdict_on(CHAIN.block(0), keys, NETWORK.ledger).published is NETWORK.ledger
     with pytest.raises(AssertionError):

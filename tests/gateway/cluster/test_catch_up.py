@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gateway.cluster.catch_up import (
+from sluice.gateway.cluster.catch_up import (
     DONE,
     FOLLOWED,
     OUTCOMES,

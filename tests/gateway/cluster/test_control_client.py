@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api import control_pb2
-from gateway.cluster import control_client
-from gateway.cluster.control_client import ControlClient, status_of
-from gateway.cluster.failover import NodeStatus
-from gateway.cluster.roles import Phase
-from gateway.errors import NodeCallFailed
-from gateway.transport.channels import ClientTls
+from sluice.gateway.api import control_pb2
+from sluice.gateway.cluster import control_client
+from sluice.gateway.cluster.control_client import ControlClient, status_of
+from sluice.gateway.cluster.failover import NodeStatus
+from sluice.gateway.cluster.roles import Phase
+from sluice.gateway.errors import NodeCallFailed
+from sluice.gateway.transport.channels import ClientTls
 from tests.certificates import Authority
 from tests.nodes import running_node
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from gateway.api import control_pb2, control_pb2_grpc
-from gateway.blocks.errors import LayoutError
-from gateway.cluster import role_keeper
-from gateway.cluster.control_client import ControlClient
-from gateway.cluster.control_service import CONTROL_SECONDS_MAX, ControlService
-from gateway.cluster.role_keeper import RoleKeeper, read_role
-from gateway.cluster.roles import Phase, RoleRecord
-from gateway.errors import NodeCallFailed
-from gateway.store.block_store import BlockStore
+from sluice.gateway.api import control_pb2, control_pb2_grpc
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.cluster import role_keeper
+from sluice.gateway.cluster.control_client import ControlClient
+from sluice.gateway.cluster.control_service import CONTROL_SECONDS_MAX, ControlService
+from sluice.gateway.cluster.role_keeper import RoleKeeper, read_role
+from sluice.gateway.cluster.roles import Phase, RoleRecord
+from sluice.gateway.errors import NodeCallFailed
+from sluice.gateway.store.block_store import BlockStore
 from tests.certificates import Authority
 from tests.gateway.cluster.test_peer_follower import until
 from tests.gateway.cluster.test_role_keeper import BLOCKS, PEER, keep, play

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.cluster.failover import (
+from sluice.gateway.cluster.failover import (
     FAILOVER_LEASE_SECONDS,
     FAILOVER_READY_POLL_SECONDS,
     FAILOVER_READY_SECONDS,
@@ -15,9 +15,9 @@ from gateway.cluster.failover import (
     FailoverStep,
     NodeStatus,
 )
-from gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
-from gateway.errors import FailoverFailed, FailoverInterrupted
-from gateway.limits import CONTROL_CALL_SECONDS
+from sluice.gateway.cluster.roles import Phase, RoleEvent, RoleRecord, RoleState
+from sluice.gateway.errors import FailoverFailed, FailoverInterrupted
+from sluice.gateway.limits import CONTROL_CALL_SECONDS
 from tests.gateway.failing_over import DEAD, LOST, Pair
 
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from datastream import StreamClient
-from datastream.errors import CommandRefused, ConnectionEnded, EntriesDisagree
-from datastream.layout import PAGE_SIZE, Committed, page_start
-from gateway.addresses import Address, parse_address
-from gateway.api import node_pb2
-from gateway.blocks.stream_layout import BlockDecoder, bookmark_of
-from gateway.cluster import healing
-from gateway.node.node import Node
-from gateway.store import scrub
-from gateway.store.page_blocks import PageBuilder
+from sluice.datastream import StreamClient
+from sluice.datastream.errors import CommandRefused, ConnectionEnded, EntriesDisagree
+from sluice.datastream.layout import PAGE_SIZE, Committed, page_start
+from sluice.gateway.addresses import Address, parse_address
+from sluice.gateway.api import node_pb2
+from sluice.gateway.blocks.stream_layout import BlockDecoder, bookmark_of
+from sluice.gateway.cluster import healing
+from sluice.gateway.node.node import Node
+from sluice.gateway.store import scrub
+from sluice.gateway.store.page_blocks import PageBuilder
 from tests.gateway.fake_peer import FakePeer, Script, fake_peer, honest, items_of, says, silent
 from tests.gateway.node.test_node import get
 from tests.nodes import ANSWER_SECONDS, running_node, stream_bytes, wire_to

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from gateway.cluster import node_status
-from gateway.cluster.node_status import NodeRow, NodesView, collect
-from publishers.blocks.block_summary import summarize
+from sluice.gateway.cluster import node_status
+from sluice.gateway.cluster.node_status import NodeRow, NodesView, collect
+from sluice.publishers.blocks.block_summary import summarize
 from tests.gateway.fake_peer import fake_peer, nonsense_peer
 from tests.nodes import make_blocks, running_node
 from tests.publishers.node_thread import store

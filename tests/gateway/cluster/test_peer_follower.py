@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from gateway.addresses import Address, parse_address
-from gateway.blocks.block import Block
-from gateway.blocks.items import field_item
-from gateway.cluster.catch_up import CatchUp
-from gateway.cluster.peer_follower import PeerFollower
-from gateway.node.node import Node
-from gateway.pipeline.conductor import Conductor
-from publishers.blocks.maker import key_of_seed
+from sluice.gateway.addresses import Address, parse_address
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import field_item
+from sluice.gateway.cluster.catch_up import CatchUp
+from sluice.gateway.cluster.peer_follower import PeerFollower
+from sluice.gateway.node.node import Node
+from sluice.gateway.pipeline.conductor import Conductor
+from sluice.publishers.blocks.maker import key_of_seed
 from tests.certificates import Authority
 from tests.gateway.fake_peer import (
     Code,
@@ -538,7 +538,7 @@ async def test_a_block_of_a_peer_that_is_too_long_says_what_to_change_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From peers at least the default is taken, so that is made small here."""
-    monkeypatch.setattr("gateway.node.node.MESSAGE_BYTES_DEFAULT", 64 * 1024)
+    monkeypatch.setattr("sluice.gateway.node.node.MESSAGE_BYTES_DEFAULT", 64 * 1024)
     large = Block(0, (*BLOCKS[0].items[:1], field_item(4, bytes(5_000_000)), *BLOCKS[0].items[1:]))
 
     async with fake_peer([large]) as peer:

@@ -14,11 +14,11 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.api import node_pb2_grpc
-from gateway.blocks.items import field_item
-from gateway.cluster import peer_follower as following
-from gateway.cluster import peer_stream
-from gateway.cluster.peer_stream import PeerStream
+from sluice.gateway.api import node_pb2_grpc
+from sluice.gateway.blocks.items import field_item
+from sluice.gateway.cluster import peer_follower as following
+from sluice.gateway.cluster import peer_stream
+from sluice.gateway.cluster.peer_stream import PeerStream
 from tests.gateway.cluster.test_peer_follower import peers, until, until_block
 from tests.gateway.cluster.test_peer_follower_slow import drips
 from tests.gateway.fake_peer import (

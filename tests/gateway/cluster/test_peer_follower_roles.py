@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.addresses import parse_address
-from gateway.cluster import peer_follower as following
-from gateway.cluster import peer_stream
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.cluster import peer_follower as following
+from sluice.gateway.cluster import peer_stream
 from tests.gateway.cluster.test_peer_follower import BLOCKS, FAST, STRANGE, until, until_block
 from tests.gateway.fake_peer import FakePeer, Response, end_of, fake_peer, items_of, nonsense_peer, whole
 from tests.gateway.store.test_block_store import logged

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.items import field_item
-from gateway.cluster import peer_follower as following
-from gateway.cluster.catch_up import Range
-from gateway.cluster.peer_follower import PEER_BLOCK_DOUBLINGS_MAX
-from gateway.cluster.peer_stream import PeerStream
-from gateway.transport.channels import open_channel
+from sluice.gateway.blocks.items import field_item
+from sluice.gateway.cluster import peer_follower as following
+from sluice.gateway.cluster.catch_up import Range
+from sluice.gateway.cluster.peer_follower import PEER_BLOCK_DOUBLINGS_MAX
+from sluice.gateway.cluster.peer_stream import PeerStream
+from sluice.gateway.transport.channels import open_channel
 from tests.gateway.cluster.test_peer_follower import peers, until, until_block
 from tests.gateway.fake_peer import FakePeer, Response, fake_peer, items_of, whole
 from tests.gateway.store.test_block_store import logged

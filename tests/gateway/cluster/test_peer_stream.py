@@ -13,20 +13,20 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.blocks import item_set
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, field_item
-from gateway.cluster import peer_stream
-from gateway.cluster.catch_up import AttemptOutcome, Range
-from gateway.cluster.peer_stream import ENDINGS, PEER_POLL_FAILURES_MAX, PeerStream
-from gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
-from gateway.race.tables import EndStatus
-from gateway.services import subscription_client as subscription
-from gateway.transport.channels import open_channel
-from gateway.workers import looking
-from gateway.workers.hashing import Hashing
-from gateway.workers.loop_slots import LoopSlots
-from publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.gateway.blocks import item_set
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.cluster import peer_stream
+from sluice.gateway.cluster.catch_up import AttemptOutcome, Range
+from sluice.gateway.cluster.peer_stream import ENDINGS, PEER_POLL_FAILURES_MAX, PeerStream
+from sluice.gateway.limits import BLOCK_ITEMS_MAX, INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
+from sluice.gateway.race.tables import EndStatus
+from sluice.gateway.services import subscription_client as subscription
+from sluice.gateway.transport.channels import open_channel
+from sluice.gateway.workers import looking
+from sluice.gateway.workers.hashing import Hashing
+from sluice.gateway.workers.loop_slots import LoopSlots
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import proof_item
 from tests.gateway.cluster.test_peer_follower import CALM, FAST, peers, until_block
 from tests.gateway.fake_peer import (

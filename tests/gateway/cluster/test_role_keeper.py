@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster import role_keeper
-from gateway.cluster.node_status import NodeAnswer
-from gateway.cluster.role_keeper import ROLE_FILE_NAME, RoleKeeper, read_role, write_role
-from gateway.cluster.roles import Phase, RoleRecord
-from gateway.errors import Fatal, RoleRefused
-from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
-from gateway.store.block_store import BlockStore
+from sluice.gateway.cluster import role_keeper
+from sluice.gateway.cluster.node_status import NodeAnswer
+from sluice.gateway.cluster.role_keeper import ROLE_FILE_NAME, RoleKeeper, read_role, write_role
+from sluice.gateway.cluster.roles import Phase, RoleRecord
+from sluice.gateway.errors import Fatal, RoleRefused
+from sluice.gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
+from sluice.gateway.store.block_store import BlockStore
 from tests.gateway.conducting import Stage, gate, on_stage
 from tests.nodes import make_blocks
 

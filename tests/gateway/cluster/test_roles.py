@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster.roles import ROLE_TABLE, Phase, RoleEvent, RoleRecord, RoleState, role_rules
-from gateway.errors import RoleRefused
+from sluice.gateway.cluster.roles import ROLE_TABLE, Phase, RoleEvent, RoleRecord, RoleState, role_rules
+from sluice.gateway.errors import RoleRefused
 
 README = Path(__file__).resolve().parents[3] / "gateway" / "README.md"
 PEER = "192.0.2.7:40840"

@@ -14,14 +14,14 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.addresses import parse_address
-from gateway.api import publish_pb2_grpc, standby_pb2
-from gateway.blocks.block import Block
-from gateway.cluster import standby_watch
-from gateway.cluster.standby_watch import STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX
-from gateway.node.node import Node
-from gateway.pipeline import replication_quorum as standby_gate_module
-from gateway.services import level_service as level_service_module
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import publish_pb2_grpc, standby_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.cluster import standby_watch
+from sluice.gateway.cluster.standby_watch import STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX
+from sluice.gateway.node.node import Node
+from sluice.gateway.pipeline import replication_quorum as standby_gate_module
+from sluice.gateway.services import level_service as level_service_module
 from tests.certificates import Authority
 from tests.gateway.conducting import logged
 from tests.gateway.levels import BLOCKS, OTHER_BLOCKS, told
@@ -414,7 +414,7 @@ async def test_standbys_are_connected_to_with_tls(tmp_path: Path, trusted: bool)
 async def test_what_waits_longer_is_a_problem_with_the_nodes_that_it_waits_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.status.findings.STANDBY_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("sluice.gateway.status.findings.STANDBY_WAIT_SECONDS", 0.05)
 
     async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a, wire_to(a) as wire:
         await until(lambda: state_of(a, b.address) == "has no block")

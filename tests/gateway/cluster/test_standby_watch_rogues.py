@@ -15,10 +15,10 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.api import standby_pb2
-from gateway.cluster import standby_watch
-from gateway.node.node import Node
-from gateway.services import level_service
+from sluice.gateway.api import standby_pb2
+from sluice.gateway.cluster import standby_watch
+from sluice.gateway.node.node import Node
+from sluice.gateway.services import level_service
 from tests.gateway.cluster.test_standby_watch import active, publisher_that_stored, state_of, until
 from tests.gateway.conducting import logged
 from tests.gateway.levels import BLOCKS, ROOTS, Told, told
@@ -159,7 +159,7 @@ async def test_old_blocks_that_a_rogue_reports_are_looked_up_one_at_a_time_and_n
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each was a reading of the disk, and those that were still to be read were kept."""
-    monkeypatch.setattr("gateway.pipeline.replication_quorum.OWN_ROOTS_KEPT", 1)
+    monkeypatch.setattr("sluice.gateway.pipeline.replication_quorum.OWN_ROOTS_KEPT", 1)
     looked: list[int] = []
 
     def old_ones() -> Iterator[Level]:

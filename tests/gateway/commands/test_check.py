@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from datastream import DataStreamer
-from gateway.commands.check import command
-from gateway.commands.cli import main
-from gateway.store.block_store import BlockStore
+from sluice.datastream import DataStreamer
+from sluice.gateway.commands.check import command
+from sluice.gateway.commands.cli import main
+from sluice.gateway.store.block_store import BlockStore
 from tests.gateway.store.test_block_store import BLOCKS, commit
 
 
@@ -133,8 +133,8 @@ def test_a_comparison_repairs_nothing(data_dir: Path) -> None:
 
 INTERRUPTED = """
 import signal, sys
-from datastream.file.bookmarks import BookmarkIndex
-from gateway.commands.cli import main
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.gateway.commands.cli import main
 
 def look(index):
     assert "sluice-index-" in str(index.folder)

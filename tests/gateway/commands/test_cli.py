@@ -17,10 +17,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from datastream.errors import CommandRefused, DatastreamError
-from gateway import __version__
-from gateway.commands import cli, start
-from gateway.errors import Fatal, SettingError
+from sluice.datastream.errors import CommandRefused, DatastreamError
+from sluice.gateway import __version__
+from sluice.gateway.commands import cli, start
+from sluice.gateway.errors import Fatal, SettingError
 
 Bodies = dict[str, Callable[[], object]]
 
@@ -37,7 +37,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Bodies], None]:
         points = [EntryPoint(name, f"{module.__name__}:{name}", cli.COMMAND_GROUP) for name in bodies]
         # A module that fails to import for want of Spark, and one that is not there at all.
         points.append(EntryPoint("sparky", "needs_spark:command", cli.COMMAND_GROUP))
-        points.append(EntryPoint("gone", "gateway.commands.gone:command", cli.COMMAND_GROUP))
+        points.append(EntryPoint("gone", "sluice.gateway.commands.gone:command", cli.COMMAND_GROUP))
         monkeypatch.setattr(cli, "_commands", lambda: tuple(points))
 
     return put
@@ -60,7 +60,9 @@ def fail_with(error: BaseException) -> Callable[[], object]:
 SPARK_LINE = "needs the extra 'spark', which is not installed: pip install 'sluice-gateway[spark]'"
 
 
-GONE_LINE = "needs the module 'gateway.commands.gone', which is not there: install sluice-gateway again"
+GONE_LINE = (
+    "needs the module 'sluice.gateway.commands.gone', which is not there: install sluice-gateway again"
+)
 
 
 def test_help_lists_all_commands_and_what_some_are_missing(install: Callable[[Bodies], None]) -> None:
@@ -71,7 +73,7 @@ def test_help_lists_all_commands_and_what_some_are_missing(install: Callable[[Bo
     assert lines == [
         [
             "gone",
-            "needs the module 'gateway.commands.gone', which is not there: install sluice-gateway again",
+            "needs the module 'sluice.gateway.commands.gone', which is not there: install sluice-gateway again",
         ],
         ["sparky", SPARK_LINE],
         ["work", "Run work."],
@@ -197,7 +199,7 @@ def test_no_command_and_an_unknown_one(
 def test_output_that_nobody_can_take_is_one_line() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "gateway.commands.cli", "serve", "--print-config"],
+            [sys.executable, "-m", "sluice.gateway.commands.cli", "serve", "--print-config"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -241,7 +243,7 @@ def test_the_installed_command() -> None:
 CLOSED = """
 import os, sys
 from pathlib import Path
-from gateway.commands import cli, start
+from sluice.gateway.commands import cli, start
 status = cli.main(["--version"])
 print("to nobody")
 print("to nobody", file=sys.stderr)
@@ -266,7 +268,7 @@ def test_standard_streams_that_are_closed_lead_nowhere(tmp_path: Path, closed: s
 
 WIDE = """
 import click, sys
-from gateway.commands import cli, start
+from sluice.gateway.commands import cli, start
 
 @cli.sluice.command("wide")
 def wide():
@@ -297,7 +299,7 @@ def test_a_character_that_the_encoding_lacks_is_no_traceback(encoding: str, is_t
 
 OPEN = """
 import os, sys
-from gateway.commands import cli, start
+from sluice.gateway.commands import cli, start
 streams, before = (sys.stdin, sys.stdout, sys.stderr), os.listdir("/proc/self/fd")
 cli._open_standard_streams()
 assert (sys.stdin, sys.stdout, sys.stderr) == streams
@@ -316,7 +318,7 @@ def test_nothing_is_opened_where_nothing_is_closed() -> None:
 
 INTERRUPTED = """
 import sys
-from gateway.commands import start
+from sluice.gateway.commands import start
 
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
@@ -342,7 +344,7 @@ def test_ctrl_c_while_it_imports_is_no_traceback() -> None:
 def test_it_is_what_is_installed() -> None:
     """It imports nothing by itself that takes time: so soon, Ctrl-C is taken."""
     project = (Path(start.__file__).parents[2] / "pyproject.toml").read_text()
-    assert '\nsluice = "gateway.commands.start:main"\n' in project
+    assert '\nsluice = "sluice.gateway.commands.start:main"\n' in project
     source = Path(start.__file__).read_text()
     assert [line for line in source.splitlines() if line.startswith(("import ", "from "))] == [
         "from __future__ import annotations",

@@ -12,12 +12,12 @@ from pathlib import Path
 import click
 import pytest
 
-from datastream import DataStreamer
-from datastream.events.sanity import SanityCheck
-from datastream.file.streamfile import StreamFile
-from datastream.layout import PAGE_SIZE
-from gateway.commands import cli
-from gateway.commands.ds_options import TIME_MAX, ServersType, run_until_stopped, server_limits
+from sluice.datastream import DataStreamer
+from sluice.datastream.events.sanity import SanityCheck
+from sluice.datastream.file.streamfile import StreamFile
+from sluice.datastream.layout import PAGE_SIZE
+from sluice.gateway.commands import cli
+from sluice.gateway.commands.ds_options import TIME_MAX, ServersType, run_until_stopped, server_limits
 from tests.datastream.streams import commit
 
 SERVER = ["ds", "server", "--log", "error", "--host", "127.0.0.1"]

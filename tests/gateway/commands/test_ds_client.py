@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from datastream import DataStreamer, Entry, FollowLimits, StreamFollower
-from datastream.events.network_events import BatchStart, Bookmark, Debug, Transaction
-from datastream.events.original_events import OriginalBookmark
-from datastream.events.sample_operations import sample_operation
-from datastream.layout import StreamHeader, encode_entry, encode_header
-from datastream.protocol.packets import encode_result
-from gateway.commands import cli, ds_client
-from gateway.commands.ds_client import bookmarks_of, entry_line, header_line
+from sluice.datastream import DataStreamer, Entry, FollowLimits, StreamFollower
+from sluice.datastream.events.network_events import BatchStart, Bookmark, Debug, Transaction
+from sluice.datastream.events.original_events import OriginalBookmark
+from sluice.datastream.events.sample_operations import sample_operation
+from sluice.datastream.layout import StreamHeader, encode_entry, encode_header
+from sluice.datastream.protocol.packets import encode_result
+from sluice.gateway.commands import cli, ds_client
+from sluice.gateway.commands.ds_client import bookmarks_of, entry_line, header_line
 from tests.datastream.masters import ScriptedServer
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, entries, sample_file

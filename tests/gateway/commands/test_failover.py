@@ -7,8 +7,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from gateway.commands.failover import command
-from gateway.errors import FailoverFailed
+from sluice.gateway.commands.failover import command
+from sluice.gateway.errors import FailoverFailed
 
 
 @pytest.mark.parametrize(

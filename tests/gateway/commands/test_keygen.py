@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.commands.cli import main
-from gateway.commands.keygen import command
-from gateway.key_files import load_private_key, public_key_hex
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.commands.cli import main
+from sluice.gateway.commands.keygen import command
+from sluice.gateway.key_files import load_private_key, public_key_hex
 
 
 def test_it_writes_a_key_and_prints_the_ledger_key_alone_on_standard_output(tmp_path: Path) -> None:

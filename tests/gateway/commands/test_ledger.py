@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.blocks.proofs.baby_jubjub import IDENTITY, point_bytes
-from gateway.blocks.proofs.ledger_data import SENTINEL_KEY
-from gateway.commands.ledger import command
-from gateway.errors import Fatal, GatewayError
-from gateway.node.node import Node
-from gateway.store.trust_store import KEPT_NAME, keep_ledger
+from sluice.gateway.blocks.proofs.baby_jubjub import IDENTITY, point_bytes
+from sluice.gateway.blocks.proofs.ledger_data import SENTINEL_KEY
+from sluice.gateway.commands.ledger import command
+from sluice.gateway.errors import Fatal, GatewayError
+from sluice.gateway.node.node import Node
+from sluice.gateway.store.trust_store import KEPT_NAME, keep_ledger
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.encoders import publication_bytes
 from tests.gateway.blocks.proofs.tss_chain import TssChain

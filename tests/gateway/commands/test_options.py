@@ -9,12 +9,12 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from gateway.commands import cli, failover, ledger, status
-from gateway.commands.parameter_types import FiniteRange, NamedPath
-from gateway.commands.tls_options import tls_options
-from gateway.errors import TlsError
-from gateway.transport.channels import ClientTls
-from publishers.commands import block, publish, subscribe
+from sluice.gateway.commands import cli, failover, ledger, status
+from sluice.gateway.commands.parameter_types import FiniteRange, NamedPath
+from sluice.gateway.commands.tls_options import tls_options
+from sluice.gateway.errors import TlsError
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers.commands import block, publish, subscribe
 
 
 @click.command()

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from datastream import DataStreamer
-from datastream.check.check import check_stream
-from datastream.layout import HEADER_OFFSET, page_start
-from gateway.commands import check
-from gateway.commands.repair import command
-from gateway.errors import Fatal
-from gateway.store.block_store import BlockStore
-from gateway.store.chain_file import pack
+from sluice.datastream import DataStreamer
+from sluice.datastream.check.check import check_stream
+from sluice.datastream.layout import HEADER_OFFSET, page_start
+from sluice.gateway.commands import check
+from sluice.gateway.commands.repair import command
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.chain_file import pack
 from tests.datastream.file.test_evidence import ITEMS, put_header
 from tests.datastream.file.test_evidence import filled as filled_stream
 from tests.datastream.streams import bookmark, entries

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gateway.commands import cli
-from gateway.commands.serve import command
-from gateway.settings.table import SETTINGS, Setting, Settings
+from sluice.gateway.commands import cli
+from sluice.gateway.commands.serve import command
+from sluice.gateway.settings.table import SETTINGS, Setting, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ class FakeNodeModule(types.ModuleType):
     """Stands for `gateway.node.run`; remembers the settings it was run with."""
 
     def __init__(self, status: int) -> None:
-        super().__init__("gateway.node.run")
+        super().__init__("sluice.gateway.node.run")
         self.status = status
         self.ran_with: list[Settings] = []
 
@@ -49,7 +49,7 @@ class FakeNodeModule(types.ModuleType):
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> FakeNodeModule:
     made = FakeNodeModule(0)
-    monkeypatch.setitem(sys.modules, "gateway.node.run", made)
+    monkeypatch.setitem(sys.modules, "sluice.gateway.node.run", made)
     return made
 
 
@@ -168,13 +168,13 @@ def test_a_bad_file_is_one_line_and_status_2(
 
 
 def test_as_a_process() -> None:
-    sluice = [sys.executable, "-m", "gateway.commands.cli", "serve"]
+    sluice = [sys.executable, "-m", "sluice.gateway.commands.cli", "serve"]
     wrong = subprocess.run([*sluice, "--nothing"], capture_output=True, text=True, check=False)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert re.fullmatch(
         r"sluice serve: No such option.*--nothing.* \(see: sluice serve --help\)\n", wrong.stderr
     )
-    optimized = [sys.executable, "-O", "-m", "gateway.commands.cli", "serve", "--print-config"]
+    optimized = [sys.executable, "-O", "-m", "sluice.gateway.commands.cli", "serve", "--print-config"]
     refused = subprocess.run(optimized, capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == (
@@ -186,10 +186,10 @@ def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
     # A node that does nothing but wait stands for the real one.
     program = (
         "import sys, types, threading\n"
-        "node = types.ModuleType('gateway.node.run')\n"
+        "node = types.ModuleType('sluice.gateway.node.run')\n"
         "node.run_node = lambda settings: (print('up', flush=True), threading.Event().wait())\n"
-        "sys.modules['gateway.node.run'] = node\n"
-        "from gateway.commands.cli import main\n"
+        "sys.modules['sluice.gateway.node.run'] = node\n"
+        "from sluice.gateway.commands.cli import main\n"
         "sys.exit(main(['serve']))\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=-1, stderr=-1, text=True) as process:
@@ -204,10 +204,10 @@ def test_an_interrupt_ends_the_process_with_130_and_no_traceback() -> None:
 def test_grpc_is_told_to_log_nothing_before_it_is_loaded() -> None:
     program = (
         "import os, sys, types\n"
-        "node = types.ModuleType('gateway.node.run')\n"
+        "node = types.ModuleType('sluice.gateway.node.run')\n"
         "node.run_node = lambda settings: print(os.environ['GRPC_VERBOSITY'], 'grpc' in sys.modules) or 0\n"
-        "sys.modules['gateway.node.run'] = node\n"
-        "from gateway.commands.start import main\n"
+        "sys.modules['sluice.gateway.node.run'] = node\n"
+        "from sluice.gateway.commands.start import main\n"
         "sys.argv = ['sluice', 'serve']\n"
         "sys.exit(main())\n"
     )
@@ -219,10 +219,10 @@ def test_a_node_may_open_as_many_files_as_it_is_allowed_to() -> None:
     program = (
         "import resource, sys, types\n"
         "limit = resource.RLIMIT_NOFILE\n"
-        "node = types.ModuleType('gateway.node.run')\n"
+        "node = types.ModuleType('sluice.gateway.node.run')\n"
         "node.run_node = lambda settings: print(*resource.getrlimit(limit)) or 0\n"
-        "sys.modules['gateway.node.run'] = node\n"
-        "from gateway.commands.cli import main\n"
+        "sys.modules['sluice.gateway.node.run'] = node\n"
+        "from sluice.gateway.commands.cli import main\n"
         "resource.setrlimit(limit, (100, 200))\n"
         "sys.exit(main(['serve']))\n"
     )

@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-import gateway
-from gateway.cluster.node_status import NodesView
-from gateway.commands import status
-from gateway.commands.status import command
-from gateway.node.node import Node
+from sluice import gateway
+from sluice.gateway.cluster.node_status import NodesView
+from sluice.gateway.commands import status
+from sluice.gateway.commands.status import command
+from sluice.gateway.node.node import Node
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
 BLOCKS = make_blocks(3)
-SLUICE = (sys.executable, "-m", "gateway.commands.cli")
+SLUICE = (sys.executable, "-m", "sluice.gateway.commands.cli")
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from datastream import DataStreamer
-from datastream.check.check import check_stream
-from datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, encode
-from gateway.commands.cli import main
-from gateway.commands.truncate import command
-from gateway.store.block_store import BlockStore
+from sluice.datastream import DataStreamer
+from sluice.datastream.check.check import check_stream
+from sluice.datastream.layout import BOOKMARK_TYPE, HEADER_PAGE_SIZE, PAGE_SIZE
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, encode
+from sluice.gateway.commands.cli import main
+from sluice.gateway.commands.truncate import command
+from sluice.gateway.store.block_store import BlockStore
 from tests.datastream.streams import commit as commit_items
 from tests.datastream.streams import entries, operation, sample_file
 from tests.gateway.store.test_block_store import BLOCKS, commit, filled
@@ -27,7 +27,7 @@ OPERATIONS = [item for number in range(5) for item in operation(number)]
 KILLER = """
 import os, sys
 from pathlib import Path
-from gateway.commands.cli import main
+from sluice.gateway.commands.cli import main
 STEPS = {"pwrite", "write", "rename", "replace", "mkdir", "rmdir", "unlink", "ftruncate"}
 folder, count = Path(sys.argv[1]), 0
 while True:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 
 import pytest
 
-from gateway.node.grpc_engine import EXPERIMENTS_VARIABLE, use_poller
+from sluice.gateway.node.grpc_engine import EXPERIMENTS_VARIABLE, use_poller
 
 SERVER = """
 import asyncio

@@ -17,23 +17,23 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from datastream import StreamClient
-from datastream.file.disk import RealDisk
-from gateway.addresses import Address
-from gateway.api import publish_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.stream_layout import BlockDecoder
-from gateway.errors import Fatal
-from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.node.node import Node
-from gateway.pipeline import group_commit as group_commit_module
-from gateway.race.actions import Response, Skip
-from gateway.services import publish_service
-from gateway.status import reporter
-from gateway.status.reporter import NodeReporter
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.datastream import StreamClient
+from sluice.datastream.file.disk import RealDisk
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import publish_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LedgerKeyError
+from sluice.gateway.blocks.stream_layout import BlockDecoder
+from sluice.gateway.errors import Fatal
+from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
+from sluice.gateway.node.node import Node
+from sluice.gateway.pipeline import group_commit as group_commit_module
+from sluice.gateway.race.actions import Response, Skip
+from sluice.gateway.services import publish_service
+from sluice.gateway.status import reporter
+from sluice.gateway.status.reporter import NodeReporter
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.datastream.fake_disk import FailingDisk
 from tests.nodes import (
     ANSWER_SECONDS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from datastream import ServerLimits
-from gateway.addresses import Address
-from gateway.cluster.catch_up import CatchUpRules
-from gateway.node.rules import (
+from sluice.datastream import ServerLimits
+from sluice.gateway.addresses import Address
+from sluice.gateway.cluster.catch_up import CatchUpRules
+from sluice.gateway.node.rules import (
     admission_limits,
     catch_up_rules,
     first_number,
@@ -18,11 +18,11 @@ from gateway.node.rules import (
     subscribe_limits,
     tcp_limits,
 )
-from gateway.race.records import RaceRules
-from gateway.services.subscribe_service import SubscribeLimits
-from gateway.settings.table import Settings
-from gateway.transport.admission import AdmissionLimits
-from gateway.transport.channels import ClientTls
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.services.subscribe_service import SubscribeLimits
+from sluice.gateway.settings.table import Settings
+from sluice.gateway.transport.admission import AdmissionLimits
+from sluice.gateway.transport.channels import ClientTls
 
 
 def test_the_rules_of_the_race() -> None:

@@ -19,13 +19,13 @@ import pytest
 import uvloop
 from grpc import aio
 
-from gateway.blocks.errors import ChainMisuse
-from gateway.errors import StartAbandoned
-from gateway.limits import THREAD_SWITCH_SECONDS
-from gateway.node import run as node_run
-from gateway.node.node import Node
-from gateway.node.run import GC_OBJECTS_MIN, NodeLoop, run_node
-from gateway.store.block_store import BlockStore
+from sluice.gateway.blocks.errors import ChainMisuse
+from sluice.gateway.errors import StartAbandoned
+from sluice.gateway.limits import THREAD_SWITCH_SECONDS
+from sluice.gateway.node import run as node_run
+from sluice.gateway.node.node import Node
+from sluice.gateway.node.run import GC_OBJECTS_MIN, NodeLoop, run_node
+from sluice.gateway.store.block_store import BlockStore
 from tests.nodes import ANSWER_SECONDS, Publisher, make_blocks, node_settings, wire_to
 
 BLOCKS = make_blocks(1)

@@ -9,9 +9,9 @@ import grpc
 from grpc import aio
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from gateway.api import control_pb2, control_pb2_grpc
-from gateway.blocks.items import ItemKind, field_item
-from gateway.limits import REQUEST_BYTES_MAX
+from sluice.gateway.api import control_pb2, control_pb2_grpc
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.limits import REQUEST_BYTES_MAX
 from tests.nodes import ANSWER_SECONDS, LOOPBACK, running_node, wire_to
 
 API = "org.hiero.block.api"

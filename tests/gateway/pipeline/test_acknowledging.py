@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.item_set import inspect
-from gateway.pipeline import acknowledging as acknowledging_module
-from gateway.pipeline import group_commit as group_commit_module
-from gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
-from gateway.race.records import RaceRules
-from gateway.store.block_store import BlockStore
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.item_set import inspect
+from sluice.gateway.pipeline import acknowledging as acknowledging_module
+from sluice.gateway.pipeline import group_commit as group_commit_module
+from sluice.gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.store.block_store import BlockStore
 from tests.gateway.conducting import Hand, Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of
 from tests.nodes import ANSWER_SECONDS, make_blocks

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.limits import (
+from sluice.gateway.limits import (
     ITEM_OVERHEAD_BYTES,
 )
-from gateway.pipeline import conductor
-from gateway.pipeline.conductor import STOOD_STILL_SECONDS_MIN, Outbox
-from gateway.race.actions import Action, Response
-from gateway.race.records import RaceRules
-from gateway.store.block_store import BlockStore
+from sluice.gateway.pipeline import conductor
+from sluice.gateway.pipeline.conductor import STOOD_STILL_SECONDS_MIN, Outbox
+from sluice.gateway.race.actions import Action, Response
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.store.block_store import BlockStore
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.gateway.racing import text_of
 from tests.nodes import ANSWER_SECONDS, make_blocks

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import StreamReadOnly
-from datastream.file.appending import Appender
-from datastream.file.bookmarks import BookmarkIndex
-from gateway.blocks.block import Block
-from gateway.blocks.merkle import EMPTY_HASH, tree_root
-from gateway.pipeline import group_commit as group_commit_module
-from gateway.pipeline.conductor import Outbox
-from gateway.race.actions import Acknowledgement, EndOfStream, PublisherId
-from gateway.race.tables import EndStatus
-from gateway.store.block_store import BlockStore
+from sluice.datastream.errors import StreamReadOnly
+from sluice.datastream.file.appending import Appender
+from sluice.datastream.file.bookmarks import BookmarkIndex
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.merkle import EMPTY_HASH, tree_root
+from sluice.gateway.pipeline import group_commit as group_commit_module
+from sluice.gateway.pipeline.conductor import Outbox
+from sluice.gateway.race.actions import Acknowledgement, EndOfStream, PublisherId
+from sluice.gateway.race.tables import EndStatus
+from sluice.gateway.store.block_store import BlockStore
 from tests.gateway.block_makers import block_items, summary_of
 from tests.gateway.conducting import Stage, on_stage
 from tests.nodes import ANSWER_SECONDS, KEY, make_blocks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.pipeline.dispute import SETTLE_NS, SOURCES_KEPT, SOURCES_MIN, Dispute, Source, source_of
+from sluice.gateway.pipeline.dispute import SETTLE_NS, SOURCES_KEPT, SOURCES_MIN, Dispute, Source, source_of
 
 OURS, THEIRS, LIE = b"\x01" * 48, b"\x02" * 48, b"\x03" * 48
 ALICE, BOB, PEER = (

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.stream_layout import BOOKMARK_COUNT
-from gateway.pipeline import group_commit as group_commit_module
-from gateway.pipeline.dispute import Source
-from gateway.pipeline.in_flight import Attempt
-from gateway.race.actions import AttemptId
-from gateway.store import block_store as ledger_module
-from gateway.store.block_store import BlockStore
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.stream_layout import BOOKMARK_COUNT
+from sluice.gateway.pipeline import group_commit as group_commit_module
+from sluice.gateway.pipeline.dispute import Source
+from sluice.gateway.pipeline.in_flight import Attempt
+from sluice.gateway.race.actions import AttemptId
+from sluice.gateway.store import block_store as ledger_module
+from sluice.gateway.store.block_store import BlockStore
 from tests.gateway.block_makers import summary_of
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.nodes import ANSWER_SECONDS, make_blocks

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks import verification
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from gateway.blocks.verification import Verdict
-from gateway.pipeline import dispute
-from gateway.pipeline.in_flight import Lack
-from gateway.store.block_store import BlockStore
-from gateway.workers.hashing import HASH_THREADS, INLINE_HASH_BYTES_MAX
-from gateway.workers.proof_checks import ProofChecks
-from publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.gateway.blocks import verification
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.verification import Verdict
+from sluice.gateway.pipeline import dispute
+from sluice.gateway.pipeline.in_flight import Lack
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.workers.hashing import HASH_THREADS, INLINE_HASH_BYTES_MAX
+from sluice.gateway.workers.proof_checks import ProofChecks
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import proof_item
 from tests.gateway.conducting import Stage, gate, logged, on_stage
 from tests.nodes import KEY, make_blocks

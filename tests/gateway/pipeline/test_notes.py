@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.metrics import Metrics
-from gateway.pipeline.dispute import Disputed
-from gateway.pipeline.notes import note_answer, note_dispute, note_drop, note_refusal, note_stray
-from gateway.race.actions import (
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.pipeline.dispute import Disputed
+from sluice.gateway.pipeline.notes import note_answer, note_dispute, note_drop, note_refusal, note_stray
+from sluice.gateway.race.actions import (
     Acknowledgement,
     AttemptId,
     Behind,
@@ -23,7 +23,7 @@ from gateway.race.actions import (
     Skip,
     Stray,
 )
-from gateway.race.tables import EndStatus, Failure
+from sluice.gateway.race.tables import EndStatus, Failure
 
 
 def metrics() -> Metrics:

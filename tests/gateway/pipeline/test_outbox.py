@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.pipeline.conductor import Outbox
-from gateway.race.actions import Acknowledgement, PublisherId, Response
+from sluice.gateway.pipeline.conductor import Outbox
+from sluice.gateway.race.actions import Acknowledgement, PublisherId, Response
 
 
 async def test_an_outbox_gives_what_it_was_given_and_then_its_end() -> None:

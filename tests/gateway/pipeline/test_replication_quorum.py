@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from gateway.blocks.chain import Chain
-from gateway.pipeline.replication_quorum import OWN_ROOTS_KEPT, DurableHeight, ReplicationQuorum
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.pipeline.replication_quorum import OWN_ROOTS_KEPT, DurableHeight, ReplicationQuorum
 
 SELF = "this-process"
 

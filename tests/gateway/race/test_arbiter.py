@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.limits import BLOCK_ITEMS_MAX
-from gateway.race.actions import Stray
-from gateway.race.records import RaceRules
+from sluice.gateway.limits import BLOCK_ITEMS_MAX
+from sluice.gateway.race.actions import Stray
+from sluice.gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 # --- the base protocol --------------------------------------------------------------------------------------

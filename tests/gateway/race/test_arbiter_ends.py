@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.race.actions import Idle
-from gateway.race.tables import Failure
+from sluice.gateway.race.actions import Idle
+from sluice.gateway.race.tables import Failure
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 # --- the end of a stream ------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from itertools import product
 
 import pytest
 
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from gateway.race.actions import AttemptId, PublisherId
-from gateway.race.arbiter import Arbiter, RaceError
-from gateway.race.records import BlockRecord, RaceRules, StreamRecord
-from gateway.race.tables import LIVE, BlockState, Standing, StreamState
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.gateway.race.actions import AttemptId, PublisherId
+from sluice.gateway.race.arbiter import Arbiter, RaceError
+from sluice.gateway.race.records import BlockRecord, RaceRules, StreamRecord
+from sluice.gateway.race.tables import LIVE, BlockState, Standing, StreamState
 from tests.gateway.racing import Race
 
 LAST = 8

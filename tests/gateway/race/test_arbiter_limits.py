@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
-from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.race.actions import Action, AttemptId, PublisherId, Resend, SendResponse
-from gateway.race.arbiter import RaceError
-from gateway.race.records import RaceRules
-from gateway.race.tables import BlockState, Failure
+from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
+from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
+from sluice.gateway.race.actions import Action, AttemptId, PublisherId, Resend, SendResponse
+from sluice.gateway.race.arbiter import RaceError
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.race.tables import BlockState, Failure
 from tests.gateway.racing import HEADER, ITEM, PROOF, SECOND_NS, Race, race_of_three
 
 # --- memory -------------------------------------------------------------------------------------------------

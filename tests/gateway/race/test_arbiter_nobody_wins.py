@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.race.actions import PublisherId
-from gateway.race.tables import BlockState
+from sluice.gateway.race.actions import PublisherId
+from sluice.gateway.race.tables import BlockState
 from tests.gateway.racing import ITEM, PROOF, Race
 
 SENDS = ("header", "item", "items")

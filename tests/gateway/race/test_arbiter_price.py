@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.race.records import RaceRules
+from sluice.gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race
 
 TIME = 6.0

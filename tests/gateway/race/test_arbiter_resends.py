@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.race import arbiter as race_arbiter
-from gateway.race.records import RaceRules
+from sluice.gateway.race import arbiter as race_arbiter
+from sluice.gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.race.actions import Idle
+from sluice.gateway.race.actions import Idle
 from tests.gateway.racing import Race
 
 END = "end SUCCESS last {} about 0"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.race.records import RaceRules
+from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
+from sluice.gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race
 
 RACING_CLOSELY = RaceRules(duplicate_skip_window=100)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.race.actions import PublisherId, Stray
-from gateway.race.tables import StreamEvent, StreamState
+from sluice.gateway.race.actions import PublisherId, Stray
+from sluice.gateway.race.tables import StreamEvent, StreamState
 from tests.gateway.racing import ITEM, PROOF, Race
 
 _S, _E = StreamState, StreamEvent

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from gateway.race.records import RaceRules
-from gateway.race.tables import BlockState
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.race.tables import BlockState
 from tests.gateway.racing import ITEM, PROOF, Race
 
 

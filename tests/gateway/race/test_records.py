@@ -6,13 +6,13 @@ from typing import get_args
 
 import pytest
 
-from gateway.api import publish_pb2
-from gateway.limits import ITEM_OVERHEAD_BYTES
-from gateway.race.actions import Behind, EndOfStream, Response
-from gateway.race.history import RACE_HISTORY_BLOCKS, RaceHistory, Won
-from gateway.race.records import BlockRecord, RaceRules
-from gateway.race.tables import EndStatus
-from gateway.services.publish_service import to_wire
+from sluice.gateway.api import publish_pb2
+from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
+from sluice.gateway.race.actions import Behind, EndOfStream, Response
+from sluice.gateway.race.history import RACE_HISTORY_BLOCKS, RaceHistory, Won
+from sluice.gateway.race.records import BlockRecord, RaceRules
+from sluice.gateway.race.tables import EndStatus
+from sluice.gateway.services.publish_service import to_wire
 from tests.nodes import text_of
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.race import reputation as race_reputation
-from gateway.race.reputation import (
+from sluice.gateway.race import reputation as race_reputation
+from sluice.gateway.race.reputation import (
     BACKOFF_LEVEL_MAX,
     DELIVERED_MAX,
     FORGET_TIMES,

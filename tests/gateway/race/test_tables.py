@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.race import tables as race_tables
-from gateway.race.tables import (
+from sluice.gateway.race import tables as race_tables
+from sluice.gateway.race.tables import (
     BLOCK_TABLE,
     CONSEQUENCES,
     ON_HEADER,
@@ -22,7 +22,7 @@ from gateway.race.tables import (
     StreamEvent,
     StreamState,
 )
-from gateway.settings.table import SETTINGS
+from sluice.gateway.settings.table import SETTINGS
 
 ROOT = Path(__file__).parents[3]
 README = ROOT / "gateway" / "README.md"
@@ -70,7 +70,9 @@ def test_the_protocols_page_shows_the_tables() -> None:
     page = PROTOCOL.read_text("utf-8")
     parts = (race_tables.mermaid(), race_tables.header_rules(), race_tables.failure_rules())
     for text in (*parts, race_tables.stream_rules(), race_tables.reaction_legend()):
-        assert text in page, "docs/protocol.md is stale: python -m gateway.race.tables prints its tables"
+        assert text in page, (
+            "docs/protocol.md is stale: python -m sluice.gateway.race.tables prints its tables"
+        )
 
 
 def test_the_protocols_page_has_the_settings_as_they_are() -> None:
@@ -85,4 +87,6 @@ def test_the_protocols_page_has_the_settings_as_they_are() -> None:
 def test_readme_shows_the_tables() -> None:
     readme = README.read_text("utf-8")
     for text in (race_tables.mermaid(), race_tables.header_rules(), race_tables.failure_rules()):
-        assert text in readme, "gateway/README.md is stale: python -m gateway.race.tables prints its tables"
+        assert text in readme, (
+            "gateway/README.md is stale: python -m sluice.gateway.race.tables prints its tables"
+        )

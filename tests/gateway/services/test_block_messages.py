@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
-from gateway.api import subscribe_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.items import field_item
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode
-from gateway.services.block_messages import BlockMessages
-from gateway.services.subscription_client import BlockAssembler
+from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
+from sluice.gateway.api import subscribe_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.items import field_item
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode
+from sluice.gateway.services.block_messages import BlockMessages
+from sluice.gateway.services.subscription_client import BlockAssembler
 from tests.gateway.block_makers import header_item
 
 ROOT = b"\x77" * 48

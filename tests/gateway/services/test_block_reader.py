@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import BookmarkNotFound
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.items import field_item
-from gateway.services.block_reader import SUBSCRIBE_SHARED_BYTES_MAX, BlockReader, Position
-from gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.datastream.errors import BookmarkNotFound
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.items import field_item
+from sluice.gateway.services.block_reader import SUBSCRIBE_SHARED_BYTES_MAX, BlockReader, Position
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.gateway.block_makers import header_item
 from tests.gateway.store.test_block_store import commit
 

@@ -13,10 +13,10 @@ import pytest
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from gateway.addresses import Address
-from gateway.limits import REQUEST_BYTES_MAX
-from gateway.services.health_service import SERVICE_NAME, HealthService
-from gateway.transport.grpc_server import ServerPlan, start_server
+from sluice.gateway.addresses import Address
+from sluice.gateway.limits import REQUEST_BYTES_MAX
+from sluice.gateway.services.health_service import SERVICE_NAME, HealthService
+from sluice.gateway.transport.grpc_server import ServerPlan, start_server
 from tests.deaf_client import DeafClient
 from tests.nodes import ANSWER_SECONDS, running_node
 

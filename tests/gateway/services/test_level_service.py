@@ -10,12 +10,12 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.addresses import parse_address
-from gateway.api import standby_pb2
-from gateway.blocks.block_numbers import U64_MAX
-from gateway.services import level_service as level_service_module
-from gateway.services.level_service import SERVICE_NAME, STANDBY_STREAMS_PER_ADDRESS_MAX
-from gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.api import standby_pb2
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.services import level_service as level_service_module
+from sluice.gateway.services.level_service import SERVICE_NAME, STANDBY_STREAMS_PER_ADDRESS_MAX
+from sluice.gateway.transport.known_nodes import KnownNodes
 from tests.deaf_client import DeafClient
 from tests.gateway.levels import ROOTS, told
 from tests.nodes import ANSWER_SECONDS

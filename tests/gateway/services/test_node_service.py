@@ -14,13 +14,13 @@ import grpc
 import pytest
 from grpc import aio
 
-import gateway
-from gateway.api import node_pb2, node_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.stream_layout import StoredBlock
-from gateway.services import node_service
-from gateway.services.node_service import (
+from sluice import gateway
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.stream_layout import StoredBlock
+from sluice.gateway.services import node_service
+from sluice.gateway.services.node_service import (
     ACCESS_ADDRESS_BYTES_MAX,
     ACCESS_BYTES_MAX,
     ACCESS_READS_MAX,
@@ -29,8 +29,8 @@ from gateway.services.node_service import (
     AnswerShares,
     read_facts,
 )
-from gateway.store.block_store import BlockStore
-from publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.gateway.store.block_store import BlockStore
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.deaf_client import DeafClient
 from tests.nodes import ANSWER_SECONDS, KEY, Wire, make_blocks, running_node, wire_to
 

@@ -13,17 +13,17 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.api import publish_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, field_item, kind_of
-from gateway.limits import INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
-from gateway.node import rules as node_rules
-from gateway.race.records import RaceRules
-from gateway.services import publish_service
-from gateway.services.publish_service import METHOD_NAME, SERVICE_NAME
-from gateway.workers.hashing import Hashing
-from gateway.workers.loop_slots import LoopSlots
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.gateway.api import publish_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, field_item, kind_of
+from sluice.gateway.limits import INLINE_HASH_ITEMS_MAX, SLOT_ITEMS_MIN
+from sluice.gateway.node import rules as node_rules
+from sluice.gateway.race.records import RaceRules
+from sluice.gateway.services import publish_service
+from sluice.gateway.services.publish_service import METHOD_NAME, SERVICE_NAME
+from sluice.gateway.workers.hashing import Hashing
+from sluice.gateway.workers.loop_slots import LoopSlots
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from tests.nodes import (
     ANSWER_SECONDS,
     AT_ITS_END,

@@ -9,15 +9,15 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.api import publish_pb2
-from gateway.blocks.item_set import ItemSet
-from gateway.blocks.items import ItemKind, field_item
-from gateway.race.tables import BlockState
-from gateway.services import publish_service
-from gateway.services.publish_service import METHOD_NAME, SERVICE_NAME
-from gateway.transport import door
-from gateway.transport.message_shares import SMALL_BYTES
-from gateway.transport.message_size import too_long
+from sluice.gateway.api import publish_pb2
+from sluice.gateway.blocks.item_set import ItemSet
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.race.tables import BlockState
+from sluice.gateway.services import publish_service
+from sluice.gateway.services.publish_service import METHOD_NAME, SERVICE_NAME
+from sluice.gateway.transport import door
+from sluice.gateway.transport.message_shares import SMALL_BYTES
+from sluice.gateway.transport.message_size import too_long
 from tests.gateway.services.test_publish_service import with_node
 from tests.gateway.services.test_subscribe_service import until
 from tests.nodes import Publisher, Wire, make_blocks

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-import gateway
-from gateway.api import address_book_pb2
-from gateway.blocks.proofs import RsaBook
-from gateway.blocks.proofs.address_book import read_address_book
-from gateway.blocks.proofs.baby_jubjub import point_bytes
-from gateway.blocks.proofs.ledger_data import SENTINEL_KEY, LedgerData, address_book_hash, read_publication
-from gateway.blocks.proofs.schnorr import read_attested_key
-from gateway.services.status_detail import (
+from sluice import gateway
+from sluice.gateway.api import address_book_pb2
+from sluice.gateway.blocks.proofs import RsaBook
+from sluice.gateway.blocks.proofs.address_book import read_address_book
+from sluice.gateway.blocks.proofs.baby_jubjub import point_bytes
+from sluice.gateway.blocks.proofs.ledger_data import (
+    SENTINEL_KEY,
+    LedgerData,
+    address_book_hash,
+    read_publication,
+)
+from sluice.gateway.blocks.proofs.schnorr import read_attested_key
+from sluice.gateway.services.status_detail import (
     Abilities,
     StatusDetail,
     address_book_message,

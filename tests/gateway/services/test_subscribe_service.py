@@ -16,25 +16,25 @@ import grpc
 import pytest
 from grpc import aio
 
-from datastream import DataStreamer
-from datastream.layout import DATA_SIZE_MAX
-from gateway.addresses import Address
-from gateway.api import subscribe_pb2, subscribe_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.block_numbers import U64_MAX
-from gateway.blocks.items import ItemKind, field_item, varint
-from gateway.metrics import Metrics
-from gateway.services.block_reader import SUBSCRIBE_READ_THREADS
-from gateway.services.subscribe_service import (
+from sluice.datastream import DataStreamer
+from sluice.datastream.layout import DATA_SIZE_MAX
+from sluice.gateway.addresses import Address
+from sluice.gateway.api import subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.gateway.blocks.items import ItemKind, field_item, varint
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.services.block_reader import SUBSCRIBE_READ_THREADS
+from sluice.gateway.services.subscribe_service import (
     METHOD_NAME,
     SERVICE_NAME,
     SUBSCRIBE_REQUEST_BYTES_MAX,
     SubscribeLimits,
     SubscribeService,
 )
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
-from gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
+from sluice.gateway.transport.known_nodes import KnownNodes
 from tests.deaf_client import DeafClient
 from tests.gateway.block_makers import header_item
 from tests.gateway.store.test_block_store import commit, logged
@@ -191,7 +191,7 @@ async def test_long_items_come_whole_and_sets_are_of_bounded_size(tmp_path: Path
 async def test_long_items_share_a_budget_and_who_waits_for_it_holds_nothing_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.services.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
+    monkeypatch.setattr("sluice.gateway.services.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
     blocks = [big_block(number, 6 * MIB) for number in range(3)]
 
     async with serving(tmp_path) as node:
@@ -323,7 +323,7 @@ async def test_whatever_strangers_hold_another_node_is_sent_its_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Places, threads that read, bytes on their way: acknowledgements may wait for what a node is sent."""
-    monkeypatch.setattr("gateway.services.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
+    monkeypatch.setattr("sluice.gateway.services.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
 
     go_on = threading.Event()
     async with serving(tmp_path, streams_max=2) as node:

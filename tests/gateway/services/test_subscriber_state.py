@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from gateway.api import subscribe_pb2
-from gateway.blocks.block_numbers import U64_MAX as MAX
-from gateway.services.subscriber_state import READ, WAIT, Held, Step, Subscriber, SubscriptionEnd
-from gateway.services.subscription_client import status_name
+from sluice.gateway.api import subscribe_pb2
+from sluice.gateway.blocks.block_numbers import U64_MAX as MAX
+from sluice.gateway.services.subscriber_state import READ, WAIT, Held, Step, Subscriber, SubscriptionEnd
+from sluice.gateway.services.subscription_client import status_name
 
 FUTURE = 10
 FROM_5_TO_9 = Held(5, 9)

@@ -9,12 +9,12 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api import subscribe_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, field_item
-from gateway.errors import SubscriptionError
-from gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
-from gateway.services.subscription_client import BlockAssembler, status_name
+from sluice.gateway.api import subscribe_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.errors import SubscriptionError
+from sluice.gateway.limits import BLOCK_ITEMS_MAX, STORED_BLOCK_BYTES_MAX
+from sluice.gateway.services.subscription_client import BlockAssembler, status_name
 from tests.gateway.block_makers import block_items, body_items, header_item
 
 Response = subscribe_pb2.SubscribeStreamResponse

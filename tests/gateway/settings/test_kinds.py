@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.addresses import Address
-from gateway.settings.kinds import (
+from sluice.gateway.addresses import Address
+from sluice.gateway.settings.kinds import (
     GIB,
     KIB,
     MIB,

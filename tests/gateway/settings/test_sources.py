@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import SettingError
-from gateway.settings.kinds import (
+from sluice.gateway.errors import SettingError
+from sluice.gateway.settings.kinds import (
     Choice,
     File,
     FirstBlock,
@@ -23,8 +23,8 @@ from gateway.settings.kinds import (
     WholeNumber,
     size_text,
 )
-from gateway.settings.sources import CONFIG_FILE_BYTES_MAX, RULES, resolve, to_toml
-from gateway.settings.table import SETTINGS, Setting, Settings
+from sluice.gateway.settings.sources import CONFIG_FILE_BYTES_MAX, RULES, resolve, to_toml
+from sluice.gateway.settings.table import SETTINGS, Setting, Settings
 
 
 @pytest.fixture

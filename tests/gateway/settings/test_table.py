@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.addresses import Address
-from gateway.settings.kinds import GIB, MIB, Seconds, Size, WholeNumber
-from gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings, markdown, row
+from sluice.gateway.addresses import Address
+from sluice.gateway.settings.kinds import GIB, MIB, Seconds, Size, WholeNumber
+from sluice.gateway.settings.table import NODE_SECTION, SETTINGS, Derived, Setting, Settings, markdown, row
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "settings.md"
 
@@ -158,7 +158,7 @@ def test_settings_do_not_change() -> None:
 
 
 def test_the_page_is_what_the_table_makes() -> None:
-    expected = "run: python -m gateway.settings.table > docs/settings.md"
+    expected = "run: python -m sluice.gateway.settings.table > docs/settings.md"
     assert PAGE.read_text(encoding="utf-8") == markdown(), expected
 
 

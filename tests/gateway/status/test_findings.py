@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pipeline.dispute import Disputed
-from gateway.pipeline.replication_quorum import QuorumState
-from gateway.status.findings import (
+from sluice.gateway.pipeline.dispute import Disputed
+from sluice.gateway.pipeline.replication_quorum import QuorumState
+from sluice.gateway.status.findings import (
     ADVICE,
     LACK_SECONDS,
     QUIET_BLOCK_TIMES,
@@ -20,7 +20,7 @@ from gateway.status.findings import (
     look,
     slug,
 )
-from gateway.status.node_report import NodeReport
+from sluice.gateway.status.node_report import NodeReport
 
 DISPUTED = Disputed(7, b"\1" * 48, b"\2" * 48, ("alice", "bob"), is_dead_end=True)
 FINE = NodeReport(

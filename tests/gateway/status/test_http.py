@@ -13,12 +13,12 @@ import aiohttp
 import pytest
 import uvloop
 
-from gateway.addresses import Address
-from gateway.errors import Fatal, GatewayError
-from gateway.metrics import Metrics
-from gateway.status import http
-from gateway.status.http import HTTP_STOP_SECONDS, start_http
-from gateway.status.node_report import NodeReport
+from sluice.gateway.addresses import Address
+from sluice.gateway.errors import Fatal, GatewayError
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.status import http
+from sluice.gateway.status.http import HTTP_STOP_SECONDS, start_http
+from sluice.gateway.status.node_report import NodeReport
 from tests.gateway.status.test_status_page import EMPTY, problem
 
 ANY_PORT = Address("127.0.0.1", 0)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metrics import Metrics
-from gateway.status import processor_watch
-from gateway.status.processor_watch import ProcessorWatch, Shortage, Spent
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.status import processor_watch
+from sluice.gateway.status.processor_watch import ProcessorWatch, Shortage, Spent
 from tests.gateway.store.test_block_store import logged
 from tests.nodes import make_blocks, running_node, wire_to
 

@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from datastream import StreamClient
-from gateway.addresses import Address
-from gateway.node.node import Node
-from gateway.status import reporter
+from sluice.datastream import StreamClient
+from sluice.gateway.addresses import Address
+from sluice.gateway.node.node import Node
+from sluice.gateway.status import reporter
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 
 BLOCKS = make_blocks(4)
@@ -106,7 +106,7 @@ async def facts(node: Node) -> dict[str, object]:
 async def test_of_very_many_streams_the_page_shows_some_and_those_first_that_somebody_vouches_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.status.reporter.PUBLISHERS_SHOWN", 3)
+    monkeypatch.setattr("sluice.gateway.status.reporter.PUBLISHERS_SHOWN", 3)
 
     async with running_node(tmp_path) as node, wire_to(node) as wire:
         for name in "abcd":

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pipeline.replication_quorum import QuorumState
-from gateway.race.history import Won
-from gateway.status import status_page
-from gateway.status.findings import ADVICE, FindingBook, FindingKind, slug
-from gateway.status.node_report import Finding, NodeReport, PublisherStatus
-from gateway.status.status_page import render, render_operations
+from sluice.gateway.pipeline.replication_quorum import QuorumState
+from sluice.gateway.race.history import Won
+from sluice.gateway.status import status_page
+from sluice.gateway.status.findings import ADVICE, FindingBook, FindingKind, slug
+from sluice.gateway.status.node_report import Finding, NodeReport, PublisherStatus
+from sluice.gateway.status.status_page import render, render_operations
 
 OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
 VOID = {"meta", "br", "link", "img"}

@@ -17,18 +17,18 @@ from unittest.mock import Mock
 import plyvel
 import pytest
 
-from datastream import DataStreamer
-from datastream.errors import CommitFailed, StreamFileRefused, StreamInUse
-from datastream.file import bookmarks
-from datastream.file.disk import RealDisk
-from datastream.layout import BOOKMARK_TYPE
-from gateway.blocks.block import Block
-from gateway.blocks.errors import ItemError, LayoutError
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode, legacy_bookmark_of
-from gateway.errors import Fatal, StartAbandoned
-from gateway.store import block_store as ledger_module
-from gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.datastream import DataStreamer
+from sluice.datastream.errors import CommitFailed, StreamFileRefused, StreamInUse
+from sluice.datastream.file import bookmarks
+from sluice.datastream.file.disk import RealDisk
+from sluice.datastream.layout import BOOKMARK_TYPE
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import ItemError, LayoutError
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode, legacy_bookmark_of
+from sluice.gateway.errors import Fatal, StartAbandoned
+from sluice.gateway.store import block_store as ledger_module
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.file.test_bookmarks import FailingDatabase
 from tests.nodes import make_blocks, stream_bytes

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.chain import LastLayout
-from gateway.blocks.merkle import HASH_SIZE, tree_root
-from gateway.store.block_store import BlockStore
-from gateway.store.chain_file import pack
+from sluice.gateway.blocks.chain import LastLayout
+from sluice.gateway.blocks.merkle import HASH_SIZE, tree_root
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.chain_file import pack
 from tests.gateway.store.test_block_store import BLOCKS, filled, logged
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import CommitFailed
-from datastream.file.disk import RealDisk
-from gateway.errors import Fatal
-from gateway.store.block_store import BlockStore
+from sluice.datastream.errors import CommitFailed
+from sluice.datastream.file.disk import RealDisk
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.block_store import BlockStore
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.store.test_block_store import BLOCKS, commit, filled
 from tests.nodes import stream_bytes
@@ -80,7 +80,7 @@ def test_no_snapshot_is_ever_ahead_of_the_stream(tmp_path: Path, monkeypatch: py
         raise OSError(errno.EIO, "refused", str(folder))
 
     with monkeypatch.context() as patched:
-        patched.setattr("gateway.regular_files.flush_folder", refuse)
+        patched.setattr("sluice.gateway.regular_files.flush_folder", refuse)
         with pytest.raises(OSError, match="refused"):
             store.truncate(4)
     assert store.last_number == 7

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.chain import Chain
-from gateway.blocks.errors import ChainStateError
-from gateway.blocks.merkle import HASH_SIZE
-from gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.errors import ChainStateError
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.store.chain_file import SNAPSHOT_NAME, pack, read_snapshot
 
 
 def chain_of(count: int) -> Chain:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from datastream import DataStreamer
-from datastream.check.check import Severity, check_stream
-from datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
-from gateway.blocks.stream_layout import bookmark_of
-from gateway.errors import Fatal
-from gateway.store import cutting
-from gateway.store.block_store import BlockStore
-from gateway.store.cutting import block_time, check_place, look_at, write_cut
+from sluice.datastream import DataStreamer
+from sluice.datastream.check.check import Severity, check_stream
+from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
+from sluice.gateway.blocks.stream_layout import bookmark_of
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store import cutting
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.cutting import block_time, check_place, look_at, write_cut
 from tests.datastream.streams import commit, entries, operation
 from tests.gateway.store.test_block_store import BLOCKS
 from tests.gateway.store.test_block_store import commit as commit_blocks

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from datastream.layout import ENTRY_HEAD_SIZE, HEADER_OFFSET, HEADER_SIZE
-from gateway.errors import Fatal
-from gateway.limits import COMMIT_GROUP_BYTES_MAX
-from gateway.store import evidence as evidence_module
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME
+from sluice.datastream.layout import ENTRY_HEAD_SIZE, HEADER_OFFSET, HEADER_SIZE
+from sluice.gateway.errors import Fatal
+from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX
+from sluice.gateway.store import evidence as evidence_module
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME
 from tests.datastream.file.test_opening import held_in
 from tests.gateway.conducting import logged
 from tests.gateway.store.test_block_store import BLOCKS, commit, entries_of, filled, verified

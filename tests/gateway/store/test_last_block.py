@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.proofs import ProofVerifier, RsaBook
-from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.root_hash import RootLayout
-from gateway.blocks.stream_layout import BLOCK_END_TYPE
-from gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
-from gateway.blocks.verification import BlockVerifier
-from gateway.errors import Fatal
-from gateway.store.block_store import BlockStore
-from gateway.store.last_block import LastBlock, look_at_last_block
-from publishers.blocks.maker import key_of_seed
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LedgerKeyError
+from sluice.gateway.blocks.proofs import ProofVerifier, RsaBook
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.root_hash import RootLayout
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
+from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.last_block import LastBlock, look_at_last_block
+from sluice.publishers.blocks.maker import key_of_seed
 from tests.gateway.block_makers import proof_item
 from tests.gateway.blocks.proofs import real, record_files
 from tests.gateway.blocks.proofs.tss_chain import TssChain

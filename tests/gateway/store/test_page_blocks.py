@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import PageDamaged
-from datastream.file.page_sums import PageState
-from datastream.layout import PAGE_SIZE
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.stream_layout import bookmark_of
-from gateway.store.block_store import BlockStore
-from gateway.store.page_blocks import PageBlocks, PageBuilder, root_of
+from sluice.datastream.errors import PageDamaged
+from sluice.datastream.file.page_sums import PageState
+from sluice.datastream.layout import PAGE_SIZE
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.stream_layout import bookmark_of
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.page_blocks import PageBlocks, PageBuilder, root_of
 from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
 
 SMALL = large_blocks(40, 90_000)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import StreamInUse
-from gateway.errors import Fatal
-from gateway.store.block_store import BlockStore
-from gateway.store.repair import Found, Offer, RepairChoice, find, take
+from sluice.datastream.errors import StreamInUse
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.repair import Found, Offer, RepairChoice, find, take
 from tests.gateway.commands.test_truncate import blocks_in
 from tests.gateway.store.test_block_store import BLOCKS, filled
 from tests.gateway.store.test_evidence import filled_in_groups, held, put_header

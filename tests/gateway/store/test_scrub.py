@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from datastream.layout import PAGE_SIZE
-from gateway.metrics import Metrics
-from gateway.store.block_store import BlockStore
-from gateway.store.page_blocks import PageBlocks
-from gateway.store.scrub import PLACE_KEPT_PAGES, PLACE_KEY, Scrubber
+from sluice.datastream.layout import PAGE_SIZE
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.page_blocks import PageBlocks
+from sluice.gateway.store.scrub import PLACE_KEPT_PAGES, PLACE_KEY, Scrubber
 from tests.rotten import drop_sums, flip, large_blocks, page_bytes, store, stored_sums
 
 BLOCKS = large_blocks(12, 400_000)

@@ -7,11 +7,11 @@ from typing import Literal
 
 import pytest
 
-from datastream.layout import Entry
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.stream_layout import BLOCK_END_TYPE, encode
-from gateway.store.stream_check import BlockCheck
+from sluice.datastream.layout import Entry
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, encode
+from sluice.gateway.store.stream_check import BlockCheck
 from tests.gateway.block_makers import block_items, summary_of
 from tests.nodes import make_blocks
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from gateway.blocks.block import Block
-from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.proofs import ledger_data
-from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.errors import Fatal
-from gateway.store import trust_store as ledger_files
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from gateway.store.trust_store import (
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.errors import LedgerKeyError
+from sluice.gateway.blocks.proofs import ledger_data
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.errors import Fatal
+from sluice.gateway.store import trust_store as ledger_files
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.gateway.store.trust_store import (
     KEPT_NAME,
     given_address_book,
     given_ledger,

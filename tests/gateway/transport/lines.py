@@ -10,9 +10,9 @@ import h2.events
 import h2.settings
 import hpack
 
-from gateway.transport.frames import CLIENT_PREFACE, HEAD_BYTES, Flag, FrameKind, frame, window_update
-from gateway.transport.header_blocks import header_frames
-from gateway.transport.relay import ClientRelay, FrameRelay, ServerRelay
+from sluice.gateway.transport.frames import CLIENT_PREFACE, HEAD_BYTES, Flag, FrameKind, frame, window_update
+from sluice.gateway.transport.header_blocks import header_frames
+from sluice.gateway.transport.relay import ClientRelay, FrameRelay, ServerRelay
 
 REQUEST = [
     (":method", "POST"),

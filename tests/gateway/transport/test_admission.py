@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.transport.admission import (
+from sluice.gateway.transport.admission import (
     MESSAGE_PACES_KEPT,
     Admission,
     AdmissionLimits,

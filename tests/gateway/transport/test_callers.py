@@ -12,11 +12,11 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from gateway.addresses import Address
-from gateway.transport import callers
-from gateway.transport.callers import STREAM_KEY, Caller, caller_of
-from gateway.transport.grpc_server import ServerPlan, start_server
-from gateway.transport.message_shares import StreamKey
+from sluice.gateway.addresses import Address
+from sluice.gateway.transport import callers
+from sluice.gateway.transport.callers import STREAM_KEY, Caller, caller_of
+from sluice.gateway.transport.grpc_server import ServerPlan, start_server
+from sluice.gateway.transport.message_shares import StreamKey
 
 PUBLISH = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 Seen = list[tuple[str, Caller, StreamKey | None]]
@@ -122,7 +122,7 @@ async def test_without_a_door_there_is_what_grpc_says_and_no_key(tmp_path: Path)
 
 def test_the_name_of_the_doors_metadata_is_another_one_in_every_process() -> None:
     """A client that knew it could claim another stream, in calls that the door adds nothing to."""
-    code = "from gateway.transport.callers import STREAM_KEY; print(STREAM_KEY)"
+    code = "from sluice.gateway.transport.callers import STREAM_KEY; print(STREAM_KEY)"
     told = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2)]
     keys = {STREAM_KEY, *(one.stdout.strip() for one in told)}
     assert len(keys) == 3

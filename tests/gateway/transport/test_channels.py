@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway.errors import TlsError
-from gateway.limits import TLS_FILE_BYTES_MAX
-from gateway.transport.channels import ClientTls, open_blocking_channel, open_channel
+from sluice.gateway.errors import TlsError
+from sluice.gateway.limits import TLS_FILE_BYTES_MAX
+from sluice.gateway.transport.channels import ClientTls, open_blocking_channel, open_channel
 from tests.certificates import Authority
 from tests.nodes import ANSWER_SECONDS
 
@@ -124,7 +124,7 @@ def test_a_certificate_in_openssls_own_form_is_left_to_grpc(tmp_path: Path) -> N
 CALLS = {
     "aio": """
 import asyncio, sys, grpc
-from gateway.transport.channels import open_channel
+from sluice.gateway.transport.channels import open_channel
 
 async def main():
     async with open_channel(sys.argv[1]) as channel:
@@ -137,7 +137,7 @@ asyncio.run(main())
 """,
     "blocking": """
 import sys, grpc
-from gateway.transport.channels import open_blocking_channel
+from sluice.gateway.transport.channels import open_blocking_channel
 
 with open_blocking_channel(sys.argv[1]) as channel:
     try:

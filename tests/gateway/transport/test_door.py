@@ -22,19 +22,19 @@ import pytest
 from cryptography import x509
 from grpc import aio
 
-from gateway.addresses import Address
-from gateway.transport import callers, grpc_server
-from gateway.transport.callers import caller_of
-from gateway.transport.channels import open_blocking_channel
-from gateway.transport.door import Door, look_at_shares
-from gateway.transport.door_notes import DoorNotes
-from gateway.transport.doorkeeper import DoorLimits
-from gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, FrameKind, frame
-from gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
-from gateway.transport.header_blocks import header_frames
-from gateway.transport.known_nodes import KnownNodes
-from gateway.transport.message_shares import MessageShares
-from gateway.transport.tls import ServerTls
+from sluice.gateway.addresses import Address
+from sluice.gateway.transport import callers, grpc_server
+from sluice.gateway.transport.callers import caller_of
+from sluice.gateway.transport.channels import open_blocking_channel
+from sluice.gateway.transport.door import Door, look_at_shares
+from sluice.gateway.transport.door_notes import DoorNotes
+from sluice.gateway.transport.doorkeeper import DoorLimits
+from sluice.gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, FrameKind, frame
+from sluice.gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
+from sluice.gateway.transport.header_blocks import header_frames
+from sluice.gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.transport.message_shares import MessageShares
+from sluice.gateway.transport.tls import ServerTls
 from tests.attacks import HELLO, ended_within, request
 from tests.certificates import Authority
 from tests.network_double import NetworkDouble
@@ -687,7 +687,7 @@ async def test_a_client_for_whom_there_is_no_socket_is_let_go(monkeypatch: pytes
             while not door.connections:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             with monkeypatch.context() as patch:
-                patch.setattr("gateway.transport.door.socket.socket", _no_socket)
+                patch.setattr("sluice.gateway.transport.door.socket.socket", _no_socket)
                 client.sendall(CLIENT_PREFACE + frame(FrameKind.PING, 0, 0, b"a secret"))
                 await asyncio.sleep(0.2)
             count = len(door.connections)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metrics import Metrics
-from gateway.transport.door_notes import REASONS_SHOWN, SHOWN_NS, DoorNotes, last_refused_message
-from gateway.transport.frames import ConnectionBreach
-from gateway.transport.message_size import TooLong
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.transport.door_notes import REASONS_SHOWN, SHOWN_NS, DoorNotes, last_refused_message
+from sluice.gateway.transport.frames import ConnectionBreach
+from sluice.gateway.transport.message_size import TooLong
 from tests.gateway.store.test_block_store import logged
 from tests.nodes import running_node
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.doorkeeper import (
+from sluice.gateway.transport.doorkeeper import (
     ADDRESS_SHARE,
     ADDRESSES_KEPT,
     CONNECTION_COST,
@@ -21,8 +21,8 @@ from gateway.transport.doorkeeper import (
     Guest,
     Visit,
 )
-from gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, FrameKind, frame
-from gateway.transport.relay import ServerRelay
+from sluice.gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, FrameKind, frame
+from sluice.gateway.transport.relay import ServerRelay
 from tests.gateway.transport.lines import Wire
 
 SMALL = DoorLimits(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.transport.frames import (
+from sluice.gateway.transport.frames import (
     CLIENT_PREFACE,
     FRAME_BYTES_DEFAULT,
     Buffer,

@@ -13,13 +13,13 @@ from grpc import aio
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from gateway.addresses import Address
-from gateway.errors import Fatal
-from gateway.limits import STREAM_WINDOW_BYTES
-from gateway.transport import grpc_server
-from gateway.transport.frames import CLIENT_PREFACE, FrameKind, frame
-from gateway.transport.grpc_server import ServerPlan, start_server
-from gateway.transport.known_nodes import KnownNodes
+from sluice.gateway.addresses import Address
+from sluice.gateway.errors import Fatal
+from sluice.gateway.limits import STREAM_WINDOW_BYTES
+from sluice.gateway.transport import grpc_server
+from sluice.gateway.transport.frames import CLIENT_PREFACE, FrameKind, frame
+from sluice.gateway.transport.grpc_server import ServerPlan, start_server
+from sluice.gateway.transport.known_nodes import KnownNodes
 from tests.deaf_client import DeafClient
 
 ANSWER_SECONDS = 20.0

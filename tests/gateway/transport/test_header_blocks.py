@@ -5,8 +5,8 @@ from __future__ import annotations
 import hpack
 import pytest
 
-from gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, FrameKind
-from gateway.transport.header_blocks import (
+from sluice.gateway.transport.frames import ConnectionBreach, ErrorCode, Flag, FrameKind
+from sluice.gateway.transport.header_blocks import (
     BLOCK_BYTES_MAX,
     FIELDS_MAX,
     HeaderBlock,

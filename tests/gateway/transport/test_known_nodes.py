@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from gateway.addresses import parse_address
-from gateway.transport import known_nodes
-from gateway.transport.known_nodes import LOOK_SECONDS_MIN, KnownNodes, leads_here
+from sluice.gateway.addresses import parse_address
+from sluice.gateway.transport import known_nodes
+from sluice.gateway.transport.known_nodes import LOOK_SECONDS_MIN, KnownNodes, leads_here
 from tests.nodes import ANSWER_SECONDS
 
 A, B = "a.net:40840", "b.net:40840"
@@ -69,7 +69,7 @@ async def test_a_node_that_has_moved_is_recognized_when_it_calls(monkeypatch: py
     await nodes.look()
     names.leads[A] = {MOVED}
     assert not await nodes.recognize(MOVED, ())  # the last look was just now
-    monkeypatch.setattr("gateway.transport.known_nodes.LOOK_SECONDS_MIN", 0.0)
+    monkeypatch.setattr("sluice.gateway.transport.known_nodes.LOOK_SECONDS_MIN", 0.0)
     assert await nodes.recognize(MOVED, ())
     assert not nodes.has(HOST_A, ())
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.limits import STREAM_WINDOW_BYTES
-from gateway.transport.message_shares import (
+from sluice.gateway.limits import STREAM_WINDOW_BYTES
+from sluice.gateway.transport.message_shares import (
     LARGE_BYTES_PER_SECOND,
     LARGE_GRACE_NS,
     SMALL_BYTES,

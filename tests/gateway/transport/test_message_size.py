@@ -8,7 +8,7 @@ import grpc
 import pytest
 from grpc import aio
 
-from gateway.transport.message_size import TooLong, too_long, why_too_long
+from sluice.gateway.transport.message_size import TooLong, too_long, why_too_long
 
 CORE = "SERVER: Received message larger than max (1500 vs. 1000)"
 

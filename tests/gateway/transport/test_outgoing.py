@@ -22,10 +22,10 @@ import h2.events
 import pytest
 from grpc import aio
 
-from gateway.errors import TlsError
-from gateway.transport import outgoing
-from gateway.transport.channels import ClientTls, call_once, open_channel, relayed_if_refused
-from gateway.transport.frames import ErrorCode, FrameKind, frame, go_away
+from sluice.gateway.errors import TlsError
+from sluice.gateway.transport import outgoing
+from sluice.gateway.transport.channels import ClientTls, call_once, open_channel, relayed_if_refused
+from sluice.gateway.transport.frames import ErrorCode, FrameKind, frame, go_away
 from tests.certificates import Authority
 
 ANSWER_SECONDS = 20.0
@@ -354,7 +354,7 @@ def test_a_channel_that_is_closed_leaves_no_connection(monkeypatch: pytest.Monke
 FORKS = """
     import os, socket, sys
     from pathlib import Path
-    from gateway.transport import outgoing
+    from sluice.gateway.transport import outgoing
 
     def greet(word: bytes) -> str:
         target = outgoing.relayed(sys.argv[1], None).removeprefix("unix:")
@@ -411,7 +411,7 @@ def test_a_fork_has_a_thread_and_sockets_of_its_own() -> None:
 WITHOUT_DESCRIPTORS = """
 import os, resource, socket, time
 from contextlib import suppress
-from gateway.transport import outgoing
+from sluice.gateway.transport import outgoing
 
 server = socket.create_server(("127.0.0.1", 0))
 server.settimeout(10)

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, ed448, ed25519, r
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from gateway.errors import TlsError
-from gateway.transport.pem import certificates_in, check_key
+from sluice.gateway.errors import TlsError
+from sluice.gateway.transport.pem import certificates_in, check_key
 from tests.certificates import Authority, Pair
 
 BROKEN: dict[str, Callable[[bytes], bytes]] = {

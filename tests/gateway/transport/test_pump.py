@@ -18,7 +18,7 @@ from typing import Any
 import hpack
 import pytest
 
-from gateway.transport.frames import (
+from sluice.gateway.transport.frames import (
     CLIENT_PREFACE,
     HEAD_BYTES,
     ConnectionBreach,
@@ -27,10 +27,10 @@ from gateway.transport.frames import (
     frame,
     window_update,
 )
-from gateway.transport.header_blocks import HeaderWriter, header_frames
-from gateway.transport.pump import LINGER_SECONDS, UNSENT_PIECES_MAX, Pump
-from gateway.transport.relay import ServerRelay
-from gateway.transport.tls import ServerTls
+from sluice.gateway.transport.header_blocks import HeaderWriter, header_frames
+from sluice.gateway.transport.pump import LINGER_SECONDS, UNSENT_PIECES_MAX, Pump
+from sluice.gateway.transport.relay import ServerRelay
+from sluice.gateway.transport.tls import ServerTls
 from tests.certificates import Authority
 
 ANSWER_SECONDS = 20.0

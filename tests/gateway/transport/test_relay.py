@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.transport.frames import (
+from sluice.gateway.transport.frames import (
     CLIENT_PREFACE,
     ConnectionBreach,
     Flag,
@@ -21,9 +21,9 @@ from gateway.transport.frames import (
     go_away,
     window_update,
 )
-from gateway.transport.header_blocks import header_frames
-from gateway.transport.message_size import TooLong
-from gateway.transport.relay import STREAMS_MAX, ClientRelay, ServerRelay
+from sluice.gateway.transport.header_blocks import header_frames
+from sluice.gateway.transport.message_size import TooLong
+from sluice.gateway.transport.relay import STREAMS_MAX, ClientRelay, ServerRelay
 from tests.gateway.transport.lines import (
     ANSWER,
     REQUEST,

@@ -19,12 +19,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from gateway.addresses import Address
-from gateway.errors import TlsError
-from gateway.limits import TLS_FILE_BYTES_MAX
-from gateway.metrics import Metrics
-from gateway.transport.grpc_server import ServerPlan, start_server
-from gateway.transport.tls import (
+from sluice.gateway.addresses import Address
+from sluice.gateway.errors import TlsError
+from sluice.gateway.limits import TLS_FILE_BYTES_MAX
+from sluice.gateway.metrics import Metrics
+from sluice.gateway.transport.grpc_server import ServerPlan, start_server
+from sluice.gateway.transport.tls import (
     CERTIFICATE_WARNING_DAYS,
     ServerTls,
     TlsFiles,
@@ -236,7 +236,7 @@ def test_what_could_not_be_used_is_tried_again_and_logged_again_only_for_another
 
     why = "Permission denied"
     with monkeypatch.context() as patched:
-        patched.setattr("gateway.transport.tls.open_regular", refuse)
+        patched.setattr("sluice.gateway.transport.tls.open_regular", refuse)
         assert_the_old_one_stays(tls, before, caplog)
         caplog.clear()
         assert not tls.reload_if_changed()
@@ -269,7 +269,7 @@ def test_a_renewed_certificate_that_is_not_valid_yet_is_taken_up_when_it_is(
         def now(cls, tz: tzinfo | None = None) -> Self:
             return cls.fromtimestamp(at.timestamp(), tz)
 
-    monkeypatch.setattr("gateway.transport.tls.datetime", Clock)
+    monkeypatch.setattr("sluice.gateway.transport.tls.datetime", Clock)
     at = begins - timedelta(seconds=1)
     assert not tls.reload_if_changed()
     at = begins

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.root_hash import BlockHasher, ItemLook
-from gateway.errors import WorkerProcessLost
-from gateway.workers import hash_process
-from gateway.workers.hash_process import HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX, HashProcess
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.root_hash import BlockHasher, ItemLook
+from sluice.gateway.errors import WorkerProcessLost
+from sluice.gateway.workers import hash_process
+from sluice.gateway.workers.hash_process import HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX, HashProcess
 from tests.gateway.block_makers import body_items, footer_item, header_item, proof_item
 from tests.gateway.conducting import logged
 from tests.nodes import ANSWER_SECONDS

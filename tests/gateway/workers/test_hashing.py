@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.items import ItemKind, field_item, kinds_of
-from gateway.blocks.merkle import StreamingTree
-from gateway.blocks.root_hash import BlockHasher, Leaves
-from gateway.limits import (
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.items import ItemKind, field_item, kinds_of
+from sluice.gateway.blocks.merkle import StreamingTree
+from sluice.gateway.blocks.root_hash import BlockHasher, Leaves
+from sluice.gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
 )
-from gateway.race.actions import Append, AttemptId
-from gateway.workers import hash_process, hashing
-from gateway.workers.hash_process import HashProcess
-from gateway.workers.hashing import (
+from sluice.gateway.race.actions import Append, AttemptId
+from sluice.gateway.workers import hash_process, hashing
+from sluice.gateway.workers.hash_process import HashProcess
+from sluice.gateway.workers.hashing import (
     HASH_PROCESS_BYTES_MIN,
     HASH_PROCESS_ITEMS_MIN,
     INLINE_HASH_BYTES_MAX,

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 import pytest
 import uvloop
 
-from gateway.blocks.errors import ItemError
-from gateway.blocks.item_set import ItemSet, inspect
-from gateway.blocks.items import ItemKind, field_item
-from gateway.limits import (
+from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.item_set import ItemSet, inspect
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
     SLOT_ITEMS_MIN,
 )
-from gateway.workers import looking
-from gateway.workers.looking import CROWD_BYTES_MIN, CROWD_ITEM_BYTES, CROWD_ITEMS_MIN, Looking
-from gateway.workers.loop_slots import LoopSlots
+from sluice.gateway.workers import looking
+from sluice.gateway.workers.looking import CROWD_BYTES_MIN, CROWD_ITEM_BYTES, CROWD_ITEMS_MIN, Looking
+from sluice.gateway.workers.loop_slots import LoopSlots
 from tests.gateway.rounds import Rounds
 
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from gateway.workers.loop_slots import LoopSlots
+from sluice.gateway.workers.loop_slots import LoopSlots
 from tests.gateway.rounds import Rounds
 
 

@@ -9,14 +9,14 @@ import sys
 
 import pytest
 
-from gateway.workers.malloc import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN, is_glibc
+from sluice.gateway.workers.malloc import FREE_MEMORY_KEPT_BYTES, OWN_MAPPING_BYTES_MIN, is_glibc
 
 pytestmark = pytest.mark.skipif(not is_glibc(), reason="the C library is not glibc")
 MIB = 1 << 20
 PIECE_BYTES = 64 * 1024
 PROGRAM = """
 import json, os, resource, sys
-from gateway.workers.malloc import keep_freed_memory
+from sluice.gateway.workers.malloc import keep_freed_memory
 
 told = keep_freed_memory(os.environ) if sys.argv[1] == "keep" else None
 piece_bytes, piece_count = map(int, sys.argv[2:])

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.proofs import ProofVerifier, RsaBook
-from gateway.blocks.proofs.ledger_data import LedgerData
-from gateway.blocks.stream_layout import StoredBlock
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
-from gateway.workers import proof_process
-from gateway.workers.proof_checks import ProofChecks
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.proofs import ProofVerifier, RsaBook
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.stream_layout import StoredBlock
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.workers import proof_process
+from sluice.gateway.workers.proof_checks import ProofChecks
 from tests.gateway.block_makers import PUBLIC_KEY, block_items, summary_of
 from tests.gateway.blocks.proofs import record_files
 from tests.gateway.blocks.proofs.tss_chain import TssChain
@@ -130,8 +130,8 @@ def test_a_block_0_that_publishes_nothing_ends_the_waiting() -> None:
 
 HANGING = """
 import time
-from gateway.workers import proof_process
-from gateway.blocks.verification import BlockVerifier
+from sluice.gateway.workers import proof_process
+from sluice.gateway.blocks.verification import BlockVerifier
 
 BlockVerifier.check = lambda *_: time.sleep(3600)
 proof_process.main()

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.blocks.errors import BlockRefused
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.refusal import Refusal
-from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier, Verdict
-from gateway.workers.proof_process import (
+from sluice.gateway.blocks.errors import BlockRefused
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.refusal import Refusal
+from sluice.gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier, Verdict
+from sluice.gateway.workers.proof_process import (
     PROOF_PROCESS_BACKOFF_SECONDS,
     PROOFS_TOGETHER_MAX,
     ProofProcess,
@@ -41,7 +41,7 @@ FORGED = summary_of(list(CHAIN.block(1, signed_by=TssNetwork((1, 1, 1), seed=2))
 
 
 def with_process(
-    play: Callable[[ProofProcess], Awaitable[None]], module: str = "gateway.workers.proof_process"
+    play: Callable[[ProofProcess], Awaitable[None]], module: str = "sluice.gateway.workers.proof_process"
 ) -> None:
     """Play with a process; it is gone afterwards."""
 
@@ -105,7 +105,7 @@ def test_it_checks_with_the_policy_that_it_has(
     """Service managers and containers can forbid to change it, or have chosen one for the node."""
     (tmp_path / "forbidden.py").write_text(
         "import os\n"
-        "from gateway.workers.proof_process import main\n"
+        "from sluice.gateway.workers.proof_process import main\n"
         "def forbid(*of):\n"
         "    raise PermissionError(1, 'Operation not permitted')\n"
         f"os.{name} = {replacement}\n"
@@ -259,8 +259,8 @@ def test_where_no_thread_can_be_had_either_it_checks_in_the_event_loop(
 # A proof process that dies of block 2.
 MODULE = """
 import os
-from gateway.workers import proof_process
-from gateway.blocks.verification import BlockVerifier
+from sluice.gateway.workers import proof_process
+from sluice.gateway.blocks.verification import BlockVerifier
 
 check = BlockVerifier.check
 
@@ -330,7 +330,7 @@ def test_once_closed_it_is_not_started_again() -> None:
 ORPHAN = """
 import asyncio
 import sys
-from gateway.workers.proof_process import ProofProcess
+from sluice.gateway.workers.proof_process import ProofProcess
 async def main():
     process = ProofProcess()
     process.start()
@@ -364,7 +364,7 @@ def is_running(pid: int) -> bool:
 
 NOTING = """
 import sys
-from gateway.workers import proof_process
+from sluice.gateway.workers import proof_process
 
 answer = proof_process._Answers.__call__
 

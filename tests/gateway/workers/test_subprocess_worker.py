@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from gateway.errors import WorkerProcessLost
-from gateway.workers.malloc import is_glibc
-from gateway.workers.subprocess_worker import HELPER_LOOK_LATE_SECONDS_MAX, WorkerProcess
+from sluice.gateway.errors import WorkerProcessLost
+from sluice.gateway.workers.malloc import is_glibc
+from sluice.gateway.workers.subprocess_worker import HELPER_LOOK_LATE_SECONDS_MAX, WorkerProcess
 
 # It answers with how many requests it took at once, and the request in capitals; `die` ends it.
 MODULE = """
 import os
-from gateway.workers.subprocess_worker import serve
+from sluice.gateway.workers.subprocess_worker import serve
 
 def answers(requests):
     for request in requests:
@@ -50,7 +50,7 @@ GATHERING = MODULE.replace("serve(answers, 3)", "serve(answers, 3, 60.0, lambda 
 # It says how many page faults it had over 3 MB that it took for an answer and freed.
 FAULTING = """
 import resource
-from gateway.workers.subprocess_worker import serve
+from sluice.gateway.workers.subprocess_worker import serve
 
 def answers(requests):
     for request in requests:

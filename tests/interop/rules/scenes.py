@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.node.node import Node
-from gateway.race.tables import BlockState
-from gateway.services import publish_service
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.node.node import Node
+from sluice.gateway.race.tables import BlockState
+from sluice.gateway.services import publish_service
 from tests.nodes import (
     ANSWER_SECONDS,
     Publisher,

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gateway.store.block_store import BlockStore
+from sluice.gateway.store.block_store import BlockStore
 from tests.gateway.conducting import gate
 from tests.interop.rules.scenes import begin, finish, offer, playing
 

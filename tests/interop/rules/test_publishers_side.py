@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from gateway.blocks.block import Block
-from publishers.client.client import ClientOptions, PublishClient, publish_blocks
-from publishers.protocol.machine import SECOND_NS, MachineLimits
-from publishers.report import PublishReport
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.client import ClientOptions, PublishClient, publish_blocks
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.publishers.report import PublishReport
 from tests.interop.rules.scenes import BLOCKS, playing
 
 

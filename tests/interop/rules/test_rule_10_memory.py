@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from gateway.blocks.block import Block
-from gateway.blocks.item_set import ItemSet
-from gateway.blocks.items import ItemKind, field_item
-from gateway.limits import INLINE_HASH_ITEMS_MAX, ITEM_OVERHEAD_BYTES
-from gateway.services import publish_service
-from gateway.transport.admission import Admission
-from gateway.workers import looking
-from publishers.blocks.maker import BlockMaker, MakerOptions
-from publishers.client.client import ClientOptions, publish_blocks
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.item_set import ItemSet
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.limits import INLINE_HASH_ITEMS_MAX, ITEM_OVERHEAD_BYTES
+from sluice.gateway.services import publish_service
+from sluice.gateway.transport.admission import Admission
+from sluice.gateway.workers import looking
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
+from sluice.publishers.client.client import ClientOptions, publish_blocks
 from tests.interop.rules.scenes import BLOCKS, Stage, played, playing
 from tests.nodes import KEY, Publisher, split
 

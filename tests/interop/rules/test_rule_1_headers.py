@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gateway.blocks.items import ItemKind, field_item
-from gateway.store.block_store import BlockStore
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.store.block_store import BlockStore
 from tests.gateway.conducting import gate, logged
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, broken, finish, offer, played, playing
 

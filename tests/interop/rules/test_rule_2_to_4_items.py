@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.items import ItemKind, field_item
-from gateway.race.tables import StreamState
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.race.tables import StreamState
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, played, playing
 from tests.nodes import Publisher
 

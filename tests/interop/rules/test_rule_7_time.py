@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks.item_set import ItemSet
-from gateway.blocks.items import ItemKind, field_item
-from gateway.limits import INLINE_HASH_ITEMS_MAX
-from gateway.race.tables import StreamState
-from gateway.workers import looking
-from publishers.blocks.maker import key_of_seed
+from sluice.gateway.blocks.item_set import ItemSet
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.limits import INLINE_HASH_ITEMS_MAX
+from sluice.gateway.race.tables import StreamState
+from sluice.gateway.workers import looking
+from sluice.publishers.blocks.maker import key_of_seed
 from tests.interop.rules.scenes import BLOCKS, Stage, begin, finish, offer, playing
 from tests.nodes import ledger_key, make_blocks
 

@@ -10,13 +10,13 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.api import publish_pb2
-from gateway.blocks.block_numbers import U64_MAX, from_wire
-from gateway.race.actions import Action, PublisherId
-from gateway.race.arbiter import Arbiter
-from gateway.services import publish_service
-from gateway.store.block_store import BlockStore
-from gateway.transport.admission import Admission
+from sluice.gateway.api import publish_pb2
+from sluice.gateway.blocks.block_numbers import U64_MAX, from_wire
+from sluice.gateway.race.actions import Action, PublisherId
+from sluice.gateway.race.arbiter import Arbiter
+from sluice.gateway.services import publish_service
+from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.transport.admission import Admission
 from tests.gateway.conducting import gate, logged
 from tests.interop.rules.scenes import BLOCKS, begin, offer, playing
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from publishers.blocks import block_archives
-from publishers.blocks.block_archives import Archive
-from publishers.errors import ArchiveError
-from publishers.limits import BLOCK_FILE_BYTES_MAX
+from sluice.publishers.blocks import block_archives
+from sluice.publishers.blocks.block_archives import Archive
+from sluice.publishers.errors import ArchiveError
+from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX
 
 NAMES = [f"{number:019}.blk.zstd" for number in (3, 4, 5)]
 DATA = [bytes([number]) * (600 * number) for number in (3, 4, 5)]

@@ -7,11 +7,11 @@ from typing import Literal
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.merkle import EMPTY_HASH, tree_root
-from publishers.blocks.block_check import OfferCheck
-from publishers.blocks.block_places import read_chain
-from publishers.errors import BadBlock
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.merkle import EMPTY_HASH, tree_root
+from sluice.publishers.blocks.block_check import OfferCheck
+from sluice.publishers.blocks.block_places import read_chain
+from sluice.publishers.errors import BadBlock
 from tests.gateway.block_makers import block_items, summary_of
 from tests.nodes import make_blocks
 from tests.publishers.data import needs_real_blocks, real_chain

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from gateway.blocks.block import Block
-from publishers.blocks.block_files import encode_block_file, read_block_file, write_block_file
-from publishers.blocks.block_layouts import BlockFormat, path_in
-from publishers.blocks.block_places import read_chain
-from publishers.blocks.maker import BlockMaker, key_of_seed
-from publishers.errors import BlockFileError
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_files import encode_block_file, read_block_file, write_block_file
+from sluice.publishers.blocks.block_layouts import BlockFormat, path_in
+from sluice.publishers.blocks.block_places import read_chain
+from sluice.publishers.blocks.maker import BlockMaker, key_of_seed
+from sluice.publishers.errors import BlockFileError
 from tests.publishers.data import needs_real_blocks, real_chain
 
 FORMATS: list[BlockFormat] = ["blk", "blk.gz", "blk.zst", "blk.zstd"]

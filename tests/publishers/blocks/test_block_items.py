@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.frame import check_proof, read_footer, read_header
-from gateway.blocks.items import ItemKind, header_of, kind_of, payload_of
-from publishers import limits
-from publishers.blocks import block_items
-from publishers.blocks.block_items import check_item_kind, footer_item, header_item, proof_item, record_block
-from publishers.blocks.linking import open_block
-from publishers.errors import ItemTooLarge, OptionError, PrepareError
+from sluice.gateway.blocks.frame import check_proof, read_footer, read_header
+from sluice.gateway.blocks.items import ItemKind, header_of, kind_of, payload_of
+from sluice.publishers import limits
+from sluice.publishers.blocks import block_items
+from sluice.publishers.blocks.block_items import (
+    check_item_kind,
+    footer_item,
+    header_item,
+    proof_item,
+    record_block,
+)
+from sluice.publishers.blocks.linking import open_block
+from sluice.publishers.errors import ItemTooLarge, OptionError, PrepareError
 
 
 @pytest.mark.parametrize(

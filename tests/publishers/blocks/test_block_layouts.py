@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from publishers.blocks.block_layouts import (
+from sluice.publishers.blocks.block_layouts import (
     BlockFormat,
     BlockLayout,
     check_format,
@@ -23,7 +23,7 @@ from publishers.blocks.block_layouts import (
     unfinished,
     zip_of,
 )
-from publishers.errors import OptionError
+from sluice.publishers.errors import OptionError
 
 CONSENSUS = "000000000000000000000000000000000123"
 

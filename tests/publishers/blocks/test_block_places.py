@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.block import Block
-from publishers import limits
-from publishers.blocks import block_places
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.block_places import (
+from sluice.gateway.blocks.block import Block
+from sluice.publishers import limits
+from sluice.publishers.blocks import block_places
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_places import (
     BlockFileReader,
     LocalStore,
     blocks_in,
@@ -23,9 +23,9 @@ from publishers.blocks.block_places import (
     find_blocks,
     read_chain,
 )
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.errors import BlockFileError, BlockListError
-from publishers.number_range import NumberRange
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.errors import BlockFileError, BlockListError
+from sluice.publishers.number_range import NumberRange
 from tests.publishers import field_files
 from tests.publishers.data import needs_real_blocks, real_chain
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.block import Block
-from publishers.blocks.block_summary import size_text, summarize
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_summary import size_text, summarize
 from tests.gateway.block_makers import block_items, header_item, summary_of
 
 

@@ -14,14 +14,14 @@ from typing import get_args
 
 import pytest
 
-from gateway.blocks.block import Block
-from publishers.blocks import block_layouts
-from publishers.blocks.block_files import read_block_file
-from publishers.blocks.block_layouts import BlockLayout
-from publishers.blocks.block_places import blocks_in, read_chain
-from publishers.blocks.block_writer import BlockWriter
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.errors import BlockFileError, OptionError
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks import block_layouts
+from sluice.publishers.blocks.block_files import read_block_file
+from sluice.publishers.blocks.block_layouts import BlockLayout
+from sluice.publishers.blocks.block_places import blocks_in, read_chain
+from sluice.publishers.blocks.block_writer import BlockWriter
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.errors import BlockFileError, OptionError
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=1, item_bytes=300)
 BLOCKS = list(BlockMaker(7, key_of_seed(7), SMALL).blocks(25))
@@ -208,9 +208,9 @@ def test_a_zip_of_as_many_blocks_as_a_block_node_has(tmp_path: Path) -> None:
 
 def test_after_a_kill_at_any_time_there_is_no_half_of_anything(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from publishers.blocks import block_layouts;"
+        "import sys; from pathlib import Path; from sluice.publishers.blocks import block_layouts;"
         "block_layouts.ZIP_DIGITS = 1;"
-        "from publishers.blocks.block_writer import BlockWriter;"
+        "from sluice.publishers.blocks.block_writer import BlockWriter;"
         "from tests.publishers.blocks.test_block_writer import BLOCKS;"
         "print('ready', flush=True); writer = BlockWriter(Path(sys.argv[1]), 'historic');"
         "[writer.write(block) for block in BLOCKS]"

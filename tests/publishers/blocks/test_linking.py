@@ -6,17 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.chain import Chain
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
-from gateway.blocks.proofs.ed25519 import Ed25519Check
-from gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
-from publishers.blocks.block_files import read_block_file
-from publishers.blocks.block_items import footer_item, header_item, proof_item
-from publishers.blocks.block_places import blocks_in
-from publishers.blocks.linking import ChainStart, Linker, LinkPath, Links, open_block, sign_block, summary_of
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.errors import PrepareError
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.blocks.proofs.ed25519 import Ed25519Check
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary, RootLayout
+from sluice.publishers.blocks.block_files import read_block_file
+from sluice.publishers.blocks.block_items import footer_item, header_item, proof_item
+from sluice.publishers.blocks.block_places import blocks_in
+from sluice.publishers.blocks.linking import (
+    ChainStart,
+    Linker,
+    LinkPath,
+    Links,
+    open_block,
+    sign_block,
+    summary_of,
+)
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.errors import PrepareError
 from tests.publishers.data import REAL_BLOCKS, needs_real_blocks
 
 KEY = key_of_seed(3)

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.blocks.chain import Chain
-from gateway.blocks.items import ItemKind, footer_of, header_of, kind_of, proof_of
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
-from publishers.blocks.maker import (
+from sluice.gateway.blocks.chain import Chain
+from sluice.gateway.blocks.items import ItemKind, footer_of, header_of, kind_of, proof_of
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.publishers.blocks.maker import (
     MAKER_BLOCK_BYTES_MAX,
     MAKER_COUNT_MAX,
     MAKER_EVENTS_MAX,
@@ -21,7 +21,7 @@ from publishers.blocks.maker import (
     MakerOptions,
     key_of_seed,
 )
-from publishers.errors import MakerOptionError
+from sluice.publishers.errors import MakerOptionError
 
 KEY = key_of_seed(1)
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=300)

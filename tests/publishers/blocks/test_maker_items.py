@@ -6,11 +6,17 @@ from random import Random
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, fields_of, kind_of, payload_of
-from publishers.blocks.block_files import read_block_file
-from publishers.blocks.maker import MAKER_ITEM_BYTES_MAX
-from publishers.blocks.maker_items import ITEM_BYTES_MIN, event_header, round_header, timestamp, transaction
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, fields_of, kind_of, payload_of
+from sluice.publishers.blocks.block_files import read_block_file
+from sluice.publishers.blocks.maker import MAKER_ITEM_BYTES_MAX
+from sluice.publishers.blocks.maker_items import (
+    ITEM_BYTES_MIN,
+    event_header,
+    round_header,
+    timestamp,
+    transaction,
+)
 from tests.publishers.data import needs_real_blocks, real_chain
 
 NOON_NS = 1_767_268_800_123_456_789

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import KeyFileError
-from gateway.key_files import create_private_key
-from publishers.blocks.signing_key import KEY_PATH_CHARACTERS_MAX, KeyPlace
-from publishers.errors import OptionError
+from sluice.gateway.errors import KeyFileError
+from sluice.gateway.key_files import create_private_key
+from sluice.publishers.blocks.signing_key import KEY_PATH_CHARACTERS_MAX, KeyPlace
+from sluice.publishers.errors import OptionError
 
 
 def test_a_key_is_read_from_a_file_or_a_variable_when_it_is_used(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 from tenacity import wait_fixed, wait_none
 
-from gateway.blocks.block import Block
-from gateway.blocks.items import field_item
-from publishers import limits
-from publishers.blocks.maker import MAKER_ITEM_BYTES_MAX, BlockMaker, MakerOptions, key_of_seed
-from publishers.client.client import (
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import field_item
+from sluice.publishers import limits
+from sluice.publishers.blocks.maker import MAKER_ITEM_BYTES_MAX, BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.client.client import (
     RETRY_JITTER_SECONDS,
     RETRY_SECONDS_MAX,
     ClientOptions,
@@ -22,16 +22,16 @@ from publishers.client.client import (
     publish_blocks,
     retry_wait,
 )
-from publishers.errors import (
+from sluice.publishers.errors import (
     BlockOrderError,
     ItemTooLarge,
     OptionError,
     PublishFailed,
     SourceCancelled,
 )
-from publishers.protocol.machine import SECOND_NS, MachineLimits
-from publishers.protocol.messages import Action, Disconnected, Event
-from publishers.report import PublishReport
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.publishers.protocol.messages import Action, Disconnected, Event
+from sluice.publishers.report import PublishReport
 from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream, polite
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=300)
@@ -260,7 +260,7 @@ async def test_the_next_gateway_takes_over() -> None:
 
 async def test_gateways_that_go_away_together_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a wait that is short, but is one: they do not come back at once."""
-    monkeypatch.setattr("publishers.client.client.SOON_SECONDS", 0.5)
+    monkeypatch.setattr("sluice.publishers.client.client.SOON_SECONDS", 0.5)
     went_at: list[float] = []
 
     async def go(stream: FakeStream) -> None:

@@ -13,13 +13,13 @@ from typing import Any
 import grpc
 import pytest
 
-import publishers.client.client
-from gateway.blocks.block import Block
-from publishers.client.client import PublishClient, publish_blocks
-from publishers.errors import PublishFailed
-from publishers.protocol.machine import SECOND_NS
-from publishers.protocol.messages import Action, Disconnected, Event
-from publishers.report import PublishReport
+import sluice.publishers.client.client
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.client import PublishClient, publish_blocks
+from sluice.publishers.errors import PublishFailed
+from sluice.publishers.protocol.machine import SECOND_NS
+from sluice.publishers.protocol.messages import Action, Disconnected, Event
+from sluice.publishers.report import PublishReport
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 from tests.publishers.client.test_client import BLOCKS, QUICK, TINY_SETS, source_of
 from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream
@@ -69,8 +69,8 @@ LOST = "ended while it was written to; gRPC does not say why"
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for a refusal as long as it takes, where the machine stands still meanwhile."""
-    monkeypatch.setattr(publishers.client.client, "_REFUSAL_SECONDS_MAX", 20.0)
-    monkeypatch.setattr(publishers.client.client, "_STATUS_SECONDS_MAX", 20.0)
+    monkeypatch.setattr(sluice.publishers.client.client, "_REFUSAL_SECONDS_MAX", 20.0)
+    monkeypatch.setattr(sluice.publishers.client.client, "_STATUS_SECONDS_MAX", 20.0)
 
 
 async def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time(patient: None) -> None:

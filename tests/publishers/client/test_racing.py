@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 from tenacity import wait_none
 
-from gateway.blocks.block import Block
-from publishers.client.client import ClientOptions
-from publishers.client.racing import Racer, race
-from publishers.errors import PublishFailed, SourceCancelled
-from publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.client import ClientOptions
+from sluice.publishers.client.racing import Racer, race
+from sluice.publishers.errors import PublishFailed, SourceCancelled
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream, racing
 

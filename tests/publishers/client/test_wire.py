@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.api import block_items_pb2, publish_pb2
-from gateway.blocks.block_numbers import U64_MAX
-from publishers.client.client import event_of, request_of
-from publishers.number_range import NUMBER_MAX
-from publishers.protocol.messages import (
+from sluice.gateway.api import block_items_pb2, publish_pb2
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.publishers.client.client import event_of, request_of
+from sluice.publishers.number_range import NUMBER_MAX
+from sluice.publishers.protocol.messages import (
     Acknowledged,
     EndCode,
     EndStreamCode,

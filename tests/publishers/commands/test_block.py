@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.api import block_pb2, node_pb2
-from gateway.blocks.block import Block
-from gateway.commands.cli import main
-from gateway.limits import BLOCK_ANSWER_BYTES_MAX
-from gateway.node.node import Node
-from gateway.transport.channels import WHOLE_BLOCKS
-from publishers import limits
-from publishers.blocks.block_files import read_block_file
-from publishers.blocks.block_summary import summarize
-from publishers.commands import block as block_module
-from publishers.commands.block import command
-from publishers.errors import SourceRefused
+from sluice.gateway.api import block_pb2, node_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.commands.cli import main
+from sluice.gateway.limits import BLOCK_ANSWER_BYTES_MAX
+from sluice.gateway.node.node import Node
+from sluice.gateway.transport.channels import WHOLE_BLOCKS
+from sluice.publishers import limits
+from sluice.publishers.blocks.block_files import read_block_file
+from sluice.publishers.blocks.block_summary import summarize
+from sluice.publishers.commands import block as block_module
+from sluice.publishers.commands.block import command
+from sluice.publishers.errors import SourceRefused
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -152,7 +152,7 @@ def test_a_disk_that_does_not_take_it_is_left_without_half_a_block(
         "sh",
         sys.executable,
         "-m",
-        "gateway.commands.cli",
+        "sluice.gateway.commands.cli",
         "block",
         "1",
     ]

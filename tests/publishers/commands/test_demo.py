@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from gateway.commands.cli import main
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.block_places import NO_BLOCKS
-from publishers.commands.demo import print_result
-from publishers.demo.demo import DemoResult, PublisherResult
-from publishers.sources.stream_reader import ReadTotals
+from sluice.gateway.commands.cli import main
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_places import NO_BLOCKS
+from sluice.publishers.commands.demo import print_result
+from sluice.publishers.demo.demo import DemoResult, PublisherResult
+from sluice.publishers.sources.stream_reader import ReadTotals
 from tests.nodes import make_blocks
 
 STOP_SECONDS = 60
@@ -29,7 +29,7 @@ STOP_SECONDS = 60
 def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start the demo in `folder`; it and its children are a process group, as a shell makes one."""
     return subprocess.Popen(
-        [sys.executable, "-m", "gateway.commands.cli", "demo", "--folder", str(folder), *words],
+        [sys.executable, "-m", "sluice.gateway.commands.cli", "demo", "--folder", str(folder), *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -59,7 +59,7 @@ def test_it_runs_from_end_to_end(tmp_path: Path) -> None:
     words = [
         sys.executable,
         "-m",
-        "gateway.commands.cli",
+        "sluice.gateway.commands.cli",
         "demo",
         "--folder",
         str(folder),

@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.key_files import create_private_key, public_key_hex
-from publishers.blocks.block_layouts import BlockLayout
-from publishers.blocks.block_places import blocks_in, read_chain
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.commands.generate import KEY_FILE_NAME, command
-from publishers.errors import BlockFileError, BlockListError, MakerOptionError
-from publishers.limits import MAKER_BLOCKS_MAX
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.key_files import create_private_key, public_key_hex
+from sluice.publishers.blocks.block_layouts import BlockLayout
+from sluice.publishers.blocks.block_places import blocks_in, read_chain
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.commands.generate import KEY_FILE_NAME, command
+from sluice.publishers.errors import BlockFileError, BlockListError, MakerOptionError
+from sluice.publishers.limits import MAKER_BLOCKS_MAX
 
 
 def generate(folder: Path, *words: str) -> Result:
@@ -140,7 +140,7 @@ def test_a_disk_that_takes_no_key_is_left_without_half_a_key(tmp_path: Path) -> 
     command = [
         sys.executable,
         "-m",
-        "gateway.commands.cli",
+        "sluice.gateway.commands.cli",
         "generate",
         "--blocks",
         "1",

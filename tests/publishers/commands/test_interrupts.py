@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from publishers.commands.publish import Interrupts
+from sluice.publishers.commands.publish import Interrupts
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

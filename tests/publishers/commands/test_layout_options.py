@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from publishers.commands.layout_options import layout_options
+from sluice.publishers.commands.layout_options import layout_options
 
 
 @click.command()

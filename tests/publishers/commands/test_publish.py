@@ -15,17 +15,23 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.errors import KeyFileError
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.maker import BlockMaker, key_of_seed
-from publishers.blocks.signing_key import KeyPlace
-from publishers.commands import publish as module
-from publishers.commands.publish import PUBLISHERS_MAX, SHARDS_MAX, command, command_line, program_words
-from publishers.errors import BlockListError, CheckpointError, SparkUnavailable
-from publishers.number_range import NumberRange
-from publishers.report import JobFailure, JobReport, PublishReport
-from publishers.spark.session import is_submitted
-from publishers.spark.sink_options import PUBLISHER_ID_CHARS_MAX
+from sluice.gateway.errors import KeyFileError
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.maker import BlockMaker, key_of_seed
+from sluice.publishers.blocks.signing_key import KeyPlace
+from sluice.publishers.commands import publish as module
+from sluice.publishers.commands.publish import (
+    PUBLISHERS_MAX,
+    SHARDS_MAX,
+    command,
+    command_line,
+    program_words,
+)
+from sluice.publishers.errors import BlockListError, CheckpointError, SparkUnavailable
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.report import JobFailure, JobReport, PublishReport
+from sluice.publishers.spark.session import is_submitted
+from sluice.publishers.spark.sink_options import PUBLISHER_ID_CHARS_MAX
 
 PUBLISHED = PublishReport("publisher-1", blocks=2, won=1, acknowledged=2, safe_through=1)
 GOOD = JobReport(0, 1, (PUBLISHED,), (), 1.25)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from publishers.commands.publish_display import (
+from sluice.publishers.commands.publish_display import (
     FIGURES,
     LINE_SECONDS,
     Display,
@@ -18,7 +18,7 @@ from publishers.commands.publish_display import (
     report_lines,
     report_table,
 )
-from publishers.report import JobProgress, JobReport, PublishReport
+from sluice.publishers.report import JobProgress, JobReport, PublishReport
 
 PUBLISHED = PublishReport(
     "publisher-1",

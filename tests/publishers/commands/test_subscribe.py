@@ -14,16 +14,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.commands.cli import main
-from gateway.node.node import Node
-from publishers.blocks.block_places import read_chain
-from publishers.commands.subscribe import _View, command
+from sluice.gateway.commands.cli import main
+from sluice.gateway.node.node import Node
+from sluice.publishers.blocks.block_places import read_chain
+from sluice.publishers.commands.subscribe import _View, command
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
 BLOCKS = make_blocks(10)
 NOBODY = "127.0.0.1:1"
-SLUICE = (sys.executable, "-m", "gateway.commands.cli")
+SLUICE = (sys.executable, "-m", "sluice.gateway.commands.cli")
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_an_interrupt_ends_it_after_the_block_in_hand(node: Node, end: tuple[str
 
 
 def test_a_reader_that_has_enough_is_no_error(node: Node) -> None:
-    program = f"'{sys.executable}' -m gateway.commands.cli"
+    program = f"'{sys.executable}' -m sluice.gateway.commands.cli"
     line = f"{program} subscribe --gateway {node.grpc_address} --from 0 --to 9 | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", line], capture_output=True, text=True, timeout=60)
     assert done.stdout.startswith("block 0: ")

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.blocks.block import Block
-from gateway.commands.cli import main
-from gateway.node.node import Node
-from publishers.blocks.block_files import write_block_file
-from publishers.commands import verify
-from publishers.commands.verify import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX, command
-from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.verify import verify_run
-from publishers.verify.verify_run import VERIFY_ALONE_BLOCKS_MAX
-from publishers.verify.verify_sources import Job
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.commands.cli import main
+from sluice.gateway.node.node import Node
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.commands import verify
+from sluice.publishers.commands.verify import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX, command
+from sluice.publishers.errors import SourceRefused, SourceUnreachable
+from sluice.publishers.verify import verify_run
+from sluice.publishers.verify.verify_run import VERIFY_ALONE_BLOCKS_MAX
+from sluice.publishers.verify.verify_sources import Job
 from tests.certificates import Authority
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.tss_chain import TssChain
@@ -225,7 +225,7 @@ def test_the_progress_of_many_blocks_on_a_terminal(tmp_path: Path) -> None:
     for block in BLOCKS:
         write_block_file(tmp_path / f"{block.number}.blk", block)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "gateway.commands.cli", "verify", str(tmp_path), *KEY]
+    command = [sys.executable, "-m", "sluice.gateway.commands.cli", "verify", str(tmp_path), *KEY]
     shown_bytes = bytearray()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True) as process:
         os.close(theirs)
@@ -253,7 +253,7 @@ def test_what_was_found_before_an_interruption_is_printed(folder: Path) -> None:
     stuck.unlink()
     os.mkfifo(stuck)
     for flags in ([], ["--json"]):
-        command = [sys.executable, "-m", "gateway.commands.cli", "verify", str(folder), *KEY, *flags]
+        command = [sys.executable, "-m", "sluice.gateway.commands.cli", "verify", str(folder), *KEY, *flags]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(folder), str(Path.cwd())))}
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)

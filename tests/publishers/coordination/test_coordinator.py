@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from publishers.coordination import coordinator as coordinator_module
-from publishers.coordination.coordinator import (
+from sluice.publishers.coordination import coordinator as coordinator_module
+from sluice.publishers.coordination.coordinator import (
     COORDINATOR_HELLO_BYTES_MAX,
     COORDINATOR_LINE_BYTES_MAX,
     NO_BATCH,
     Coordinator,
     CoordinatorAddress,
 )
-from publishers.errors import OptionError
-from publishers.limits import (
+from sluice.publishers.errors import OptionError
+from sluice.publishers.limits import (
     LATENCY_SAMPLES_MAX,
     RACE_MAX,
 )
-from publishers.report import PublishReport
+from sluice.publishers.report import PublishReport
 
 SECONDS = 10.0
 

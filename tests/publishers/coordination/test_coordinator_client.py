@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.blocks.block import Block
-from publishers.client.client import ClientOptions, PublishClient
-from publishers.coordination import coordinator_client
-from publishers.coordination.coordinator import Coordinator
-from publishers.coordination.coordinator_client import CoordinatorClient
-from publishers.errors import PublishStopped
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.client.client import ClientOptions, PublishClient
+from sluice.publishers.coordination import coordinator_client
+from sluice.publishers.coordination.coordinator import Coordinator
+from sluice.publishers.coordination.coordinator_client import CoordinatorClient
+from sluice.publishers.errors import PublishStopped
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, FakeStream
 

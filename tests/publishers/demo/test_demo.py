@@ -9,12 +9,19 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks.trusted_keys import TrustedKeys
-from publishers.blocks.block_places import read_chain
-from publishers.demo import demo as demo_module
-from publishers.demo.demo import DemoOptions, DemoProgress, DemoResult, PublisherResult, _chain, run_demo
-from publishers.errors import BlockListError
-from publishers.sources.stream_reader import ReadTotals
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.publishers.blocks.block_places import read_chain
+from sluice.publishers.demo import demo as demo_module
+from sluice.publishers.demo.demo import (
+    DemoOptions,
+    DemoProgress,
+    DemoResult,
+    PublisherResult,
+    _chain,
+    run_demo,
+)
+from sluice.publishers.errors import BlockListError
+from sluice.publishers.sources.stream_reader import ReadTotals
 
 
 def result(

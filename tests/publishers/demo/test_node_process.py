@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from publishers.demo.node_process import (
+from sluice.publishers.demo.node_process import (
     NodeNotStarted,
     NodeProcess,
     _started_entry,
@@ -20,7 +20,7 @@ from publishers.demo.node_process import (
 START_AND_WAIT = """
 import sys, time
 from pathlib import Path
-from publishers.demo.node_process import NodeProcess
+from sluice.publishers.demo.node_process import NodeProcess
 folder = Path(sys.argv[1])
 node = NodeProcess(folder / "node", folder / "log", ["--verify", "hash"], is_bound=True)
 print(node.process_id, flush=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from publishers.errors import CheckpointError
-from publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.errors import CheckpointError
+from sluice.publishers.job.checkpoint import FollowCheckpoint
 
 SOURCE = "blockstream:a:40840"
 
@@ -70,8 +70,8 @@ def test_one_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 CLAIM = """
 import sys
 from pathlib import Path
-from publishers.job.checkpoint import FollowCheckpoint
-from publishers.errors import CheckpointError
+from sluice.publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.errors import CheckpointError
 try:
     FollowCheckpoint(Path(sys.argv[1]), sys.argv[2], 0).__enter__()
 except CheckpointError as error:

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.blocks.block import Block
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.block_places import read_chain
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.demo.node_process import NodeProcess
-from publishers.errors import BlockListError
-from publishers.job import job as job_module
-from publishers.job.checkpoint import FollowCheckpoint
-from publishers.job.job import QUERY_STARTS_MAX, GatewayStatus, JobProgress, JobReport, publish
-from publishers.number_range import NumberRange
-from publishers.report import PublishReport, add_reports
-from publishers.spark.block_sink import read_reports
-from publishers.spark.source_names import parse_source
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_places import read_chain
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.demo.node_process import NodeProcess
+from sluice.publishers.errors import BlockListError
+from sluice.publishers.job import job as job_module
+from sluice.publishers.job.checkpoint import FollowCheckpoint
+from sluice.publishers.job.job import QUERY_STARTS_MAX, GatewayStatus, JobProgress, JobReport, publish
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.report import PublishReport, add_reports
+from sluice.publishers.spark.block_sink import read_reports
+from sluice.publishers.spark.source_names import parse_source
 from tests.certificates import Authority
 from tests.nodes import make_blocks
 from tests.publishers.data import needs_real_blocks, real_chain

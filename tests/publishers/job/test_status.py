@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.api import node_pb2, node_pb2_grpc
-from publishers.job.job import GatewayStatus
+from sluice.gateway.api import node_pb2, node_pb2_grpc
+from sluice.publishers.job.job import GatewayStatus
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -50,7 +50,7 @@ class Waiting(node_pb2_grpc.BlockNodeServiceServicer):
 def test_gateways_are_asked_at_once_so_that_mute_ones_cost_one_second_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("publishers.job.job._STATUS_TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr("sluice.publishers.job.job._STATUS_TIMEOUT_SECONDS", 60.0)
     asked = threading.Barrier(3, timeout=60)
     with ThreadPoolExecutor(3) as threads:
         servers, addresses = [], []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.errors import BlockOrderError
-from publishers.protocol.cache import BlockCache, HeldBlock, HeldState
+from sluice.publishers.errors import BlockOrderError
+from sluice.publishers.protocol.cache import BlockCache, HeldBlock, HeldState
 
 
 def held(number: int, size_bytes: int = 10) -> HeldBlock:

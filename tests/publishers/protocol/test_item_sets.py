@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api import block_items_pb2, publish_pb2
-from publishers.errors import ItemTooLarge
-from publishers.limits import ITEM_BYTES_MAX, ITEM_SET_ITEMS_MAX, MESSAGE_BYTES_MAX
-from publishers.protocol.item_sets import size_in_set, split_items
+from sluice.gateway.api import block_items_pb2, publish_pb2
+from sluice.publishers.errors import ItemTooLarge
+from sluice.publishers.limits import ITEM_BYTES_MAX, ITEM_SET_ITEMS_MAX, MESSAGE_BYTES_MAX
+from sluice.publishers.protocol.item_sets import size_in_set, split_items
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from publishers import limits
-from publishers.errors import BlockOrderError, MachineError
-from publishers.protocol.machine import SECOND_NS
-from publishers.protocol.machine_tables import MachineState
-from publishers.protocol.messages import (
+from sluice.publishers import limits
+from sluice.publishers.errors import BlockOrderError, MachineError
+from sluice.publishers.protocol.machine import SECOND_NS
+from sluice.publishers.protocol.machine_tables import MachineState
+from sluice.publishers.protocol.messages import (
     Acknowledged,
     Clock,
     CloseStream,

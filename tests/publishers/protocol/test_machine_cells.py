@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from publishers import limits
-from publishers.protocol.machine_tables import MachineState
-from publishers.protocol.messages import (
+from sluice.publishers import limits
+from sluice.publishers.protocol.machine_tables import MachineState
+from sluice.publishers.protocol.messages import (
     Acknowledged,
     CloseStream,
     ConnectGateway,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.protocol.messages import (
+from sluice.publishers.protocol.messages import (
     AskFirst,
     CloseStream,
     Connected,

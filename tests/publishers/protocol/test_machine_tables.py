@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.api import publish_pb2
-from publishers.protocol import machine_tables
-from publishers.protocol.machine_tables import (
+from sluice.gateway.api import publish_pb2
+from sluice.publishers.protocol import machine_tables
+from sluice.publishers.protocol.machine_tables import (
     ADVICE,
     ENDINGS,
     FINAL_STATES,
@@ -18,7 +18,7 @@ from publishers.protocol.machine_tables import (
     advice_table,
     endings_table,
 )
-from publishers.protocol.messages import EndCode, EventKind
+from sluice.publishers.protocol.messages import EndCode, EventKind
 
 PROTOCOL = Path(__file__).parents[3] / "docs" / "protocol.md"
 
@@ -54,7 +54,7 @@ def test_the_protocols_page_shows_what_to_do_on_every_answer() -> None:
     page = PROTOCOL.read_text("utf-8")
     for text in (advice_table(), endings_table()):
         assert text in page, (
-            "docs/protocol.md is stale: python -m publishers.protocol.machine_tables prints its tables"
+            "docs/protocol.md is stale: python -m sluice.publishers.protocol.machine_tables prints its tables"
         )
     diagram = [line for line in (machine_tables.__doc__ or "").splitlines() if line.startswith("    ")]
     assert len(diagram) > 3

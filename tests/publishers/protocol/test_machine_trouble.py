@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.block_numbers import U64_MAX
-from publishers import limits
-from publishers.number_range import NUMBER_MAX
-from publishers.protocol.machine import SECOND_NS, MachineLimits
-from publishers.protocol.messages import (
+from sluice.gateway.blocks.block_numbers import U64_MAX
+from sluice.publishers import limits
+from sluice.publishers.number_range import NUMBER_MAX
+from sluice.publishers.protocol.machine import SECOND_NS, MachineLimits
+from sluice.publishers.protocol.messages import (
     Acknowledged,
     CloseStream,
     ConnectGateway,
@@ -23,7 +23,7 @@ from publishers.protocol.messages import (
     Skipped,
     StreamOutcome,
 )
-from publishers.protocol.send_window import BEHIND_ANSWERS_MAX, RESEND_ANSWERS_MAX
+from sluice.publishers.protocol.send_window import BEHIND_ANSWERS_MAX, RESEND_ANSWERS_MAX
 from tests.publishers.scenario import Publisher
 
 # --- the ends of a stream -----------------------------------------------------------------------------------

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typing
 
-from gateway.api import publish_pb2
-from publishers.protocol import messages as signals
+from sluice.gateway.api import publish_pb2
+from sluice.publishers.protocol import messages as signals
 
 
 def test_codes_are_those_of_the_wire() -> None:

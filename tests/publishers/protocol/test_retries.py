@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.protocol.machine_tables import Gateway, Pace
-from publishers.protocol.messages import ConnectGateway
-from publishers.protocol.retries import SOON_TRIES_MAX, GatewayChoice, Refusals
-from publishers.protocol.tally import Tally
-from publishers.report import RefusedBlock
+from sluice.publishers.protocol.machine_tables import Gateway, Pace
+from sluice.publishers.protocol.messages import ConnectGateway
+from sluice.publishers.protocol.retries import SOON_TRIES_MAX, GatewayChoice, Refusals
+from sluice.publishers.protocol.tally import Tally
+from sluice.publishers.report import RefusedBlock
 
 
 def test_one_gateway_is_tried_again_with_growing_waits() -> None:

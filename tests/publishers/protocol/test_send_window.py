@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.protocol.send_window import BEHIND_ANSWERS_MAX, READ_AHEAD_BLOCKS, Offers, SendWindow
-from publishers.protocol.tally import Tally
-from publishers.report import PublishReport
+from sluice.publishers.protocol.send_window import BEHIND_ANSWERS_MAX, READ_AHEAD_BLOCKS, Offers, SendWindow
+from sluice.publishers.protocol.tally import Tally
+from sluice.publishers.report import PublishReport
 from tests.publishers.scenario import block_ready, word
 
 

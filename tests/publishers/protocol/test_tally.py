@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.limits import LATENCY_SAMPLES_MAX
-from publishers.protocol.cache import HeldBlock
-from publishers.protocol.tally import Tally
-from publishers.report import RefusedBlock
+from sluice.publishers.limits import LATENCY_SAMPLES_MAX
+from sluice.publishers.protocol.cache import HeldBlock
+from sluice.publishers.protocol.tally import Tally
+from sluice.publishers.report import RefusedBlock
 
 
 def test_offers_and_skips_count_once_per_block() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.items import field_item
-from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.sources.block_follower import BlockFollower, Start
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import field_item
+from sluice.publishers.errors import SourceRefused, SourceUnreachable
+from sluice.publishers.sources.block_follower import BlockFollower, Start
 from tests.gateway.fake_peer import (
     Code,
     FakePeer,

@@ -14,12 +14,12 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.api import block_items_pb2, subscribe_pb2, subscribe_pb2_grpc
-from gateway.blocks.block import Block
-from gateway.blocks.items import field_item
-from publishers.errors import SourceRefused, SourceUnreachable
-from publishers.sources import block_gateways, failover
-from publishers.sources.block_gateways import BlockGateways, HeldRange
+from sluice.gateway.api import block_items_pb2, subscribe_pb2, subscribe_pb2_grpc
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import field_item
+from sluice.publishers.errors import SourceRefused, SourceUnreachable
+from sluice.publishers.sources import block_gateways, failover
+from sluice.publishers.sources.block_gateways import BlockGateways, HeldRange
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from publishers.errors import FrameError
-from publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
+from sluice.publishers.errors import FrameError
+from sluice.publishers.sources.chain_runs import ChainPlan, ChainRun, plan_chain, runs_of
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from datastream.layout import Entry
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.stream_layout import encode
-from publishers.sources.entry_blocks import blocks_that_begin_in
+from sluice.datastream.layout import Entry
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.stream_layout import encode
+from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
 from tests.nodes import make_blocks
 
 BLOCKS = make_blocks(4)

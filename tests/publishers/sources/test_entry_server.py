@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.file.streamer import DataStreamer
-from gateway.addresses import Address
-from publishers.errors import SourceUnreachable
-from publishers.sources.entry_server import EntryServers
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.gateway.addresses import Address
+from sluice.publishers.errors import SourceUnreachable
+from sluice.publishers.sources.entry_server import EntryServers
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import commit, entries
 

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from datastream.errors import EventMalformed
-from datastream.events.events import Generation, encode_event, entry_type_of
-from datastream.events.network_events import NETWORK_EVENTS, BatchStart, Bookmark, Debug, L2Block, Transaction
-from datastream.events.original_events import ORIGINAL_EVENTS, L2Tx, OriginalBookmark, StartL2Block
-from publishers.sources.event_rows import EVENT_COLUMNS, event_row
+from sluice.datastream.errors import EventMalformed
+from sluice.datastream.events.events import Generation, encode_event, entry_type_of
+from sluice.datastream.events.network_events import (
+    NETWORK_EVENTS,
+    BatchStart,
+    Bookmark,
+    Debug,
+    L2Block,
+    Transaction,
+)
+from sluice.datastream.events.original_events import ORIGINAL_EVENTS, L2Tx, OriginalBookmark, StartL2Block
+from sluice.publishers.sources.event_rows import EVENT_COLUMNS, event_row
 
 
 def row_of(event: Any) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from publishers.sources.stream_reader import StreamReader
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.publishers.sources.stream_reader import StreamReader
 from tests.datastream.serving import ServerThread
 from tests.nodes import make_blocks
 

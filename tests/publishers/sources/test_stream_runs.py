@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from datastream.errors import EntriesDisagree, StreamFileRefused, WrongMagic
-from datastream.file.streamer import DataStreamer
-from datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Entry
-from publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
+from sluice.datastream.errors import EntriesDisagree, StreamFileRefused, WrongMagic
+from sluice.datastream.file.streamer import DataStreamer
+from sluice.datastream.layout import HEADER_PAGE_SIZE, PAGE_SIZE, Entry
+from sluice.publishers.sources.stream_runs import PageRun, PagesReader, stream_file_in
 from tests.datastream.streams import commit, entries, sample_file
 from tests.reference_data import needs_stream
 

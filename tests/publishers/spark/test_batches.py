@@ -8,11 +8,11 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from gateway.blocks.block import Block
-from publishers import limits
-from publishers.errors import BadBlock, FrameError
-from publishers.spark.batches import blocks_in, row_batches
-from publishers.spark.schema import BLOCK_COLUMNS, arrow_schema
+from sluice.gateway.blocks.block import Block
+from sluice.publishers import limits
+from sluice.publishers.errors import BadBlock, FrameError
+from sluice.publishers.spark.batches import blocks_in, row_batches
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, arrow_schema
 
 COLUMNS = {"block_number": pa.int64(), "items": pa.list_(pa.binary()), "_corrupt": pa.string()}
 

@@ -22,23 +22,23 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from gateway.blocks.block import Block
-from publishers import limits
-from publishers.blocks.block_archives import Archive
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.linking import summary_of
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
-from publishers.spark import block_files as block_files_module
-from publishers.spark.batches import root_row
-from publishers.spark.block_files import (
+from sluice.gateway.blocks.block import Block
+from sluice.publishers import limits
+from sluice.publishers.blocks.block_archives import Archive
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.linking import summary_of
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
+from sluice.publishers.spark import block_files as block_files_module
+from sluice.publishers.spark.batches import root_row
+from sluice.publishers.spark.block_files import (
     FILE_WRITE_SECONDS_MAX,
     BlockFilesDataSource,
     BlockFilesReader,
     BlockFilesStreamReader,
 )
-from publishers.spark.failures import reason_in
-from publishers.spark.schema import BLOCK_COLUMNS, ROOT_COLUMNS, arrow_schema, spark_schema
+from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, ROOT_COLUMNS, arrow_schema, spark_schema
 from tests.publishers import field_files
 
 if TYPE_CHECKING:

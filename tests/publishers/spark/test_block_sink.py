@@ -19,14 +19,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from gateway.blocks.block import Block
-from publishers.coordination.coordinator import Coordinator
-from publishers.coordination.part_order import await_part_order
-from publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
-from publishers.report import PublishReport, QueryTotals
-from publishers.sources.block_gateways import BlockGateways
-from publishers.spark import block_sink
-from publishers.spark.block_sink import (
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.coordination.coordinator import Coordinator
+from sluice.publishers.coordination.part_order import await_part_order
+from sluice.publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
+from sluice.publishers.report import PublishReport, QueryTotals
+from sluice.publishers.sources.block_gateways import BlockGateways
+from sluice.publishers.spark import block_sink
+from sluice.publishers.spark.block_sink import (
     BATCH_REPORTS_KEPT,
     LAST_WORD_SECONDS,
     PACE_LEAD_SECONDS,
@@ -37,8 +37,8 @@ from publishers.spark.block_sink import (
     read_reports,
     read_totals,
 )
-from publishers.spark.block_stream import BlockStreamDataSource
-from publishers.spark.schema import BLOCK_COLUMNS, arrow_schema, spark_schema
+from sluice.publishers.spark.block_stream import BlockStreamDataSource
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, arrow_schema, spark_schema
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, FakeStream, running
 from tests.publishers.node_thread import node_thread, store
@@ -115,7 +115,7 @@ def test_a_partition_out_of_order_is_refused_naming_the_numbers(numbers: list[in
     with running(FakeNode([FakeStream.drain])) as node, pytest.raises(FrameError) as caught:
         writer(gateways=node.address, check="false").write(batches_of([BLOCKS[n] for n in numbers]))
     assert caught.value.reason == message
-    assert "publishers.spark.publish" in caught.value.remedy
+    assert "sluice.publishers.spark.publish" in caught.value.remedy
 
 
 def test_a_bad_block_stops_the_task_and_nothing_after_it_is_sent() -> None:

@@ -14,18 +14,18 @@ pytest.importorskip("pyspark")
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from publishers import limits
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.block_places import blocks_in, read_chain
-from publishers.errors import OptionError, SchemaError, SourceUnreachable
-from publishers.spark.block_stream import (
+from sluice.publishers import limits
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_places import blocks_in, read_chain
+from sluice.publishers.errors import OptionError, SchemaError, SourceUnreachable
+from sluice.publishers.spark.block_stream import (
     SUBSCRIPTIONS_MAX,
     BlockStreamDataSource,
     BlockStreamReader,
     SubscriptionOptions,
     SubscriptionReader,
 )
-from publishers.spark.schema import BLOCK_COLUMNS, spark_schema
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, spark_schema
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -157,7 +157,7 @@ def test_options() -> None:
 
 
 def _write_blocks(folder: str, rows: Any) -> None:
-    from gateway.blocks.block import Block
+    from sluice.gateway.blocks.block import Block
 
     for row in rows:
         block = Block(row["block_number"], tuple(map(bytes, row["items"])))

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from gateway.node.node import Node
-from publishers.blocks.block_files import write_block_file
-from publishers.errors import (
+from sluice.gateway.node.node import Node
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.errors import (
     BlockListError,
     FrameError,
     OptionError,
@@ -20,8 +20,8 @@ from publishers.errors import (
     SchemaError,
     SourceUnreachable,
 )
-from publishers.number_range import NumberRange
-from publishers.spark.chain_sources import (
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.spark.chain_sources import (
     ChainFrame,
     batch_frame,
     check_before_spark,
@@ -29,7 +29,7 @@ from publishers.spark.chain_sources import (
     checked_where_read,
     stream_frame,
 )
-from publishers.spark.source_names import parse_source, parse_sources
+from sluice.publishers.spark.source_names import parse_source, parse_sources
 from tests.nodes import make_blocks
 from tests.publishers import field_files
 from tests.publishers.node_thread import node_thread, store

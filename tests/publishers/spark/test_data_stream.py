@@ -13,10 +13,10 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import InputPartition
 
-from publishers import limits
-from publishers.errors import OptionError, SourceUnreachable
-from publishers.sources.event_rows import EVENT_COLUMNS
-from publishers.spark.data_stream import DataStreamDataSource, DataStreamReader, DataStreamTcpReader
+from sluice.publishers import limits
+from sluice.publishers.errors import OptionError, SourceUnreachable
+from sluice.publishers.sources.event_rows import EVENT_COLUMNS
+from sluice.publishers.spark.data_stream import DataStreamDataSource, DataStreamReader, DataStreamTcpReader
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
 from tests.publishers.stored import large_blocks, ledger_of

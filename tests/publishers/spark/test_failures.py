@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from publishers.spark.failures import is_passing, known_failure, reason_in
+from sluice.publishers.spark.failures import is_passing, known_failure, reason_in
 
 SPARK_ERROR = """\
 An error occurred while calling o66.save.
 : org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed. SQLSTATE: 58030
 Traceback (most recent call last):
   File "x.py", line 1, in f
-gateway.errors.BlockRefused: a cause
+sluice.gateway.errors.BlockRefused: a cause
 Traceback (most recent call last):
-publishers.errors.PublishFailed: publisher x: block 5 was refused SQLSTATE: 38000
+sluice.publishers.errors.PublishFailed: publisher x: block 5 was refused SQLSTATE: 38000
 \tat org.apache.spark.Task.run(Task.scala:147)
 """
 
@@ -66,7 +66,7 @@ USUAL = {
         "the workers' interpreter /opt/py does not start (error=2, No such file); ",
         "set PYSPARK_PYTHON to the Python that has sluice-gateway[spark]",
     ),
-    "ModuleNotFoundError: No module named 'publishers.spark'; 'publishers' is not a package": (
+    "ModuleNotFoundError: No module named 'sluice.publishers.spark'; 'publishers' is not a package": (
         "on a worker another module called 'publishers' hides the package of Sluice; remove it from ",
         "from the working directory of the workers",
     ),
@@ -133,7 +133,7 @@ def test_what_spark_usually_fails_on_is_explained(text: str) -> None:
 
 
 def test_an_error_of_ours_is_worth_more_than_what_is_around_it() -> None:
-    text = "publishers.errors.BadBlock: block 5 is bad\njava.io.IOException: No space left on device"
+    text = "sluice.publishers.errors.BadBlock: block 5 is bad\njava.io.IOException: No space left on device"
     assert reason_in(text) == "block 5 is bad"
     assert known_failure("something else") is None
 
@@ -144,7 +144,7 @@ def test_an_error_of_ours_is_worth_more_than_what_is_around_it() -> None:
         ("java.io.OptionalDataException", True),
         ("java.util.ConcurrentModificationException: null", True),
         ("org.apache.spark.SparkException: Python worker failed to connect back.", True),
-        ("publishers.errors.BadBlock: block 5 is bad", False),
+        ("sluice.publishers.errors.BadBlock: block 5 is bad", False),
         ("java.io.IOException: No space left on device", False),
     ],
 )

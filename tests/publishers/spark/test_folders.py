@@ -11,12 +11,12 @@ pytest.importorskip("pyspark")
 
 from pyarrow import fs
 
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.block_places import BlockPlace
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.errors import BlockFileError, BlockListError, OptionError
-from publishers.spark import folders
-from publishers.spark.folders import BlockFolders, folder_of
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_places import BlockPlace
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.errors import BlockFileError, BlockListError, OptionError
+from sluice.publishers.spark import folders
+from sluice.publishers.spark.folders import BlockFolders, folder_of
 from tests.publishers import field_files
 
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=1, transactions_per_block=1, item_bytes=300)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.settings.kinds import Size
-from gateway.settings.table import SETTINGS
-from gateway.transport.channels import ClientTls
-from publishers.errors import OptionError
-from publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
-from publishers.spark.gateway_options import (
+from sluice.gateway.settings.kinds import Size
+from sluice.gateway.settings.table import SETTINGS
+from sluice.gateway.transport.channels import ClientTls
+from sluice.publishers.errors import OptionError
+from sluice.publishers.limits import MESSAGE_BYTES_MAX, MESSAGE_OPTION_MAX, MESSAGE_OPTION_MIN
+from sluice.publishers.spark.gateway_options import (
     gateway_tls,
     gateways_of,
     message_bytes_of,

@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from publishers.errors import OptionError
-from publishers.spark.number_stream import NumberStreamReader
+from sluice.publishers.errors import OptionError
+from sluice.publishers.spark.number_stream import NumberStreamReader
 
 ALL = ReadAllAvailable()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from publishers.errors import OptionError
-from publishers.spark.options import (
+from sluice.publishers.errors import OptionError
+from sluice.publishers.spark.options import (
     OPTION_MAX,
     block_bounds,
     check_known,

@@ -10,15 +10,15 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Entry, encode_entry
-from gateway.blocks.errors import LayoutError
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.stream_layout import encode
-from publishers.sources.entry_blocks import blocks_that_begin_in
-from publishers.spark import page_blocks
-from publishers.spark.page_blocks import block_batches
-from publishers.spark.page_entries import PageEntries, read_page
-from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER
+from sluice.datastream.layout import DATA_SIZE_MAX, PAGE_SIZE, Entry, encode_entry
+from sluice.gateway.blocks.errors import LayoutError
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.stream_layout import encode
+from sluice.publishers.sources.entry_blocks import blocks_that_begin_in
+from sluice.publishers.spark import page_blocks
+from sluice.publishers.spark.page_blocks import block_batches
+from sluice.publishers.spark.page_entries import PageEntries, read_page
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, BLOCK_NUMBER
 from tests.nodes import make_blocks
 
 Pair = tuple[int, bytes]

@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from datastream.file.pages import PageFault, walk_page
-from datastream.layout import ENTRY_HEAD, PACKET_DATA, PAGE_SIZE, Entry, encode_entry
-from publishers.spark import page_entries
-from publishers.spark.page_entries import read_page
+from sluice.datastream.file.pages import PageFault, walk_page
+from sluice.datastream.layout import ENTRY_HEAD, PACKET_DATA, PAGE_SIZE, Entry, encode_entry
+from sluice.publishers.spark import page_entries
+from sluice.publishers.spark.page_entries import read_page
 
 
 def page_of(first_number: int, data: Sequence[bytes], kind: int = 7) -> tuple[bytes, list[Entry]]:

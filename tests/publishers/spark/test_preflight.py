@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from publishers.errors import SparkUnavailable
-from publishers.spark import preflight
-from publishers.spark.preflight import (
+from sluice.publishers.errors import SparkUnavailable
+from sluice.publishers.spark import preflight
+from sluice.publishers.spark.preflight import (
     check_libraries,
     check_local_folder,
     check_spark_home,

@@ -12,25 +12,25 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from gateway.blocks.block import Block
-from gateway.blocks.items import proof_of
-from gateway.blocks.proofs.ed25519 import Ed25519Check
-from gateway.blocks.root_hash import BlockHasher
-from gateway.key_files import create_private_key, public_key_hex
-from publishers.blocks.linking import ChainStart
-from publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
-from publishers.blocks.signing_key import KeyPlace
-from publishers.errors import OptionError, PrepareError, SchemaError
-from publishers.spark import prepare
-from publishers.spark.failures import reason_in
-from publishers.spark.prepare import (
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import proof_of
+from sluice.gateway.blocks.proofs.ed25519 import Ed25519Check
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.key_files import create_private_key, public_key_hex
+from sluice.publishers.blocks.linking import ChainStart
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
+from sluice.publishers.blocks.signing_key import KeyPlace
+from sluice.publishers.errors import OptionError, PrepareError, SchemaError
+from sluice.publishers.spark import prepare
+from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.prepare import (
     chain_start,
     link_and_sign_blocks,
     link_blocks,
     root_hashes,
     sign_blocks,
 )
-from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_SCHEMA, arrow_schema
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, BLOCK_SCHEMA, arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from gateway.blocks.block import Block
-from publishers.spark.block_sink import PreparedBlocks
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.spark.block_sink import PreparedBlocks
 
 
 def blocks(count: int, size: int = 100) -> Iterator[Block]:

@@ -16,13 +16,13 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql import Window, functions
 
-from gateway.blocks.block import Block
-from publishers.blocks.block_files import write_block_file
-from publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
-from publishers.spark import publish
-from publishers.spark.block_sink import read_reports
-from publishers.spark.publishing import is_shuffled, plan_frame
-from publishers.spark.schema import BLOCK_SCHEMA
+from sluice.gateway.blocks.block import Block
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.errors import FrameError, OptionError, SchemaError, SparkJobFailed
+from sluice.publishers.spark import publish
+from sluice.publishers.spark.block_sink import read_reports
+from sluice.publishers.spark.publishing import is_shuffled, plan_frame
+from sluice.publishers.spark.schema import BLOCK_SCHEMA
 from tests.nodes import make_blocks
 from tests.publishers.fake_node import FakeNode, running
 from tests.publishers.node_thread import node_thread

@@ -14,12 +14,12 @@ pytest.importorskip("pyspark")
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gateway.blocks.items import header_of, payload_of
-from publishers.errors import OptionError, PrepareError, SchemaError
-from publishers.spark import ChainStart, chain_start, records_to_blocks, records_to_signed_blocks
-from publishers.spark import records as records_module
-from publishers.spark.failures import reason_in
-from publishers.spark.records import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_MAX
+from sluice.gateway.blocks.items import header_of, payload_of
+from sluice.publishers.errors import OptionError, PrepareError, SchemaError
+from sluice.publishers.spark import ChainStart, chain_start, records_to_blocks, records_to_signed_blocks
+from sluice.publishers.spark import records as records_module
+from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.records import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_MAX
 from tests.nodes import KEY
 from tests.publishers.node_thread import node_thread
 

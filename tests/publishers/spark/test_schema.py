@@ -17,8 +17,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from publishers.errors import SchemaError
-from publishers.spark.schema import BLOCK_COLUMNS, BLOCK_SCHEMA, check_schema
+from sluice.publishers.errors import SchemaError
+from sluice.publishers.spark.schema import BLOCK_COLUMNS, BLOCK_SCHEMA, check_schema
 
 
 def schema_of(**columns: DataType) -> StructType:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from publishers.errors import SparkUnavailable
-from publishers.spark import register
-from publishers.spark import session as session_module
-from publishers.spark.session import (
+from sluice.publishers.errors import SparkUnavailable
+from sluice.publishers.spark import register
+from sluice.publishers.spark import session as session_module
+from sluice.publishers.spark.session import (
     JAVA_VERSION_MIN,
     JVM_STARTS_MAX,
     active_session,
@@ -192,8 +192,8 @@ STARTS_SPARK = """
 {before}
 import sys
 from pathlib import Path
-from publishers.errors import SparkUnavailable
-from publishers.spark.session import build_session
+from sluice.publishers.errors import SparkUnavailable
+from sluice.publishers.spark.session import build_session
 try:
     build_session("local[1]", log_file=Path(sys.argv[1]))
 except SparkUnavailable as error:
@@ -225,7 +225,7 @@ def test_a_jvm_that_aborts_at_once_is_started_again_beside_grpc(
 
 
 INTERRUPTED = """
-from publishers.spark import session
+from sluice.publishers.spark import session
 
 def interrupt(*_):
     raise KeyboardInterrupt

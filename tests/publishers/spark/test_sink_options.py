@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from publishers import limits
-from publishers.client.racing import Racer
-from publishers.errors import OptionError
-from publishers.protocol.machine import SECOND_NS
-from publishers.spark.sink_options import CACHE_BYTES_MAX, PUBLISHER_ID_CHARS_MAX, SinkOptions
+from sluice.publishers import limits
+from sluice.publishers.client.racing import Racer
+from sluice.publishers.errors import OptionError
+from sluice.publishers.protocol.machine import SECOND_NS
+from sluice.publishers.spark.sink_options import CACHE_BYTES_MAX, PUBLISHER_ID_CHARS_MAX, SinkOptions
 
 
 def test_the_defaults() -> None:

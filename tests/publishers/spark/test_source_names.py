@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from datastream.layout import MAGIC
-from publishers.errors import OptionError
-from publishers.spark.source_names import SourceName, parse_source, parse_sources
+from sluice.datastream.layout import MAGIC
+from sluice.publishers.errors import OptionError
+from sluice.publishers.spark.source_names import SourceName, parse_source, parse_sources
 
 FORMS = (
     "a folder or archive of block files, blockfiles:PATH, datastream:PATH, datastream:HOST:PORT, "

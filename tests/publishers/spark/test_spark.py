@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import publishers.spark as spark_package
-from publishers.spark import register
+import sluice.publishers.spark as spark_package
+from sluice.publishers.spark import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gateway.blocks.trusted_keys import TrustedKeys
-from publishers.blocks.block_files import write_block_file
-from publishers.errors import OptionError, SchemaError
-from publishers.spark import verify_blocks
-from publishers.spark.verify import VERDICT_COLUMNS, _checked_row
-from publishers.verify.verify_run import make_verifier
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.errors import OptionError, SchemaError
+from sluice.publishers.spark import verify_blocks
+from sluice.publishers.spark.verify import VERDICT_COLUMNS, _checked_row
+from sluice.publishers.verify.verify_run import make_verifier
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.tss_chain import TssChain
 from tests.gateway.blocks.proofs.tss_network import TssNetwork

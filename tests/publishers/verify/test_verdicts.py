@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from gateway.blocks.block import Block
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.refusal import RefusalKind
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
-from publishers.verify.verdicts import (
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.refusal import RefusalKind
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.publishers.verify.verdicts import (
     BlockVerdict,
     ChainChecker,
     CheckedBlock,

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.blocks.errors import LedgerKeyError
-from gateway.blocks.trusted_keys import TrustedKeys
-from publishers.blocks.block_files import write_block_file
-from publishers.number_range import NumberRange
-from publishers.verify.verify_run import VERIFY_ALONE_BLOCKS_MAX, VerifyRun, make_verifier
-from publishers.verify.verify_sources import FileSource
+from sluice.gateway.blocks.errors import LedgerKeyError
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.verify.verify_run import VERIFY_ALONE_BLOCKS_MAX, VerifyRun, make_verifier
+from sluice.publishers.verify.verify_sources import FileSource
 from tests.gateway.blocks.proofs.tss_chain import TssChain
 from tests.gateway.blocks.proofs.tss_network import TssNetwork
 from tests.nodes import ledger_key, make_blocks
@@ -46,7 +46,7 @@ def test_several_processes_keep_the_order(tmp_path: Path) -> None:
 # Has each process wait for a pipe in the place of a block file, which none does: as for a slow disk.
 WAITING = """
 from pathlib import Path
-from gateway import regular_files
+from sluice.gateway import regular_files
 regular_files.open_regular = lambda path: Path(path).open("rb")
 """
 
@@ -59,7 +59,7 @@ def stuck_command(folder: Path) -> tuple[subprocess.Popen[str], Path]:
     stuck = folder / "1.blk"
     stuck.unlink()
     os.mkfifo(stuck)
-    command = [sys.executable, "-m", "gateway.commands.cli", "verify", str(folder), "--workers", "2"]
+    command = [sys.executable, "-m", "sluice.gateway.commands.cli", "verify", str(folder), "--workers", "2"]
     command += ["--ledger-key", ledger_key()]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join((str(folder), str(Path.cwd())))}
     pipe = subprocess.PIPE

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from datastream import DataStreamer
-from datastream.layout import PAGE_SIZE, page_start
-from gateway.addresses import Address
-from gateway.blocks.proofs import ProofVerifier
-from gateway.blocks.root_hash import BlockHasher
-from gateway.blocks.trusted_keys import TrustedKeys
-from gateway.blocks.verification import BlockVerifier
-from gateway.node.node import Node
-from gateway.store.block_store import BlockStore, VerifiedBlock
-from publishers.blocks.block_files import write_block_file
-from publishers.blocks.block_places import BlockPlace
-from publishers.errors import BlockListError, SourceRefused, SourceUnreachable
-from publishers.number_range import NumberRange
-from publishers.sources.stream_runs import PagesReader
-from publishers.verify.verify_sources import (
+from sluice.datastream import DataStreamer
+from sluice.datastream.layout import PAGE_SIZE, page_start
+from sluice.gateway.addresses import Address
+from sluice.gateway.blocks.proofs import ProofVerifier
+from sluice.gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.verification import BlockVerifier
+from sluice.gateway.node.node import Node
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
+from sluice.publishers.blocks.block_files import write_block_file
+from sluice.publishers.blocks.block_places import BlockPlace
+from sluice.publishers.errors import BlockListError, SourceRefused, SourceUnreachable
+from sluice.publishers.number_range import NumberRange
+from sluice.publishers.sources.stream_runs import PagesReader
+from sluice.publishers.verify.verify_sources import (
     BlockSource,
     FileSource,
     Job,

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.blocks.proofs.bn254_curve import G1Point, G2Point, g1_sum_of_multiples, g2_negative
-from gateway.blocks.proofs.bn254_fields import ORDER, PRIME, Fp2, fp2_inverse, fp2_multiply, fp2_square
-from gateway.blocks.proofs.encoding import scalar_bytes
-from gateway.blocks.proofs.wraps import INPUT_COUNT, limbs
+from sluice.gateway.blocks.proofs.bn254_curve import G1Point, G2Point, g1_sum_of_multiples, g2_negative
+from sluice.gateway.blocks.proofs.bn254_fields import ORDER, PRIME, Fp2, fp2_inverse, fp2_multiply, fp2_square
+from sluice.gateway.blocks.proofs.encoding import scalar_bytes
+from sluice.gateway.blocks.proofs.wraps import INPUT_COUNT, limbs
 
 G1_GENERATOR: Final = (1, 2)
 # The generator of G2 in EIP-197 (there imaginary part first).

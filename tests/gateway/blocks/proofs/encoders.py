@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.blocks.items import WireType, varint
-from gateway.blocks.proofs.bls12_381 import G1_SIZE, G2_SIZE, G1Point, G2Point
+from sluice.gateway.blocks.items import WireType, varint
+from sluice.gateway.blocks.proofs.bls12_381 import G1_SIZE, G2_SIZE, G1Point, G2Point
 
 __all__ = ["g1_bytes", "g2_bytes", "publication_bytes"]
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.api import block_pb2
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree, inner_hash, leaf_hash, tree_root
-from gateway.blocks.root_hash import BlockHasher
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree, inner_hash, leaf_hash, tree_root
+from sluice.gateway.blocks.root_hash import BlockHasher
 from tests.gateway.block_makers import STATE_HASH, footer_item, header_item, proof_item
 from tests.gateway.blocks.proofs import state_proofs
 from tests.gateway.blocks.proofs.tss_chain import publishing_transaction

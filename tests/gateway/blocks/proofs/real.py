@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 from functools import cache
 
-from gateway.blocks.block import Block
-from gateway.blocks.items import proof_of
-from gateway.blocks.proofs.ledger_data import LedgerData, publications_in, read_publication
-from gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import proof_of
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData, publications_in, read_publication
+from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from tests.reference_data import BLOCKS, needs_blocks
 
 FOLDER = BLOCKS

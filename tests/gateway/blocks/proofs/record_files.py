@@ -11,10 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway.api import block_pb2
-from gateway.blocks.items import ItemKind, field_item
-from gateway.blocks.proofs.record_file import signed_payload
-from gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.items import ItemKind, field_item
+from sluice.gateway.blocks.proofs.record_file import signed_payload
+from sluice.gateway.blocks.root_hash import BlockSummary
 from tests.gateway.block_makers import footer_item, header_item, summary_of
 from tests.gateway.blocks.proofs.state_proofs import len_field, varint_field
 

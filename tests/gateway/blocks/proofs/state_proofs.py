@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gateway.api import block_pb2
-from gateway.blocks.items import WireType, varint
-from gateway.blocks.merkle import inner_hash, leaf_hash, unary_hash
-from gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.items import WireType, varint
+from sluice.gateway.blocks.merkle import inner_hash, leaf_hash, unary_hash
+from sluice.gateway.blocks.root_hash import BlockSummary
 from tests.gateway.block_makers import block_items, summary_of
 
 END = 0xFFFF_FFFF

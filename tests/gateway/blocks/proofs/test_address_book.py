@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.address_book import ADDRESS_BOOK_SIZE_MAX, read_address_book, rsa_key
-from gateway.limits import ADDRESS_BOOK_NODES_MAX
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.address_book import ADDRESS_BOOK_SIZE_MAX, read_address_book, rsa_key
+from sluice.gateway.limits import ADDRESS_BOOK_NODES_MAX
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.record_files import book_bytes, private_key, public_key_hex
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.baby_jubjub import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.baby_jubjub import (
     BASE,
     FIELD_PRIME,
     IDENTITY,
@@ -21,7 +21,7 @@ from gateway.blocks.proofs.baby_jubjub import (
     read_point,
     weighted_sum,
 )
-from gateway.blocks.proofs.encoding import scalar_bytes
+from sluice.gateway.blocks.proofs.encoding import scalar_bytes
 
 q = FIELD_PRIME
 ORDER_2: Point = (0, q - 1)

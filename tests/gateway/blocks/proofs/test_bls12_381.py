@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from py_arkworks_bls12381 import Scalar
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bls12_381 import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bls12_381 import (
     FIELD_PRIME,
     G1_SIZE,
     G2_SIZE,

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bn254_curve import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bn254_curve import (
     G1Point,
     G1Table,
     g1_from_bytes,
@@ -16,7 +16,7 @@ from gateway.blocks.proofs.bn254_curve import (
     g2_from_bytes,
     g2_negative,
 )
-from gateway.blocks.proofs.bn254_fields import ORDER, PRIME
+from sluice.gateway.blocks.proofs.bn254_fields import ORDER, PRIME
 from tests.gateway.blocks.proofs.bn254_setup import (
     G1_GENERATOR,
     G2_GENERATOR,

@@ -7,8 +7,8 @@ from functools import reduce
 
 import pytest
 
-from gateway.blocks.proofs import bn254_fields as fields
-from gateway.blocks.proofs.bn254_fields import FP2_ONE, FP12_ONE, PRIME, Fp2, Fp12
+from sluice.gateway.blocks.proofs import bn254_fields as fields
+from sluice.gateway.blocks.proofs.bn254_fields import FP2_ONE, FP12_ONE, PRIME, Fp2, Fp12
 
 RNG = random.Random(254)
 FP12_ZERO: Fp12 = (0,) * 12

@@ -6,10 +6,17 @@ import random
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bn254_curve import g1_negative, g2_from_bytes
-from gateway.blocks.proofs.bn254_fields import FP12_ONE, ORDER, PRIME, TRACE, fp12_conjugate, fp12_multiply
-from gateway.blocks.proofs.bn254_pairing import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bn254_curve import g1_negative, g2_from_bytes
+from sluice.gateway.blocks.proofs.bn254_fields import (
+    FP12_ONE,
+    ORDER,
+    PRIME,
+    TRACE,
+    fp12_conjugate,
+    fp12_multiply,
+)
+from sluice.gateway.blocks.proofs.bn254_pairing import (
     final_exponentiation,
     miller_product,
     pairing,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.blocks.proofs.ed25519 import Ed25519Check
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.proofs.ed25519 import Ed25519Check
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 
 # RFC 8032 section 7.1, tests 1 to 3: public key, message, signature.
 RFC_8032 = [

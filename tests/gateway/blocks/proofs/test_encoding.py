@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.encoding import LayoutReader, integer_below, scalar_bytes
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.encoding import LayoutReader, integer_below, scalar_bytes
 
 
 def test_scalars_read_back() -> None:

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.bn254_fields import ORDER
-from gateway.blocks.proofs.bn254_pairing import pairing_product, prepare
-from gateway.blocks.proofs.encoding import LayoutReader
-from gateway.blocks.proofs.groth16 import Groth16Key, Groth16Proof, groth16_pairs, read_groth16_key
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.bn254_fields import ORDER
+from sluice.gateway.blocks.proofs.bn254_pairing import pairing_product, prepare
+from sluice.gateway.blocks.proofs.encoding import LayoutReader
+from sluice.gateway.blocks.proofs.groth16 import Groth16Key, Groth16Proof, groth16_pairs, read_groth16_key
 from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup, g1, g1_bytes, g2, g2_bytes
 
 SETUP = WrapsSetup(seed=3)

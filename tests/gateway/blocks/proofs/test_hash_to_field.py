@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.proofs.hash_to_field import RFC_Z_PAD_SIZE, element_size, expand, hash_to_field
+from sluice.gateway.blocks.proofs.hash_to_field import RFC_Z_PAD_SIZE, element_size, expand, hash_to_field
 
 BLS_R = 52435875175126190479447740508185965837690552500527637822603658699938581184513
 BLS_P = int(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs import hints
-from gateway.blocks.proofs.bls12_381 import GROUP_ORDER, G1Point, G2Point
-from gateway.blocks.proofs.encoding import scalar_bytes
-from gateway.blocks.proofs.hints import HintsKey, HintsSignature, check, read_key, read_signature
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs import hints
+from sluice.gateway.blocks.proofs.bls12_381 import GROUP_ORDER, G1Point, G2Point
+from sluice.gateway.blocks.proofs.encoding import scalar_bytes
+from sluice.gateway.blocks.proofs.hints import HintsKey, HintsSignature, check, read_key, read_signature
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.encoders import g1_bytes, g2_bytes
 from tests.gateway.blocks.proofs.tss_network import TssNetwork

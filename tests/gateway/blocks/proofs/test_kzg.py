@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.blocks.proofs.bn254_fields import FP12_ONE, ORDER
-from gateway.blocks.proofs.bn254_pairing import pairing_product, prepare
-from gateway.blocks.proofs.kzg import KzgKey, Opening, kzg_pairs
+from sluice.gateway.blocks.proofs.bn254_fields import FP12_ONE, ORDER
+from sluice.gateway.blocks.proofs.bn254_pairing import pairing_product, prepare
+from sluice.gateway.blocks.proofs.kzg import KzgKey, Opening, kzg_pairs
 from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup, g1, g2
 
 SETUP = WrapsSetup(seed=4)

@@ -7,13 +7,13 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.blocks.errors import BlockRefused, ProofDataError
-from gateway.blocks.items import ItemKind, WireType, field_item, varint
-from gateway.blocks.proofs import baby_jubjub as jubjub
-from gateway.blocks.proofs import ledger_data
-from gateway.blocks.proofs.encoding import scalar_bytes
-from gateway.blocks.proofs.hash_to_field import hash_to_field
-from gateway.blocks.proofs.ledger_data import (
+from sluice.gateway.blocks.errors import BlockRefused, ProofDataError
+from sluice.gateway.blocks.items import ItemKind, WireType, field_item, varint
+from sluice.gateway.blocks.proofs import baby_jubjub as jubjub
+from sluice.gateway.blocks.proofs import ledger_data
+from sluice.gateway.blocks.proofs.encoding import scalar_bytes
+from sluice.gateway.blocks.proofs.hash_to_field import hash_to_field
+from sluice.gateway.blocks.proofs.ledger_data import (
     PADDING_KEY,
     PUBLICATION_SIZE_MAX,
     SENTINEL_KEY,
@@ -25,7 +25,7 @@ from gateway.blocks.proofs.ledger_data import (
     read_publication,
     refusal_of,
 )
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.encoders import publication_bytes
 from tests.gateway.blocks.proofs.tss_network import TssNetwork, attested_key, attested_key_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.blocks.proofs.baby_jubjub import FIELD_PRIME
-from gateway.blocks.proofs.encoding import scalar_bytes
-from gateway.blocks.proofs.poseidon import (
+from sluice.gateway.blocks.proofs.baby_jubjub import FIELD_PRIME
+from sluice.gateway.blocks.proofs.encoding import scalar_bytes
+from sluice.gateway.blocks.proofs.poseidon import (
     LANES,
     ROUNDS,
     hash_array,

@@ -7,9 +7,9 @@ import pickle
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.api import block_pb2
-from gateway.blocks.items import ItemKind, field_item, proof_of
-from gateway.blocks.proofs import (
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.items import ItemKind, field_item, proof_of
+from sluice.gateway.blocks.proofs import (
     QUICK_PROOFS_BYTES_MAX,
     QUICK_SIGNATURES_MAX,
     ProofKind,
@@ -17,10 +17,10 @@ from gateway.blocks.proofs import (
     RsaBook,
     kind_of_proof,
 )
-from gateway.blocks.proofs import state_proof as state_proof_module
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
-from gateway.blocks.trusted_keys import TrustedKeys
+from sluice.gateway.blocks.proofs import state_proof as state_proof_module
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from tests.gateway.block_makers import KEY, PUBLIC_KEY, block_items, proof_item, summary_of
 from tests.gateway.blocks.proofs import real, record_files, state_proofs
 from tests.gateway.blocks.proofs.tss_chain import TssChain

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.items import proof_of
-from gateway.blocks.proofs import address_book, record_file
-from gateway.blocks.proofs.address_book import AddressBook, read_address_book
-from gateway.blocks.proofs.record_file import (
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.items import proof_of
+from sluice.gateway.blocks.proofs import address_book, record_file
+from sluice.gateway.blocks.proofs.address_book import AddressBook, read_address_book
+from sluice.gateway.blocks.proofs.record_file import (
     DEFAULT_THRESHOLD,
     RECORD_FILE_FIELDS_MAX,
     RECORD_FILE_SIGNATURES_MAX,
@@ -24,7 +24,7 @@ from gateway.blocks.proofs.record_file import (
     read_record_file_proof,
     signed_payload,
 )
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from tests.gateway.block_makers import summary_of
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.record_files import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs.baby_jubjub import (
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs.baby_jubjub import (
     BASE,
     FIELD_PRIME,
     SUBGROUP_ORDER,
@@ -14,9 +14,9 @@ from gateway.blocks.proofs.baby_jubjub import (
     point_bytes,
     weighted_sum,
 )
-from gateway.blocks.proofs.encoding import scalar_bytes
-from gateway.blocks.proofs.poseidon import hash_array
-from gateway.blocks.proofs.schnorr import (
+from sluice.gateway.blocks.proofs.encoding import scalar_bytes
+from sluice.gateway.blocks.proofs.poseidon import hash_array
+from sluice.gateway.blocks.proofs.schnorr import (
     MEMBERS_MAX,
     SIGNATURE_SIZE,
     AttestedKey,
@@ -28,7 +28,7 @@ from gateway.blocks.proofs.schnorr import (
     read_signature,
     signed_message,
 )
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.tss_network import TssNetwork, attested_key
 

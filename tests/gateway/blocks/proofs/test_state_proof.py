@@ -9,20 +9,20 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from gateway.api import block_pb2
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.frame import read_header
-from gateway.blocks.items import ItemKind, proof_of
-from gateway.blocks.merkle import inner_hash, leaf_hash, tree_root, unary_hash
-from gateway.blocks.proofs.state_proof import (
+from sluice.gateway.api import block_pb2
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.frame import read_header
+from sluice.gateway.blocks.items import ItemKind, proof_of
+from sluice.gateway.blocks.merkle import inner_hash, leaf_hash, tree_root, unary_hash
+from sluice.gateway.blocks.proofs.state_proof import (
     STATE_PROOF_PATHS_MAX,
     STATE_PROOF_SIBLINGS_MAX,
     StateProofCheck,
     read_state_proof,
 )
-from gateway.blocks.proofs.tss import TssCheck
-from gateway.blocks.refusal import Refusal, RefusalKind
-from gateway.blocks.root_hash import BlockSummary
+from sluice.gateway.blocks.proofs.tss import TssCheck
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.root_hash import BlockSummary
 from tests.gateway.block_makers import header_item
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.state_proofs import (

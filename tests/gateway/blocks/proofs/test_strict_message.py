@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.items import WireType
-from gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.items import WireType
+from sluice.gateway.blocks.proofs.strict_message import bytes_of, integer_of, strict_fields
 from tests.gateway.blocks.proofs.state_proofs import len_field, varint_field
 
 KNOWN = {1: WireType.LEN, 2: WireType.VARINT, 3: WireType.LEN}

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.proofs import hints, schnorr, tss
-from gateway.blocks.proofs.bls12_381 import G2Point, read_g2
-from gateway.blocks.proofs.ledger_data import read_publication, refusal_of
-from gateway.blocks.proofs.poseidon import hash_array, hash_array_number
-from gateway.blocks.proofs.tss import TssCheck
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.proofs import hints, schnorr, tss
+from sluice.gateway.blocks.proofs.bls12_381 import G2Point, read_g2
+from sluice.gateway.blocks.proofs.ledger_data import read_publication, refusal_of
+from sluice.gateway.blocks.proofs.poseidon import hash_array, hash_array_number
+from sluice.gateway.blocks.proofs.tss import TssCheck
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup
 from tests.gateway.blocks.proofs.encoders import g2_bytes

@@ -6,11 +6,11 @@ import hashlib
 
 import pytest
 
-from gateway.blocks.errors import ProofDataError
-from gateway.blocks.items import fields_of, payload_of, proof_of
-from gateway.blocks.proofs import wraps
-from gateway.blocks.proofs.bn254_fields import ORDER
-from gateway.blocks.refusal import Refusal, RefusalKind
+from sluice.gateway.blocks.errors import ProofDataError
+from sluice.gateway.blocks.items import fields_of, payload_of, proof_of
+from sluice.gateway.blocks.proofs import wraps
+from sluice.gateway.blocks.proofs.bn254_fields import ORDER
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup, g1, g1_bytes, g2_bytes
 

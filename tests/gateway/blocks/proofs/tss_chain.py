@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.blocks.block import Block
-from gateway.blocks.items import ItemKind, WireType, field_item, varint
-from gateway.blocks.merkle import EMPTY_HASH, StreamingTree
+from sluice.gateway.blocks.block import Block
+from sluice.gateway.blocks.items import ItemKind, WireType, field_item, varint
+from sluice.gateway.blocks.merkle import EMPTY_HASH, StreamingTree
 from tests.gateway.block_makers import body_items, footer_item, header_item, proof_item, summary_of
 from tests.gateway.blocks.proofs.tss_network import TssNetwork
 

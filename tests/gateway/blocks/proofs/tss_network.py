@@ -15,18 +15,18 @@ from random import Random
 
 from py_arkworks_bls12381 import Scalar
 
-from gateway.blocks.proofs import baby_jubjub as jubjub
-from gateway.blocks.proofs import hints, schnorr
-from gateway.blocks.proofs.bls12_381 import GROUP_ORDER as r
-from gateway.blocks.proofs.bls12_381 import G1Point, G2Point, hash_to_g2
-from gateway.blocks.proofs.encoding import scalar_bytes
-from gateway.blocks.proofs.ledger_data import (
+from sluice.gateway.blocks.proofs import baby_jubjub as jubjub
+from sluice.gateway.blocks.proofs import hints, schnorr
+from sluice.gateway.blocks.proofs.bls12_381 import GROUP_ORDER as r
+from sluice.gateway.blocks.proofs.bls12_381 import G1Point, G2Point, hash_to_g2
+from sluice.gateway.blocks.proofs.encoding import scalar_bytes
+from sluice.gateway.blocks.proofs.ledger_data import (
     LedgerData,
     LedgerNode,
     address_book_hash,
     read_publication,
 )
-from gateway.blocks.proofs.poseidon import hash_array
+from sluice.gateway.blocks.proofs.poseidon import hash_array
 from tests.gateway.blocks.proofs.encoders import g1_bytes, g2_bytes, publication_bytes
 
 Polynomial = list[int]

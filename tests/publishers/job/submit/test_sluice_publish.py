@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from publishers.job.submit import sluice_publish
-from publishers.job.submit.sluice_publish import main
+from sluice.publishers.job.submit import sluice_publish
+from sluice.publishers.job.submit.sluice_publish import main
 
 
 def test_it_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
