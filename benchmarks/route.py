@@ -18,6 +18,7 @@ Every route is taken several times, and the shortest counts, since timers of the
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
 import sys
 import tempfile
@@ -108,7 +109,7 @@ class _Tracer:
         try:
             return self._names[code]
         except KeyError:
-            path = code.co_filename
+            path = os.path.realpath(code.co_filename)
             counts = path.startswith(self._folders) and not path.startswith(self._left_out)
             name = self._names[code] = path.removeprefix(f"{_ROOT}/") if counts else None
             return name

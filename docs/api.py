@@ -20,4 +20,4 @@ if __name__ == "__main__":
         {name: getattr(sluice.publishers.spark, name) for name in sluice.publishers.spark.__all__}
     )
     pdoc.render.configure(docformat="google", show_source=False, footer_text="Sluice, Apache-2.0")
-    pdoc.pdoc("datastream", "sluice.publishers.spark", output_directory=Path(sys.argv[1]))
+    pdoc.pdoc("sluice.datastream", "sluice.publishers.spark", output_directory=Path(sys.argv[1]))

@@ -105,8 +105,7 @@ def set_up_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.DEBUG if level == "debug" else max(logging.WARNING, _number(level)))
-    for package in ("gateway", "datastream", "publishers"):
-        logging.getLogger(package).setLevel(_number(level))
+    logging.getLogger("sluice").setLevel(_number(level))
 
 
 def _number(level: str) -> int:

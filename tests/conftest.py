@@ -160,7 +160,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
     """Commands set up the logging of their process, which here is that of all tests."""
-    loggers = [logging.getLogger(name) for name in ("", "datastream", "gateway", "publishers")]
+    loggers = [logging.getLogger(name) for name in ("", "sluice")]
     levels = [logger.level for logger in loggers]
     handlers = list(logging.root.handlers)
     yield

@@ -82,11 +82,12 @@ def _imports(file: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             module = node.module or ""
             names = [f"{module}.{alias.name}" for alias in node.names]
-            names = [name if _path_of(name) else module for name in names]
+            names = [name if _path_of(name.removeprefix("sluice.")) else module for name in names]
         else:
             continue
         for name in names:
-            if name.split(".")[0] in FLOORS and (path := _path_of(name)):
+            top, _, module = name.partition(".")
+            if top == "sluice" and (path := _path_of(module)):
                 yield node.lineno, path
 
 

@@ -76,6 +76,7 @@ ROOT_NAMES = frozenset(
     {
         *(".ci", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile", "README.md"),
         *("benchmarks", "datastream", "deploy", "docs", "gateway", "proto", "publishers", "pyproject.toml"),
+        "sluice",
         "tests",
     }
 )
@@ -108,7 +109,15 @@ def tree_of(path: str) -> ast.Module:
 
 
 def imports_of(path: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line, dotted name and "inside a function" of every import; relative ones are made absolute."""
+    """Yield line, dotted name and "inside a function" of every import; relative ones are made absolute.
+
+    Names of our packages come without their common first part, `sluice`.
+    """
+    for line, name, is_inside in _imports_of(path):
+        yield line, name.removeprefix("sluice."), is_inside
+
+
+def _imports_of(path: str) -> Iterator[tuple[int, str, bool]]:
     inside = {
         id(node)
         for function in functions_of(path)
@@ -175,6 +184,16 @@ def test_the_data_streamer_stands_alone() -> None:
         for path in python_files("datastream")
         for line, name, _ in imports_of(path)
         if name.split(".")[0] not in DATASTREAM_MAY_IMPORT
+    )
+
+
+def test_our_packages_are_imported_under_sluice() -> None:
+    """A package that is imported under another name is there twice, with classes that are not the same."""
+    expect_none(
+        f"{path}:{line}: imports {name}; expected sluice.{name}"
+        for path in python_files("sluice", *CODE)
+        for line, name, _ in _imports_of(path)
+        if name.split(".")[0] in PACKAGES
     )
 
 

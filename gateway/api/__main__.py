@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROTO_DIR = REPOSITORY / "proto"
 # The files import each other by name, so that `protoc -I proto publish.proto` makes stubs in any language. Ours
-# are made from copies that import gateway/api/NAME.proto, so that the stubs import each other as gateway.api.
-IMPORT_PREFIX = "gateway/api"
+# are made from copies that import sluice/gateway/api/NAME.proto, so that the stubs import each other as sluice.gateway.api.
+IMPORT_PREFIX = "sluice/gateway/api"
 
 
 def generate(out_dir: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from gateway.api import control_pb2 as gateway_dot_api_dot_control__pb2
+from sluice.gateway.api import control_pb2 as sluice_dot_gateway_dot_api_dot_control__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in gateway/api/control_pb2_grpc.py depends on'
+        + ' but the generated code in sluice/gateway/api/control_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,33 +36,33 @@ class NodeControlStub:
         """
         self.getState = channel.unary_unary(
                 '/sluice.control.NodeControl/getState',
-                request_serializer=gateway_dot_api_dot_control__pb2.StateRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_control__pb2.NodeState.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.StateRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
                 _registered_method=True)
         self.drain = channel.unary_unary(
                 '/sluice.control.NodeControl/drain',
-                request_serializer=gateway_dot_api_dot_control__pb2.DrainRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_control__pb2.NodeState.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.DrainRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
                 _registered_method=True)
         self.resume = channel.unary_unary(
                 '/sluice.control.NodeControl/resume',
-                request_serializer=gateway_dot_api_dot_control__pb2.ResumeRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_control__pb2.NodeState.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
                 _registered_method=True)
         self.awaitBlock = channel.unary_unary(
                 '/sluice.control.NodeControl/awaitBlock',
-                request_serializer=gateway_dot_api_dot_control__pb2.AwaitBlockRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_control__pb2.NodeState.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.AwaitBlockRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
                 _registered_method=True)
         self.activate = channel.unary_unary(
                 '/sluice.control.NodeControl/activate',
-                request_serializer=gateway_dot_api_dot_control__pb2.ActivateRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_control__pb2.NodeState.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.ActivateRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
                 _registered_method=True)
         self.standBy = channel.unary_unary(
                 '/sluice.control.NodeControl/standBy',
-                request_serializer=gateway_dot_api_dot_control__pb2.StandByRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_control__pb2.NodeState.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.StandByRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
                 _registered_method=True)
 
 
@@ -116,33 +116,33 @@ def add_NodeControlServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'getState': grpc.unary_unary_rpc_method_handler(
                     servicer.getState,
-                    request_deserializer=gateway_dot_api_dot_control__pb2.StateRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.StateRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
             ),
             'drain': grpc.unary_unary_rpc_method_handler(
                     servicer.drain,
-                    request_deserializer=gateway_dot_api_dot_control__pb2.DrainRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.DrainRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
             ),
             'resume': grpc.unary_unary_rpc_method_handler(
                     servicer.resume,
-                    request_deserializer=gateway_dot_api_dot_control__pb2.ResumeRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.ResumeRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
             ),
             'awaitBlock': grpc.unary_unary_rpc_method_handler(
                     servicer.awaitBlock,
-                    request_deserializer=gateway_dot_api_dot_control__pb2.AwaitBlockRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.AwaitBlockRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
             ),
             'activate': grpc.unary_unary_rpc_method_handler(
                     servicer.activate,
-                    request_deserializer=gateway_dot_api_dot_control__pb2.ActivateRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.ActivateRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
             ),
             'standBy': grpc.unary_unary_rpc_method_handler(
                     servicer.standBy,
-                    request_deserializer=gateway_dot_api_dot_control__pb2.StandByRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_control__pb2.StandByRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -170,8 +170,8 @@ class NodeControl:
             request,
             target,
             '/sluice.control.NodeControl/getState',
-            gateway_dot_api_dot_control__pb2.StateRequest.SerializeToString,
-            gateway_dot_api_dot_control__pb2.NodeState.FromString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.StateRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -197,8 +197,8 @@ class NodeControl:
             request,
             target,
             '/sluice.control.NodeControl/drain',
-            gateway_dot_api_dot_control__pb2.DrainRequest.SerializeToString,
-            gateway_dot_api_dot_control__pb2.NodeState.FromString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.DrainRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -224,8 +224,8 @@ class NodeControl:
             request,
             target,
             '/sluice.control.NodeControl/resume',
-            gateway_dot_api_dot_control__pb2.ResumeRequest.SerializeToString,
-            gateway_dot_api_dot_control__pb2.NodeState.FromString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.ResumeRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -251,8 +251,8 @@ class NodeControl:
             request,
             target,
             '/sluice.control.NodeControl/awaitBlock',
-            gateway_dot_api_dot_control__pb2.AwaitBlockRequest.SerializeToString,
-            gateway_dot_api_dot_control__pb2.NodeState.FromString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.AwaitBlockRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -278,8 +278,8 @@ class NodeControl:
             request,
             target,
             '/sluice.control.NodeControl/activate',
-            gateway_dot_api_dot_control__pb2.ActivateRequest.SerializeToString,
-            gateway_dot_api_dot_control__pb2.NodeState.FromString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.ActivateRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -305,8 +305,8 @@ class NodeControl:
             request,
             target,
             '/sluice.control.NodeControl/standBy',
-            gateway_dot_api_dot_control__pb2.StandByRequest.SerializeToString,
-            gateway_dot_api_dot_control__pb2.NodeState.FromString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.StandByRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_control__pb2.NodeState.FromString,
             options,
             channel_credentials,
             insecure,

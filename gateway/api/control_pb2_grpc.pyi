@@ -6,8 +6,8 @@ never where publishers and subscribers connect.
 """
 
 from collections import abc as _abc
-from gateway.api import control_pb2 as _control_pb2
 from grpc import aio as _aio
+from sluice.gateway.api import control_pb2 as _control_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

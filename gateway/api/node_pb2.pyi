@@ -6,12 +6,12 @@ What a node holds: status and single blocks. Wire-compatible with package org.hi
 """
 
 from collections import abc as _abc
-from gateway.api import address_book_pb2 as _address_book_pb2
-from gateway.api import block_pb2 as _block_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from sluice.gateway.api import address_book_pb2 as _address_book_pb2
+from sluice.gateway.api import block_pb2 as _block_pb2
 import builtins as _builtins
 import sys
 import typing as _typing

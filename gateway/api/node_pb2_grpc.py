@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from gateway.api import node_pb2 as gateway_dot_api_dot_node__pb2
+from sluice.gateway.api import node_pb2 as sluice_dot_gateway_dot_api_dot_node__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in gateway/api/node_pb2_grpc.py depends on'
+        + ' but the generated code in sluice/gateway/api/node_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,13 +36,13 @@ class BlockNodeServiceStub:
         """
         self.serverStatus = channel.unary_unary(
                 '/org.hiero.block.api.BlockNodeService/serverStatus',
-                request_serializer=gateway_dot_api_dot_node__pb2.ServerStatusRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_node__pb2.ServerStatusResponse.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusResponse.FromString,
                 _registered_method=True)
         self.serverStatusDetail = channel.unary_unary(
                 '/org.hiero.block.api.BlockNodeService/serverStatusDetail',
-                request_serializer=gateway_dot_api_dot_node__pb2.ServerStatusRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_node__pb2.ServerStatusDetailResponse.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusDetailResponse.FromString,
                 _registered_method=True)
 
 
@@ -66,13 +66,13 @@ def add_BlockNodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'serverStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.serverStatus,
-                    request_deserializer=gateway_dot_api_dot_node__pb2.ServerStatusRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_node__pb2.ServerStatusResponse.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusResponse.SerializeToString,
             ),
             'serverStatusDetail': grpc.unary_unary_rpc_method_handler(
                     servicer.serverStatusDetail,
-                    request_deserializer=gateway_dot_api_dot_node__pb2.ServerStatusRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_node__pb2.ServerStatusDetailResponse.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusDetailResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -100,8 +100,8 @@ class BlockNodeService:
             request,
             target,
             '/org.hiero.block.api.BlockNodeService/serverStatus',
-            gateway_dot_api_dot_node__pb2.ServerStatusRequest.SerializeToString,
-            gateway_dot_api_dot_node__pb2.ServerStatusResponse.FromString,
+            sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -127,8 +127,8 @@ class BlockNodeService:
             request,
             target,
             '/org.hiero.block.api.BlockNodeService/serverStatusDetail',
-            gateway_dot_api_dot_node__pb2.ServerStatusRequest.SerializeToString,
-            gateway_dot_api_dot_node__pb2.ServerStatusDetailResponse.FromString,
+            sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_node__pb2.ServerStatusDetailResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -151,8 +151,8 @@ class BlockAccessServiceStub:
         """
         self.getBlock = channel.unary_unary(
                 '/org.hiero.block.api.BlockAccessService/getBlock',
-                request_serializer=gateway_dot_api_dot_node__pb2.BlockRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_node__pb2.BlockResponse.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_node__pb2.BlockRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_node__pb2.BlockResponse.FromString,
                 _registered_method=True)
 
 
@@ -170,8 +170,8 @@ def add_BlockAccessServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'getBlock': grpc.unary_unary_rpc_method_handler(
                     servicer.getBlock,
-                    request_deserializer=gateway_dot_api_dot_node__pb2.BlockRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_node__pb2.BlockResponse.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_node__pb2.BlockRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_node__pb2.BlockResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -199,8 +199,8 @@ class BlockAccessService:
             request,
             target,
             '/org.hiero.block.api.BlockAccessService/getBlock',
-            gateway_dot_api_dot_node__pb2.BlockRequest.SerializeToString,
-            gateway_dot_api_dot_node__pb2.BlockResponse.FromString,
+            sluice_dot_gateway_dot_api_dot_node__pb2.BlockRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_node__pb2.BlockResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,8 +6,8 @@ What a node holds: status and single blocks. Wire-compatible with package org.hi
 """
 
 from collections import abc as _abc
-from gateway.api import node_pb2 as _node_pb2
 from grpc import aio as _aio
+from sluice.gateway.api import node_pb2 as _node_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from gateway.api import publish_pb2 as gateway_dot_api_dot_publish__pb2
+from sluice.gateway.api import publish_pb2 as sluice_dot_gateway_dot_api_dot_publish__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in gateway/api/publish_pb2_grpc.py depends on'
+        + ' but the generated code in sluice/gateway/api/publish_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,8 +36,8 @@ class BlockStreamPublishServiceStub:
         """
         self.publishBlockStream = channel.stream_stream(
                 '/org.hiero.block.api.BlockStreamPublishService/publishBlockStream',
-                request_serializer=gateway_dot_api_dot_publish__pb2.PublishStreamRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_publish__pb2.PublishStreamResponse.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_publish__pb2.PublishStreamRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_publish__pb2.PublishStreamResponse.FromString,
                 _registered_method=True)
 
 
@@ -56,8 +56,8 @@ def add_BlockStreamPublishServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'publishBlockStream': grpc.stream_stream_rpc_method_handler(
                     servicer.publishBlockStream,
-                    request_deserializer=gateway_dot_api_dot_publish__pb2.PublishStreamRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_publish__pb2.PublishStreamResponse.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_publish__pb2.PublishStreamRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_publish__pb2.PublishStreamResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -85,8 +85,8 @@ class BlockStreamPublishService:
             request_iterator,
             target,
             '/org.hiero.block.api.BlockStreamPublishService/publishBlockStream',
-            gateway_dot_api_dot_publish__pb2.PublishStreamRequest.SerializeToString,
-            gateway_dot_api_dot_publish__pb2.PublishStreamResponse.FromString,
+            sluice_dot_gateway_dot_api_dot_publish__pb2.PublishStreamRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_publish__pb2.PublishStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

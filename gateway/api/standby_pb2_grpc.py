@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from gateway.api import standby_pb2 as gateway_dot_api_dot_standby__pb2
+from sluice.gateway.api import standby_pb2 as sluice_dot_gateway_dot_api_dot_standby__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in gateway/api/standby_pb2_grpc.py depends on'
+        + ' but the generated code in sluice/gateway/api/standby_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,13 +36,13 @@ class NodeLevelStub:
         """
         self.watch = channel.unary_stream(
                 '/sluice.standby.NodeLevel/watch',
-                request_serializer=gateway_dot_api_dot_standby__pb2.WatchRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_standby__pb2.Level.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_standby__pb2.WatchRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_standby__pb2.Level.FromString,
                 _registered_method=True)
         self.levelAt = channel.unary_unary(
                 '/sluice.standby.NodeLevel/levelAt',
-                request_serializer=gateway_dot_api_dot_standby__pb2.LevelAtRequest.SerializeToString,
-                response_deserializer=gateway_dot_api_dot_standby__pb2.Level.FromString,
+                request_serializer=sluice_dot_gateway_dot_api_dot_standby__pb2.LevelAtRequest.SerializeToString,
+                response_deserializer=sluice_dot_gateway_dot_api_dot_standby__pb2.Level.FromString,
                 _registered_method=True)
 
 
@@ -69,13 +69,13 @@ def add_NodeLevelServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'watch': grpc.unary_stream_rpc_method_handler(
                     servicer.watch,
-                    request_deserializer=gateway_dot_api_dot_standby__pb2.WatchRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_standby__pb2.Level.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_standby__pb2.WatchRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_standby__pb2.Level.SerializeToString,
             ),
             'levelAt': grpc.unary_unary_rpc_method_handler(
                     servicer.levelAt,
-                    request_deserializer=gateway_dot_api_dot_standby__pb2.LevelAtRequest.FromString,
-                    response_serializer=gateway_dot_api_dot_standby__pb2.Level.SerializeToString,
+                    request_deserializer=sluice_dot_gateway_dot_api_dot_standby__pb2.LevelAtRequest.FromString,
+                    response_serializer=sluice_dot_gateway_dot_api_dot_standby__pb2.Level.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -103,8 +103,8 @@ class NodeLevel:
             request,
             target,
             '/sluice.standby.NodeLevel/watch',
-            gateway_dot_api_dot_standby__pb2.WatchRequest.SerializeToString,
-            gateway_dot_api_dot_standby__pb2.Level.FromString,
+            sluice_dot_gateway_dot_api_dot_standby__pb2.WatchRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_standby__pb2.Level.FromString,
             options,
             channel_credentials,
             insecure,
@@ -130,8 +130,8 @@ class NodeLevel:
             request,
             target,
             '/sluice.standby.NodeLevel/levelAt',
-            gateway_dot_api_dot_standby__pb2.LevelAtRequest.SerializeToString,
-            gateway_dot_api_dot_standby__pb2.Level.FromString,
+            sluice_dot_gateway_dot_api_dot_standby__pb2.LevelAtRequest.SerializeToString,
+            sluice_dot_gateway_dot_api_dot_standby__pb2.Level.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,8 +6,8 @@ Our own; served where subscribers connect.
 """
 
 from collections import abc as _abc
-from gateway.api import standby_pb2 as _standby_pb2
 from grpc import aio as _aio
+from sluice.gateway.api import standby_pb2 as _standby_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

@@ -3,10 +3,10 @@
 isort:skip_file
 subscribeBlockStream: blocks out. Wire-compatible with package org.hiero.block.api (docs/spec/wire.md)."""
 
-from gateway.api import block_items_pb2 as _block_items_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from sluice.gateway.api import block_items_pb2 as _block_items_pb2
 import builtins as _builtins
 import sys
 import typing as _typing

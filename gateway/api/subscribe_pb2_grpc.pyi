@@ -4,8 +4,8 @@ isort:skip_file
 subscribeBlockStream: blocks out. Wire-compatible with package org.hiero.block.api (docs/spec/wire.md)."""
 
 from collections import abc as _abc
-from gateway.api import subscribe_pb2 as _subscribe_pb2
 from grpc import aio as _aio
+from sluice.gateway.api import subscribe_pb2 as _subscribe_pb2
 import abc as _abc_1
 import grpc as _grpc
 import sys

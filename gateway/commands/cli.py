@@ -47,7 +47,6 @@ _ENVIRONMENT = {
 """Errors of the system that are never a bug, and what was expected: a full disk behind `>`, somebody else's
 folder."""
 _OF_PROCESS = (errno.EMFILE, errno.ENFILE)
-_OUR_PACKAGES = frozenset({"datastream", "gateway", "publishers"})
 _EXTRA_OF_MODULE = {
     "numpy": "spark",
     "pandas": "spark",
@@ -206,8 +205,8 @@ def _refuse_optimized(asserts_are_on: bool) -> None:
 
 
 def _is_ours(error: Exception) -> bool:
-    """Return whether the error was raised on purpose: one of our packages defines a class of it."""
-    return any(kind.__module__.partition(".")[0] in _OUR_PACKAGES for kind in type(error).__mro__)
+    """Return whether the error was raised on purpose: Sluice defines a class of it."""
+    return any(kind.__module__.startswith("sluice.") for kind in type(error).__mro__)
 
 
 def _usage_line(error: click.ClickException) -> str:

@@ -741,7 +741,7 @@ def markdown() -> str:
     lines = [
         "# Settings of `sluice serve`",
         "",
-        "Made by `python -m sluice.gateway.settings.table > docs/settings.md`; a test compares it with the code.",
+        "Made by `python -m sluice.gateway.settings.table > docs/settings.md`; a test compares them.",
         "",
         "In rising order of precedence: the default, the TOML file (`--config FILE` or `SLUICE_CONFIG`), the",
         "environment, the flag. In the environment several values have commas between them. Sizes may be",

@@ -13,9 +13,7 @@ from typing import Final
 
 __all__ = ["is_passing", "known_failure", "reason_in"]
 
-_OUR_ERROR: Final = re.compile(
-    r"^(?:publishers|gateway|datastream)[\w.]*\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE
-)
+_OUR_ERROR: Final = re.compile(r"^sluice\.[\w.]*\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE)
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<error>\S.*)")
 # Failures that have nothing to do with the job, and may not happen again.
 _PASSING: Final = (
@@ -47,8 +45,6 @@ def _known(pattern: str, explanation: str) -> _Known:
     return _Known(re.compile(pattern), explanation)
 
 
-_OURS: Final = "publishers|gateway|datastream"
-
 _KNOWN: Final = (
     _known(
         r"PYTHON_VERSION_MISMATCH\].*?different version: (?P<worker>[\d.]+)"
@@ -62,12 +58,12 @@ _KNOWN: Final = (
         "has sluice-gateway[spark]",
     ),
     _known(
-        rf"ModuleNotFoundError: No module named '(?P<root>{_OURS})[\w.]*'; '[\w.]+' is not a package",
-        "on a worker another module called '{root}' hides the package of Sluice; remove it from PYTHONPATH, "
+        r"ModuleNotFoundError: No module named 'sluice[\w.]*'; '[\w.]+' is not a package",
+        "on a worker another module called 'sluice' hides Sluice; remove it from PYTHONPATH, "
         "from --py-files and from the working directory of the workers",
     ),
     _known(
-        rf"ModuleNotFoundError: No module named '(?P<module>(?:{_OURS})[\w.]*)'",
+        r"ModuleNotFoundError: No module named '(?P<module>sluice[\w.]*)'",
         "a worker cannot import '{module}': sluice-gateway is not installed for its interpreter, or another "
         "package of that name hides it; install it on every worker, or point PYSPARK_PYTHON to one "
         "that has it",
@@ -81,7 +77,7 @@ _KNOWN: Final = (
         "the protobuf that is imported does not fit what Sluice was generated with ({text}); " + _REINSTALL,
     ),
     _known(
-        rf"cannot import name '\w+' from '(?:{_OURS}|proto|google)[\w.]*' \([^)]*\)",
+        r"cannot import name '\w+' from '(?:sluice|proto|google)[\w.]*' \([^)]*\)",
         "another module is imported in the place of one of Sluice's or protobuf's ({line}); " + _REINSTALL,
     ),
     _known(

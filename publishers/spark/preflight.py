@@ -54,9 +54,8 @@ _PROBE: Final = """
 import json, sys
 found = {"version": "%d.%d" % sys.version_info[:2]}
 try:
-    import publishers, gateway, datastream
-    for module in (publishers, gateway, datastream):
-        found[module.__name__] = getattr(module, "__file__", None) or "a folder without __init__.py"
+    import sluice
+    found["sluice"] = getattr(sluice, "__file__", None) or "a folder without __init__.py"
     import sluice.publishers.spark.block_sink, pandas
 except BaseException as error:
     found["error"] = "%s: %s" % (type(error).__name__, str(error).split("\\n")[0])
@@ -202,12 +201,11 @@ def _check_found(python: str, found: Mapping[str, Any], remedy: str) -> None:
             f"the workers' interpreter {python} is Python {found['version']}, and this is Python {driver}"
         )
         raise SparkUnavailable(reason, remedy)
-    for name in ("publishers", "gateway", "datastream"):
-        ours = str(Path(__file__).parents[2] / name / "__init__.py")
-        # Another interpreter may well have its Sluice elsewhere.
-        if found.get(name, ours) != ours and ("error" in found or python == sys.executable):
-            reason = f"the workers import another module {name!r} in the place of Sluice's: {found[name]}"
-            raise SparkUnavailable(reason, "remove it from PYTHONPATH")
+    ours = str(Path(__file__).parents[2] / "__init__.py")
+    # Another interpreter may well have its Sluice elsewhere.
+    if found.get("sluice", ours) != ours and ("error" in found or python == sys.executable):
+        reason = f"the workers import another module 'sluice': {found['sluice']}"
+        raise SparkUnavailable(reason, "remove it from PYTHONPATH")
     if "error" in found:
         raise SparkUnavailable(
             f"the workers' interpreter {python} cannot run Sluice: {found['error']}", remedy

@@ -80,7 +80,7 @@ def test_replies() -> None:
 def test_limits() -> None:
     defaults = ServerLimits()
     modules = [
-        import_module(name) for _, name, _ in pkgutil.walk_packages(datastream.__path__, "datastream.")
+        import_module(name) for _, name, _ in pkgutil.walk_packages(datastream.__path__, "sluice.datastream.")
     ]
     for name, value, _ in rows_under("limit", "default", "what happens when it is reached"):
         plain = name.strip("`")

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     import atheris
 
-    with atheris.instrument_imports(include=["gateway", "datastream"]):
+    with atheris.instrument_imports(include=["sluice.gateway", "sluice.datastream"]):
         from tests.fuzzing.parsers import PARSERS
     target: Parser = PARSERS[options.name]
     corpus = options.folder / "corpus" / target.name

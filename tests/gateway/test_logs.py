@@ -71,13 +71,12 @@ def record(message: str, /, *levels: int, **values: FieldValue) -> logging.LogRe
 def stream() -> Iterator[io.StringIO]:
     """Give a stream for the log, and put logging back afterwards as it was."""
     root = logging.getLogger()
-    ours = [logging.getLogger(name) for name in ("gateway", "datastream", "publishers")]
-    before = root.handlers[:], root.level, [logger.level for logger in ours]
+    ours = logging.getLogger("sluice")
+    before = root.handlers[:], root.level, ours.level
     yield io.StringIO()
-    root.handlers[:], level, levels = before
-    root.setLevel(level)
-    for logger, level in zip(ours, levels, strict=True):
-        logger.setLevel(level)
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    ours.setLevel(before[2])
 
 
 @pytest.mark.parametrize(("name", "value", "text", "json_value"), VALUES, ids=[case[0] for case in VALUES])
@@ -132,7 +131,7 @@ def test_a_traceback(stream: io.StringIO) -> None:
     try:
         raise ValueError("the reason")
     except ValueError:
-        logging.getLogger("gateway.x").exception("failed", extra=fields(block=9))
+        logging.getLogger("sluice.gateway.x").exception("failed", extra=fields(block=9))
     entry = json.loads(stream.getvalue())
     assert entry["error"].endswith("ValueError: the reason")
     assert entry["block"] == 9
@@ -141,7 +140,7 @@ def test_a_traceback(stream: io.StringIO) -> None:
     try:
         raise ValueError("the reason")
     except ValueError:
-        logging.getLogger("gateway.x").exception("failed")
+        logging.getLogger("sluice.gateway.x").exception("failed")
     assert stream.getvalue().splitlines()[-1] == "ValueError: the reason"
 
 
@@ -177,11 +176,11 @@ class Flood:
         self._filter = FloodFilter(self._write, lambda: self.seconds)
 
     def _write(self, record: logging.LogRecord) -> None:
-        self.lines.append(TextFormatter().format(record).partition("gateway.x  ")[2])
+        self.lines.append(TextFormatter().format(record).partition("sluice.gateway.x  ")[2])
 
     def line(self, message: str, cause: str | None, *arguments: object) -> bool:
         """Write a line; whether it was written."""
-        made = logging.LogRecord("gateway.x", logging.INFO, "x.py", 1, message, arguments, None)
+        made = logging.LogRecord("sluice.gateway.x", logging.INFO, "x.py", 1, message, arguments, None)
         if cause is not None:
             made.__dict__.update(caused_by(cause, who=cause))
         return self._filter.filter(made)
@@ -223,7 +222,7 @@ def test_many_addresses_write_no_more_between_them() -> None:
     flood.seconds += FLOOD_SECONDS
     assert flood.line("other", "192.0.2.1")  # any line brings it out
     assert flood.lines == [f"came from 999: and {9 * LINES_PER_MESSAGE} more  lines_left_out=900 seconds=60"]
-    assert list(minutes) == [("gateway.x", "other")]
+    assert list(minutes) == [("sluice.gateway.x", "other")]
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -232,8 +231,10 @@ def test_a_flood_is_left_out_of_the_log_of_a_process(
 ) -> None:
     set_up_logging(stream=stream, form=form)
     for _ in range(10 * LINES_PER_CAUSE):
-        logging.getLogger("gateway.x").info("came", extra=caused_by("192.0.2.1", block=9))
-        logging.getLogger("datastream.x").info("client %s: came", "a:1", extra={"caused_by": "192.0.2.1"})
+        logging.getLogger("sluice.gateway.x").info("came", extra=caused_by("192.0.2.1", block=9))
+        logging.getLogger("sluice.datastream.x").info(
+            "client %s: came", "a:1", extra={"caused_by": "192.0.2.1"}
+        )
     assert len(stream.getvalue().splitlines()) == 2 * LINES_PER_CAUSE
     monkeypatch.setattr("sluice.gateway.logs.FLOOD_SECONDS", 0.0)
     tell_left_out()

@@ -42,7 +42,7 @@ def found(name: str, package: str = "gateway") -> tuple[ModuleType, object]:
     Raises:
         ModuleNotFoundError, AttributeError: there is none.
     """
-    parts = (name if name.startswith("publishers.") else f"{package}.{name}").split(".")
+    parts = (name if name.startswith("sluice.") else f"sluice.{package}.{name}").split(".")
     for size in range(len(parts), 0, -1):
         try:
             module = importlib.import_module(".".join(parts[:size]))

@@ -165,7 +165,7 @@ def test_each_equation_is_where_the_page_says() -> None:
     assert [row[0] for row in rows] == sorted((row[0] for row in rows), key=_in_order)
     for section, _, where in rows:
         for name in names_in(where):
-            _, thing = found(name, "sluice.gateway.blocks.proofs")
+            _, thing = found(name, "gateway.blocks.proofs")
             sections = (thing.__doc__ or "").split(":")[0]
             assert re.search(rf"\b{section.split(',')[0]}\b", sections), f"{name}: {sections!r}"
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("datastream", "gateway", "publishers", "tests")
+PACKAGES = ("sluice", "datastream", "gateway", "publishers", "tests")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="sluice-mutants-") as folder:
         copy = Path(folder)
         for package in PACKAGES:
-            shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / package, copy / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__")
+            )
         for mutant in mutants():
             if given.only in mutant.name:
                 noticed, text = _try(copy, mutant, given.seeds)

@@ -1,6 +1,7 @@
 """`sluice publish` for spark-submit, which starts scripts and no commands: the same options follow it.
 
-spark-submit --master spark://host:7077 "$(python -m sluice.publishers.job.submit.sluice_publish --where)" --source …
+spark-submit --master spark://host:7077 \\
+    "$(python -m sluice.publishers.job.submit.sluice_publish --where)" --source …
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import click
 def main(words: list[str]) -> int:
     """Run `sluice publish` with these words; with `--where` alone, say where this script is."""
     if words == ["--where"]:
-        click.echo(Path(__file__).resolve())
+        click.echo(Path(__file__).absolute())
         return 0
     from sluice.gateway.commands.cli import main as sluice
 

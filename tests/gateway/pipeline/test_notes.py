@@ -80,14 +80,14 @@ def test_skips_are_counted() -> None:
 def test_how_loud_an_answer_is(
     response: Response, level: int | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG, "gateway"):
+    with caplog.at_level(logging.DEBUG, "sluice"):
         note_answer(metrics(), "alice", response)
     assert [record.levelno for record in caplog.records] == ([] if level is None else [level])
 
 
 @pytest.mark.parametrize("failure", Failure)
 def test_how_loud_a_lost_block_is(failure: Failure, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "gateway"):
+    with caplog.at_level(logging.DEBUG, "sluice"):
         note_drop("alice", Drop(AttemptId(1), 9, failure, "because"))
     if failure in (Failure.REFUSED, Failure.UNCHECKED, Failure.DISPUTED):
         assert caplog.records == []

@@ -66,12 +66,12 @@ USUAL = {
         "the workers' interpreter /opt/py does not start (error=2, No such file); ",
         "set PYSPARK_PYTHON to the Python that has sluice-gateway[spark]",
     ),
-    "ModuleNotFoundError: No module named 'sluice.publishers.spark'; 'publishers' is not a package": (
-        "on a worker another module called 'publishers' hides the package of Sluice; remove it from ",
+    "ModuleNotFoundError: No module named 'sluice.publishers'; 'sluice' is not a package": (
+        "on a worker another module called 'sluice' hides Sluice; remove it from ",
         "from the working directory of the workers",
     ),
-    "ModuleNotFoundError: No module named 'gateway'": (
-        "a worker cannot import 'gateway': sluice-gateway is not installed for its interpreter, or ",
+    "ModuleNotFoundError: No module named 'sluice'": (
+        "a worker cannot import 'sluice': sluice-gateway is not installed for its interpreter, or ",
         "or point PYSPARK_PYTHON to one that has it",
     ),
     "ModuleNotFoundError: No module named 'google.protobuf'": (

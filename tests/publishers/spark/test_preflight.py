@@ -176,11 +176,9 @@ def test_an_interpreter_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_module_that_hides_ours(tmp_path: Path) -> None:
-    path = package(tmp_path / "clash", "gateway")
+    path = package(tmp_path / "clash", "sluice")
     error = refusal(PYSPARK_PYTHON=sys.executable, PYTHONPATH=path)
-    assert error.reason == (
-        f"the workers import another module 'gateway' in the place of Sluice's: {path}/gateway/__init__.py"
-    )
+    assert error.reason == (f"the workers import another module 'sluice': {path}/sluice/__init__.py")
     assert error.remedy == "remove it from PYTHONPATH"
 
 
