@@ -11,6 +11,7 @@
     ├── ItemTooLarge            an item does not fit in any message
     ├── MakerOptionError        an option of the block maker is out of range
     ├── OptionError             an option of a Spark data source is wrong
+    ├── PartOrderTimeout        the blocks before a part of the chain were not stored in time
     ├── PrepareError            a block cannot be hashed, linked, signed or made
     ├── SchemaError             a DataFrame lacks the columns of blocks
     ├── PublishFailed           a publisher gave up
@@ -18,7 +19,6 @@
     ├── SourceCancelled         a source of blocks was cancelled, and its publishers were not
     ├── SourceRefused           a source on the network does not have what is wanted
     ├── SourceUnreachable       a source on the network gave nothing in time
-    ├── TurnTimeout             the blocks before a part of the chain were not stored in time
     ├── SparkJobFailed          a Spark job that publishes gave up
     ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
     └── MachineError            the shell misused the publish machine: our bug
@@ -46,6 +46,7 @@ __all__ = [
     "MachineError",
     "MakerOptionError",
     "OptionError",
+    "PartOrderTimeout",
     "PrepareError",
     "PublishFailed",
     "PublishStopped",
@@ -56,7 +57,6 @@ __all__ = [
     "SourceUnreachable",
     "SparkJobFailed",
     "SparkUnavailable",
-    "TurnTimeout",
 ]
 
 
@@ -207,6 +207,29 @@ class OptionError(PublisherError):
 
 
 @dataclass(eq=False, repr=False)
+class PartOrderTimeout(PublisherError):
+    """The blocks before a part of the chain were not stored in time."""
+
+    first_block: int
+    """Of the part."""
+    last_stored: int | None
+    """The last stored block; None: none is stored."""
+    seconds: float
+    """How long no last block changed, or no gateway answered."""
+    trouble: str | None = None
+    """The last fault, where no gateway answered."""
+
+    def __str__(self) -> str:
+        waits = f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored"
+        if self.trouble is not None:
+            return f"{waits}; no gateway has answered for {self.seconds:g} s ({self.trouble})"
+        stuck = "none is stored"
+        if self.last_stored is not None:
+            stuck = f"block {self.last_stored} is the last that is stored"
+        return f"{waits}; {stuck}, without change for {self.seconds:g} s"
+
+
+@dataclass(eq=False, repr=False)
 class PrepareError(PublisherError):
     """A block cannot be hashed, linked, signed or made out of records."""
 
@@ -300,27 +323,6 @@ class SparkUnavailable(PublisherError):
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.remedy}"
-
-
-@dataclass(eq=False, repr=False)
-class TurnTimeout(PublisherError):
-    """The blocks before a part of the chain were not stored in time."""
-
-    first_block: int
-    """Of the part."""
-    head: int | None
-    """The last stored block; None: there is none."""
-    seconds: float
-    """Without a change of the head, or without an answer."""
-    trouble: str | None = None
-    """The last fault, where no gateway answered."""
-
-    def __str__(self) -> str:
-        waits = f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored"
-        if self.trouble is not None:
-            return f"{waits}; no gateway has answered for {self.seconds:g} s ({self.trouble})"
-        stuck = "none is stored" if self.head is None else f"block {self.head} is the last that is stored"
-        return f"{waits}; {stuck}, without change for {self.seconds:g} s"
 
 
 @dataclass(eq=False, repr=False)

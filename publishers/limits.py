@@ -108,7 +108,7 @@ PARTITIONS_MAX: Final = 1_000_000
 SOURCE_DEADLINE_SECONDS_DEFAULT: Final = 60.0
 """How long a source over the network may give nothing of what is there, where nothing else is said."""
 
-TURN_SECONDS_DEFAULT: Final = 600.0
+PART_ORDER_SECONDS_DEFAULT: Final = 600.0
 """How long a part of a chain waits for its turn without any progress of the gateways."""
 
 RACE_MAX: Final = 16

@@ -103,8 +103,10 @@ _WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
 # gRPC writes before the reason: `failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: `
 _GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
-_REFUSAL_SECONDS_MAX: Final = 1.0  # as long as the wait before the first retry
-_STATUS_SECONDS_MAX: Final = 0.1  # a refusal is an empty answer with its status right behind it
+REFUSAL_SECONDS_MAX: Final = 1.0
+"""How long the next call waits for an answer after a call whose status gRPC lost: as the first retry does."""
+REFUSAL_STATUS_SECONDS_MAX: Final = 0.1
+"""How long it then waits for a status: a refusal is an empty answer with its status right behind it."""
 # grpcio gives this for a call's status where a write is the first to find the call over.
 _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
@@ -144,6 +146,10 @@ class ClientOptions:
     """How long a gateway may take to accept the connection."""
     wait: wait_base = field(default_factory=retry_wait)
     """The wait before each retry."""
+    soon_seconds: float = SOON_SECONDS
+    """The wait before the next gateway after a stream that ended in order."""
+    refusal_seconds_max: float = REFUSAL_SECONDS_MAX
+    refusal_status_seconds_max: float = REFUSAL_STATUS_SECONDS_MAX
     tls: ClientTls | None = None
     """How connections are secured; None: not at all."""
 
@@ -341,7 +347,7 @@ class PublishClient:
     async def _stream(self, connect: ConnectGateway) -> None:
         """Run one stream from the connection to its end."""
         if connect.is_soon:
-            await asyncio.sleep(SOON_SECONDS)
+            await asyncio.sleep(self._options.soon_seconds)
         elif connect.attempt:
             await asyncio.sleep(self._wait_seconds(connect.attempt))
         address = self._gateways[connect.gateway]
@@ -448,7 +454,7 @@ class PublishClient:
         # The reader reports how the call ended; closing raises an InternalError.
         with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
             if gateway in self._unexplained:
-                await _answered(call)
+                await self._answered(call)
             while not self._is_closing:
                 actions = self._hear(Writable())
                 if not actions:
@@ -461,6 +467,14 @@ class PublishClient:
                     assert isinstance(action, SendItems | SendEndOfBlock | SendEndStream)
                     await call.write(request_of(action))
             await call.done_writing()
+
+    async def _answered(self, call: _Call) -> None:
+        """Wait briefly for a gateway's first answer or refusal; it may itself wait for the first message."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.refusal_seconds_max):
+                await call.initial_metadata()
+            async with asyncio.timeout(self._options.refusal_status_seconds_max):
+                await call.code()
 
     # --- between the tasks and the machine ---------------------------------------------------------------
 
@@ -530,15 +544,6 @@ async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
         if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
             return _GRPC_PROSE.sub("", error.details() or error.code().name)
     return "no answer in time"
-
-
-async def _answered(call: _Call) -> None:
-    """Wait for a gateway's first answer or its refusal, but not long: it may wait for the first message."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_REFUSAL_SECONDS_MAX):
-            await call.initial_metadata()
-        async with asyncio.timeout(_STATUS_SECONDS_MAX):
-            await call.code()
 
 
 def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ from sluice.publishers.blocks.block_writer import BlockWriter
 from sluice.publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
 from sluice.publishers.number_range import number_of
 
-__all__ = ["command"]
+__all__ = ["command", "get_block"]
 
 _ENDINGS: tuple[tuple[str, BlockFormat], ...] = (
     (".gz", "blk.gz"),
@@ -93,7 +94,7 @@ def command(
         raise click.UsageError("--layout needs --out DIR")
     if path is not None and layout is None and path.is_dir():
         raise click.BadParameter(f"got the folder {path}, expected a file, or --layout", param_hint="--out")
-    block = _get(address, number, tls)
+    block = get_block(address, number, tls)
     if path is not None and layout is not None:
         with BlockWriter(path, layout) as writer:
             writer.write(block)
@@ -113,8 +114,22 @@ def command(
         click.echo(f"           {count} {kind.replace('_', ' ')}")
 
 
-def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
-    """Ask the node.
+def get_block(
+    address: str,
+    number: int | None,
+    tls: ClientTls | None = None,
+    *,
+    timeout_seconds: float = limits.BLOCK_SECONDS,
+    options: Sequence[tuple[str, int]] = WHOLE_BLOCKS,
+) -> Block:
+    """Get a block from a node.
+
+    Args:
+        address: `host:port` of the node.
+        number: of the block; None: the latest.
+        tls: how the connection is secured; None: not at all.
+        timeout_seconds: how long the node may take.
+        options: of the gRPC channel.
 
     Raises:
         SourceUnreachable: it does not answer in time.
@@ -125,16 +140,16 @@ def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
     request = node_pb2.BlockRequest(block_number=to_wire(number))
 
     def get(channel: grpc.Channel) -> node_pb2.BlockResponse:
-        return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=limits.BLOCK_SECONDS)
+        return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=timeout_seconds)
 
     try:
-        response = call_once(address, tls, get, WHOLE_BLOCKS)
+        response = call_once(address, tls, get, options)
     except grpc.RpcError as error:
         trouble = str(error)
         if isinstance(error, grpc.Call):
             trouble = f"{address}: {error.code().name}: {error.details()}"
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
+                raise SourceUnreachable(wanted, timeout_seconds, trouble) from error
         raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for
     code = node_pb2.BlockResponse.Code
     if response.status != code.SUCCESS:

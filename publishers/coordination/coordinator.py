@@ -88,9 +88,17 @@ class Coordinator:
     Args:
         host: where it listens.
         advertised: the name by which tasks find it; None: `host`.
+        line_bytes_max: the longest line that it takes.
     """
 
-    def __init__(self, host: str = "127.0.0.1", advertised: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        advertised: str | None = None,
+        *,
+        line_bytes_max: int = COORDINATOR_LINE_BYTES_MAX,
+    ) -> None:
+        self.line_bytes_max = line_bytes_max
         self._token = secrets.token_hex(16)
         self._tasks: dict[tuple[str, int, str], _Task] = {}
         self._publishers: set[str] = set()
@@ -224,7 +232,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         coordinator = cast("_Server", self.server).coordinator
-        messages = self._messages()
+        messages = self._messages(coordinator.line_bytes_max)
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             hello = next(messages, None)
             task = None if hello is None else coordinator.admit(hello, self.request)
@@ -236,10 +244,10 @@ class _Connection(socketserver.StreamRequestHandler):
             finally:
                 coordinator.lose(task)
 
-    def _messages(self) -> Iterator[dict[str, Any]]:
+    def _messages(self, line_bytes_max: int) -> Iterator[dict[str, Any]]:
         size_max = COORDINATOR_HELLO_BYTES_MAX  # until the task has shown the token
         while line := self.rfile.readline(size_max):
             if not line.endswith(b"\n"):  # too long, or broken off: what is there may be JSON all the same
                 return
             yield json.loads(line)
-            size_max = COORDINATOR_LINE_BYTES_MAX
+            size_max = line_bytes_max

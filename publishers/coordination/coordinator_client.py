@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 START_GATE_SECONDS: Final = 30.0
 """How long a racing publisher waits for the others to be ready; then it starts alone."""
 COORDINATOR_CONNECT_SECONDS: Final = 5.0
-"""How long a task tries to reach the coordinator, or to send its last reports; then it does without."""
+"""How long a task tries to reach the coordinator; then it starts alone."""
+COORDINATOR_CLOSE_SECONDS: Final = 5.0
+"""How long a task tries to send its last reports; then it drops them."""
 _Result = TypeVar("_Result")
 
 
@@ -37,12 +39,22 @@ class CoordinatorClient:
         publisher_id: of the whole job; all its tasks share it.
         task_name: of this task and attempt.
         batch: of a streaming query.
+        close_seconds: how long it tries to send its last reports.
     """
 
-    def __init__(self, address: str | None, publisher_id: str, task_name: str, batch: int = NO_BATCH) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        publisher_id: str,
+        task_name: str,
+        batch: int = NO_BATCH,
+        *,
+        close_seconds: float = COORDINATOR_CLOSE_SECONDS,
+    ) -> None:
         self._address = None if address is None else CoordinatorAddress.parse(address)
         self._hello = {"publisher": publisher_id, "task": task_name, "batch": batch}
         self._task_name = task_name
+        self._close_seconds = close_seconds
         self._clients: list[PublishClient] = []
         self._go = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -74,7 +86,7 @@ class CoordinatorClient:
             with suppress(OSError, TimeoutError):
                 # With latency samples after a stop: only then does the job have no report of its own.
                 last = {"reports": self._reports(whole=self._stopped.is_set()), "final": True}
-                async with asyncio.timeout(COORDINATOR_CONNECT_SECONDS):  # the coordinator may read no more
+                async with asyncio.timeout(self._close_seconds):  # the coordinator may read no more
                     await self._send(last)
             self._writer.close()
 

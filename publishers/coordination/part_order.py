@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from sluice.publishers.errors import SourceUnreachable, TurnTimeout
+from sluice.publishers.errors import PartOrderTimeout, SourceUnreachable
 from sluice.publishers.sources.block_gateways import HeldRange
 
 __all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
@@ -59,6 +59,9 @@ async def await_part_order(
     ask: Callable[[str], HeldRange],
     timeout_seconds: float | None,
     deadline_seconds: float | None = None,
+    *,
+    poll_seconds: float = PART_POLL_SECONDS,
+    patience_seconds: float = PART_PATIENCE_SECONDS,
 ) -> tuple[str, ...]:
     """Wait until a part is next.
 
@@ -68,13 +71,15 @@ async def await_part_order(
         ask: returns what a gateway holds, or raises SourceUnreachable; it may block, and runs in a thread.
         timeout_seconds: give up when gateways answer, but no last block changes for so long; None: never.
         deadline_seconds: give up when no gateway answers for so long; None: never.
+        poll_seconds: between two questions to a gateway.
+        patience_seconds: how long to wait for a preferred gateway that is behind and does not move.
 
     Returns:
         The gateways: the one to begin with, then the others in their order.
 
     Raises:
-        TurnTimeout: no last block changed for `timeout_seconds`, though a gateway answered; or none answered
-            for `deadline_seconds`.
+        PartOrderTimeout: gateways answered, but no last block changed for `timeout_seconds`; or no gateway
+            answered for `deadline_seconds`.
     """
     loop = asyncio.get_running_loop()
     seen: tuple[int, ...] = ()
@@ -88,18 +93,18 @@ async def await_part_order(
             if max(lasts) != UNREACHABLE:
                 answered_at = now
             elif deadline_seconds is not None and now - answered_at >= deadline_seconds:
-                raise TurnTimeout(first_block, None, deadline_seconds, _trouble_in(answers))
+                raise PartOrderTimeout(first_block, None, deadline_seconds, _trouble_in(answers))
             if lasts != seen or max(lasts) == UNREACHABLE:
                 seen, changed_at = lasts, now
             still_seconds = now - changed_at
-            is_patient = still_seconds < PART_PATIENCE_SECONDS
+            is_patient = still_seconds < patience_seconds
             position = gateway_for_part(lasts, first_block - 1, is_patient=is_patient)
             if position is not None:
                 return (gateways[position], *gateways[:position], *gateways[position + 1 :])
             if timeout_seconds is not None and still_seconds >= timeout_seconds:
                 best = max(lasts)
-                raise TurnTimeout(first_block, None if best < 0 else best, timeout_seconds)
-            await asyncio.sleep(PART_POLL_SECONDS)
+                raise PartOrderTimeout(first_block, None if best < 0 else best, timeout_seconds)
+            await asyncio.sleep(poll_seconds)
 
 
 def _asked(ask: Callable[[str], HeldRange], address: str) -> HeldRange | SourceUnreachable:

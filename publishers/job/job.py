@@ -49,7 +49,7 @@ from sluice.publishers.spark.chain_sources import (
 )
 from sluice.publishers.spark.failures import is_passing, reason_in
 from sluice.publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
-from sluice.publishers.spark.session import active_session, turn_seconds_for
+from sluice.publishers.spark.session import active_session, part_order_seconds_for
 from sluice.publishers.spark.source_names import SourceName, parse_source
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ _logger = logging.getLogger(__name__)
 
 QUERY_STARTS_MAX: Final = 5
 """Starts of a streaming query that falls over something of Spark's own; its checkpoint knows where it was."""
-_STATUS_TIMEOUT_SECONDS: Final = 1.0
+STATUS_TIMEOUT_SECONDS: Final = 1.0
+"""How long a gateway may take to say its last block, for the progress display."""
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
 _LOCAL_HOST: Final = "127.0.0.1"
@@ -187,7 +188,7 @@ def publish(
         deadline_seconds=deadline_seconds,
         reset_interval_seconds=reset_interval_seconds,
         blocks_per_second=blocks_per_second,
-        turn_seconds=turn_seconds_for(spark, publishers * shards),
+        part_order_seconds=part_order_seconds_for(spark, publishers * shards),
     ) | {**(sink_options or {}), **tls_gateway_options(tls)}
     source, texts = checked_where_read(source, texts, is_signed_next=key is not None)
     chain = _chain_of(spark, source, numbers, shards, is_followed=checkpoint is not None)
@@ -468,9 +469,17 @@ class GatewayStatus:
     Args:
         gateways: `host:port` each, in order of preference.
         tls: how connections are secured; None: not at all.
+        timeout_seconds: how long each gateway may take to answer.
     """
 
-    def __init__(self, gateways: Sequence[str], tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        gateways: Sequence[str],
+        tls: ClientTls | None = None,
+        *,
+        timeout_seconds: float = STATUS_TIMEOUT_SECONDS,
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
         self._gateways = tuple(gateways)
         self._tls = tls
         self._channels = [open_blocking_channel(address, tls) for address in gateways]
@@ -492,7 +501,7 @@ class GatewayStatus:
         """
         calls = [
             node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus.future(
-                node_pb2.ServerStatusRequest(), timeout=_STATUS_TIMEOUT_SECONDS
+                node_pb2.ServerStatusRequest(), timeout=self._timeout_seconds
             )
             for channel in self._channels
         ]

@@ -38,17 +38,18 @@ _LISTS: Final = pa.list_(pa.binary())
 def row_batches(
     rows: Iterable[Mapping[str, Any]],
     columns: Mapping[str, pa.DataType],
-    rows_max: int | None = None,
+    rows_max: int = limits.ARROW_BATCH_ROWS,
+    bytes_max: int = limits.ARROW_BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows.
 
     Args:
         rows: values by column; those of other columns are dropped, missing ones are null.
         columns: names and Arrow types, in order; at least one.
-        rows_max: rows of a batch at most; None: ARROW_BATCH_ROWS, the limit for blocks.
+        rows_max: rows of a batch at most.
+        bytes_max: a batch is closed once it has so many.
     """
     schema = arrow_schema(columns)
-    count_max = limits.ARROW_BATCH_ROWS if rows_max is None else rows_max
     gathered: list[list[Any]] = [[] for _ in columns]
     size_bytes = 0
     for row in rows:
@@ -56,7 +57,7 @@ def row_batches(
             value = row.get(name)
             values.append(value)
             size_bytes += _size_of(value)
-        if len(gathered[0]) >= count_max or size_bytes >= limits.ARROW_BATCH_BYTES:
+        if len(gathered[0]) >= rows_max or size_bytes >= bytes_max:
             yield _batch(gathered, schema, size_bytes)
             gathered, size_bytes = [[] for _ in columns], 0
     if gathered[0]:

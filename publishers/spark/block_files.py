@@ -47,6 +47,7 @@ from sluice.publishers.blocks.linking import summary_of
 from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
 from sluice.publishers.limits import (
     ARROW_BATCH_HASHES,
+    ARROW_BATCH_ROWS,
     BLOCKS_PER_BATCH_DEFAULT,
     PARTITIONS_MAX,
 )
@@ -323,7 +324,7 @@ def _row_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Read one range as Arrow batches, bounded in rows and bytes."""
     assert isinstance(partition, FileRange)
-    rows_max = ARROW_BATCH_HASHES if options.decode == "hashes" else None
+    rows_max = ARROW_BATCH_HASHES if options.decode == "hashes" else ARROW_BATCH_ROWS
     return row_batches(_rows(options, columns, partition, is_stream), columns, rows_max)
 
 

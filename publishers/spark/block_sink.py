@@ -135,7 +135,7 @@ def publish_partition(
     Raises:
         BadBlock: a block that no gateway would take.
         FrameError: rows out of order, or without a number.
-        PublishFailed, TurnTimeout, ItemTooLarge: the partition cannot be published to its end.
+        PublishFailed, PartOrderTimeout, ItemTooLarge: the partition cannot be published to its end.
         PublishStopped: the coordinator told the task to stop.
     """
     switch_seconds = sys.getswitchinterval()
@@ -204,10 +204,8 @@ def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
 
 async def _await_part_order(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
     ask = options.asker().held_by
-    waits = [
-        await_part_order(racer.gateways, first_block, ask, options.turn_seconds, options.deadline_seconds)
-        for racer in racers
-    ]
+    timeouts = (options.part_order_seconds, options.deadline_seconds)
+    waits = [await_part_order(racer.gateways, first_block, ask, *timeouts) for racer in racers]
     ordered = await asyncio.gather(*waits)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, SupportsIndex
 
@@ -18,6 +19,7 @@ __all__ = [
     "block_bounds",
     "check_known",
     "check_root_layout",
+    "current_names",
     "flag",
     "given",
     "one_of",
@@ -37,6 +39,27 @@ what is far longer is too large a number for them."""
 def given(**values: Any) -> dict[str, Any]:
     """Return the values that are not None: arguments for a dataclass, which has a default for the others."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def current_names(options: Mapping[str, str], former_names: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with each former name replaced by its current one; warn of each.
+
+    Args:
+        options: as given.
+        former_names: current name by former name, in lower case.
+
+    Raises:
+        OptionError: an option is given under both names.
+    """
+    renamed: dict[str, str] = {}
+    for name, value in options.items():
+        current = former_names.get(name.lower(), name)
+        if current != name:
+            if current in options:
+                raise OptionError(current, f"{name} as well", "one of the two")
+            warnings.warn(f"option {name!r} is now {current!r}", FutureWarning, stacklevel=2)
+        renamed[current] = value
+    return renamed
 
 
 def option_names(text: str) -> frozenset[str]:

@@ -102,12 +102,15 @@ def check_spark_home(environment: Mapping[str, str]) -> None:
         raise SparkUnavailable(reason, remedy)
 
 
-def check_local_folder(environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
+def check_local_folder(
+    environment: Mapping[str, str], settings: Mapping[str, str], *, bytes_min: int = SPARK_LOCAL_BYTES_MIN
+) -> None:
     """Check that Spark's folders for temporary files can be written to, and have some space.
 
     Args:
         environment: of this process.
         settings: the given settings of Spark.
+        bytes_min: the least space that a folder may have.
 
     Raises:
         SparkUnavailable: one cannot be written to, or is full.
@@ -130,8 +133,8 @@ def check_local_folder(environment: Mapping[str, str], settings: Mapping[str, st
         except OSError as error:
             raise SparkUnavailable(f"{what} cannot be written to: {_why(error)}", remedy) from error
         free_bytes = space.f_bavail * space.f_frsize
-        if free_bytes < SPARK_LOCAL_BYTES_MIN:
-            reason = f"{what} has {free_bytes} bytes of space, and {SPARK_LOCAL_BYTES_MIN} are the least"
+        if free_bytes < bytes_min:
+            reason = f"{what} has {free_bytes} bytes of space, and {bytes_min} are the least"
             raise SparkUnavailable(reason, remedy)
 
 

@@ -32,10 +32,10 @@ from sluice.publishers.spark import register
 from sluice.publishers.spark.block_sink import read_reports
 from sluice.publishers.spark.failures import reason_in
 from sluice.publishers.spark.folders import folder_of
-from sluice.publishers.spark.options import whole_argument
+from sluice.publishers.spark.options import current_names, whole_argument
 from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
-from sluice.publishers.spark.session import active_session, turn_seconds_for
-from sluice.publishers.spark.sink_options import SinkOptions
+from sluice.publishers.spark.session import active_session, part_order_seconds_for
+from sluice.publishers.spark.sink_options import FORMER_NAMES, SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,7 +77,8 @@ def publish(
         raise FrameError("the DataFrame is a stream, which has no last block", remedy)
     if shards is not None:
         shards = whole_argument("shards", shards, 1)
-    texts = {name: _text(value) for name, value in options.items() if value is not None}
+    given = {name: _text(value) for name, value in options.items() if value is not None}
+    texts = current_names(given, FORMER_NAMES)
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
     if "report_path" in texts:
         # The Python process that writes them may have another working directory.
@@ -96,7 +97,7 @@ def _publish(
     texts["first_block"] = str(plan.first_block)
     count = min(shards or plan.partition_count, plan.block_count)
     # A task that waits holds a slot, which the task that it waits for may need for another try.
-    texts.setdefault("turn_seconds", str(turn_seconds_for(rows.sparkSession, count)))
+    texts.setdefault("part_order_seconds", str(part_order_seconds_for(rows.sparkSession, count)))
     if not plan.is_ordered or count != plan.partition_count or is_shuffled(rows):
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder:

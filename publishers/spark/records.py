@@ -125,6 +125,8 @@ def _bodies(
     order_by: Sequence[str],
     item_kind: int,
     previous: ChainStart | None,
+    *,
+    parts_max: int = RECORD_PARTS_MAX,
 ) -> DataFrame:
     """Return blocks without footers and proofs."""
     from pyspark.sql import functions as F
@@ -142,7 +144,7 @@ def _bodies(
         records[payload].alias(_PAYLOAD),
         *(records[name].alias(tie) for name, tie in zip(order_by, ties, strict=True)),
     )
-    numbered = _numbered(keyed, [_TIME, *ties, _PAYLOAD])
+    numbered = _numbered(keyed, [_TIME, *ties, _PAYLOAD], parts_max)
     first_block = 0 if previous is None else previous.next_number
     blocks = (
         numbered.groupBy(F.expr(f"{_INDEX} div {items_per_block} + {first_block}").alias(BLOCK_NUMBER))
@@ -171,13 +173,13 @@ def _check_columns(records: DataFrame, payload: str, time: str, order_by: Sequen
     return _MICROSECOND_NS if got == "timestamp" else 1
 
 
-def _numbered(keyed: DataFrame, order: Sequence[str]) -> DataFrame:
+def _numbered(keyed: DataFrame, order: Sequence[str], parts_max: int) -> DataFrame:
     """Number records from 0 in the order of some columns, the first of which is the time."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     shuffle_partitions = keyed.sparkSession.conf.get("spark.sql.shuffle.partitions") or "1"
-    part_count = max(1, min(RECORD_PARTS_MAX, int(shuffle_partitions)))
+    part_count = max(1, min(parts_max, int(shuffle_partitions)))
     shares = [part / part_count for part in range(1, part_count)]
     bounds = sorted({int(bound) for bound in keyed.approxQuantile(_TIME, shares, _BALANCE_ERROR)})
     parted = keyed.withColumn(_PART, _part_of(F.col(_TIME), bounds))

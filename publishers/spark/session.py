@@ -27,7 +27,7 @@ from sluice.publishers.errors import SparkUnavailable
 from sluice.publishers.limits import (
     ARROW_BATCH_BYTES,
     ARROW_BATCH_ROWS,
-    TURN_SECONDS_DEFAULT,
+    PART_ORDER_SECONDS_DEFAULT,
 )
 from sluice.publishers.spark import preflight
 from sluice.publishers.spark.failures import known_failure
@@ -43,9 +43,9 @@ __all__ = [
     "is_submitted",
     "java_version",
     "leave_signals_to_python",
+    "part_order_seconds",
+    "part_order_seconds_for",
     "require_java",
-    "turn_seconds",
-    "turn_seconds_for",
     "with_slots",
 ]
 
@@ -55,14 +55,15 @@ JVM_STARTS_MAX: Final = 3
 """Starts of a JVM that ends before it has said anything. PySpark forks this process to start it; where gRPC
 runs already, its handler in the forked child can abort before Java begins (about one fork in fifty with
 grpcio 1.85), and the next fork is another try."""
-TURN_SECONDS_CROWDED: Final = 60.0
+PART_ORDER_SECONDS_CROWDED: Final = 60.0
 """How long a part waits without progress where there are more parts than task slots, and tasks are tried
 again. Waiting tasks may hold all slots, and a failed one that they wait for finds none until one gives up."""
 _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
     "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
-_JAVA_TIMEOUT_SECONDS: Final = 60  # it takes 0.1 s, and far longer on a busy machine
+JAVA_TIMEOUT_SECONDS: Final = 60.0
+"""How long `java -version` may take: 0.1 s, and far longer on a busy machine."""
 _STACK_FRAME: Final = re.compile(r"\s*at [\w.$]+\(|\s*\.\.\. \d+ more")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
@@ -91,14 +92,14 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
 
-def java_version(java: Path) -> int | str:
+def java_version(java: Path, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS) -> int | str:
     """Return the major version of a Java, or, as text, what it did instead of saying it."""
     try:
         answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_SECONDS, check=False
+            [java, "-version"], capture_output=True, text=True, timeout=timeout_seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"did not say its version within {_JAVA_TIMEOUT_SECONDS} s"
+        return f"did not say its version within {timeout_seconds:g} s"
     except OSError as error:
         return f"does not run: {error.strerror or error}"
     said = answer.stderr + answer.stdout
@@ -109,11 +110,14 @@ def java_version(java: Path) -> int | str:
     return f"does not run: it says {lines[0]!r} and ends with status {answer.returncode}"
 
 
-def require_java(environment: Mapping[str, str] | None = None) -> int:
+def require_java(
+    environment: Mapping[str, str] | None = None, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS
+) -> int:
     """Check that Spark will find a Java that it runs on.
 
     Args:
         environment: for JAVA_HOME and PATH; by default that of the process.
+        timeout_seconds: how long Java may take to say its version.
 
     Returns:
         The major version.
@@ -137,7 +141,7 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
                 _JAVA_REMEDY,
             )
         java, where = Path(found), found
-    version = java_version(java)
+    version = java_version(java, timeout_seconds=timeout_seconds)
     if isinstance(version, str):
         reason = f"Spark needs Java {JAVA_VERSION_MIN}: the one in {where} {version}"
         raise SparkUnavailable(reason, _JAVA_REMEDY)
@@ -470,7 +474,7 @@ def active_session(spark: SparkSession) -> Iterator[None]:
             session_class.clearActiveSession()
 
 
-def turn_seconds(part_count: int, slot_count: int, failures_max: int) -> float:
+def part_order_seconds(part_count: int, slot_count: int, failures_max: int) -> float:
     """Return how long a part of a chain waits until it is next, without progress of the gateways.
 
         slots     parts     a failed task is
@@ -488,11 +492,11 @@ def turn_seconds(part_count: int, slot_count: int, failures_max: int) -> float:
         Seconds, for the sink's option of that name.
     """
     is_crowded = part_count > slot_count and failures_max > 1
-    return TURN_SECONDS_CROWDED if is_crowded else TURN_SECONDS_DEFAULT
+    return PART_ORDER_SECONDS_CROWDED if is_crowded else PART_ORDER_SECONDS_DEFAULT
 
 
-def turn_seconds_for(spark: SparkSession, part_count: int) -> float:
-    """Return `turn_seconds` for a session, which has so many task slots.
+def part_order_seconds_for(spark: SparkSession, part_count: int) -> float:
+    """Return `part_order_seconds` for a session, which has so many task slots.
 
     A cluster that grows with its tasks has a slot for a failed one; a session over Spark Connect does not
     tell.
@@ -500,10 +504,10 @@ def turn_seconds_for(spark: SparkSession, part_count: int) -> float:
     try:
         context = spark.sparkContext
     except Exception:  # Connect's own error, which exists only if Connect is installed
-        return TURN_SECONDS_DEFAULT
+        return PART_ORDER_SECONDS_DEFAULT
     settings = context.getConf()
     if settings.get("spark.dynamicAllocation.enabled") == "true":
-        return TURN_SECONDS_DEFAULT
+        return PART_ORDER_SECONDS_DEFAULT
     cpus = int(settings.get("spark.task.cpus") or 1)
     failures_max = failures_allowed(str(context.master), settings.get("spark.task.maxFailures"))
-    return turn_seconds(part_count, context.defaultParallelism // cpus, failures_max)
+    return part_order_seconds(part_count, context.defaultParallelism // cpus, failures_max)

@@ -11,8 +11,9 @@ deadline_seconds        give up after so long without a block becoming safe; whi
                         turn, after so long in which no gateway answers
 reset_interval_seconds  leave the stream in good order after so long, between blocks, and go on at the next
                         gateway at once
-turn_seconds            give up waiting for the blocks before this partition after so long in which gateways
-                        answer and make no progress; `publish` sets it (`turn_seconds_for` in session.py)
+part_order_seconds      give up waiting for the blocks before this partition after so long in which gateways
+                        answer and make no progress; `publish` sets it (`part_order_seconds_for`). Its former
+                        name is turn_seconds
 answer_seconds          leave a gateway that is silent for so long
 set_bytes               size of an item set in a message
 cache_bytes             bytes of blocks that a task holds
@@ -46,9 +47,17 @@ from sluice.publishers.spark.gateway_options import (
     message_bytes_of,
     rotated,
 )
-from sluice.publishers.spark.options import check_known, flag, given, option_names, positive, whole_number
+from sluice.publishers.spark.options import (
+    check_known,
+    current_names,
+    flag,
+    given,
+    option_names,
+    positive,
+    whole_number,
+)
 
-__all__ = ["SPARK_OPTIONS", "SinkOptions"]
+__all__ = ["FORMER_NAMES", "SPARK_OPTIONS", "SinkOptions"]
 
 CACHE_BYTES_MAX: Final = 1 << 40
 """The largest cache that an option may ask for, far above any machine: a slip of the hand is said."""
@@ -57,11 +66,13 @@ PUBLISHER_ID_CHARS_MAX: Final = 128
 which may have 255."""
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
 """Options that Spark passes along with those of a sink: of `save(path)`, and of a streaming query."""
+FORMER_NAMES: Final = {"turn_seconds": "part_order_seconds"}
+"""Current name by former name: version 0.2 takes both."""
 _KNOWN: Final = (
     GATEWAY_OPTIONS
     | SPARK_OPTIONS
     | option_names(
-        "publisher_id race check deadline_seconds reset_interval_seconds turn_seconds answer_seconds "
+        "publisher_id race check deadline_seconds reset_interval_seconds part_order_seconds answer_seconds "
         "set_bytes cache_bytes window_blocks blocks_per_second first_block report_path coordinator"
     )
 )
@@ -86,7 +97,7 @@ class SinkOptions:
     """None: never give up."""
     reset_interval_seconds: float | None = None
     """None: never leave a stream that works."""
-    turn_seconds: float = limits.TURN_SECONDS_DEFAULT
+    part_order_seconds: float = limits.PART_ORDER_SECONDS_DEFAULT
     """A task that waits holds a slot, which the task that it waits for may need for another try."""
     answer_seconds: float = limits.ANSWER_TIMEOUT_SECONDS_DEFAULT
     set_bytes: int = limits.ITEM_SET_BYTES_DEFAULT
@@ -107,6 +118,7 @@ class SinkOptions:
         Raises:
             OptionError: naming the option, what it was, and what it may be.
         """
+        options = current_names(options, FORMER_NAMES)
         check_known(options, _KNOWN)
         message_bytes = message_bytes_of(options)
         set_bytes = whole_number(options, "set_bytes", 1, message_bytes - limits.MESSAGE_MARGIN_BYTES)
@@ -123,7 +135,7 @@ class SinkOptions:
                 is_checked=flag(options, "check"),
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
                 reset_interval_seconds=positive(options, "reset_interval_seconds", "seconds"),
-                turn_seconds=positive(options, "turn_seconds", "seconds"),
+                part_order_seconds=positive(options, "part_order_seconds", "seconds"),
                 answer_seconds=positive(options, "answer_seconds", "seconds"),
                 cache_bytes=whole_number(options, "cache_bytes", 1, CACHE_BYTES_MAX),
                 window_blocks=whole_number(options, "window_blocks", 1, limits.OFFERS_MAX),

@@ -18,14 +18,14 @@ CASES = [
     (errors.SparkJobFailed("no Java"), "the Spark job failed: no Java"),
     (errors.FrameError("block 5 is missing", "add it"), "block 5 is missing; add it"),
     (
-        errors.TurnTimeout(5, 3, 2.5),
+        errors.PartOrderTimeout(5, 3, 2.5),
         (
             "block 5 cannot be sent before block 4 is stored; block 3 is the last that is stored, "
             "without change for 2.5 s"
         ),
     ),
     (
-        errors.TurnTimeout(5, None, 2.5, "a:1: refused"),
+        errors.PartOrderTimeout(5, None, 2.5, "a:1: refused"),
         "block 5 cannot be sent before block 4 is stored; no gateway has answered for 2.5 s (a:1: refused)",
     ),
     (errors.CheckpointError("a", "of another source"), "checkpoint a: of another source"),

@@ -78,7 +78,7 @@ def test_a_frame_whose_numbers_alone_are_in_one_partition_is_sorted(
     assert plan is not None
     assert (plan.partition_count, plan.is_ordered) == (1, True)
     with node_thread(tmp_path) as node:
-        reports = publish(frame, str(node.grpc_address), deadline_seconds=20, turn_seconds=5)
+        reports = publish(frame, str(node.grpc_address), deadline_seconds=20, part_order_seconds=5)
         assert node.store.last_number == 11
     assert [report.blocks for report in reports] == [12]
 
