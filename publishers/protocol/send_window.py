@@ -23,15 +23,18 @@ Source: docs/protocol.md, "What the node says, and what to do".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from sluice.publishers import limits
-from sluice.publishers.protocol.cache import BlockCache, HeldBlock, HeldState
+from sluice.publishers.errors import BlockOrderError
+from sluice.publishers.protocol.item_sets import ItemSet
 from sluice.publishers.protocol.messages import BlockReady, SendEndOfBlock, SendItems
 from sluice.publishers.protocol.tally import Tally
 
-__all__ = ["Offers", "SendWindow"]
+__all__ = ["BlockCache", "HeldBlock", "HeldState", "Offers", "SendWindow"]
 
 READ_AHEAD_BLOCKS: Final = 32
 """Blocks taken from the source ahead of the cursor; more would only cost memory."""
@@ -41,6 +44,117 @@ gateway that takes the block that it asks for; the publisher leaves another one 
 RESEND_ANSWERS_MAX: Final = 128
 """The same for ResendBlock. Each follows another publisher's failure, so there can be as many as
 publishers race, and more; the publisher leaves a gateway that asks for the same again and again."""
+
+
+class HeldState(Enum):
+    """Where a block number stands relative to the cache."""
+
+    HELD = "held"
+    GONE = "gone"
+    """Below the cache: it was dropped as safe, or never came from the source."""
+    COMING = "coming"
+    """The source has not given it yet."""
+
+
+@dataclass(slots=True)
+class HeldBlock:
+    """A block and its marks, which are about the present stream; a new stream clears them."""
+
+    number: int
+    sets: tuple[ItemSet, ...]
+    size_bytes: int
+    whole_at_ns: int | None = None
+    """When its end was sent on this stream; None: not yet."""
+    skipped: bool = False
+    """The gateway takes it from another publisher."""
+    offered_ever: bool = False
+    """Its header was sent on some stream."""
+    skipped_ever: bool = False
+    """It was skipped on some stream."""
+
+    def clear_marks(self) -> None:
+        """Forget the marks of the present stream."""
+        self.whole_at_ns = None
+        self.skipped = False
+
+
+class BlockCache:
+    """Blocks by number, without gaps."""
+
+    def __init__(self, size_bytes_max: int) -> None:
+        """Start empty; from `size_bytes_max` on the cache `is_full`."""
+        self._blocks: deque[HeldBlock] = deque()
+        self._next: int | None = None
+        self.size_bytes = 0
+        self.size_bytes_max = size_bytes_max
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def first(self) -> int | None:
+        """Number of the oldest block held."""
+        return self._blocks[0].number if self._blocks else None
+
+    @property
+    def next_number(self) -> int | None:
+        """The number that the source must yield next; None before its first."""
+        return self._next
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further block should be taken."""
+        return self.size_bytes >= self.size_bytes_max
+
+    def check_order(self, number: int) -> None:
+        """Check that `number` is the source's next.
+
+        Raises:
+            BlockOrderError: it is not; nothing is changed.
+        """
+        if self._next is not None and number != self._next:
+            raise BlockOrderError(self._next, number)
+
+    def add(self, block: HeldBlock) -> None:
+        """Hold the source's next block; raises as `check_order`."""
+        self.check_order(block.number)
+        self._blocks.append(block)
+        self.size_bytes += block.size_bytes
+        self._next = block.number + 1
+
+    def pass_over(self, number: int) -> None:
+        """Pass over the source's next block, which is safe already; raises as `check_order`."""
+        self.check_order(number)
+        assert not self._blocks, "a safe block cannot follow one that is held"
+        self._next = number + 1
+
+    def get(self, number: int) -> HeldBlock | None:
+        """Return a block; None: it is not held."""
+        if not self._blocks:
+            return None
+        index = number - self._blocks[0].number
+        return self._blocks[index] if 0 <= index < len(self._blocks) else None
+
+    def standing_of(self, number: int) -> HeldState:
+        """Return where a number stands."""
+        if self.get(number) is not None:
+            return HeldState.HELD
+        if self._next is not None and number < self._next:
+            return HeldState.GONE
+        return HeldState.COMING
+
+    def drop_through(self, number: int) -> list[HeldBlock]:
+        """Drop every block up to `number`; return them, oldest first."""
+        dropped = []
+        while self._blocks and self._blocks[0].number <= number:
+            block = self._blocks.popleft()
+            self.size_bytes -= block.size_bytes
+            dropped.append(block)
+        return dropped
+
+    def blocks_from(self, number: int) -> Iterable[HeldBlock]:
+        """Return the blocks from `number` on, oldest first."""
+        return (block for block in self._blocks if block.number >= number)
 
 
 class SendWindow:
@@ -156,7 +270,8 @@ class SendWindow:
             self._offers.sent(block.number)
             if self._offered_first is None:
                 self._offered_first = block.number
-            self._tally.offer(block)
+            self._tally.offered += not block.offered_ever
+            block.offered_ever = True
         if self._position < len(block.sets):
             items = block.sets[self._position]
             self._position += 1
@@ -221,7 +336,8 @@ class SendWindow:
         if not is_present or block is None:
             return  # never offered here, or about a header from before the stream went back
         block.skipped = True
-        self._tally.skip(block)
+        self._tally.skip(again=block.skipped_ever)
+        block.skipped_ever = True
         if self._cursor == number:
             self._move_to(number + 1)
 

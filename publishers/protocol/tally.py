@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from sluice.publishers.limits import LATENCY_SAMPLES_MAX, OFFERS_MAX
-from sluice.publishers.protocol.cache import HeldBlock
 from sluice.publishers.report import PublishReport, RefusedBlock
 
 __all__ = ["Tally"]
@@ -57,16 +56,10 @@ class Tally:
         self.last_block = number
         self.blocks += 1
 
-    def offer(self, block: HeldBlock) -> None:
-        """Count a header, once for each block."""
-        self.offered += not block.offered_ever
-        block.offered_ever = True
-
-    def skip(self, block: HeldBlock) -> None:
+    def skip(self, *, again: bool) -> None:
         """Count a skip, once for each block; wins of blocks before it are confirmed."""
         self._stream_wins.clear()
-        self.skipped += not block.skipped_ever
-        block.skipped_ever = True
+        self.skipped += not again
 
     def skip_stored(self, number: int) -> None:
         """Count a skip of a block that is known to be stored: another publisher won it after all.
