@@ -1,4 +1,4 @@
-"""The send window of one publisher: the blocks it holds, and the place among them where the stream is.
+"""The send window of one publisher: the blocks it holds, and where the stream is among them.
 
 Pure. As in go-back-N, two edges move over the chain, and answers move them:
 
@@ -7,13 +7,13 @@ Pure. As in go-back-N, two edges move over the chain, and answers move them:
                  └── window_blocks_max at most ──┘
 
     answer                              moves
-    acknowledged, duplicate, behind     `first` behind the last block that is stored, and `cursor` with it
+    acknowledged, duplicate, behind     `first` behind the last stored block, and `cursor` with it
     skipped                             `cursor` to the next block
     resend, behind                      `cursor` back, in mid-block too; all from there is offered again
 
 Invariants
-  - A block leaves only when a gateway said that it is stored; skipped is not stored.
-  - A block that is known to be stored is not offered, and the rest of it is not sent.
+  - A block leaves only when a gateway says that it is stored; skipped is not stored.
+  - No more is sent of a block that is known to be stored.
   - Every stream begins with the oldest block held.
   - An answer to a header from before the stream went back moves nothing.
 
@@ -37,13 +37,12 @@ from sluice.publishers.protocol.tally import Tally
 __all__ = ["BlockCache", "HeldBlock", "HeldState", "Offers", "SendWindow"]
 
 READ_AHEAD_BLOCKS: Final = 32
-"""Blocks taken from the source ahead of the cursor; more would only cost memory."""
+"""Blocks taken from the source ahead of the cursor."""
 BEHIND_ANSWERS_MAX: Final = 16
-"""How often one stream goes back for BehindPublisher without a block becoming safe. Once is enough for a
-gateway that takes the block that it asks for; the publisher leaves another one for a while."""
+"""How often one stream goes back for BehindPublisher without a newly stored block. A gateway that takes the
+block that it asks for needs one; the publisher leaves any other."""
 RESEND_ANSWERS_MAX: Final = 128
-"""The same for ResendBlock. Each follows another publisher's failure, so there can be as many as
-publishers race, and more; the publisher leaves a gateway that asks for the same again and again."""
+"""The same for ResendBlock: each follows another publisher's failure, and many may race."""
 
 
 class HeldState(Enum):
@@ -51,38 +50,36 @@ class HeldState(Enum):
 
     HELD = "held"
     GONE = "gone"
-    """Below the cache: it was dropped as safe, or never came from the source."""
+    """Dropped as stored, or never come from the source."""
     COMING = "coming"
-    """The source has not given it yet."""
+    """The source has yet to give it."""
 
 
 @dataclass(slots=True)
 class HeldBlock:
-    """A block and its marks, which are about the present stream; a new stream clears them."""
+    """A block, and its marks."""
 
     number: int
     sets: tuple[ItemSet, ...]
     size_bytes: int
     whole_at_ns: int | None = None
-    """When its end was sent on this stream; None: not yet."""
+    """When its end was sent on this stream."""
     skipped: bool = False
-    """The gateway takes it from another publisher."""
+    """Another publisher sends it on this stream."""
     offered_ever: bool = False
-    """Its header was sent on some stream."""
     skipped_ever: bool = False
-    """It was skipped on some stream."""
 
     def clear_marks(self) -> None:
-        """Forget the marks of the present stream."""
+        """Clear the marks of the present stream."""
         self.whole_at_ns = None
         self.skipped = False
 
 
 class BlockCache:
-    """Blocks by number, without gaps."""
+    """The blocks that no gateway is known to store: consecutive, the oldest first."""
 
     def __init__(self, size_bytes_max: int) -> None:
-        """Start empty; from `size_bytes_max` on the cache `is_full`."""
+        """Start empty; the caller adds no block from `size_bytes_max` on."""
         self._blocks: deque[HeldBlock] = deque()
         self._next: int | None = None
         self.size_bytes = 0
@@ -93,17 +90,17 @@ class BlockCache:
 
     @property
     def first(self) -> int | None:
-        """Number of the oldest block held."""
+        """The oldest block held."""
         return self._blocks[0].number if self._blocks else None
 
     @property
     def next_number(self) -> int | None:
-        """The number that the source must yield next; None before its first."""
+        """The number that the source must yield next."""
         return self._next
 
     @property
     def is_full(self) -> bool:
-        """Whether no further block should be taken."""
+        """Whether the caller should add no more."""
         return self.size_bytes >= self.size_bytes_max
 
     def check_order(self, number: int) -> None:
@@ -116,14 +113,14 @@ class BlockCache:
             raise BlockOrderError(self._next, number)
 
     def add(self, block: HeldBlock) -> None:
-        """Hold the source's next block; raises as `check_order`."""
+        """Hold the source's next block; raise as `check_order`."""
         self.check_order(block.number)
         self._blocks.append(block)
         self.size_bytes += block.size_bytes
         self._next = block.number + 1
 
     def pass_over(self, number: int) -> None:
-        """Pass over the source's next block, which is safe already; raises as `check_order`."""
+        """Pass over the source's next block, which is stored already; raise as `check_order`."""
         self.check_order(number)
         assert not self._blocks, "a safe block cannot follow one that is held"
         self._next = number + 1
@@ -153,7 +150,7 @@ class BlockCache:
         return dropped
 
     def blocks_from(self, number: int) -> Iterable[HeldBlock]:
-        """Return the blocks from `number` on, oldest first."""
+        """Return the blocks from `number` on."""
         return (block for block in self._blocks if block.number >= number)
 
 
@@ -165,41 +162,41 @@ class SendWindow:
 
         Args:
             tally: the counts.
-            cache_bytes_max: bytes of held blocks at which no further one is wanted.
+            cache_bytes_max: the window wants no block once it holds so many bytes.
             blocks_max: blocks that may be offered and not stored.
         """
         self._tally = tally
         self._blocks_max = blocks_max
         self._cache = BlockCache(cache_bytes_max)
         self._cursor = 0  # the block that is being sent, or comes next
-        self._position = 0  # sets of it that were sent; with all of them, its end is left
+        self._position = 0  # sets of it that were sent; its end follows the last
         self._offers = Offers(limits.OFFERS_MAX)
         self._offered_first: int | None = None  # on the present stream; no later one is lower
-        self._behind_count = 0  # on the present stream, since a block last became safe
+        self._behind_count = 0  # on the present stream, since a block was last stored
         self._resend_count = 0  # the same
         self._acked_through = -1
         self._safe_through = -1
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """The state that messages and answers move; an answer that leaves it unchanged says nothing new."""
+        """What messages and answers move; an answer that leaves it unchanged says nothing new."""
         return self._safe_through, self._cursor, self._position, len(self._offers)
 
     # --- what is held ---------------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether no block is held: all that came from the source is stored."""
+        """Whether no block is held."""
         return not self._cache
 
     @property
     def first(self) -> int | None:
-        """Number of the oldest block held."""
+        """The oldest block held."""
         return self._cache.first
 
     @property
     def safe_through(self) -> int | None:
-        """Every block up to this one is known to be stored."""
+        """The last block that is known to be stored, with all before it."""
         return self._safe_through if self._safe_through >= 0 else None
 
     @property
@@ -211,7 +208,7 @@ class SendWindow:
         return not self._cache.is_full and following - max(self._cursor, first) < READ_AHEAD_BLOCKS
 
     def range_held(self) -> tuple[int, int]:
-        """Return the earliest and the latest block held; if none is, twice the last one that was."""
+        """Return the first and the last block held; if none is held, the last one that was, twice."""
         latest = max(0, (self._cache.next_number or 0) - 1)
         earliest = self._cache.first
         return (latest if earliest is None else earliest), latest
@@ -240,16 +237,16 @@ class SendWindow:
 
     @property
     def is_between_blocks(self) -> bool:
-        """Whether a header is what would be sent next."""
+        """Whether the next message would be a header."""
         return self._position == 0
 
     @property
     def is_owed(self) -> bool:
-        """Whether the gateway owes an answer: a block was offered that is not stored."""
+        """Whether an offered block is not stored, so that the gateway owes an answer."""
         return bool(self._cache) and (self._cursor, self._position) != (self._cache.first, 0)
 
     def begin_stream(self) -> None:
-        """Go to the oldest block held: a new stream has begun."""
+        """Go to the oldest block held, on a new stream."""
         self._offers.clear()
         self._offered_first = None
         self._behind_count = self._resend_count = 0
@@ -259,7 +256,7 @@ class SendWindow:
             block.clear_marks()
 
     def next_message(self, now_ns: int) -> SendItems | SendEndOfBlock | None:
-        """Return the next message, which counts as sent; None: the window is full or the block is missing."""
+        """Return the next message, which then counts as sent; None: the window is full or the block missing."""
         block = self._cache.get(self._cursor)
         if block is None:
             return None
@@ -303,7 +300,7 @@ class SendWindow:
         """Drop every block up to `number`: a gateway has it on disk.
 
         Args:
-            number: of a block, which need not be held, or have come yet.
+            number: the block need not be held, or have come yet.
             now_ns: the machine's clock.
             acknowledged: whether an acknowledgement said so.
 
@@ -321,7 +318,7 @@ class SendWindow:
             if acknowledged and block.whole_at_ns is not None and not block.skipped:
                 self._tally.win(block.number, now_ns - block.whole_at_ns)
         if self._cursor <= number:
-            # It may be the block that is being sent: nobody wants the rest of it.
+            # Perhaps the block in flight: nobody wants the rest of it.
             self._move_to(number + 1)
         self._offers.drop_through(number)
         return True
@@ -330,11 +327,11 @@ class SendWindow:
         """Send no more of a block: another publisher sends it."""
         is_present = self._offers.answered(lambda offered: offered == number)
         block = self._cache.get(number)
-        if number <= self._safe_through:  # answers come in order: it was stored before our header was heard
+        if number <= self._safe_through:  # answers come in order: stored before our header came
             self._tally.skip_stored(number)
             return
         if not is_present or block is None:
-            return  # never offered here, or about a header from before the stream went back
+            return  # never offered here, or late
         block.skipped = True
         self._tally.skip(again=block.skipped_ever)
         block.skipped_ever = True
@@ -345,29 +342,28 @@ class SendWindow:
         """Go back to a block that the gateway asks for again.
 
         Returns:
-            False: the block is gone, or the gateway has asked for it too often without taking it.
+            False: the block is gone, or the gateway has asked too often without taking it.
         """
         standing = self._cache.standing_of(number)
         if standing is HeldState.GONE:
             return False
         if standing is HeldState.COMING or (self._cursor, self._position) <= (number, 0):
-            return True  # it is still to be offered on this stream
+            return True  # it comes later on this stream
         self._resend_count += 1
         if self._resend_count > RESEND_ANSWERS_MAX:
-            return False  # else it would repeat at the speed of the line
+            return False  # or it would repeat at line speed
         self._tally.resent += 1
         self._go_back_to(number)
         return True
 
     def hear_behind(self, wanted: int) -> bool | None:
-        """Match an answer "behind" to the header that it is about; call `go_on_from` next.
+        """Match an answer "behind" to its header; call `go_on_from` next.
 
         Args:
             wanted: the block that the gateway needs first.
 
         Returns:
-            True: it is about the present; False: that header is from before the stream went back; None: there
-            is no such header.
+            As `Offers.answered`.
         """
         return self._offers.answered(lambda offered: offered > wanted)
 
@@ -379,7 +375,7 @@ class SendWindow:
             is_late: whether `hear_behind` returned False.
 
         Returns:
-            False: the block is gone, or the gateway has asked for it too often without taking it.
+            As `resend`.
         """
         standing = self._cache.standing_of(wanted)
         if standing is HeldState.GONE:
@@ -389,17 +385,16 @@ class SendWindow:
             return True
         self._behind_count += 1
         if self._behind_count > BEHIND_ANSWERS_MAX:
-            return False  # else it would repeat at the speed of the line
+            return False  # or it would repeat at line speed
         self._go_back_to(wanted)
         return True
 
     def _move_to(self, number: int) -> None:
-        """Go on with block `number`, from its header."""
         self._cursor = number
         self._position = 0
 
     def _go_back_to(self, number: int) -> None:
-        """Offer block `number` and all after it again, on this stream."""
+        """Offer `number` and all after it again, on this stream."""
         self._offers.sent_back()
         self._move_to(number)
         for block in self._cache.blocks_from(number):
@@ -407,15 +402,16 @@ class SendWindow:
 
 
 class Offers:
-    """The headers sent on one stream, oldest first, each with the epoch it was sent in.
+    """The headers sent on one stream, oldest first, each with its epoch.
 
     A gateway answers headers in order, and an accepted one not at all. So an answer (skip, behind) is about
-    the oldest header that fits it, and the gateway accepted all before that. A header is late when the stream
-    has gone back (resend, behind) since: its block will be offered again, and that offer gets its own answer.
+    the oldest header that fits it, and the gateway accepted all before. Going back (resend, behind) begins a
+    new epoch and makes all headers so far late: their blocks will be offered again, and those offers get
+    their own answers.
     """
 
     def __init__(self, count_max: int) -> None:
-        """Start with no header; beyond `count_max` the oldest is forgotten."""
+        """Start with no header; forget the oldest beyond `count_max`."""
         self._offers: deque[tuple[int, int]] = deque(maxlen=count_max)
         self._epoch = 0
 
@@ -423,7 +419,7 @@ class Offers:
         return len(self._offers)
 
     def clear(self) -> None:
-        """Forget all: a new stream begins."""
+        """Begin a new stream."""
         self._offers.clear()
         self._epoch = 0
 
@@ -432,7 +428,7 @@ class Offers:
         self._offers.append((number, self._epoch))
 
     def sent_back(self) -> None:
-        """Note that the stream goes back: all headers so far are late."""
+        """Begin a new epoch: the stream goes back."""
         self._epoch += 1
 
     def drop_through(self, number: int) -> None:
@@ -441,13 +437,13 @@ class Offers:
             self._offers.popleft()
 
     def answered(self, fits: Callable[[int], bool]) -> bool | None:
-        """Take an answer: forget the header that it is about, and those before.
+        """Take an answer: forget the oldest header that it fits, and those before.
 
         Args:
             fits: says whether the answer can be about a block number.
 
         Returns:
-            True: it is about the present; False: it is late; None: no header fits.
+            True: the header is of the present; False: it is late; None: no header fits.
         """
         for index, (number, epoch) in enumerate(self._offers):
             if fits(number):

@@ -1,7 +1,4 @@
-"""The running counts of one publisher.
-
-Pure. The machine counts here; `PublishReport` is the frozen result.
-"""
+"""The running counts of one publisher. Pure."""
 
 from __future__ import annotations
 
@@ -57,15 +54,15 @@ class Tally:
         self.blocks += 1
 
     def skip(self, *, again: bool) -> None:
-        """Count a skip, once for each block; wins of blocks before it are confirmed."""
+        """Count a skip, once for each block; it confirms the wins before."""
         self._stream_wins.clear()
         self.skipped += not again
 
     def skip_stored(self, number: int) -> None:
-        """Count a skip of a block that is known to be stored: another publisher won it after all.
+        """Count a skip of a stored block: another publisher won it after all.
 
-        Within its duplicate window a gateway answers so, instead of with DUPLICATE_BLOCK. It has passed all
-        headers before, so their wins are confirmed.
+        A gateway with a duplicate window answers so instead of with DUPLICATE_BLOCK. It has passed all
+        headers before, which confirms their wins.
         """
         wins = self._stream_wins
         while wins and wins[0] < number:
@@ -93,9 +90,9 @@ class Tally:
     def retract_wins(self, from_number: int) -> None:
         """Retract the unconfirmed wins of this stream from a block on.
 
-        An acknowledgement of another publisher's block can cross with the same block sent here. It looks like
-        a win, until the gateway reaches that header and ends the stream with DUPLICATE_BLOCK: it accepted no
-        header from that on.
+        An acknowledgement of another publisher's block can cross with our header of it, and looks like a win.
+        When the gateway reaches that header, it ends the stream with DUPLICATE_BLOCK and accepts nothing from
+        there on.
 
         Args:
             from_number: the block of that header; 0: the gateway does not say.
@@ -107,7 +104,7 @@ class Tally:
                 self._latency_ns.pop()
 
     def refuse(self, number: int, code: str) -> int:
-        """Count a refusal of a block; return how many it has now."""
+        """Count a refusal of a block; return its count."""
         self._refusals[number] += 1
         self._refusal_codes[number] = code
         return self._refusals[number]
