@@ -1,28 +1,5 @@
 """The errors of the publisher side.
 
-    PublisherError
-    ├── ArchiveError            a zip or a tar cannot be read
-    ├── BadBlock                no gateway would take a block
-    ├── BlockFileError          a block file cannot be read or written
-    ├── BlockListError          the block files of a folder do not make one chain
-    ├── BlockOrderError         a source gave a block out of order
-    ├── CheckpointError         a checkpoint folder belongs to something else, or is in use
-    ├── FrameError              the blocks of a DataFrame do not make one chain
-    ├── ItemTooLarge            an item does not fit in any message
-    ├── MakerOptionError        an option of the block maker is out of range
-    ├── OptionError             an option of a Spark data source is wrong
-    ├── PartOrderTimeout        the blocks before a part of the chain were not stored in time
-    ├── PrepareError            a block cannot be hashed, linked, signed or made
-    ├── SchemaError             a DataFrame lacks the columns of blocks
-    ├── PublishFailed           a publisher gave up
-    ├── PublishStopped          a task was told to stop, and did after the block in flight
-    ├── SourceCancelled         a source of blocks was cancelled, and its publishers were not
-    ├── SourceRefused           a source on the network does not have what is wanted
-    ├── SourceUnreachable       a source on the network gave nothing in time
-    ├── SparkJobFailed          a Spark job that publishes gave up
-    ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
-    └── MachineError            the shell misused the publish machine: our bug
-
 Every error can be pickled: Spark carries errors from workers to the driver.
 """
 
@@ -64,7 +41,7 @@ class PublisherError(Exception):
     """The base of all errors of this package; those below are dataclasses."""
 
     def __post_init__(self) -> None:
-        """Set `args` to the fields: pickle makes the copy with them."""
+        """Set `args` to the fields, of which pickle makes the copy."""
         self.args = tuple(vars(self).values())
 
 
@@ -80,7 +57,7 @@ class ArchiveError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class BadBlock(PublisherError):
-    """No gateway would take this block; it was not offered, nor was any after it."""
+    """No gateway would take this block; neither it nor any after it was offered."""
 
     number: int
     reason: str
@@ -113,12 +90,10 @@ class BlockListError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class BlockOrderError(PublisherError):
-    """A source gave a block that does not follow the one before it."""
+    """A block of a source does not follow the one before."""
 
     expected: int
-    """Block number."""
     got: int
-    """Block number."""
 
     def __str__(self) -> str:
         if self.got < self.expected:
@@ -131,7 +106,7 @@ class BlockOrderError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class SourceCancelled(PublisherError):
-    """A source of blocks raised a cancellation of its own, which is not its end."""
+    """A source of blocks was cancelled, and its publishers were not."""
 
     last_block: int | None
     """The last block that it gave; None: it gave none."""
@@ -143,7 +118,7 @@ class SourceCancelled(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class CheckpointError(PublisherError):
-    """A checkpoint folder cannot be used."""
+    """A checkpoint folder belongs to something else, or is in use."""
 
     folder: str
     reason: str
@@ -154,7 +129,7 @@ class CheckpointError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class FrameError(PublisherError):
-    """The blocks of a DataFrame cannot be published as they are."""
+    """The blocks of a DataFrame do not make one chain."""
 
     reason: str
     remedy: str
@@ -165,7 +140,7 @@ class FrameError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class ItemTooLarge(PublisherError):
-    """An item does not fit in a message. Sizes include the item's tag and length."""
+    """An item does not fit in a message. Sizes include its tag and length."""
 
     block_number: int
     item_index: int
@@ -213,11 +188,11 @@ class PartOrderTimeout(PublisherError):
     first_block: int
     """Of the part."""
     last_stored: int | None
-    """The last stored block; None: none is stored."""
+    """None: no block is stored."""
     seconds: float
     """How long no last block changed, or no gateway answered."""
     trouble: str | None = None
-    """The last fault, where no gateway answered."""
+    """The last fault, if no gateway answered."""
 
     def __str__(self) -> str:
         waits = f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored"
@@ -260,7 +235,6 @@ class PublishFailed(PublisherError):
 
     reason: str
     report: PublishReport
-    """What it had done by then."""
 
     def __str__(self) -> str:
         return f"publisher {self.report.publisher_id}: {self.reason}"
@@ -268,10 +242,9 @@ class PublishFailed(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class PublishStopped(PublisherError):
-    """A task was told to stop. It finished the block in flight; what is stored stays stored."""
+    """A task was told to stop, and did after the block in flight. What is stored stays stored."""
 
     task: str
-    """Its name."""
 
     def __str__(self) -> str:
         return f"publisher {self.task} was told to stop"
@@ -279,7 +252,7 @@ class PublishStopped(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class SourceRefused(PublisherError):
-    """A source on the network says that it does not have what is wanted."""
+    """A source on the network does not have what is wanted."""
 
     wanted: str
     answer: str
@@ -294,7 +267,7 @@ class SourceUnreachable(PublisherError):
 
     wanted: str
     seconds: float | None
-    """How long it was waited for; None: every server was asked once."""
+    """How long the caller waited; None: every server was asked once."""
     trouble: str
     """The last fault of a server."""
 
@@ -308,7 +281,7 @@ class SparkJobFailed(PublisherError):
     """A Spark job that publishes gave up. What was acknowledged is stored; another run continues there."""
 
     reason: str
-    """The line that matters of all that Spark reports."""
+    """The line that matters of Spark's text."""
 
     def __str__(self) -> str:
         return f"the Spark job failed: {self.reason}"
@@ -316,7 +289,7 @@ class SparkJobFailed(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class SparkUnavailable(PublisherError):
-    """Spark cannot start on this machine."""
+    """Spark cannot start here: no Java, an old Java, no PySpark."""
 
     reason: str
     remedy: str
@@ -327,7 +300,7 @@ class SparkUnavailable(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class MachineError(PublisherError):
-    """The publish machine cannot take an event in its state; the state is unchanged."""
+    """The shell misused the publish machine, which is our bug; its state is unchanged."""
 
     event: str
     state: str

@@ -1,6 +1,6 @@
-"""The connection of a task to the coordinator (coordinator.py): it sends reports, and hears go and stop.
+"""The connection of a task to the coordinator: it sends reports, and hears go and stop.
 
-A task publishes all the same without a coordinator, or when it cannot reach it or loses it.
+Without a coordinator a task publishes alone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ START_GATE_SECONDS: Final = 30.0
 COORDINATOR_CONNECT_SECONDS: Final = 5.0
 """How long a task tries to reach the coordinator; then it starts alone."""
 COORDINATOR_CLOSE_SECONDS: Final = 5.0
-"""How long a task tries to send its last reports; then it drops them."""
+"""How long it tries to send its last reports; then it drops them."""
 _Result = TypeVar("_Result")
 
 
@@ -36,10 +36,9 @@ class CoordinatorClient:
 
     Args:
         address: the option `coordinator`; None: there is none.
-        publisher_id: of the whole job; all its tasks share it.
+        publisher_id: of the whole job.
         task_name: of this task and attempt.
         batch: of a streaming query.
-        close_seconds: how long it tries to send its last reports.
     """
 
     def __init__(
@@ -84,14 +83,14 @@ class CoordinatorClient:
         await asyncio.gather(*self._helpers, return_exceptions=True)
         if self._writer is not None:
             with suppress(OSError, TimeoutError):
-                # With latency samples after a stop: only then does the job have no report of its own.
+                # After a stop with latency samples: only then does the job have no report of its own.
                 last = {"reports": self._reports(whole=self._stopped.is_set()), "final": True}
-                async with asyncio.timeout(self._close_seconds):  # the coordinator may read no more
+                async with asyncio.timeout(self._close_seconds):  # it may not read
                     await self._send(last)
             self._writer.close()
 
     async def go(self) -> None:
-        """Wait for go, but not for ever: a publisher that does not come must not hold up the others.
+        """Wait for go, but not for ever: a missing publisher must not hold up the others.
 
         Raises:
             PublishStopped: stop came instead.

@@ -1,7 +1,7 @@
 """The part order: a part of a chain is offered when everything before it is stored.
 
-The parts are prepared at once and sent one after the other. A part that is not next asks the gateways for
-their last blocks. It has no stream open meanwhile, so nothing on a gateway waits for it.
+Tasks prepare their parts at once and send them one after the other. A task whose part is not next asks the
+gateways for their last blocks. It has no stream open meanwhile, so nothing on a gateway waits for it.
 
     the first gateway that answers holds the block before        the part is next, at that gateway
     it is behind and has not moved for a while, but another      the part is next, at that other gateway
@@ -26,11 +26,12 @@ from sluice.publishers.sources.block_gateways import HeldRange
 __all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
 
 PART_POLL_SECONDS: Final = 0.1
-"""How often a part of a chain that is not next asks the gateways how far they are."""
+"""How often a waiting part asks the gateways for their last blocks."""
 PART_PATIENCE_SECONDS: Final = 5.0
-"""How long a part waits for a preferred gateway that stands still behind, if another has the blocks."""
+"""How long a part waits for a preferred gateway that is behind and stands still, if another has the
+blocks."""
 UNREACHABLE: Final = -2
-"""Stands for the last block of a gateway that does not answer."""
+"""The last block of a gateway that does not answer."""
 _EMPTY: Final = -1
 
 
@@ -38,7 +39,7 @@ def gateway_for_part(lasts: Sequence[int], before: int, *, is_patient: bool) -> 
     """Decide whether a part is next, and where.
 
     Args:
-        lasts: the last block of each gateway in order of preference; -1: it has none; UNREACHABLE.
+        lasts: the last block of each gateway in order of preference; -1: none; or UNREACHABLE.
         before: the block before the part's first.
         is_patient: whether the part still waits for a preferred gateway that is behind.
 
@@ -69,17 +70,14 @@ async def await_part_order(
         gateways: in order of preference.
         first_block: of the part.
         ask: returns what a gateway holds, or raises SourceUnreachable; it may block, and runs in a thread.
-        timeout_seconds: give up when gateways answer, but no last block changes for so long; None: never.
-        deadline_seconds: give up when no gateway answers for so long; None: never.
-        poll_seconds: between two questions to a gateway.
-        patience_seconds: how long to wait for a preferred gateway that is behind and does not move.
+        timeout_seconds: how long gateways may answer without progress; None: for ever.
+        deadline_seconds: how long no gateway may answer; None: for ever.
 
     Returns:
         The gateways: the one to begin with, then the others in their order.
 
     Raises:
-        PartOrderTimeout: gateways answered, but no last block changed for `timeout_seconds`; or no gateway
-            answered for `deadline_seconds`.
+        PartOrderTimeout: after `timeout_seconds` or `deadline_seconds`.
     """
     loop = asyncio.get_running_loop()
     seen: tuple[int, ...] = ()

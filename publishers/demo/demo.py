@@ -167,7 +167,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
         leave_signals_to_python(spark)
 
         def job_progress(progress: JobProgress) -> None:
-            done = 0 if progress.head is None else progress.head - first + 1
+            done = 0 if progress.last_stored is None else progress.last_stored - first + 1
             waiting = progress.ready < options.publishers and done == 0
             step = "starting publishers" if waiting else "publishing"
             on_progress(DemoProgress(step, count, done, reader.totals.blocks))

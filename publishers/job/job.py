@@ -348,7 +348,7 @@ def _progress(race: _Race, jobs: list[_Job], status: GatewayStatus, ready: int, 
     last, is_reachable = status.ask()
     rows = tuple(row for job in jobs for row in race.rows(job))
     return JobProgress(
-        head=last,
+        last_stored=last,
         is_reachable=is_reachable,
         ready=ready,
         running=running,

@@ -256,7 +256,7 @@ class SendWindow:
             block.clear_marks()
 
     def next_message(self, now_ns: int) -> SendItems | SendEndOfBlock | None:
-        """Return the next message, which then counts as sent; None: the window is full or the block missing."""
+        """Return the next message, which then counts as sent; None: the window is full or has no block."""
         block = self._cache.get(self._cursor)
         if block is None:
             return None
