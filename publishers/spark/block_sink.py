@@ -4,12 +4,11 @@
                           └── in a thread, up to a quarter of the cache ahead ──┘
 
 A task succeeds when every block of its partition is known to be stored. It passes over blocks that are stored
-already, so a task that Spark runs again, or twice, does no harm. Tasks prepare at once and publish in order:
-the task of a later partition begins to send when the gateways have all blocks before it.
+already, so a task that Spark runs again, or twice, does no harm.
 
 Batch: the blocks of a partition are consecutive; a gap or a repetition is an error that names the numbers.
-Streaming: a task passes over a block that came before, and before a gap waits until a gateway has the missing
-blocks from somebody else.
+Streaming: a task passes over a block that came before. Before a gap it waits until a gateway has the missing
+blocks from another publisher.
 Source: docs/spark.md, "How blocks get out".
 """
 
@@ -63,13 +62,13 @@ log = logging.getLogger(__name__)
 LAST_WORD_SECONDS: Final = 1.0
 """How long each gateway may take to say what it holds after a job has failed: often it is silent."""
 BATCH_REPORTS_KEPT: Final = 100
-"""Batches of a streaming query whose reports stay in `report_path`; the totals of all stay in one file."""
+"""Batches of a streaming query whose reports stay in `report_path`."""
 PACE_LEAD_SECONDS: Final = 1.0
-"""With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
-the one that connects first would be far ahead of the others."""
+"""With `blocks_per_second`, the time before the first block, in which publishers connect: otherwise the first
+to connect would be far ahead."""
 THREAD_SWITCH_SECONDS: Final = 0.001
-"""How long the thread of a task that checks blocks may keep the interpreter while the one that publishes
-waits. With Python's default, 5 ms, the gateway is idle while a task reads ahead."""
+"""How long the thread that checks blocks may keep the interpreter from the one that publishes. With Python's
+default, 5 ms, the gateway is idle while a task reads ahead."""
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = (
@@ -95,7 +94,7 @@ class _Runs:
         self._next_number: int | None = None
 
     async def begin(self) -> int | None:
-        """Return the number of the first block of the next run; None: there is none."""
+        """Return the first block of the next run; None: there is none."""
         if self._pending is None:
             self._pending = await anext(self._blocks, None)
         return None if self._pending is None else self._pending.number
@@ -180,16 +179,16 @@ async def _publish(
 
 
 def _task_name(publisher_id: str, partition: int, attempt: int) -> str:
-    """Return the name of a task's publisher.
+    """Return the name of a task's publisher, by which nodes know it.
 
-    Nodes know a publisher by its name. So each task has its own, and each attempt, as two may run at once.
+    Each task and each attempt has its own, as two may run at once.
     """
     name = publisher_id if partition == 0 else f"{publisher_id}-{partition}"
     return name if attempt == 0 else f"{name}-attempt-{attempt}"
 
 
 def _batch_of(context: TaskContext | None) -> int:
-    """Return the number of a task's streaming batch, as Spark tells its tasks."""
+    """Return the number of a task's streaming batch."""
     text = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     return NO_BATCH if text is None else int(text)
 
@@ -213,11 +212,11 @@ async def _await_part_order(racers: list[Racer], first_block: int, options: Sink
 async def _paced(
     blocks: AsyncIterator[Block], per_second: float, *, is_beginning: bool
 ) -> AsyncIterator[Block]:
-    """Yield each block no sooner than it is due, and up to half an interval later by chance.
+    """Yield each block when it is due, or by chance up to half an interval later.
 
-    So do consensus nodes: they have a block at almost the same time, and none is always the first. The times
-    count from the first block that is asked for, which a later shard does when it may send. At the beginning
-    of the chain all racing publishers first have time to connect.
+    So do consensus nodes: all have a block at almost the same time, and none is always the first. Times count
+    from the first block that is asked for: a later part asks when it is next. At the beginning of the chain
+    all racing publishers first get time to connect.
     """
     loop = asyncio.get_running_loop()
     started, count = loop.time() + (PACE_LEAD_SECONDS if is_beginning else 0), 0
@@ -229,14 +228,11 @@ async def _paced(
 
 
 class PreparedBlocks:
-    """Blocks that a thread prepares ahead, up to so many bytes; read it once, with `async for`.
+    """Blocks that a thread prepares ahead, up to a size limit; read them once, with `async for`.
 
-    Spark hands a task its rows by blocking calls, and decoding, hashing and checking take time: all of that
-    happens in the thread while the event loop publishes. At the limit the thread waits, and Spark with it.
-
-    Args:
-        blocks: the iterator that the thread reads; the reader gets what it raises.
-        size_bytes_max: bytes of blocks at which the thread reads no more.
+    Spark hands a task its rows by blocking calls, and decoding and checking take time; the thread does this
+    while the event loop publishes. At the limit the thread waits, and Spark with it. The reader gets what the
+    thread raises.
     """
 
     def __init__(self, blocks: Iterator[Block], size_bytes_max: int) -> None:
@@ -262,13 +258,9 @@ class PreparedBlocks:
             self._changed.notify_all()
 
     async def __aiter__(self) -> AsyncIterator[Block]:
-        """Yield the blocks in order.
-
-        Raises:
-            Exception: what the iterator raised, after the blocks before it.
-        """
+        """Yield the blocks in order, then raise what the iterator raised."""
         while True:
-            # A hop to a thread takes longer than a small block: only to wait.
+            # A hop to a thread takes longer than a small block.
             block = self._take(wait=False) or await asyncio.to_thread(self._take, wait=True)
             if block is None:
                 if self._error is not None:
@@ -345,7 +337,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         return _message(publish_partition(iterator, self._options, is_streaming=True), query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Write the reports of a batch, and the totals of the query, to `report_path`, and log them."""
+        """Write the reports of a batch and the totals of the query to `report_path`, and log the reports."""
         reports = _reports_in(messages)
         for report in reports:
             log.info("batch %d published: %s", batchId, report.to_json())
@@ -364,7 +356,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
 
 
 def make_report_folder(report_path: str) -> None:
-    """Make the folder for reports if it is missing; on the driver, before a block is sent.
+    """Make the folder for reports, on the driver, before a block is sent.
 
     Raises:
         OptionError: it cannot be made or written to, or is no folder on a disk.
@@ -379,10 +371,8 @@ def make_report_folder(report_path: str) -> None:
 
 
 def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
-    """Return the reports that `commit` wrote to `report_path`; none if the job did not commit.
-
-    Returns:
-        A report of each publisher of each partition that had blocks, in no order.
+    """Return the reports that `commit` wrote to `report_path`: one of each publisher of each partition that
+    had blocks, in no order; none if the job did not commit.
     """
     path = _report_file(folder, publisher_id)
     if not path.exists():
@@ -398,14 +388,14 @@ def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTo
         publisher_id: the option of the sink. Queries that share both are added up.
 
     Returns:
-        The totals of all batches that are committed; empty if there are none.
+        The totals of all committed batches; empty if there are none.
     """
     path = _report_file(_report_folder(str(report_path)), f"{publisher_id}-totals")
     return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)
 
 
 def _totals_before(folder: Path, name: str, batch: int) -> QueryTotals:
-    """Return the totals before a batch; damaged ones, as after a power failure, begin anew."""
+    """Return the totals before a batch; start anew if they are damaged, as after a power failure."""
     try:
         return read_totals(folder, name)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -437,7 +427,7 @@ def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> Non
     known = safe_through_of(reports)
     try:
         held = options.asker(LAST_WORD_SECONDS).held()
-    except Exception as error:  # Spark would show this one in place of the job's
+    except Exception as error:  # Spark would show this error, not the job's
         log.warning("the gateways cannot be asked what they have: %s", error)
         held = None
     if held is not None and held.last is not None:

@@ -1,13 +1,8 @@
 """The sources of `sluice publish` as DataFrames that the sink can write: consecutive parts, each in order.
 
-    blockfiles    the driver lists folders and archives; the jobs read the blocks
-    blockstream   a gateway says what it holds
-    datastream    of a file the numbers are read first; a server's stream is a query that ends where the
-                  stream ended when it began
-    parquet,      the numbers are read first; rows that are not in order, or come from a shuffle, as those of
-    table         a view may, are partitioned by range and sorted
-
-Errors of a chain (no blocks, a gap, a number twice, an end that is missing) are found before a job starts.
+The driver lists block files, asks a node what it holds, and reads the block numbers of stream files and
+tables. So a broken chain (no blocks, a gap, a number twice, a missing end) is an error before a job starts.
+The stream of a data streamer's server is a query that ends where the stream ended when the query began.
 Source: docs/spark.md.
 """
 
@@ -52,21 +47,20 @@ class ChainFrame:
     """A chain that is ready for the sink."""
 
     frame: DataFrame
-    """The columns of blocks; partitions are consecutive ranges in order."""
+    """Partitions are consecutive ranges in order."""
     first_block: int | None = None
     """None: unknown before the rows are read."""
     last_block: int | None = None
     """None: unknown, or there is no end."""
     is_streaming: bool = False
-    """Whether it is a streaming DataFrame."""
 
 
 def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
-    """Check a folder of block files before Spark starts, which takes seconds.
+    """Check block files before Spark starts, which takes seconds.
 
     Raises:
-        BlockListError: it has no blocks, a gap, a number twice, or not the wanted blocks.
-        OptionError: an option of the format cannot be used.
+        BlockListError: they have no blocks, a gap, a number twice, or not the wanted blocks.
+        OptionError: an option of the format is wrong.
     """
     if source.kind == "blockfiles":
         _listed(source, numbers)
@@ -92,11 +86,7 @@ def check_options(source: SourceName) -> None:
 
 
 def check_followed(source: SourceName) -> None:
-    """Check that a source can be followed.
-
-    Raises:
-        OptionError: it cannot.
-    """
+    """Raise OptionError if a source cannot be followed."""
     if source.kind in ("blockfiles", "blockstream") or source.is_server:
         return
     if source.kind == "datastream":
@@ -113,7 +103,7 @@ def checked_where_read(
     Args:
         source: what to read.
         sink: options of the sink. If either side has `check`, both stay as they are.
-        is_signed_next: whether blocks get their proofs after they are read; they may have none before.
+        is_signed_next: whether blocks get their proofs only after they are read.
 
     Returns:
         The source and the options of the sink.
@@ -133,7 +123,7 @@ def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, s
         shards: partitions.
 
     Returns:
-        A batch; of a data streamer's TCP side a stream, to be read with `availableNow`.
+        A batch; of a data streamer's server a stream, to be read with `availableNow`.
 
     Raises:
         BlockListError, FrameError: the blocks are no chain, or not the wanted ones.
@@ -150,9 +140,7 @@ def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, s
 def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
     """Return the streaming DataFrame of the blocks that are there and those that will come.
 
-    Args:
-        spark, source, shards: as in `batch_frame`.
-        numbers: the wanted blocks; without an end the stream has none.
+    `numbers` without an end makes it endless.
 
     Raises:
         BlockListError: Spark cannot read it.
@@ -166,7 +154,7 @@ def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, 
 
 @contextmanager
 def _readable(source: SourceName) -> Iterator[None]:
-    """Turn an error of Spark (no such table, no driver for such a path, …) into one about the source."""
+    """Turn an error of Spark into one about the source."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -206,7 +194,7 @@ def _block_files(spark: SparkSession, source: SourceName, numbers: NumberRange, 
 
 
 def _paths(source: SourceName) -> dict[str, str]:
-    """Return the option of `blockfiles` that names the locations."""
+    """Return the option of `blockfiles` for the locations."""
     if len(source.locations) == 1:
         return {"path": source.location}
     return {"paths": json.dumps(source.locations)}
@@ -260,11 +248,11 @@ def _ends(numbers: NumberRange) -> list[int]:
 
 
 def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    """Read the numbers, and sort the rows where they are not in order."""
+    """Read the numbers, and sort the rows if they are not in order."""
     from sluice.publishers.spark.publishing import is_shuffled, plan_frame
     from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 
-    # Numbers are read with all processors; a publisher reads with its shards.
+    # All processors read the numbers; a publisher reads with its parts.
     found = _within(_read(spark, source, os.cpu_count() or 1), numbers)
     check_schema(found.schema)
     plan = plan_frame(found)
@@ -323,7 +311,7 @@ def _check_server(source: SourceName, numbers: NumberRange) -> None:
 
 
 def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
-    """Return the number of the entry that a block begins with; None: the server does not have the block."""
+    """Return the entry that a block begins with; None: the server does not have the block."""
     try:
         return client.bookmark(bookmark_of(block_number)).number - BOOKMARK_COUNT
     except BookmarkNotFound:
