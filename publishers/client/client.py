@@ -504,7 +504,7 @@ class PublishClient:
             self._call.cancel()
 
     def _connect_timeout_seconds(self) -> float:
-        """Return the time for one try: half the deadline at most, or its error could not say what was tried."""
+        """Return the time for one try: half the deadline at most, or its error could not say why."""
         deadline_ns = self._options.machine.deadline_ns
         if deadline_ns is None:
             return self._options.connect_timeout_seconds

@@ -1,8 +1,7 @@
 """Rows as Arrow batches, and Arrow batches as rows and blocks.
 
-A batch is bounded in rows and in bytes, and has only the columns that are wanted. A row of a block has a
-number from 0 on, and items, none of which is null. Rows that were made from blocks (hashes, links) have no
-column of items.
+A row of a block has a number from 0 on, and items, none of which is null. Rows that were made from blocks
+(hashes, links) have no column of items.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ def row_batches(
     rows_max: int = limits.ARROW_BATCH_ROWS,
     bytes_max: int = limits.ARROW_BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of rows.
+    """Yield batches of rows, bounded in rows and bytes.
 
     Args:
         rows: values by column; those of other columns are dropped, missing ones are null.
         columns: names and Arrow types, in order; at least one.
         rows_max: rows of a batch at most.
-        bytes_max: a batch is closed once it has so many.
+        bytes_max: a batch ends once it has so many.
     """
     schema = arrow_schema(columns)
     gathered: list[list[Any]] = [[] for _ in columns]
@@ -78,8 +77,8 @@ def _batch(gathered: Sequence[Sequence[Any]], schema: pa.Schema, size_bytes: int
 def _joined(values: Sequence[Sequence[bytes]]) -> pa.Array:
     """Return an array of lists with exactly the bytes that it needs.
 
-    `pa.array` doubles its buffer as it grows, which takes several times the memory, and most of the time for
-    new pages. It is faster for small batches.
+    `pa.array` doubles its buffer as it grows: large batches take several times the memory, and most of the
+    time for new pages. It is faster for small batches.
     """
     items = list(itertools.chain.from_iterable(values))
     list_ends = array("i", itertools.accumulate(map(len, values), initial=0))
@@ -107,7 +106,7 @@ def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[
     """Yield the rows of batches, values by column.
 
     Args:
-        batches: with a column of block numbers; a column of items is checked, too.
+        batches: with a column of block numbers, and perhaps one of items.
         refuse: makes the error.
 
     Raises:
@@ -133,7 +132,7 @@ def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[
 
 
 def blocks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
-    """Yield the blocks of batches, row by row; other columns are not read.
+    """Yield the blocks of batches, row by row.
 
     Raises:
         FrameError: a row without a block number.

@@ -1,7 +1,6 @@
-"""Readers for the options of data sources: text by name, each with its range.
+"""Readers for the options of data sources, which Spark passes as text by case-insensitive name.
 
-Spark passes every option as text, under names without regard to case. An option that is not given is
-None; its default stands in the dataclass of the source's options (`given` leaves such options out).
+An option that is not given is None; its default stands in the dataclass of the source's options.
 """
 
 from __future__ import annotations
@@ -32,17 +31,16 @@ __all__ = [
 ]
 
 OPTION_MAX: Final = 1e9
-"""The longest time, and the highest rate, that an option takes: 31 years. Clocks count in nanoseconds, and
-what is far longer is too large a number for them."""
+"""The longest time, 31 years, and the highest rate that an option takes: clocks count in nanoseconds."""
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None: arguments for a dataclass, which has a default for the others."""
+    """Return the values that are not None: arguments for a dataclass with defaults."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def current_names(options: Mapping[str, str], former_names: Mapping[str, str]) -> dict[str, str]:
-    """Return the options with each former name replaced by its current one; warn of each.
+    """Return the options with each former name replaced by its current one, after a warning.
 
     Args:
         options: as given.
@@ -63,21 +61,17 @@ def current_names(options: Mapping[str, str], former_names: Mapping[str, str]) -
 
 
 def option_names(text: str) -> frozenset[str]:
-    """Return the names of options that stand in a text, for `check_known`."""
+    """Return the names of options in a text, for `check_known`."""
     return frozenset(text.split())
 
 
 def processor_count() -> int:
-    """Return the default of `partitions`: how many processors the driver has."""
+    """Return how many processors the driver has, the default of `partitions`."""
     return os.cpu_count() or 1
 
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
-    """Return an option that must be there.
-
-    Raises:
-        OptionError: it is missing or blank.
-    """
+    """Return an option that must be there; raise OptionError if it is missing or blank."""
     text = options.get(name, "").strip()
     if not text:
         raise OptionError(name, "nothing", example)
@@ -85,11 +79,7 @@ def required(options: Mapping[str, str], name: str, example: str) -> str:
 
 
 def whole_number(options: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    """Return a whole number.
-
-    Raises:
-        OptionError: it is no whole number, or out of range.
-    """
+    """Return a whole number; raise OptionError if it is none, or out of range."""
     text = options.get(name)
     if text is None:
         return None
@@ -103,10 +93,8 @@ def whole_number(options: Mapping[str, str], name: str, least: int, most: int) -
 
 
 def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None = None) -> int:
-    """Return a whole number that a caller passed as an argument, not as text.
-
-    Raises:
-        OptionError: it is no whole number, or out of range.
+    """Return a whole number that a caller passed as an argument; raise OptionError if it is none, or out of
+    range.
     """
     expected = f"at least {least}" if most is None else f"{least} to {most}"
     try:
@@ -119,15 +107,9 @@ def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None
 
 
 def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
-    """Return a number above 0.
+    """Return a number above 0; raise OptionError if it is none, or above OPTION_MAX.
 
-    Args:
-        options: as given.
-        name: of the option.
-        unit: what it counts, for the error.
-
-    Raises:
-        OptionError: it is no such number, or above OPTION_MAX.
+    `unit` says what it counts, for the error.
     """
     text = options.get(name)
     if text is None:
@@ -144,11 +126,7 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
 
 
 def one_of(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str | None:
-    """Return one of a few words, in lower case.
-
-    Raises:
-        OptionError: it is another word.
-    """
+    """Return one of a few words, in lower case; raise OptionError for another word."""
     text = options.get(name)
     if text is None:
         return None
@@ -159,11 +137,7 @@ def one_of(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str
 
 
 def flag(options: Mapping[str, str], name: str) -> bool | None:
-    """Return a yes or no.
-
-    Raises:
-        OptionError: it is neither `true` nor `false`.
-    """
+    """Return a yes or no; raise OptionError if it is neither `true` nor `false`."""
     word = one_of(options, name, ("true", "false"))
     return None if word is None else word == "true"
 
@@ -179,24 +153,15 @@ def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def check_root_layout(root_layout: object) -> None:
-    """Refuse a layout of root hashes that does not exist, such as the text "8".
-
-    Raises:
-        OptionError: it is not `auto`, 8 or 16.
-    """
+    """Raise OptionError for a layout of root hashes other than `auto`, 8 or 16, such as the text "8"."""
     if root_layout not in ("auto", 8, 16):
         raise OptionError("root_layout", repr(root_layout), "'auto', 8 or 16")
 
 
 def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:
-    """Refuse options that nobody reads: typing errors, or several paths given to `load`.
+    """Raise OptionError for options that nobody reads: typing errors, or several paths given to `load`.
 
-    Args:
-        options: as given.
-        known: names in lower case.
-
-    Raises:
-        OptionError: naming the first unknown option.
+    `known` has names in lower case.
     """
     if "paths" in options and "paths" not in known:
         raise OptionError("path", f"several: {options['paths']}", "one; join what is read of each by union")

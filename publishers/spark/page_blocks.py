@@ -1,10 +1,10 @@
-"""The blocks of pages of a stream file as Arrow batches, without a step of Python for each item. Pure.
+"""The blocks of pages of a stream file as Arrow batches, without a Python step for each item. Pure.
 
     page ─► page ─► page            the pages with the end of a block make a window:
     └──── window ────┘└─ the rest begins the next window
 
-A window holds whole blocks. Its layout is checked column by column, as `BlockDecoder` does entry by entry.
-The decoder itself takes the rare cases: items in several entries, and errors.
+A window holds whole blocks. numpy checks its layout column by column; `BlockDecoder` takes the rare cases:
+items in several entries, and errors.
 Source: docs/spec/block-layout.md; `gateway/blocks/stream_layout.py` has the layout.
 """
 
@@ -52,7 +52,7 @@ class _Part:
     first_number: int
     types: NDArray[np.uint32]
     kinds: NDArray[np.uint32]
-    """The kind of each entry's item, from its data; 0: unknown."""
+    """Of each entry's item; 0: unknown."""
     data: pa.Array
 
     def __len__(self) -> int:
@@ -117,7 +117,7 @@ def _part_of(page: PageEntries) -> _Part:
 
 
 def _kinds_in(page: PageEntries) -> NDArray[np.uint32]:
-    """Return the kinds of items with a tag of one byte and a length of one or two, as `kind_of` does."""
+    """Return the kinds of items with a tag of one byte and a length of one or two."""
     every_byte = np.frombuffer(page.page, np.uint8)
     starts = page.positions[:-1].astype(np.int64) + ENTRY_HEAD_SIZE
     sizes = page.positions[1:].astype(np.int64) - starts
@@ -194,7 +194,7 @@ def _window_batches(
 
 
 def _numbers_of(window: _Part, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int] | None:
-    """Check the layout of whole blocks; return their numbers, None if the decoder has to check."""
+    """Check the layout of whole blocks; return their numbers, or None if the decoder has to check."""
     types = window.types
     if (
         bool((ends - starts < _ENTRIES_MIN - 1).any())
@@ -213,7 +213,7 @@ def _numbers_of(window: _Part, starts: NDArray[np.int64], ends: NDArray[np.int64
             return None
     is_wrong = window.kinds != types
     is_wrong[starts] = is_wrong[starts + 1] = is_wrong[ends] = False
-    for index in np.flatnonzero(is_wrong).tolist():  # those of more than 16 kB, most often
+    for index in np.flatnonzero(is_wrong).tolist():  # mostly items of more than 16 kB
         if not _is_item(window.data[index].as_py(), int(types[index])):
             return None
     return numbers

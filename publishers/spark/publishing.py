@@ -3,12 +3,12 @@
     from sluice.publishers.spark import publish
     publish(spark.read.format("blockfiles").load("chain/"), "a:40840,b:40840", race=2)
 
-The block numbers are read first, alone: a missing or repeated number is an error that names it, and nothing
-is published. Rows that are not in order are then partitioned by range and sorted. So are rows that come from
-a shuffle: adaptive execution merges partitions by size, so numbers alone may come in one partition and whole
-blocks in several, in any order.
+It reads the block numbers first: a missing or repeated number is an error, and nothing is published. It then
+partitions by range and sorts rows that are not in order or come from a shuffle. Adaptive execution merges a
+shuffle's partitions by size: numbers alone may come in one partition and whole blocks in several, in any
+order.
 
-The DataFrame is read twice; a source that can leave out columns reads no blocks the first time. Cache a
+So it reads the DataFrame twice; a source that can leave out columns reads no blocks the first time. Cache a
 DataFrame that is expensive, or may have other rows the second time.
 Source: docs/spark.md.
 """
@@ -46,7 +46,7 @@ _RUN_SCHEMA: Final = "partition INT, first BIGINT, last BIGINT"
 _RUN_COLUMNS: Final = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
 _NO_NUMBER: Final = -1
 _SPARK_ERRORS: Final = (PySparkException, Py4JError)
-"""The second is what PySpark (4.3) makes of a job that was cancelled, or a worker that crashed."""
+"""PySpark (4.3) makes the second of a job that was cancelled, or a worker that crashed."""
 
 
 def publish(
@@ -55,11 +55,10 @@ def publish(
     """Publish all blocks of a DataFrame, and return when each is known to be stored.
 
     Args:
-        blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order; other columns are not read.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order, perhaps with other columns.
         gateways: `host:port`, comma list or sequence, the preferred one first; as the option `gateways`.
-        shards: consecutive ranges that are prepared in parallel and published in order; None: as many as the
-            DataFrame has partitions.
-        options: options of the sink by name (sink_options.py), such as `race=3`, `check=False`,
+        shards: parts that are prepared in parallel and published in order; None: the DataFrame's partitions.
+        options: options of the sink by name (docs/spark.md), such as `race=3`, `check=False`,
             `deadline_seconds=60`; None leaves an option out.
 
     Returns:
@@ -81,7 +80,7 @@ def publish(
     texts = current_names(given, FORMER_NAMES)
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
     if "report_path" in texts:
-        # The Python process that writes them may have another working directory.
+        # The process that writes them may have another working directory.
         texts["report_path"] = str(folder_of(texts["report_path"], "report_path").absolute())
     parsed = SinkOptions.parse(texts)
     with active_session(blocks.sparkSession):
@@ -112,7 +111,7 @@ def _publish(
 
 
 def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
-    """Check that the last block was also read the second time; a gap before it fails the job by itself."""
+    """Check that the second read had the last block, too; a gap before it fails the job by itself."""
     known = safe_through_of(reports)
     if known is None or known < plan.last_block:
         came = "no block" if known is None else f"only blocks up to {known}"
@@ -136,10 +135,7 @@ def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
 
 
 def plan_frame(blocks: DataFrame) -> ChainPlan | None:
-    """Read the block numbers of a DataFrame, and nothing else of it.
-
-    Returns:
-        The plan of the chain; None: there are no rows.
+    """Read only the block numbers of a DataFrame, and plan the chain; None: there are no rows.
 
     Raises:
         FrameError: the rows are no chain; it names the numbers.

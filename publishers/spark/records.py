@@ -2,17 +2,16 @@
 
     records_to_blocks(events, payload="body", time="at", items_per_block=500)
 
-Records are numbered in order of time, then of `order_by`, then of their payloads' bytes: the same records
-give the same blocks, however they are partitioned. Block N has the records from N times `items_per_block` on;
-the last block may have fewer.
+Records are numbered in order of time, then of `order_by`, then of their payloads' bytes, however they are
+partitioned. Block N has the records from N times `items_per_block` on; the last block may have fewer.
 
     time    a small job reads the times alone, for bounds that cut them into parts of about the same size
     part    each part is sorted; a record's number is its place there plus the count of the parts before
     block   the records of each block are gathered and wrapped (`publishers.blocks.block_items`)
 
-Bounds only balance the parts; the numbers do not depend on them. Records of the same time are in one part, so
-one task sorts them; Spark spills. The DataFrame is read several times: `persist()` it if that is expensive,
-and always if it may differ each time. Source: docs/spark-prepare.md.
+Bounds only balance the parts. One task sorts all records of the same time; Spark spills. Spark reads the
+DataFrame several times: `persist()` it if that is expensive, and always if it may differ each time. Source:
+docs/spark-prepare.md.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["records_to_blocks", "records_to_signed_blocks"]
 
 RECORDS_PER_BLOCK_DEFAULT: Final = 1_000
-"""Records that are wrapped into one block, where nothing else is said."""
+"""Records in one block."""
 RECORDS_PER_BLOCK_MAX: Final = 1_000_000
-"""Half the items that a gateway takes in a block; a block's records are in the memory of one task."""
+"""Half the items that a gateway takes in a block; one task holds a block's records in memory."""
 RECORD_PARTS_MAX: Final = 256
 """Parts that records are sorted in. Finding a record's part takes a comparison for each doubling, and the
-expression for it has as many cases as there are parts."""
+expression for it has a case for each part."""
 _BALANCE_ERROR: Final = 0.001
 _MICROSECOND_NS: Final = 1_000
 
@@ -102,16 +101,10 @@ def records_to_signed_blocks(
 ) -> DataFrame:
     """Make a chain of linked and signed blocks out of records.
 
-    Args:
-        records, payload, time, items_per_block, order_by, item_kind, previous: as in `records_to_blocks`.
-        key_file, key_env: as in `sign_blocks`.
+    Arguments and errors are those of `records_to_blocks` and `sign_blocks`.
 
     Returns:
         `block_number BIGINT, items ARRAY<BINARY>`, with one proof each, in no order; no rows for no records.
-
-    Raises:
-        SchemaError, OptionError, PrepareError, ItemTooLarge, KeyFileError: as `records_to_blocks` and
-            `sign_blocks`.
     """
     bodies = _bodies(records, payload, time, items_per_block, order_by, item_kind, previous)
     return link_and_sign_blocks(bodies, key_file, key_env, previous)
@@ -184,7 +177,7 @@ def _numbered(keyed: DataFrame, order: Sequence[str], parts_max: int) -> DataFra
     bounds = sorted({int(bound) for bound in keyed.approxQuantile(_TIME, shares, _BALANCE_ERROR)})
     parted = keyed.withColumn(_PART, _part_of(F.col(_TIME), bounds))
     counts = parted.groupBy(_PART).agg(F.count("*").alias("part_count"))
-    # One row a part: a window over all of them is cheap.
+    # One row a part: this window is cheap.
     before = F.sum("part_count").over(Window.orderBy(_PART)) - F.col("part_count")
     offsets = counts.select(F.col(_PART).alias("offset_part"), before.alias("offset"))
     place = F.row_number().over(Window.partitionBy(_PART).orderBy(*order)) - 1
@@ -196,7 +189,7 @@ def _numbered(keyed: DataFrame, order: Sequence[str], parts_max: int) -> DataFra
 
 
 def _part_of(moment: Column, bounds: Sequence[int], first_part: int = 0) -> Column:
-    """Return the part of a time, by bisection: part P has the times from bound P - 1 on and below bound P.
+    """Return the part of a time, by bisection: part P has the times from bound P - 1 to before bound P.
 
     A null is below everything, as in Spark's sort.
     """

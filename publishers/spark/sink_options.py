@@ -1,27 +1,6 @@
-"""The options of the sink `blockstream`; `SinkOptions` has their defaults.
+"""The options of the sink `blockstream`.
 
-option                  meaning
-gateways, tls…,         see gateway_options.py
-max_message_bytes
-publisher_id            the name by which nodes know this publisher: printable ASCII
-race                    publishers of every block in each task, each with its own connection; one of them has
-                        to succeed
-check                   `true`: check structure, root hash and links of a block before offering it
-deadline_seconds        give up after so long without a block becoming safe; while a partition waits for its
-                        turn, after so long in which no gateway answers
-reset_interval_seconds  leave the stream in good order after so long, between blocks, and go on at the next
-                        gateway at once
-part_order_seconds      give up waiting for the blocks before this partition after so long in which gateways
-                        answer and make no progress; `publish` sets it (`part_order_seconds_for`). Its former
-                        name is turn_seconds
-answer_seconds          leave a gateway that is silent for so long
-set_bytes               size of an item set in a message
-cache_bytes             bytes of blocks that a task holds
-window_blocks           blocks offered and not acknowledged
-blocks_per_second       offer blocks no faster than this, with some jitter
-first_block             the chain's first block: the partition that has it need not wait for others
-report_path             folder for `<publisher_id>.json`, the reports of the partitions; made if it is missing
-coordinator             `host:port/token` of a coordinator (coordinator.py), for races of jobs
+Source: docs/spark.md, "Options of the sink".
 """
 
 from __future__ import annotations
@@ -60,12 +39,11 @@ from sluice.publishers.spark.options import (
 __all__ = ["FORMER_NAMES", "SPARK_OPTIONS", "SinkOptions"]
 
 CACHE_BYTES_MAX: Final = 1 << 40
-"""The largest cache that an option may ask for, far above any machine: a slip of the hand is said."""
+"""The largest cache that an option may ask for, far above any machine: it catches typing errors."""
 PUBLISHER_ID_CHARS_MAX: Final = 128
-"""Longest `publisher_id`. Partitions, attempts and racers add to it, and reports are in files of that name,
-which may have 255."""
+"""Longest `publisher_id`. Partitions, attempts and racers add to it, and a file name may have 255."""
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
-"""Options that Spark passes along with those of a sink: of `save(path)`, and of a streaming query."""
+"""Options that Spark adds to those of a sink: of `save(path)`, and of a streaming query."""
 FORMER_NAMES: Final = {"turn_seconds": "part_order_seconds"}
 """Current name by former name: version 0.2 takes both."""
 _KNOWN: Final = (
@@ -83,22 +61,22 @@ class SinkOptions:
     """The sink's options, read and checked; they travel to the workers."""
 
     gateways: Gateways
-    """Addresses and priorities, the preferred one first."""
+    """The preferred one first."""
     tls: ClientTls | None = None
-    """How connections are secured; None: not at all."""
+    """None: connect without TLS."""
     message_bytes: int = limits.MESSAGE_BYTES_MAX
     """The longest message that the gateways take."""
     publisher_id: str = "spark"
     race: int = 1
     """Publishers of every block in each task."""
     is_checked: bool = True
-    """Whether blocks are checked before they are offered."""
+    """Whether to check blocks before they are offered."""
     deadline_seconds: float | None = None
     """None: never give up."""
     reset_interval_seconds: float | None = None
-    """None: never leave a stream that works."""
+    """None: never leave a working stream."""
     part_order_seconds: float = limits.PART_ORDER_SECONDS_DEFAULT
-    """A task that waits holds a slot, which the task that it waits for may need for another try."""
+    """How long to wait for the parts before without progress; see `part_order_seconds` in session.py."""
     answer_seconds: float = limits.ANSWER_TIMEOUT_SECONDS_DEFAULT
     set_bytes: int = limits.ITEM_SET_BYTES_DEFAULT
     cache_bytes: int = limits.CACHE_BYTES_DEFAULT
@@ -106,18 +84,14 @@ class SinkOptions:
     blocks_per_second: float | None = None
     """None: no limit."""
     first_block: int | None = None
-    """The chain's first block; None: the first one of partition 0."""
+    """Of the chain; None: the first one of partition 0."""
     report_path: str | None = None
-    """None: no reports are written."""
+    """None: write no reports."""
     coordinator: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Read the options that Spark passes.
-
-        Raises:
-            OptionError: naming the option, what it was, and what it may be.
-        """
+        """Read the options that Spark passes; raise OptionError."""
         options = current_names(options, FORMER_NAMES)
         check_known(options, _KNOWN)
         message_bytes = message_bytes_of(options)
@@ -148,13 +122,13 @@ class SinkOptions:
 
     @property
     def prepared_bytes(self) -> int:
-        """Bytes of blocks that are prepared and not yet with the publisher: a quarter of the cache."""
+        """Bytes of blocks prepared and not yet with the publisher: a quarter of the cache."""
         return max(1, self.cache_bytes // 4)
 
     def client_options(self) -> ClientOptions:
         """Return the options of the client of one partition."""
         machine = MachineLimits(
-            # Blocks prepared, and blocks that one racer is ahead of another, are a quarter of the cache each.
+            # Prepared blocks, and blocks that one racer is ahead, take a quarter of the cache each.
             cache_bytes_max=max(1, self.cache_bytes // 2),
             window_blocks_max=self.window_blocks,
             deadline_ns=_nanoseconds(self.deadline_seconds),
@@ -177,7 +151,7 @@ class SinkOptions:
         ]
 
     def asker(self, answer_seconds: float = 10.0) -> BlockGateways:
-        """Return what asks gateways how far they are; each may take so long to answer."""
+        """Return a client that asks gateways how far they are."""
         return BlockGateways(rotated(self.gateways, 0), self.tls, answer_seconds=answer_seconds)
 
 

@@ -8,7 +8,7 @@ parquet:PATH           a lake table of block_number and items, by its path
 table:NAME             the same by its name in Spark's catalog
 PATH                   whichever of them is there, else a folder of block files
 
-Block files may be in several places: each is a source of its own, and together they are one chain.
+Several sources of block files are one chain together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from sluice.publishers.spark.options import required
 __all__ = ["SourceKind", "SourceName", "parse_source", "parse_sources"]
 
 SourceKind = Literal["blockfiles", "datastream", "blockstream", "parquet", "table"]
-"""The formats."""
 _KINDS: Final[tuple[SourceKind, ...]] = get_args(SourceKind)
 
 _PREFIX: Final = re.compile(r"(?P<word>[A-Za-z_][A-Za-z0-9_-]*):(?!//)(?P<rest>.*)", re.DOTALL)
@@ -49,11 +48,11 @@ class SourceName:
     location: str
     """An absolute path, a URL, addresses or a name, depending on the format."""
     is_server: bool = False
-    """With `datastream`: whether it is a server."""
+    """Of a `datastream`."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Further options of the format."""
+    """Of the format."""
     further: tuple[str, ...] = ()
-    """With `blockfiles`: further locations."""
+    """Further locations of `blockfiles`."""
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -68,10 +67,6 @@ class SourceName:
 def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None) -> SourceName:
     """Parse the names of one source or, of block files, several.
 
-    Args:
-        texts: as given, at least one.
-        options: of the format.
-
     Raises:
         OptionError: as `parse_source`; or one of several is no source of block files.
     """
@@ -84,10 +79,6 @@ def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None
 
 def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceName:
     """Parse the name of a source; without a format, what is there decides.
-
-    Args:
-        text: as given.
-        options: of the format.
 
     Raises:
         OptionError: the format is unclear, or nothing is there.
