@@ -1,9 +1,6 @@
 """`sluice demo`: the main job from end to end.
 
-    block files ──► racing Spark publishers ──gRPC──► node ──► stream file ──TCP──► client, which compares
-
-A node in its own process and folder, a chain that is made or given, racing Spark publishers, and a
-data-streamer client that reads along. `run_demo` runs it and returns the result.
+block files ──► racing Spark publishers ──gRPC──► node ──► stream file ──TCP──► client, which compares
 """
 
 from __future__ import annotations
@@ -36,12 +33,13 @@ __all__ = ["DemoOptions", "DemoProgress", "DemoResult", "PublisherResult", "run_
 SEED: Final = 1
 SKIP_WINDOW_BLOCKS: Final = 100
 _PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
-"""The client reads nothing until Spark has started, which may take minutes."""
+"""The client reads nothing until Spark has started, perhaps for minutes."""
 _WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
 STORE_SECONDS: Final = 120.0
-"""How long the publishers go on without a stored block; with a full disk it would be for ever."""
+"""How long the publishers go on without a newly stored block: a full disk must not stall the demo for
+ever."""
 READ_SECONDS: Final = 60.0
-"""How long the client may read on after the publishers are done."""
+"""How long the client may read after the publishers are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +47,18 @@ class DemoOptions:
     """The options of the demo."""
 
     folder: Path
-    """Where everything goes: blocks, the node's data, logs."""
+    """For blocks, the node's data, and logs."""
     block_count: int = 300
-    """Blocks to make, without `source`."""
+    """To make, without `source`."""
     source: Path | None = None
     """A folder of block files to publish instead."""
     publishers: int = 3
-    """How many race."""
     blocks_per_second: float | None = 50.0
-    """How fast the network makes blocks; None: as fast as the node takes them."""
+    """Pace of the network; None: as fast as the node takes them."""
     master: str = "local[*]"
-    """Spark master."""
     node_arguments: tuple[str, ...] = ()
     """Further words for `sluice serve`."""
     maker: MakerOptions = field(default_factory=MakerOptions)
-    """What made blocks are like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +66,9 @@ class DemoProgress:
     """How far the demo is."""
 
     step: str
-    """The current step, in words."""
+    """In words."""
     block_count: int = 0
-    """Blocks of the chain; 0 while unknown."""
+    """Of the chain; 0: unknown."""
     done: int = 0
     """Blocks made, or stored by the node."""
     read: int = 0
@@ -88,7 +83,7 @@ class PublisherResult:
     won: int
     skipped: int
     acknowledged: int
-    """Of the blocks, by acknowledgement or as a duplicate."""
+    """By acknowledgement or as a duplicate."""
     bytes_sent: int
     failure: str | None
 
@@ -108,7 +103,7 @@ class DemoResult:
     """From a publisher's first event to its last; the longest."""
     verification_mode: str
     folder: Path
-    """The demo's folder: `node/datastream.bin`, `node.log`, `spark.log`."""
+    """Has `node/datastream.bin`, `node.log`, `spark.log`."""
     source: Path
     """The folder of the block files."""
 
@@ -119,7 +114,7 @@ class DemoResult:
 
     @property
     def is_good(self) -> bool:
-        """Whether every block was acknowledged to every publisher, and read back as it was published."""
+        """Whether every block was acknowledged to every publisher, and read back unchanged."""
         acknowledged = all(
             one.failure is None and one.acknowledged == self.block_count for one in self.publishers
         )
@@ -127,7 +122,7 @@ class DemoResult:
 
 
 def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> DemoResult:
-    """Run the demo from the first block made to the last one read; it stops all that it started.
+    """Run the demo, and stop all that it started.
 
     Raises:
         PublisherError, GatewayError, DatastreamError: a step cannot be done.
@@ -138,7 +133,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
     first, last = min(places), max(places)
     if first > 0:
         arguments += ["--first-block", str(first)]
-    # The publishers race closely: one that is a moment late shall skip the block, not connect again.
+    # A publisher that is a moment late should skip the block, not connect again.
     arguments += ["--publish-duplicate-skip-window", str(SKIP_WINDOW_BLOCKS)]
     count = last - first + 1
     node_log, spark_log = options.folder / "node.log", options.folder / "spark.log"

@@ -6,7 +6,7 @@
     watch: ask the gateways, say go and stop ◄── coordinator (reports of each task)
 
 The jobs run at once, from threads of the driver, in one session. The gateway takes each block from the first
-publisher and tells the others to skip it. Publishers with gateways of one priority begin with different ones.
+publisher and tells the others to skip it.
 Source: docs/spark.md; docs/protocol.md.
 """
 
@@ -60,7 +60,7 @@ __all__ = ["GatewayStatus", "JobFailure", "JobProgress", "JobReport", "publish"]
 _logger = logging.getLogger(__name__)
 
 QUERY_STARTS_MAX: Final = 5
-"""Starts of a streaming query that falls over something of Spark's own; its checkpoint knows where it was."""
+"""Starts of a streaming query after failures of Spark itself; its checkpoint knows where it was."""
 STATUS_TIMEOUT_SECONDS: Final = 1.0
 """How long a gateway may take to say its last block, for the progress display."""
 _ABORT_WAIT_SECONDS: Final = 10.0
@@ -79,10 +79,10 @@ class _Job:
     ending: threading.Thread | None = None
     """The thread that stops the query."""
     reports: list[PublishReport] = field(default_factory=list)
-    """Reports of what is committed."""
+    """Of what is committed."""
     error: Exception | None = None
     is_over: bool = False
-    """All that is wanted was safe before the query was stopped: it has not failed."""
+    """Everything was stored before the query was stopped: it has not failed."""
 
     @property
     def has_failed(self) -> bool:
@@ -95,7 +95,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Race:
-    """The state that the threads of one call of `publish` share."""
+    """The state that the threads of one `publish` share."""
 
     spark: SparkSession
     chain: ChainFrame
@@ -109,9 +109,9 @@ class _Race:
     opened_at: float | None = None
     """When the first publisher could send."""
     acknowledged: int = 0
-    """By the publisher that has most acknowledgements."""
+    """By the publisher with the most acknowledgements."""
     acknowledged_at: float = 0.0
-    """When that changed last."""
+    """When that last changed."""
     is_stopping: bool = False
 
     @property
@@ -160,15 +160,15 @@ def publish(
         source: a folder of block files, or another source; under the same path on every worker.
         gateways: `host:port` or `host:port/priority` each, the preferred one first.
         publishers: how many race.
-        numbers: blocks that are wanted; None: all that there are.
+        numbers: the wanted blocks; None: all.
         shards: consecutive parts of the chain that each publisher prepares at once, and sends in order.
         key: where a worker finds the key that signs blocks; None: they are signed already.
         checkpoint: follow the source without end, from there on; None: publish what is there.
         publisher_prefix: publishers are called prefix-1, prefix-2, …
-        deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
+        deadline_seconds: a publisher gives up after so long without a newly stored block; None: never.
         reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
         blocks_per_second: each publisher offers at most so many; None: no limit.
-        tls: how connections are secured, with absolute paths; None: not at all.
+        tls: with absolute paths; None: connect without TLS.
         sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
         stop: once set, publishers finish the block in flight, and the report says that it was interrupted.
@@ -220,7 +220,7 @@ def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
 
 def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName) -> None:
     """Add what earlier runs have published; if nothing is left to do, no batch reports it."""
-    if race.checkpoint is None or source.kind == "datastream":  # its numbers are those of entries
+    if race.checkpoint is None or source.kind == "datastream":  # which numbers entries
         return
     for job in jobs:
         following = race.checkpoint.committed_next(job.publisher_id)
@@ -310,7 +310,7 @@ def _watch(
         for job in running:
             job.is_over |= is_all_safe and job.error is None
         if stop_by is not None and time.monotonic() > stop_by + _ABORT_WAIT_SECONDS:
-            return  # some job does not end at all
+            return  # some job does not end
         if is_stopped or is_all_safe:
             # Repeatedly: a query that is just starting cannot be ended yet.
             _end(race, running)
@@ -319,7 +319,6 @@ def _watch(
 
 
 def _end(race: _Race, jobs: list[_Job]) -> None:
-    """End jobs and queries at once."""
     race.spark.sparkContext.cancelJobsWithTag(race.tag)
     for job in jobs:
         if job.query is not None and (job.ending is None or not job.ending.is_alive()):
@@ -328,15 +327,15 @@ def _end(race: _Race, jobs: list[_Job]) -> None:
 
 
 def _stop_query(job: _Job) -> None:
-    """Stop a query; in its own thread, as Spark waits for ever for a batch whose worker hangs."""
+    """Stop a query, in its own thread: Spark waits for ever for a batch whose worker hangs."""
     try:
         job.query.stop()
-    except Exception as error:  # it is tried again; the query's own thread reports how it ends
+    except Exception as error:  # `_end` retries; the query's own thread reports how it ends
         _logger.debug("query %s: %s", job.publisher_id, reason_in(str(error)))
 
 
 def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
-    """Return whether every running query has committed the last block that is wanted."""
+    """Return whether every running query has committed the last wanted block."""
     last = race.chain.last_block
     if last is None:
         return False
@@ -371,10 +370,10 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
         if job.has_failed and not race.is_stopping:
             failures.append(JobFailure(job.publisher_id, _reason_of(race, job)))
         is_interrupted |= race.is_stopping and not is_whole
-        # Of a job that failed or was stopped, the tasks' own reports count, too.
+        # If a job failed or was stopped, the tasks' own reports count, too.
         if is_whole:
             race.coordinator.forget(job.publisher_id, 1 << 62)
-        # A job that ended before its tasks reported has done nothing; it has a row all the same.
+        # A job that ended before its tasks reported gets an empty row.
         rows += race.rows(job) or [PublishReport(job.publisher_id)]
     starts = [row.first_block for row in rows if row.first_block is not None]
     ends = [row.last_block for row in rows if row.last_block is not None]
@@ -391,7 +390,7 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
 
 
 def _reason_of(race: _Race, job: _Job) -> str:
-    """Return why a job failed; of a damaged checkpoint Spark itself names no remedy."""
+    """Return why a job failed; for a damaged checkpoint, a remedy that Spark does not name."""
     damage = race.checkpoint.damage(job.publisher_id) if race.checkpoint else None
     if damage is not None:
         return str(damage)
@@ -402,7 +401,7 @@ def _reason_of(race: _Race, job: _Job) -> str:
 
 
 def _run_job(race: _Race, job: _Job) -> None:
-    """Run one publisher's Spark job or query to its end; in its own thread."""
+    """Run one publisher's Spark job or query to its end, in its own thread."""
     context = race.spark.sparkContext
     options = race.options | {"gateways": job.gateways, "publisher_id": job.publisher_id}
     try:
@@ -421,7 +420,7 @@ def _run_job(race: _Race, job: _Job) -> None:
 
 
 def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None:
-    """Run the query to its end; start it again after a passing failure of Spark."""
+    """Run the query to its end; restart it after a passing failure of Spark."""
     starts = 0
     while True:
         starts, committed = starts + 1, job.reports
@@ -430,7 +429,7 @@ def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None
             return
         except Exception as error:
             if job.reports is not committed:
-                starts = 1  # it has done batches; over months a query may fail more than a few times
+                starts = 1  # it has done batches; in months a query may fail often
             if starts == QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
                 raise
             _logger.warning("query %s is begun again: %s", job.publisher_id, reason_in(str(error)))
@@ -445,7 +444,7 @@ def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:
 
 
 def _take_batches(race: _Race, job: _Job) -> None:
-    """Add the reports of batches that a query has committed since the last call, and remove them."""
+    """Add the reports of newly committed batches of a query, and remove them."""
     for path in race.folder.glob(f"{glob.escape(job.publisher_id.replace('/', '_'))}-batch-*.json"):
         name = path.name.removesuffix(".json")
         reports = _read_reports(race.folder, name)
@@ -468,7 +467,7 @@ class GatewayStatus:
 
     Args:
         gateways: `host:port` each, in order of preference.
-        tls: how connections are secured; None: not at all.
+        tls: None: connect without TLS.
         timeout_seconds: how long each gateway may take to answer.
     """
 

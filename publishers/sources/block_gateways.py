@@ -36,23 +36,21 @@ _Options = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class HeldRange:
-    """The blocks that a gateway holds."""
+    """The blocks that a gateway holds; None: none."""
 
     first: int | None
-    """None: it holds nothing."""
     last: int | None
-    """None: it holds nothing."""
 
 
 class _Trouble(Exception):
-    """A gateway did not do what was asked of it."""
+    """A gateway did not do what we asked."""
 
 
 _FAULTS: Final = (_Trouble, SubscriptionError)
 
 
 def channel_options(message_bytes_max: int) -> _Options:
-    """Return the options of a channel on which blocks come: a connection of its own, and a message limit."""
+    """Return options of a channel for blocks: a connection of its own, and a message limit."""
     return (
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_receive_message_length", message_bytes_max),
@@ -82,7 +80,7 @@ def ask_held(address: str, tls: ClientTls | None, seconds: float, options: _Opti
 
 
 class BlockGateways:
-    """The gateways of one chain. It is sent to Spark workers, and connects there.
+    """The gateways of one chain. It travels to Spark workers, and connects there.
 
     Args:
         gateways: `host:port` each, in order of preference; at least one.
@@ -115,15 +113,15 @@ class BlockGateways:
             return None
 
     def held_surely(self, wanted: str = "what the gateways hold") -> HeldRange:
-        """Return what the first gateway that answers holds; each is asked once. The error names `wanted`.
+        """Ask each gateway once; return what the first that answers holds.
 
         Raises:
-            SourceUnreachable: no gateway answers.
+            SourceUnreachable: no gateway answers; it names `wanted`.
         """
         return first_answer(self._gateways, self._ask, _FAULTS, wanted)
 
     def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldRange:
-        """Return what the first gateway that answers holds; they are asked until one does.
+        """Ask the gateways until one answers; return what it holds.
 
         Raises:
             SourceUnreachable: no gateway answered within the deadline; it names `wanted`.
@@ -138,11 +136,7 @@ class BlockGateways:
             wait(RETRY_SECONDS)
 
     def held_by(self, address: str) -> HeldRange:
-        """Return what one gateway holds.
-
-        Raises:
-            SourceUnreachable: it does not answer.
-        """
+        """Return what one gateway holds; raise SourceUnreachable."""
         return first_answer((address,), self._ask, _FAULTS, "what it holds")
 
     def _ask(self, address: str) -> HeldRange:
@@ -152,7 +146,7 @@ class BlockGateways:
             raise _Trouble(failure_of(error)) from error
 
     def blocks(self, first: int, last: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Block]:
-        """Yield the blocks `first` to `last` in order; those not committed yet are waited for.
+        """Yield the blocks `first` to `last` in order, as they are committed.
 
         Raises:
             SourceUnreachable: no gateway gave the next block within the deadline.
@@ -183,7 +177,7 @@ class BlockGateways:
                         if assembler.complete:
                             return
                 except grpc.RpcError as error:
-                    refused_headers(address, error)  # the next call is relayed
+                    refused_headers(address, error)  # the next call takes another way
                     reason = failure_of(error)
                     if why := why_too_long(reason, f"{SIZE_OPTION} here"):
                         # Another gateway would send the same item.
@@ -197,7 +191,7 @@ class BlockGateways:
 
 
 class _Watch:
-    """Cancels a call that is silent for too long; gRPC has deadlines for whole calls only."""
+    """Cancels a silent call; gRPC has deadlines for whole calls only."""
 
     def __init__(self, call: Any, silence_seconds: float) -> None:
         self.is_over = False

@@ -23,7 +23,7 @@ _FAULTS: Final = (OSError, DatastreamError)
 
 
 class EntryServers:
-    """The servers of one stream. It is sent to Spark workers, and connects there.
+    """The servers of one stream. It travels to Spark workers, and connects there.
 
     Args:
         servers: in order of preference; at least one.
@@ -53,7 +53,7 @@ class EntryServers:
             return None
 
     def header_surely(self) -> StreamHeader:
-        """Return the stream's header from the first server that answers; each is asked once.
+        """Ask each server once; return the first header.
 
         Raises:
             SourceUnreachable: no server answers.
@@ -61,7 +61,7 @@ class EntryServers:
         return first_answer(self._servers, self._header_of, _FAULTS, "how many entries there are")
 
     def entries(self, first_number: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Entry]:
-        """Yield the entries from a number on, then live ones; the caller stops when it has enough.
+        """Yield the entries from a number on, then live ones.
 
         Raises:
             SourceUnreachable: no server gave an entry within the deadline.

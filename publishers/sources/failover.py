@@ -32,12 +32,10 @@ NumberedT = TypeVar("NumberedT", bound=_Numbered)
 def first_answer(
     servers: Sequence[ServerT], ask: Callable[[ServerT], AnswerT], faults: Faults, wanted: str
 ) -> AnswerT:
-    """Ask each server once, in order; return the first answer.
-
-    After one of `faults` the next server is asked; `wanted` is named in the error.
+    """Ask each server once, in order, until one answers without one of `faults`.
 
     Raises:
-        SourceUnreachable: no server answered.
+        SourceUnreachable: no server answered; it names `wanted`.
     """
     trouble = ""
     for server in servers:

@@ -1,6 +1,6 @@
-"""A legacy client that compares the stream of a node with its source, over TCP.
+"""A legacy client that compares the stream of a node with its source, over TCP, for the demo and tests.
 
-The demo and tests go by it: the entries that a client gets must decode to exactly the published items.
+The entries that a client gets must decode to exactly the published items.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class StreamReader(threading.Thread):
         super().__init__(name="stream-reader", daemon=True)
         self.totals = ReadTotals()
         self.failure: Exception | None = None
-        """Why it ended early; None while it runs and when it came to the last block."""
+        """Why it ended early."""
         self._client = BlockingStreamClient(host, port)
         self._source = source
         self._last_number = last_number
         self._stopped = False
 
     def run(self) -> None:
-        """Read until the last block is here."""
+        """Read to the end of the last block."""
         decoder = BlockDecoder()
         try:
             self._client.start(0)

@@ -3,8 +3,8 @@
     | header page | page 0 | page 1 | page 2 | page 3 | ...
                   '------ run 0 ----'------ run 1 ----'
 
-A data page begins with an entry, whose head has its number; so a run is read without what is before it. What
-is committed when the header is read does not change; nothing is locked, and no other file is looked at.
+A data page begins with an entry, whose head has its number; so a reader needs nothing before its run. What
+the header says is committed does not change; readers lock nothing and open no other file.
 Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the format.
 """
 
@@ -52,9 +52,9 @@ class PageRun:
     end_page: int
     """The page after the last."""
     first_number: int
-    """Number of the first entry on the first page."""
+    """Of the first entry on the first page."""
     end_number: int
-    """The number after that of the last entry on the last page."""
+    """The number after the last entry on the last page."""
 
 
 def stream_file_in(path: Path) -> Path:
@@ -93,7 +93,7 @@ class PagesReader:
         return pages_used(self.header.total_length)
 
     def plan(self, parts: int) -> list[PageRun]:
-        """Cut the pages into at most so many runs of about the same length.
+        """Cut the pages into at most `parts` runs of about the same length.
 
         Raises:
             EntriesDisagree: a page does not begin with an entry.
@@ -122,7 +122,7 @@ class PagesReader:
         Args:
             run: where to begin, and its end for a check.
             read: takes the bytes of a page, the number of its first entry, and the position where its entries
-                end at the latest. It raises PageFault for a damaged page. Its length is the count of entries.
+                end at the latest; returns its entries. It raises PageFault for a damaged page.
 
         Raises:
             EntriesDisagree: the entries differ from the format or the header, or from the run at its end.

@@ -11,12 +11,12 @@ Pure. `check_block` looks at one block alone, so that many can be checked at onc
     here, and the predecessor of that       block: its proof holds      were here
     more than one such block                believed: a new anchor      believed; from here on not checked
 
-So one altered block is one refused block; the blocks after it are not refused for it.
+So one altered block is one refused block; those after it are not refused for it.
 
-Where no proof signs a block's root hash (record files, mode `hash`), only the next footer confirms it. If the
-two do not fit, either may be altered: the next block is refused, and the one after it is a new anchor. Where
-the layout of such a block is uncertain (`blocks.chain`), the next footer decides it, and the next block's
-note says which root hash it has.
+If no proof signs a block's root hash (record files, mode `hash`), only the next footer confirms it. If the
+two do not fit, either may be altered: the next block is refused, and the one after it is a new anchor. If the
+layout of such a block is uncertain (`blocks.chain`), the next footer decides it, and the next block's note
+names the root hash.
 Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2.
 """
 
@@ -44,18 +44,17 @@ class CheckedBlock:
     """The result for one block alone: structure, root hash and proofs."""
 
     number: int
-    """Block number."""
     proof_kinds: tuple[str, ...] = ()
-    """The kinds of its proofs, `blocks.proofs.ProofKind`, in order; empty: it has none that parses."""
+    """Of its proofs that parse, `blocks.proofs.ProofKind`, in order."""
     summary: BlockSummary | None = None
     """Without the items that its proofs are checked with, and without the root of the other layout if a proof
     signs the root; None: it cannot be hashed."""
     refusal: Refusal | None = None
-    """Why it is refused; None: it holds."""
+    """None: it holds."""
     is_root_signed: bool = False
     """Whether a checked proof signs its root hash."""
     published: LedgerData | None = None
-    """The ledger data that an accepted block 0 publishes, if they may check proofs."""
+    """The ledger data of an accepted block 0, if they may check proofs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +62,12 @@ class BlockVerdict:
     """The verdict on one block, its links included."""
 
     number: int
-    """Block number."""
     proof_kinds: tuple[str, ...]
-    """The kinds of its proofs, in order."""
+    """In order."""
     root_hash: bytes | None
     """48 bytes; None: it cannot be hashed."""
     refusal: Refusal | None
-    """Why it is refused; None: it is accepted."""
+    """None: it is accepted."""
     note: str | None
     """Which links are believed and not checked; None: all are checked, or it is refused."""
 
@@ -136,12 +134,12 @@ def _kinds(summary: BlockSummary) -> tuple[str, ...]:
 
 
 def _light(summary: BlockSummary) -> BlockSummary:
-    """Remove the items, which may have megabytes: the summary goes from process to process."""
+    """Remove the items, perhaps megabytes: the summary goes from process to process."""
     return summary._replace(proofs=(), record_file=None, header=b"", footer=b"")
 
 
 class ChainChecker:
-    """A check of the links of blocks that come in order of number; numbers may be missing."""
+    """A check of the links of blocks in order of number; numbers may be missing."""
 
     def __init__(self) -> None:
         self._chain: Chain | None = None  # up to the last block that was accepted
@@ -182,7 +180,7 @@ class ChainChecker:
             chain.advance(summary.number, summary.root_hash, LastLayout.of(summary))
             self._chain, self._is_root_signed = chain, is_root_signed
         elif not self._is_root_signed:
-            self._chain = None  # which of the two was altered cannot be told
+            self._chain = None  # either of the two may be altered
         return summary, refusal, note if refusal is None else None
 
 

@@ -2,8 +2,8 @@
 
     source ── jobs ──►  processes: read, hash, check the proofs  ──► here: links ──► verdicts, by number
 
-A shell around `verify.verdicts`. Where the keys allow it, a TSS network's ledger data come from block 0 of
-the source, once its own proof holds with them; without ledger data TSS proofs are refused.
+If the keys allow it, a TSS network's ledger data come from block 0 of the source, once its own proof holds
+with them; without ledger data TSS proofs are refused.
 Source: docs/spec/tss.md section 1.1.
 """
 
@@ -45,7 +45,7 @@ VERIFY_AHEAD_BLOCKS: Final = 4
 def make_verifier(
     keys: TrustedKeys, mode: VerificationMode, root_layout: RootLayout, rsa_threshold: int
 ) -> BlockVerifier:
-    """Return the verifier; the files that the keys name are read here.
+    """Return the verifier, after reading the files that the keys name.
 
     Args:
         keys: of the operator.
@@ -61,7 +61,7 @@ def make_verifier(
 
 
 class VerifyRun:
-    """One run over a source; `verdicts` is called once. With one worker, this process checks alone.
+    """One run over a source; call `verdicts` once. With one worker, this process checks alone.
 
     The verifier believes what block 0 publishes, if its keys allow that.
     """
@@ -72,13 +72,13 @@ class VerifyRun:
         self._workers_count = workers_count
         self._links = ChainChecker()
         self.is_from_block_0 = False
-        """Whether the ledger data were taken from block 0."""
+        """Whether the ledger data come from block 0."""
         self.block_0_refusal: Refusal | None = None
         """Why block 0 was refused when it was asked for ledger data; its verdict may not be wanted."""
 
     @property
     def count(self) -> int | None:
-        """The count of blocks; None: not known before."""
+        """How many blocks; None: not known before."""
         return self._source.count
 
     @property
@@ -97,7 +97,7 @@ class VerifyRun:
 
         Raises:
             SourceUnreachable, SourceRefused: a node does not give a block.
-            Fatal: a process that checks was killed.
+            Fatal: a worker process was killed.
         """
         if self._verifier.awaits_block_0:
             self._believe_block_0()
@@ -121,7 +121,7 @@ class VerifyRun:
 
     def _in_processes(self, jobs: Iterator[Job]) -> Iterator[CheckedBlock]:
         """Check in worker processes, a bounded number of blocks ahead."""
-        # Spawned, not forked: a fork would not have gRPC's threads.
+        # Spawned: a fork would not have gRPC's threads.
         pool = ProcessPoolExecutor(
             self._workers_count, multiprocessing.get_context("spawn"), _begin, (self._verifier,)
         )
@@ -139,8 +139,8 @@ class VerifyRun:
                 "a process that checks blocks", got="its sudden end", expected="memory enough for all of them"
             ) from error
         finally:
-            # Python would wait at its end, and may print a traceback if the pool ends just then. A second
-            # Ctrl-C waits too: it would leave a pool on which Python hangs.
+            # Otherwise Python waits at its end, and may print a traceback. A second Ctrl-C waits too, or
+            # Python would hang on the pool.
             with _interrupts_held():
                 pool.shutdown(wait=True, cancel_futures=True)
 
@@ -151,7 +151,7 @@ _verifier: BlockVerifier | None = None
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the end; a process that is started meanwhile never gets it.
+    """Hold Ctrl-C back until the end; a process that starts meanwhile never gets it.
 
     This process ends its workers itself. Several interrupts become one.
     """

@@ -1,7 +1,7 @@
 """The sources of `sluice verify`: block files, a node (gRPC), a data stream (TCP), and a node's data folder.
 
 A source names its blocks in order of number; numbers may be missing. The process that checks a block reads it
-from its file or archive; a block that comes over the network, or from a stream file, is read here.
+from its file or archive; this process reads blocks from the network or a stream file.
 Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md; docs/spec/block-layout.md.
 """
 
@@ -60,11 +60,10 @@ class Job:
     """One block to check; it may go to another process."""
 
     number: int
-    """Block number, by the source."""
+    """By the source."""
     place: BlockPlace | None = None
-    """The block's place; else `items` has it."""
+    """None: `items` has the block."""
     items: tuple[bytes, ...] = ()
-    """Else its items."""
     stored_root_hash: bytes | None = None
     """The root hash at the block's end in a stream, 48 bytes."""
 
@@ -73,19 +72,19 @@ class BlockSource(Protocol):
     """Blocks in order of number."""
 
     count: int | None
-    """The count of blocks; None: not known before."""
+    """None: not known before."""
 
     def jobs(self) -> Iterator[Job]:
         """Yield each block."""
         ...
 
     def block_0(self) -> Job | None:
-        """Return block 0 even if it is not wanted; None: it is not here."""
+        """Return block 0, wanted or not; None: it is not here."""
         ...
 
 
 def _wanted(numbers: NumberRange, first: int, last: int, where: object) -> range:
-    """Return the wanted blocks of those that somebody has.
+    """Return the wanted ones of the blocks `first` to `last`.
 
     Raises:
         SourceRefused: there are none.
@@ -115,7 +114,7 @@ def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
     stored, summary = job.stored_root_hash, checked.summary
     if stored is None or summary is None or checked.refusal is not None or stored == summary.root_hash:
         return checked
-    if stored == summary.root_hash_other_layout:  # the node's setting says so, and no proof says otherwise
+    if stored == summary.root_hash_other_layout:  # by the node's setting, and no proof contradicts
         return replace(checked, summary=summary.in_other_layout())
     return _differs(job.number, "root hash at the block's end", stored.hex(), summary.root_hash.hex())
 
@@ -252,7 +251,7 @@ class StreamSource:
         return Job(0, items=first.items, stored_root_hash=first.root_hash)
 
     def _read(self, first: int) -> Generator[StoredBlock, None, None]:
-        """Read from a block on (0: from the first that there is) to the end as it is now."""
+        """Read from a block on (0: from the first) to the stream's present end."""
         decoder = BlockDecoder()
         seconds = limits.BLOCK_SECONDS
         try:
@@ -298,8 +297,8 @@ def holds_stream(path: Path) -> bool:
 class StoredSource:
     """The wanted blocks that a stream file has by now. The file is not locked; a node may append to it.
 
-    The path may be a node's data folder; nothing else in it is looked at. The beginning of a block is found
-    by bisection over the data pages, so that the last blocks of a long chain are as near as the first ones.
+    The path may be a node's data folder. Bisection over the data pages finds where a block begins, so that
+    the last blocks of a long chain are as near as the first ones.
 
     Raises:
         SourceRefused: the file is unreadable, damaged, or holds none of these blocks.
@@ -352,7 +351,7 @@ class StoredSource:
         return low
 
     def _block_ending_from(self, page_number: int) -> int:
-        """Return the number of the first block that ends on a page or after it."""
+        """Return the first block that ends on a page or after it."""
         for entries in self._pages.pages_from(self._pages.run_from(page_number)):
             for entry in entries:
                 if entry.type == BLOCK_END_TYPE:
@@ -360,7 +359,7 @@ class StoredSource:
         raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
 
     def _last_number(self) -> int:
-        """Return the number of the last block, whose end is the last entry."""
+        """Return the last block, whose end is the last entry."""
         [entries] = self._pages.pages_from(self._pages.run_from(self._pages.page_count - 1))
         if entries[-1].type != BLOCK_END_TYPE:
             got = f"entry type {entries[-1].type:#x}"
@@ -369,7 +368,7 @@ class StoredSource:
 
     @contextlib.contextmanager
     def _faults_named(self) -> Iterator[None]:
-        """Refuse the file for what is wrong with it."""
+        """Refuse the file for its faults."""
         try:
             yield
         except (OSError, DatastreamError, LayoutError) as error:
