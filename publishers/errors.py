@@ -38,7 +38,7 @@ __all__ = [
 
 
 class PublisherError(Exception):
-    """The base of all errors of this package; those below are dataclasses."""
+    """The base of all errors of this package, which are dataclasses."""
 
     def __post_init__(self) -> None:
         """Set `args` to the fields, of which pickle makes the copy."""
@@ -109,7 +109,7 @@ class SourceCancelled(PublisherError):
     """A source of blocks was cancelled, and its publishers were not."""
 
     last_block: int | None
-    """The last block that it gave; None: it gave none."""
+    """None: it gave none."""
 
     def __str__(self) -> str:
         where = "before its first block" if self.last_block is None else f"after block {self.last_block}"
@@ -186,13 +186,11 @@ class PartOrderTimeout(PublisherError):
     """The blocks before a part of the chain were not stored in time."""
 
     first_block: int
-    """Of the part."""
     last_stored: int | None
     """None: no block is stored."""
     seconds: float
-    """How long no last block changed, or no gateway answered."""
     trouble: str | None = None
-    """The last fault, if no gateway answered."""
+    """If no gateway answered."""
 
     def __str__(self) -> str:
         waits = f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored"
@@ -267,9 +265,8 @@ class SourceUnreachable(PublisherError):
 
     wanted: str
     seconds: float | None
-    """How long the caller waited; None: every server was asked once."""
+    """None: every server was asked once."""
     trouble: str
-    """The last fault of a server."""
 
     def __str__(self) -> str:
         within = "" if self.seconds is None else f" within {self.seconds:g} s"
@@ -281,7 +278,6 @@ class SparkJobFailed(PublisherError):
     """A Spark job that publishes gave up. What was acknowledged is stored; another run continues there."""
 
     reason: str
-    """The line that matters of Spark's text."""
 
     def __str__(self) -> str:
         return f"the Spark job failed: {self.reason}"

@@ -23,7 +23,6 @@ class NumberRange:
     """None: without end."""
 
     def __contains__(self, number: int) -> bool:
-        """Return whether a number is in it."""
         return number >= self.first and (self.end is None or number < self.end)
 
     def narrowed(self, first: int | None = None, end: int | None = None) -> NumberRange:

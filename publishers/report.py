@@ -57,32 +57,30 @@ class PublishReport:
     """The counts of one publisher, of blocks unless a field names another unit."""
 
     publisher_id: str
-    """The name sent as metadata `publisher-id`."""
     first_block: int | None = None
-    """Of the source; None: it was empty."""
     last_block: int | None = None
     """Taken from the source."""
     safe_through: int | None = None
-    """A gateway stores every block up to this one; None: not known."""
+    """The last block known to be stored, with all before it."""
     stored_from: int | None = None
-    """No gateway stores blocks of the source below this one; None: one may."""
+    """No gateway stores blocks below this one; None: one may."""
     blocks: int = 0
     """Taken from the source."""
     offered: int = 0
     """Header sent at least once."""
     won: int = 0
-    """Sent whole by this publisher, acknowledged, and not skipped. If a gateway ends a stream with
-    DUPLICATE_BLOCK and names no block, those since the last skip do not count."""
+    """Sent whole here, acknowledged, and not skipped. If a gateway ends a stream with DUPLICATE_BLOCK and
+    names no block, those since the last skip do not count."""
     skipped: int = 0
-    """A gateway took it from another publisher at least once."""
+    """Taken by a gateway from another publisher at least once."""
     acknowledged: int = 0
-    """An acknowledgement says that it is stored."""
+    """Stored, by an acknowledgement."""
     duplicate: int = 0
-    """A DUPLICATE_BLOCK or behind answer says that it is stored."""
+    """Stored, by a DUPLICATE_BLOCK or behind answer."""
     resent: int = 0
     """Times that a gateway asked for a block again."""
     behind: int = 0
-    """Times that a gateway said it was behind."""
+    """Times that a gateway was behind."""
     too_far_behind: int = 0
     """Times that a gateway wanted a block that is not held here."""
     reconnects: int = 0
@@ -94,11 +92,10 @@ class PublishReport:
     refused: tuple[RefusedBlock, ...] = ()
     """By number."""
     elapsed_ns: int = 0
-    """From the first event to the last."""
     latency_ns: tuple[int, ...] = field(default=(), repr=False)
     """Of the newest blocks won: from the last byte sent to the acknowledgement."""
     failure: str | None = None
-    """Why the publisher gave up; None: it did not."""
+    """Why the publisher gave up."""
     trouble: str | None = None
     """The last fault of a stream since a block was last stored."""
 
@@ -113,21 +110,12 @@ class PublishReport:
 
     @classmethod
     def from_json(cls, text: str) -> PublishReport:
-        """Read the text of `to_json`.
-
-        Raises:
-            ValueError: it is not JSON, or another object.
-            TypeError: a field is unknown.
-        """
+        """Read the text of `to_json`; raise ValueError or TypeError."""
         return cls.from_fields(json.loads(text))
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> PublishReport:
-        """Make a report of its fields in JSON.
-
-        Raises:
-            TypeError: a field is unknown.
-        """
+        """Make a report of its fields in JSON; raise TypeError for an unknown one."""
         fields = dict(fields)
         fields["refused"] = tuple(RefusedBlock(**refused) for refused in fields.get("refused", ()))
         fields["latency_ns"] = tuple(fields.get("latency_ns", ()))
@@ -156,7 +144,6 @@ def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> in
 
 
 _SUMS: Final = tuple(one.name for one in dataclasses.fields(PublishReport) if one.default == 0)
-"""The fields that are added up."""
 
 
 def add_reports(
@@ -217,15 +204,14 @@ class QueryTotals:
     """The sums of a streaming query up to its last batch."""
 
     publisher_id: str
-    """The option of the sink."""
     batch_id: int = -1
-    """Of the last batch; -1: there was none."""
+    """-1: there was none."""
     before: tuple[PublishReport, ...] = ()
-    """Of each publisher, without the last batch."""
+    """Without the last batch."""
     publishers: tuple[PublishReport, ...] = ()
-    """Of each publisher, with the last batch."""
+    """With the last batch."""
     query_id: str | None = None
-    """Spark's id of the query, the same over restarts; None: not known."""
+    """Spark's id, the same over restarts; None: not known."""
 
     @property
     def total(self) -> PublishReport:
@@ -254,12 +240,7 @@ class QueryTotals:
 
     @classmethod
     def from_json(cls, text: str) -> QueryTotals:
-        """Read the text of `to_json`.
-
-        Raises:
-            ValueError: it is not JSON, or another object.
-            TypeError: a field is unknown.
-        """
+        """Read the text of `to_json`; raise ValueError or TypeError."""
         fields = json.loads(text)
         for name in ("before", "publishers"):
             fields[name] = tuple(map(PublishReport.from_fields, fields[name]))
@@ -282,27 +263,23 @@ class JobProgress:
     """The progress of running jobs."""
 
     last_stored: int | None
-    """Last block of the first gateway that answers; None: it has none, or none answers."""
+    """Of the first gateway that answers; None: it has none, or none answers."""
     is_reachable: bool
     """Whether a gateway answered."""
     ready: int
     """Publishers that have been ready to send."""
     running: int
-    """Publishers that are not done."""
     elapsed_seconds: float
-    """Since the jobs started."""
     first_block: int | None = None
     """Of the source; None: not known yet."""
     last_block: int | None = None
     """Of the source; None: not known, or without end."""
     safe_through: int | None = None
-    """The last block that is known to be stored, with all before it."""
     blocks_per_second: float = 0.0
-    """Acknowledged blocks a second, from when the first publisher could send to the last acknowledgement."""
+    """From when the first publisher could send to the last acknowledgement."""
     publishers: tuple[PublishReport, ...] = ()
     """So far, without latencies."""
     is_stopping: bool = False
-    """Whether they were told to finish the block in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,14 +290,14 @@ class JobReport:
     """Of the source; None: it was a stream, and nothing came."""
     last_block: int | None
     publishers: tuple[PublishReport, ...]
-    """Those that did something, by name; of a failed one, what is known."""
+    """Those that did something, by name."""
     failures: tuple[JobFailure, ...]
     elapsed_seconds: float
     """From the start of the jobs to the end of the last."""
     blocks_per_second: float = 0.0
     """As in `JobProgress`."""
     is_interrupted: bool = False
-    """Whether they were stopped before they were done."""
+    """Whether they were stopped early."""
 
     @property
     def is_complete(self) -> bool:
@@ -335,7 +312,7 @@ class JobReport:
 
     @property
     def safe_through(self) -> int | None:
-        """The last block that is known to be stored, with all before it."""
+        """The last block known to be stored, with all before it."""
         return safe_through_of(self.publishers)
 
     def to_fields(self) -> dict[str, Any]:

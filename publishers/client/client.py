@@ -81,18 +81,16 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS_FIRST: Final = 1.0
-"""Wait before the first retry, doubled for each further one."""
+"""Wait before the first retry; each further one doubles it."""
 RETRY_SECONDS_MAX: Final = 30.0
 """Longest such wait."""
 RETRY_JITTER_SECONDS: Final = 1.0
-"""At most this is added to a wait, so that publishers do not all come back at once."""
+"""Added to a wait, at most, so that publishers do not all come back at once."""
 SOON_SECONDS: Final = 0.1
-"""Wait before the next gateway when one ended the stream in order: while the load moves from one node to
-another, both do so for a moment."""
+"""Wait after a stream that ended in order: while the load moves between nodes, both end streams for a
+moment."""
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
-"""A gateway that has not accepted the connection by then is unreachable."""
 PUBLISHER_ID_METADATA: Final = "publisher-id"
-"""Metadata that names the publisher, by which a node recognizes it."""
 
 SECOND_NS: Final = 1_000_000_000
 _CLOCK_PAUSE_SECONDS: Final = 0.01  # the least time between two clock events
@@ -102,10 +100,9 @@ _WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
 _GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
 REFUSAL_SECONDS_MAX: Final = 1.0
-"""After a call whose status gRPC lost, the next call waits so long for an answer, as before the first
-retry."""
+"""Wait for an answer after a call whose status gRPC lost."""
 REFUSAL_STATUS_SECONDS_MAX: Final = 0.1
-"""It then waits so long for a status: a refusal is an empty answer with its status right behind."""
+"""Wait for a status behind that answer, which is empty if it is a refusal."""
 # grpcio's status if a write is the first to find the call over.
 _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
@@ -137,14 +134,13 @@ class ClientOptions:
 
     machine: MachineLimits = field(default_factory=MachineLimits)
     set_bytes_max: int = limits.ITEM_SET_BYTES_DEFAULT
-    """Of an item set; a larger item goes alone."""
+    """Size of an item set; a larger item goes alone."""
     message_bytes_max: int = limits.MESSAGE_BYTES_MAX
-    """The longest message that the gateways take; a block with a longer item is refused."""
+    """The longest message that the gateways take."""
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     wait: wait_base = field(default_factory=retry_wait)
-    """Before each retry."""
+    """The wait before each retry."""
     soon_seconds: float = SOON_SECONDS
-    """Before the next gateway, after a stream that ended in order."""
     refusal_seconds_max: float = REFUSAL_SECONDS_MAX
     refusal_status_seconds_max: float = REFUSAL_STATUS_SECONDS_MAX
     tls: ClientTls | None = None
@@ -341,7 +337,6 @@ class PublishClient:
                 self._hear(Clock())
 
     async def _stream(self, connect: ConnectGateway) -> None:
-        """Run one stream from the connection to its end."""
         if connect.is_soon:
             await asyncio.sleep(self._options.soon_seconds)
         elif connect.attempt:
@@ -541,7 +536,6 @@ async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
 
 
 def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:
-    """End a call whose writer broke, or the reader would wait for ever."""
     if not task.cancelled() and task.exception() is not None:
         call.cancel()
 
@@ -563,7 +557,6 @@ def _is_being_cancelled() -> bool:
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait for their end."""
     for task in tasks:
         task.cancel()
     awaitables: Sequence[Awaitable[Any]] = tasks

@@ -126,15 +126,15 @@ def get_block(
 
     Args:
         address: `host:port` of the node.
-        number: of the block; None: the latest.
-        tls: how the connection is secured; None: not at all.
+        number: None: the latest.
+        tls: None: connect without TLS.
         timeout_seconds: how long the node may take.
         options: of the gRPC channel.
 
     Raises:
         SourceUnreachable: it does not answer in time.
         SourceRefused: it cannot be reached, does not have the block, or cannot read it.
-        BlockRefused: what it sent is not a block.
+        BlockRefused: it sent no block.
     """
     wanted = "the latest block" if number is None else f"block {number}"
     request = node_pb2.BlockRequest(block_number=to_wire(number))

@@ -34,7 +34,7 @@ __all__ = ["command", "print_result"]
 
 
 class DemoFailed(PublisherError):
-    """The demo ended, and something in its summary is wrong."""
+    """The demo's summary shows a fault."""
 
 
 @click.command("demo", short_help="Run a node, racing publishers and a reader, and sum up.")
@@ -141,12 +141,11 @@ def command(
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:
-    """Exit on SIGTERM or SIGHUP by an exception, so that the node and Spark are stopped."""
+    """Exit by an exception, so that the node and Spark are stopped."""
     sys.exit(128 + signal_number)
 
 
 def _claim(folder: Path | None) -> Path:
-    """Make the demo's folder."""
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="sluice-demo-"))
     try:
@@ -160,7 +159,7 @@ def _claim(folder: Path | None) -> Path:
 
 
 class _Display:
-    """Bars on a terminal; one line for each step, and for each fifth of the blocks, when piped."""
+    """Bars on a terminal; when piped, a line for each step and each fifth of the blocks."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -202,7 +201,7 @@ class _Display:
 
 
 def print_result(console: Console, result: DemoResult) -> None:
-    """Print the summary for people: tables on a terminal, else plain lines."""
+    """Print the summary: tables on a terminal, else plain lines."""
     race, sums = _race_rows(result), _sum_rows(result)
     if not console.is_terminal:
         click.echo("\n".join([*table_lines(race), "", *table_lines(sums)]))
@@ -228,7 +227,6 @@ def _fold(table: Table) -> None:
 
 
 def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
-    """Return a head and a row for each publisher."""
     rows: list[tuple[str, ...]] = [("publisher", "blocks won", "skipped", "acknowledged", "sent")]
     for one in result.publishers:
         acknowledged = one.failure or f"{one.acknowledged:,} of {result.block_count:,}"
@@ -238,7 +236,6 @@ def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
 
 
 def _sum_rows(result: DemoResult) -> list[tuple[str, str]]:
-    """Return the sums: a name and its figures in each row."""
     read = result.read
     same = "byte for byte what was published" if result.is_good else _problem(result)
     checked = "root hash, links and proof" if result.verification_mode == "full" else "root hash and links"
@@ -265,7 +262,6 @@ def _ms(nanoseconds: int | None) -> str:
 
 
 def _problem(result: DemoResult) -> str:
-    """Return what is wrong."""
     for one in result.publishers:
         if one.failure is not None:
             return f"{one.name} failed: {one.failure}"
@@ -277,6 +273,5 @@ def _problem(result: DemoResult) -> str:
 
 
 def _json_of(result: DemoResult) -> dict[str, object]:
-    """Return the result as JSON has it."""
     plain = dataclasses.asdict(result) | {"blocks": result.block_count, "good": result.is_good}
     return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items()}

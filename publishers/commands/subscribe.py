@@ -158,7 +158,7 @@ def command(
     try:
         with writer or nullcontext(), view:
             interrupted = asyncio.run(_follow(follower, take))
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if writer is not None and writer.staged_text is not None:
@@ -197,11 +197,7 @@ async def _follow(follower: BlockFollower, take: Callable[[Received], None]) -> 
 
 
 class _View:
-    """A view of blocks and trouble; a context manager.
-
-    Args:
-        goes_on: what follows trouble with a node, in words.
-    """
+    """A view of blocks and trouble; a context manager."""
 
     def __init__(self, goes_on: str) -> None:
         self.goes_on = goes_on
@@ -234,7 +230,7 @@ class _View:
 
 
 class _LineView(_View):
-    """A view with a line for each block, for files, pipes and scripts."""
+    """A view with a line for each block."""
 
     def __init__(self, goes_on: str, *, as_json: bool, to_files: bool) -> None:
         super().__init__(goes_on)
@@ -258,7 +254,7 @@ class _LineView(_View):
 
 
 class _TableView(_View):
-    """A view with a live table of the last blocks, on a terminal."""
+    """A view with a live table of the last blocks."""
 
     def __init__(self, goes_on: str, end: int | None) -> None:
         super().__init__(goes_on)

@@ -32,10 +32,10 @@ __all__ = ["NO_BATCH", "Coordinator", "CoordinatorAddress"]
 COORDINATOR_HELLO_BYTES_MAX: Final = 64 * 1024
 """Longest first line of a task: names, and the token. Until then, anybody may be at the other end."""
 COORDINATOR_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Longest line of a task: the reports of RACE_MAX publishers with all their latency samples. The coordinator
-disconnects a task that sends a longer one."""
+"""Longest line of a task: the reports of RACE_MAX publishers with all their latency samples. A longer one
+ends the connection."""
 NO_BATCH: Final = -1
-"""The batch of a task outside a streaming query."""
+"""Of a task outside a streaming query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,6 @@ class CoordinatorAddress:
     token: str
 
     def __str__(self) -> str:
-        """Return the option."""
         return f"{self.host}:{self.port}/{self.token}"
 
     @classmethod
@@ -66,8 +65,6 @@ class CoordinatorAddress:
 
 @dataclass(slots=True)
 class _Task:
-    """One task, and its last reports."""
-
     publisher: str
     batch: int
     reports: tuple[PublishReport, ...] = ()
@@ -112,11 +109,9 @@ class Coordinator:
         self._thread.start()
 
     def __enter__(self) -> Coordinator:
-        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close."""
         self.close()
 
     def close(self) -> None:
@@ -224,7 +219,7 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Connection(socketserver.StreamRequestHandler):
-    """One task's connection; any fault in it ends it, and nothing else."""
+    """One task's connection; any fault in it ends only it."""
 
     def handle(self) -> None:
         coordinator = cast("_Server", self.server).coordinator

@@ -23,11 +23,11 @@ __all__ = ["CoordinatorClient"]
 log = logging.getLogger(__name__)
 
 START_GATE_SECONDS: Final = 30.0
-"""How long a racing publisher waits for the others to be ready; then it starts alone."""
+"""Wait for the other publishers to be ready; then the task starts alone."""
 COORDINATOR_CONNECT_SECONDS: Final = 5.0
-"""How long a task tries to reach the coordinator; then it starts alone."""
+"""Wait for the coordinator; then the task starts alone."""
 COORDINATOR_CLOSE_SECONDS: Final = 5.0
-"""How long it tries to send its last reports; then it drops them."""
+"""Wait for the last reports to be sent; then the task drops them."""
 _Result = TypeVar("_Result")
 
 
@@ -61,7 +61,6 @@ class CoordinatorClient:
         self._helpers: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> CoordinatorClient:
-        """Connect, and say that this task is ready."""
         if self._address is None:
             self._go.set()
             return self
@@ -77,7 +76,6 @@ class CoordinatorClient:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Send the last reports, and close."""
         for helper in self._helpers:
             helper.cancel()
         await asyncio.gather(*self._helpers, return_exceptions=True)

@@ -36,10 +36,9 @@ _PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
 """The client reads nothing until Spark has started, perhaps for minutes."""
 _WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
 STORE_SECONDS: Final = 120.0
-"""How long the publishers go on without a newly stored block: a full disk must not stall the demo for
-ever."""
+"""The publishers' deadline; with a full disk they would go on for ever."""
 READ_SECONDS: Final = 60.0
-"""How long the client may read after the publishers are done."""
+"""The client's deadline after the publishers are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +46,10 @@ class DemoOptions:
     """The options of the demo."""
 
     folder: Path
-    """For blocks, the node's data, and logs."""
     block_count: int = 300
-    """To make, without `source`."""
+    """Without `source`."""
     source: Path | None = None
-    """A folder of block files to publish instead."""
+    """Block files to publish instead."""
     publishers: int = 3
     blocks_per_second: float | None = 50.0
     """Pace of the network; None: as fast as the node takes them."""
@@ -66,7 +64,6 @@ class DemoProgress:
     """How far the demo is."""
 
     step: str
-    """In words."""
     block_count: int = 0
     """Of the chain; 0: unknown."""
     done: int = 0
@@ -105,11 +102,10 @@ class DemoResult:
     folder: Path
     """Has `node/datastream.bin`, `node.log`, `spark.log`."""
     source: Path
-    """The folder of the block files."""
 
     @property
     def block_count(self) -> int:
-        """Blocks of the chain."""
+        """How many blocks the chain has."""
         return self.last_block - self.first_block + 1
 
     @property
@@ -182,7 +178,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
 
 
 def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> tuple[Path, list[str]]:
-    """Return the folder of blocks, made if need be, and the arguments with which the node verifies them."""
+    """Return the folder of blocks, made if need be, and how the node verifies them."""
     if options.source is not None:
         trusted = any(word == "--ledger-key" for word in options.node_arguments)
         return options.source, [] if trusted else ["--verify", "hash"]
@@ -198,7 +194,6 @@ def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) ->
 def _await_reader(
     reader: StreamReader, report: JobReport, count: int, on_progress: Callable[[DemoProgress], None]
 ) -> None:
-    """Wait until the client has read the rest, if all blocks are stored."""
     deadline = time.monotonic() + READ_SECONDS
     while report.is_complete and reader.is_alive() and time.monotonic() < deadline:
         reader.join(0.1)

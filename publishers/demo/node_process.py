@@ -123,7 +123,6 @@ class NodeProcess:
 
     @property
     def process_id(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def get(self, path: str) -> str:
@@ -173,7 +172,6 @@ class NodeProcess:
         self.stop()
 
     def _await_start(self, log_start: int) -> dict[str, str]:
-        """Read the log until it says where the node listens."""
         deadline = time.monotonic() + START_SECONDS
         with self.log_path.open() as log:
             log.seek(log_start)
@@ -198,7 +196,7 @@ class NodeProcess:
 
 
 def _started_entry(log: IO[str]) -> dict[str, str] | None:
-    """Read on in the log; return the entry "node started"."""
+    """Read on in the log for the entry "node started"."""
     place = log.tell()
     while (line := log.readline()).endswith("\n"):
         place = log.tell()
@@ -216,7 +214,6 @@ def _started_entry(log: IO[str]) -> dict[str, str] | None:
 
 
 def _end_with_standard_input() -> None:
-    """Wait for the end of standard input, then stop the node in order."""
     while os.read(_STANDARD_INPUT, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -96,7 +96,6 @@ class FollowCheckpoint:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Unlock the folder."""
         self._release()
 
     def _claim(self) -> None:

@@ -62,7 +62,7 @@ _logger = logging.getLogger(__name__)
 QUERY_STARTS_MAX: Final = 5
 """Starts of a streaming query after failures of Spark itself; its checkpoint knows where it was."""
 STATUS_TIMEOUT_SECONDS: Final = 1.0
-"""How long a gateway may take to say its last block, for the progress display."""
+"""For a gateway to say its last block."""
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
 _LOCAL_HOST: Final = "127.0.0.1"
@@ -70,14 +70,11 @@ _LOCAL_HOST: Final = "127.0.0.1"
 
 @dataclass(slots=True)
 class _Job:
-    """One publisher's job or query, and its result."""
-
     publisher_id: str
     gateways: str
     thread: threading.Thread | None = None
     query: Any = None
     ending: threading.Thread | None = None
-    """The thread that stops the query."""
     reports: list[PublishReport] = field(default_factory=list)
     """Of what is committed."""
     error: Exception | None = None
@@ -101,7 +98,7 @@ class _Race:
     chain: ChainFrame
     options: dict[str, str]
     folder: Path
-    """Where the sink writes its reports."""
+    """For the sink's reports."""
     checkpoint: FollowCheckpoint | None
     """None: a batch, or a stream that ends where it ended when the query began."""
     coordinator: Coordinator
@@ -111,12 +108,10 @@ class _Race:
     acknowledged: int = 0
     """By the publisher with the most acknowledgements."""
     acknowledged_at: float = 0.0
-    """When that last changed."""
     is_stopping: bool = False
 
     @property
     def tag(self) -> str:
-        """The tag of the Spark jobs."""
         return f"sluice-publish-{self.coordinator.address.token}"
 
     def rows(self, job: _Job) -> list[PublishReport]:
@@ -214,7 +209,6 @@ def _chain_of(
 
 
 def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
-    """Return the publishers, each with the gateways in its own order."""
     return [_Job(f"{prefix}-{place + 1}", ",".join(rotated(prioritized, place))) for place in range(count)]
 
 
@@ -247,7 +241,6 @@ def _coordinator_for(spark: SparkSession) -> Coordinator:
 
 
 def _texts(**values: float | None) -> dict[str, str]:
-    """Return options as Spark takes them, without those that are None."""
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
@@ -258,7 +251,6 @@ def _run(
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
 ) -> None:
-    """Start the jobs, and return when all are done; an exception ends them first."""
     try:
         for job in jobs:
             job.thread = threading.Thread(
@@ -287,7 +279,6 @@ def _watch(
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
 ) -> None:
-    """Open the gate when all publishers are ready, show progress, and stop when told to."""
     stop_by = None
     while True:
         running = [job for job in jobs if job.is_running]
@@ -335,7 +326,6 @@ def _stop_query(job: _Job) -> None:
 
 
 def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
-    """Return whether every running query has committed the last wanted block."""
     last = race.chain.last_block
     if last is None:
         return False
@@ -401,7 +391,6 @@ def _reason_of(race: _Race, job: _Job) -> str:
 
 
 def _run_job(race: _Race, job: _Job) -> None:
-    """Run one publisher's Spark job or query to its end, in its own thread."""
     context = race.spark.sparkContext
     options = race.options | {"gateways": job.gateways, "publisher_id": job.publisher_id}
     try:
@@ -484,11 +473,9 @@ class GatewayStatus:
         self._channels = [open_blocking_channel(address, tls) for address in gateways]
 
     def __enter__(self) -> GatewayStatus:
-        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the connections."""
         for channel in self._channels:
             channel.close()
 

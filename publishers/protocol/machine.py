@@ -73,32 +73,23 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """The limits of one publisher."""
+    """The limits of one publisher; limits.py explains the defaults."""
 
     cache_bytes_max: int = limits.CACHE_BYTES_DEFAULT
-    """Of unacknowledged blocks."""
     window_blocks_max: int = limits.WINDOW_BLOCKS_DEFAULT
-    """Offered and not acknowledged."""
     bad_proof_retries_max: int = limits.BAD_PROOF_RETRIES_MAX
-    """Of one block."""
     invalid_request_retries_max: int = limits.INVALID_REQUEST_RETRIES_MAX
-    """Streams in a row."""
     answer_timeout_ns: int = int(limits.ANSWER_TIMEOUT_SECONDS_DEFAULT * SECOND_NS)
-    """For a silent gateway."""
     close_timeout_ns: int = int(limits.CLOSE_TIMEOUT_SECONDS * SECOND_NS)
-    """For the gateway to end a stream."""
     stop_timeout_ns: int = int(limits.STOP_TIMEOUT_SECONDS * SECOND_NS)
-    """For the block in flight after `Stop`."""
     deadline_ns: int | None = None
-    """Give up after so long without a newly stored block."""
+    """Give up after so long without a newly stored block; None: never."""
     reset_interval_ns: int | None = None
-    """Leave a stream in order (RESET, between blocks) after so long."""
+    """Leave a stream in order (RESET, between blocks) after so long; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Departure:
-    """What follows the stream that is ending."""
-
     reason: str
     gateway: Gateway = Gateway.SAME
     pace: Pace = Pace.BACKOFF
@@ -196,7 +187,7 @@ class PublisherMachine:
 
     @property
     def wants_block(self) -> bool:
-        """Whether the shell should take the next block from the source."""
+        """Whether the shell should take the source's next block."""
         if self._source_ended or self.state in FINAL_STATES or self.state is MachineState.STOPPING:
             return False
         return self._window.wants_block
@@ -324,7 +315,6 @@ class PublisherMachine:
         return self._go_on(self._departure)
 
     def _leave(self, code: EndStreamCode, departure: _Departure) -> list[Action]:
-        """End the stream from this side, and say which blocks are held."""
         self._parting = deque([SendEndStream(code, *self._window.range_held()), HalfClose()])
         return self._start_leaving(departure)
 
@@ -362,7 +352,6 @@ class PublisherMachine:
         return []
 
     def _close(self, event: Event) -> list[Action]:
-        """Close a stream that both sides were ending."""
         self._retract_wins(event)
         self._parting.clear()
         return [CloseStream("the gateway ended the stream")]

@@ -98,9 +98,7 @@ class BlockReady:
     kind: ClassVar = EventKind.BLOCK_READY
     number: int
     sets: tuple[ItemSet, ...]
-    """At least one."""
     size_bytes: int
-    """Of all items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class Connected:
 
     kind: ClassVar = EventKind.CONNECTED
     first: int | None = 0
-    """The gateway's first block, as its status says; None: it is not settled."""
+    """As the gateway's status says; None: it is not settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ class Disconnected:
     kind: ClassVar = EventKind.DISCONNECTED
     reason: str
     is_too_long: bool = False
-    """The gateway refused a message for its length."""
+    """Whether a message was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,7 @@ class FirstTold:
 
     kind: ClassVar = EventKind.FIRST_TOLD
     first: int | None
-    """None: the gateway does not say."""
+    """None: unknown."""
 
 
 Event = (
@@ -291,7 +289,7 @@ class CloseStream:
 
     reason: str
     force: bool = False
-    """False: send nothing more and let the gateway end the call. True: cancel it."""
+    """Whether to cancel it; otherwise send no more and let the gateway end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +298,6 @@ class Finish:
 
     outcome: StreamOutcome
     reason: str | None = None
-    """Of a failure."""
 
 
 Action = (

@@ -29,8 +29,8 @@ from sluice.publishers.protocol.tally import Tally
 __all__ = ["GatewayChoice", "Refusals"]
 
 SOON_TRIES_MAX: Final = 50
-"""Short waits in a row before growing ones: 5 seconds, well over a failover, and so few that standbys are not
-bothered for long."""
+"""Short waits in a row before growing ones: 5 seconds, well over a failover, without bothering standbys for
+long."""
 _BAD_PROOF_MEANS: Final = (
     ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
     "the gateway's log says which"

@@ -37,10 +37,9 @@ from sluice.publishers.protocol.tally import Tally
 __all__ = ["BlockCache", "HeldBlock", "HeldState", "Offers", "SendWindow"]
 
 READ_AHEAD_BLOCKS: Final = 32
-"""Blocks taken from the source ahead of the cursor."""
 BEHIND_ANSWERS_MAX: Final = 16
-"""How often one stream goes back for BehindPublisher without a newly stored block. A gateway that takes the
-block that it asks for needs one; the publisher leaves any other."""
+"""How often one stream goes back for BehindPublisher without a newly stored block; a gateway that takes the
+block that it asks for needs one."""
 RESEND_ANSWERS_MAX: Final = 128
 """The same for ResendBlock: each follows another publisher's failure, and many may race."""
 
@@ -52,7 +51,6 @@ class HeldState(Enum):
     GONE = "gone"
     """Dropped as stored, or never come from the source."""
     COMING = "coming"
-    """The source has yet to give it."""
 
 
 @dataclass(slots=True)

@@ -49,8 +49,6 @@ _RULES: Final = CatchUpRules(backoff_ns=250_000_000, backoff_max_ns=5_000_000_00
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A block and the gateway that sent it."""
-
     block: Block
     address: str
 
@@ -80,7 +78,6 @@ class BlockFollower:
         message_bytes_max: int = limits.MESSAGE_BYTES_MAX,
     ) -> None:
         self.next_number = start if isinstance(start, int) else None
-        """The next block; None: not known yet."""
         self._start = start
         self._end = end
         self._tls = tls
@@ -91,12 +88,11 @@ class BlockFollower:
         self._refusals: dict[str, str] = {}
         self._has_begun = False
         self._is_expected_only = False
-        """Whether `next_number` is only what an empty gateway expects."""
+        """Whether an empty gateway only expects `next_number`."""
         self._has_read_tls = False
         self._is_subscribed = False
-        """Whether a gateway accepted the subscription of this attempt."""
+        """Whether a gateway accepted this subscription."""
         self._heard_at = time.monotonic()
-        """When a gateway was last there."""
 
     async def blocks(self) -> AsyncIterator[Received]:
         """Yield the blocks in order, up to the last one.
@@ -144,7 +140,6 @@ class BlockFollower:
             self._check_patience(machine, f"{step.address}: {reason}")
 
     def _check_patience(self, machine: CatchUp, trouble: str) -> None:
-        """Give up if every gateway refused the start, or none was there for too long."""
         if not self._has_begun and set(self._refusals) == set(machine.addresses):
             raise SourceRefused(self._what(), "; ".join(sorted(self._refusals.values())))
         if self._patience_seconds and time.monotonic() - self._heard_at >= self._patience_seconds:
@@ -154,7 +149,6 @@ class BlockFollower:
         return f"the {self._start} block" if self.next_number is None else f"block {self.next_number}"
 
     async def _subscribe(self, address: str) -> AsyncIterator[Received]:
-        """Yield the blocks of one subscription."""
         channel = open_channel(address, self._tls, self._channel_options)
         self._has_read_tls = True
         try:

@@ -161,7 +161,6 @@ class BlockGateways:
         return read_on(self._gateways, subscribe, _FAULTS, "block", first, last, deadline, wait)
 
     def _subscribe(self, address: str, first: int, last: int) -> Iterator[Block]:
-        """Yield the blocks of one subscription, up to the last one or a fault."""
         assembler = BlockAssembler(first, last)
         request = subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
         with open_blocking_channel(address, self._tls, self._channel_options) as channel:

@@ -15,7 +15,6 @@ from sluice.publishers.errors import FrameError
 __all__ = ["ChainPlan", "ChainRun", "plan_chain", "runs_of"]
 
 _NAMED_MAX: Final = 10
-"""Ranges that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class ChainPlan:
     partition_count: int
     """Those that have blocks."""
     is_ordered: bool
-    """Whether the partitions are consecutive ranges in order, each with its rows in order."""
+    """Whether the partitions are consecutive ranges, in order like their rows."""
 
     @property
     def block_count(self) -> int:

@@ -38,7 +38,7 @@ from sluice.publishers.number_range import cut_evenly
 __all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
 
 STREAM_FILE_NAME: Final = "datastream.bin"
-"""The name of a node's stream file."""
+"""Of a node."""
 
 PageT = TypeVar("PageT", bound=Sized)
 
@@ -52,9 +52,9 @@ class PageRun:
     end_page: int
     """The page after the last."""
     first_number: int
-    """Of the first entry on the first page."""
+    """Of its first entry."""
     end_number: int
-    """The number after the last entry on the last page."""
+    """The number after its last entry."""
 
 
 def stream_file_in(path: Path) -> Path:
@@ -80,11 +80,9 @@ class PagesReader:
             raise
 
     def __enter__(self) -> PagesReader:
-        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close."""
         self._disk.close()
 
     @property

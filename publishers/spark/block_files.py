@@ -243,7 +243,6 @@ class BlockFilesStreamReader(NumberStreamReader):
         return _ranges(self._options, places)
 
     def _places(self, numbers: NumberRange = _ALL) -> list[BlockPlace]:
-        """List the blocks that are there now."""
         return self._options.folders.blocks(numbers, is_growing=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -323,7 +322,6 @@ def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -
 def _row(
     options: FileOptions, check: OfferCheck | None, reader: BlockFileReader, place: BlockPlace
 ) -> dict[str, Any]:
-    """Read one block, check or hash it as the options say, and return its row."""
     block = reader.read(place)
     try:
         summary = None if check is None else check.check(block)

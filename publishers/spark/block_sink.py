@@ -60,15 +60,15 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 LAST_WORD_SECONDS: Final = 1.0
-"""How long each gateway may take to say what it holds after a job has failed: often it is silent."""
+"""For each gateway to say what it holds after a failed job: often it is silent."""
 BATCH_REPORTS_KEPT: Final = 100
-"""Batches of a streaming query whose reports stay in `report_path`."""
+"""Of a streaming query, in `report_path`."""
 PACE_LEAD_SECONDS: Final = 1.0
-"""With `blocks_per_second`, the time before the first block, in which publishers connect: otherwise the first
-to connect would be far ahead."""
+"""With `blocks_per_second`, the time before the first block for all publishers to connect; otherwise the
+first would be far ahead."""
 THREAD_SWITCH_SECONDS: Final = 0.001
-"""How long the thread that checks blocks may keep the interpreter from the one that publishes. With Python's
-default, 5 ms, the gateway is idle while a task reads ahead."""
+"""How long the thread that checks blocks may keep the interpreter. With Python's default, 5 ms, the gateway
+is idle while a task reads ahead."""
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = (
@@ -82,7 +82,7 @@ class PartitionPublished(WriterCommitMessage):
 
     reports: tuple[str, ...]
     query_id: str | None = None
-    """Spark's id of the streaming query; None: a batch."""
+    """Spark's id of the streaming query."""
 
 
 class _Runs:
@@ -188,7 +188,6 @@ def _task_name(publisher_id: str, partition: int, attempt: int) -> str:
 
 
 def _batch_of(context: TaskContext | None) -> int:
-    """Return the number of a task's streaming batch."""
     text = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     return NO_BATCH if text is None else int(text)
 
@@ -303,7 +302,6 @@ class BlockStreamWriter(DataSourceArrowWriter):
     """The writer of a batch: publishes partitions on the workers, and gathers reports on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """Take the options."""
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -327,7 +325,6 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
     """The writer of a streaming query's batches; a batch that runs again does no harm."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """Take the options."""
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:

@@ -61,8 +61,7 @@ __all__ = [
 ]
 
 SUBSCRIPTIONS_MAX: Final = 10_000
-"""Parts that a gateway's blocks may be read in, each a subscription; a gateway has 1,000 at once and Spark
-runs a few."""
+"""Each is a part; a gateway has 1,000 at once and Spark runs a few."""
 _KNOWN: Final = GATEWAY_OPTIONS | option_names("from to partitions blocks_per_batch deadline_seconds path")
 FIRST, LATEST = "first", "latest"
 
@@ -75,7 +74,6 @@ class SubscriptionOptions:
     tls: ClientTls | None = None
     """None: connect without TLS."""
     message_bytes: int = limits.MESSAGE_BYTES_MAX
-    """The longest message taken from a gateway."""
     begin: int | str = FIRST
     """A block number, `first` or `latest`."""
     last_block: int | None = None
@@ -212,7 +210,7 @@ class SubscriptionReader(NumberStreamReader):
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
-        """The result of `available_end`; it holds even if the gateways go away."""
+        """The result of `available_end`, which must hold."""
 
     def first_number(self) -> int | None:
         """Return the block that a new query begins with; None: the gateway has none yet.

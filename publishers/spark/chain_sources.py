@@ -154,7 +154,6 @@ def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, 
 
 @contextmanager
 def _readable(source: SourceName) -> Iterator[None]:
-    """Turn an error of Spark into one about the source."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -194,14 +193,12 @@ def _block_files(spark: SparkSession, source: SourceName, numbers: NumberRange, 
 
 
 def _paths(source: SourceName) -> dict[str, str]:
-    """Return the option of `blockfiles` for the locations."""
     if len(source.locations) == 1:
         return {"path": source.location}
     return {"paths": json.dumps(source.locations)}
 
 
 def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
-    """Return the first and the last wanted block of folders."""
     from sluice.publishers.spark.block_files import FileOptions
 
     folders = FileOptions.parse({**_paths(source), **source.options}).folders
@@ -232,7 +229,6 @@ def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange,
 def _check_ends(
     source: SourceName, numbers: NumberRange, there: tuple[int, int], wanted: range | set[int]
 ) -> None:
-    """Check that the blocks of --from and --to are there."""
     for number in _ends(numbers):
         if number not in wanted:
             reason = f"block {number} is not there; the first is {there[0]} and the last {there[1]}"
@@ -297,8 +293,6 @@ def _bounds(numbers: NumberRange) -> dict[str, str]:
 
 
 def _check_server(source: SourceName, numbers: NumberRange) -> None:
-    """Check that a data streamer has entries, and the blocks of --from and --to."""
-
     def missing(client: BlockingStreamClient) -> str | None:
         if not client.header().total_entries:
             return "the stream has no entries"
@@ -319,7 +313,6 @@ def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
 
 
 def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
-    """Return the answer of the first server that gives one."""
     from sluice.publishers.spark.data_stream import StreamOptions
 
     stream_type = StreamOptions.parse(source.options).stream_type

@@ -64,7 +64,7 @@ __all__ = [
 ARROW_BATCH_ENTRIES: Final = 8_192
 """Entries in one Arrow batch; most are small."""
 ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
-"""Entries in one batch of a streaming query."""
+"""Of a streaming query."""
 ENTRY_NUMBER: Final = "entry_number"
 ENTRY_TYPE: Final = "entry_type"
 DATA: Final = "data"
@@ -223,7 +223,7 @@ class DataStreamTcpReader(NumberStreamReader):
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
-        """The result of `available_end`; it holds even if the servers go away."""
+        """The result of `available_end`, which must hold."""
 
     def first_number(self) -> int | None:
         """Return `from`."""

@@ -166,7 +166,6 @@ def _connect(path: str) -> tuple[Any, str]:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Turn errors of a store into one line."""
     try:
         yield
     except (OSError, ValueError, NotImplementedError) as error:
@@ -175,7 +174,6 @@ def _named(path: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Turn errors of pyarrow into OSError."""
     try:
         yield
     except FileNotFoundError:

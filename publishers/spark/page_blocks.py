@@ -171,7 +171,6 @@ def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
 def _window_batches(
     window: _Part, end_number: int, columns: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks of a window that begin before `end_number`."""
     ends = np.flatnonzero(window.types == BLOCK_END_TYPE)
     starts = np.concatenate(([0], ends[:-1] + 1))
     count = int(np.searchsorted(starts, end_number - window.first_number))

@@ -42,7 +42,7 @@ class PageEntries:
     page: bytes
     first_number: int
     positions: NDArray[np.int32]
-    """Where each entry begins in the page, and where the last one ends: one more than there are entries."""
+    """Where each entry begins in the page, and where the last one ends."""
     types: NDArray[np.uint32]
 
     def __len__(self) -> int:
@@ -124,7 +124,6 @@ def _heads(page: bytes, first_number: int, end: int) -> NDArray[np.int32] | None
 
 
 def _walk(page: bytes, first_number: int, end: int) -> NDArray[np.int32]:
-    """Walk the page; raise PageFault."""
     walk = walk_page(page, first_number, end)
     sizes = _at_every_byte(page, end, _SIZE_AT, ">u4")
     positions = np.empty(walk.entries_end - first_number + 1, np.int32)

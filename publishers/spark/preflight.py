@@ -29,8 +29,7 @@ __all__ = [
 ]
 
 SPARK_LOCAL_BYTES_MIN: Final = 64 * 1024 * 1024
-"""Least space in Spark's folder for temporary files: broadcasts and shuffles of a small chain need some
-megabytes."""
+"""Least space for Spark's temporary files: broadcasts and shuffles of a small chain need some megabytes."""
 _INSTALL: Final = "pip install 'sluice-gateway[spark]' brings those that fit"
 _BOUNDS: Final = (
     # Name, at least, below; None: no bound. pyproject.toml has the same.

@@ -174,7 +174,6 @@ def is_shuffled(frame: DataFrame) -> bool:
 
 
 def _runs_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the runs of numbers of one partition; on its worker."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     numbers = (

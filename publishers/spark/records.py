@@ -121,7 +121,6 @@ def _bodies(
     *,
     parts_max: int = RECORD_PARTS_MAX,
 ) -> DataFrame:
-    """Return blocks without footers and proofs."""
     from pyspark.sql import functions as F
 
     items_per_block = whole_argument("items_per_block", items_per_block, 1, RECORDS_PER_BLOCK_MAX)

@@ -52,18 +52,16 @@ __all__ = [
 JAVA_VERSION_MIN: Final = 17
 """What PySpark 4 needs."""
 JVM_STARTS_MAX: Final = 3
-"""Starts of a JVM that ends before it has said anything. PySpark forks this process to start it; if gRPC runs
-already, its handler in the forked child can abort before Java begins (about one fork in fifty with grpcio
-1.85)."""
+"""Starts of a JVM that ends before it has said anything. PySpark forks this process to start it; a gRPC that
+runs already can abort in the forked child before Java begins (about one fork in fifty with grpcio 1.85)."""
 PART_ORDER_SECONDS_CROWDED: Final = 60.0
-"""The wait without progress if there are more parts than task slots, and Spark retries tasks: waiting tasks
-may hold all slots, and a failed one that they wait for finds none until one gives up."""
+"""The wait with more parts than task slots, if Spark retries tasks: see `part_order_seconds`."""
 _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
     "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
 JAVA_TIMEOUT_SECONDS: Final = 60.0
-"""How long `java -version` may take, on a busy machine."""
+"""For `java -version`, on a busy machine."""
 _STACK_FRAME: Final = re.compile(r"\s*at [\w.$]+\(|\s*\.\.\. \d+ more")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
@@ -72,11 +70,11 @@ _GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 _LOG_TAIL_LINES: Final = 200
 _LOG_SHOWN_LINES: Final = 5
 _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-"""PySpark reads them in this process whenever a session or a query begins."""
+"""Read in this process whenever a session or a query begins."""
 _LOOPBACK: Final = "127.0.0.1"
 _LOCAL_HEAP: Final = "4g"
-"""The JVM's largest heap. A task holds the blocks of an Arrow batch several times, and a block may have 125
-MB: two such tasks would end a JVM with Spark's 1 GB."""
+"""A task holds the blocks of an Arrow batch several times, and a block may have 125 MB: two such tasks would
+end a JVM with Spark's 1 GB."""
 # A local job mostly compiles Spark, and the JVM only passes Arrow batches on: the quick compiler is enough.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -351,7 +349,6 @@ def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
 
 
 def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
-    """Return why Spark did not start, as its log and the error tell."""
     lines = list(dict.fromkeys(line for line in _tail(log_path) if not _STACK_FRAME.match(line)))
     explained = known_failure("\n".join([str(error), *lines]))
     tail = " | ".join(lines[-_LOG_SHOWN_LINES:]) or str(error).split("\n", 1)[0]
@@ -389,7 +386,6 @@ class _HandOn:
 
 
 def _submitted_settings() -> dict[str, str]:
-    """Return the settings and the master of spark-submit, which win over the defaults."""
     if not is_submitted(os.environ):
         return {}
     from pyspark import SparkConf, SparkContext

@@ -39,11 +39,11 @@ from sluice.publishers.spark.options import (
 __all__ = ["FORMER_NAMES", "SPARK_OPTIONS", "SinkOptions"]
 
 CACHE_BYTES_MAX: Final = 1 << 40
-"""The largest cache that an option may ask for, far above any machine: it catches typing errors."""
+"""Far above any machine: it catches typing errors."""
 PUBLISHER_ID_CHARS_MAX: Final = 128
-"""Longest `publisher_id`. Partitions, attempts and racers add to it, and a file name may have 255."""
+"""Partitions, attempts and racers add to the name, and a file name may have 255."""
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
-"""Options that Spark adds to those of a sink: of `save(path)`, and of a streaming query."""
+"""What Spark adds to a sink's options: of `save(path)`, and of a streaming query."""
 FORMER_NAMES: Final = {"turn_seconds": "part_order_seconds"}
 """Current name by former name: version 0.2 takes both."""
 _KNOWN: Final = (
@@ -61,22 +61,17 @@ class SinkOptions:
     """The sink's options, read and checked; they travel to the workers."""
 
     gateways: Gateways
-    """The preferred one first."""
     tls: ClientTls | None = None
     """None: connect without TLS."""
     message_bytes: int = limits.MESSAGE_BYTES_MAX
-    """The longest message that the gateways take."""
     publisher_id: str = "spark"
     race: int = 1
-    """Publishers of every block in each task."""
     is_checked: bool = True
-    """Whether to check blocks before they are offered."""
     deadline_seconds: float | None = None
     """None: never give up."""
     reset_interval_seconds: float | None = None
     """None: never leave a working stream."""
     part_order_seconds: float = limits.PART_ORDER_SECONDS_DEFAULT
-    """How long to wait for the parts before without progress; see `part_order_seconds` in session.py."""
     answer_seconds: float = limits.ANSWER_TIMEOUT_SECONDS_DEFAULT
     set_bytes: int = limits.ITEM_SET_BYTES_DEFAULT
     cache_bytes: int = limits.CACHE_BYTES_DEFAULT
@@ -86,7 +81,6 @@ class SinkOptions:
     first_block: int | None = None
     """Of the chain; None: the first one of partition 0."""
     report_path: str | None = None
-    """None: write no reports."""
     coordinator: str | None = None
 
     @classmethod

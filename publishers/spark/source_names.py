@@ -46,7 +46,7 @@ class SourceName:
 
     kind: SourceKind
     location: str
-    """An absolute path, a URL, addresses or a name, depending on the format."""
+    """An absolute path, a URL, addresses or a name."""
     is_server: bool = False
     """Of a `datastream`."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class SourceName:
         return (self.location, *self.further)
 
     def __str__(self) -> str:
-        """Return the text that can be parsed again, each location as one source."""
+        """Return the text that can be parsed again."""
         return " ".join(f"{self.kind}:{location}" for location in self.locations)
 
 
@@ -124,7 +124,6 @@ def _named(kind: SourceKind, location: str, options: dict[str, str]) -> SourceNa
 
 
 def _kind_at(path: Path) -> SourceKind:
-    """Return the format of what is at a path."""
     if path.is_dir():
         names = [child.name for child in path.iterdir()]
         if any(is_block_name(name) or is_archive_name(name) for name in names):

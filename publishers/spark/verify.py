@@ -62,7 +62,7 @@ _CHECKED_SCHEMA: Final = (
     "other_root_hash STRING, previous_root_hash STRING"
 )
 _BLOCK_0_ROWS_MAX: Final = 8
-"""Rows of number 0 that the driver tries for the ledger data: some may be garbage."""
+"""Some rows of number 0 may be garbage."""
 _VERDICT_ROWS: Final = 4096
 """Verdicts in one Arrow batch."""
 
@@ -132,8 +132,6 @@ def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:
 def _checker(
     verifier: BlockVerifier,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that the workers run, with the verifier."""
-
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (_checked_row(verifier, row) for batch in batches for row in batch.to_pylist())
         return row_batches(rows, _CHECKED_COLUMNS, _VERDICT_ROWS)
@@ -142,7 +140,6 @@ def _checker(
 
 
 def _checked_row(verifier: BlockVerifier, row: Mapping[str, Any]) -> dict[str, str | int | None]:
-    """Check the block of one row."""
     number, items = row[BLOCK_NUMBER], row[ITEMS]
     checked = _check(verifier, number, items, row.get(CORRUPT))
     summary, refusal = checked.summary, checked.refusal

@@ -47,12 +47,12 @@ class CheckedBlock:
     proof_kinds: tuple[str, ...] = ()
     """Of its proofs that parse, `blocks.proofs.ProofKind`, in order."""
     summary: BlockSummary | None = None
-    """Without the items that its proofs are checked with, and without the root of the other layout if a proof
-    signs the root; None: it cannot be hashed."""
+    """Without items, and without the root of the other layout if a proof signs the root; None: it cannot be
+    hashed."""
     refusal: Refusal | None = None
     """None: it holds."""
     is_root_signed: bool = False
-    """Whether a checked proof signs its root hash."""
+    """By a checked proof."""
     published: LedgerData | None = None
     """The ledger data of an accepted block 0, if they may check proofs."""
 
@@ -134,7 +134,7 @@ def _kinds(summary: BlockSummary) -> tuple[str, ...]:
 
 
 def _light(summary: BlockSummary) -> BlockSummary:
-    """Remove the items, perhaps megabytes: the summary goes from process to process."""
+    """Remove the items, perhaps megabytes, for the way between processes."""
     return summary._replace(proofs=(), record_file=None, header=b"", footer=b"")
 
 

@@ -39,7 +39,7 @@ VERIFY_ALONE_BLOCKS_MAX: Final = 32
 """So few blocks are checked in this process: starting others takes about a second."""
 
 VERIFY_AHEAD_BLOCKS: Final = 4
-"""Blocks on their way to each process, so that none waits and few are in memory."""
+"""For each process, so that none waits and few blocks are in memory."""
 
 
 def make_verifier(
@@ -74,7 +74,7 @@ class VerifyRun:
         self.is_from_block_0 = False
         """Whether the ledger data come from block 0."""
         self.block_0_refusal: Refusal | None = None
-        """Why block 0 was refused when it was asked for ledger data; its verdict may not be wanted."""
+        """Why block 0 gave no ledger data."""
 
     @property
     def count(self) -> int | None:
@@ -146,7 +146,7 @@ class VerifyRun:
 
 
 _verifier: BlockVerifier | None = None
-"""The verifier of this process, if it is a worker."""
+"""Of this process, if it is a worker."""
 
 
 @contextmanager

@@ -65,7 +65,7 @@ class Job:
     """None: `items` has the block."""
     items: tuple[bytes, ...] = ()
     stored_root_hash: bytes | None = None
-    """The root hash at the block's end in a stream, 48 bytes."""
+    """At the block's end in a stream, 48 bytes."""
 
 
 class BlockSource(Protocol):
@@ -97,7 +97,7 @@ def _wanted(numbers: NumberRange, first: int, last: int, where: object) -> range
 
 
 _reader = BlockFileReader(LocalStore())
-"""The reader of this process; an archive stays open for its next block."""
+"""An archive stays open for its next block."""
 
 
 def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
@@ -332,7 +332,6 @@ class StoredSource:
         return _job(next(self._blocks_from(0))) if self._first_held == 0 else None
 
     def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
-        """Yield the blocks that begin on a page or after it."""
         run = self._pages.run_from(page_number)
         with self._faults_named():
             entries = chain.from_iterable(self._pages.pages_from(run))
@@ -368,7 +367,6 @@ class StoredSource:
 
     @contextlib.contextmanager
     def _faults_named(self) -> Iterator[None]:
-        """Refuse the file for its faults."""
         try:
             yield
         except (OSError, DatastreamError, LayoutError) as error:
