@@ -41,7 +41,7 @@ def number_of(text: str, most: int) -> int | None:
 
 
 def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """Cut a half-open range into at most `parts` parts of about the same size, none of them empty.
+    """Cut a half-open range into at most `parts` parts of about the same size, none empty.
 
     Returns:
         (first, end) of each part, in order.
@@ -55,11 +55,8 @@ def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
 
 
 def cut_by_weight(weights: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Cut a sequence into at most `parts` parts of about the same weight, none of them empty.
-
-    Args:
-        weights: each at least 1.
-        parts: at least 1.
+    """Cut a sequence of weights, at least 1 each, into at most `parts` parts of about the same weight, none
+    empty.
 
     Returns:
         (first, end) of each part, by position, in order.

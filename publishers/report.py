@@ -1,14 +1,7 @@
 """Reports of publishers: the counts shown at the end, how they travel as JSON, and their sums.
 
-Pure.
-
-    PublishReport   one publisher; Spark's sink writes it to a file, and the driver reads it
-    add_reports, by_publisher   the sum over partitions and attempts
-    QueryTotals     the sums of a streaming query, batch after batch
-    JobProgress, JobReport      `sluice publish`: while it runs, and at its end; --json is JobReport.to_fields
-
-Each racer of a sink is a publisher: racer 2 of `team` is `team.2` in partition 0, `team-3.2` in partition 3,
-and `team-3-attempt-1.2` when Spark retries that task. All of these add up to `team.2`.
+Pure. Each racer of a sink is a publisher: racer 2 of `team` is `team.2` in partition 0, `team-3.2` in
+partition 3, and `team-3-attempt-1.2` when Spark retries that task. All of these add up to `team.2`.
 
 After a crash Spark may run the last batch of a query again; only its last run counts. A query with an empty
 checkpoint is another query: its batch 0 is added, even to a batch 0.
@@ -54,7 +47,9 @@ class RefusedBlock:
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """The counts of one publisher, of blocks unless a field names another unit."""
+    """The counts of one publisher, of blocks unless a field names another unit; Spark's sink writes it to a
+    file.
+    """
 
     publisher_id: str
     first_block: int | None = None
@@ -184,11 +179,7 @@ def add_reports(
 def by_publisher(
     publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
 ) -> list[PublishReport]:
-    """Add up the reports of each publisher over partitions and attempts, as `add_reports`.
-
-    Returns:
-        One for each racer, by name; without a race, one.
-    """
+    """Add up the reports of each publisher over partitions and attempts, as `add_reports`; sorted by name."""
     name = re.compile(rf"{re.escape(publisher_id)}(-\d+)?(-attempt-\d+)?(?P<racer>\.\d+)?")
     groups: dict[str, list[PublishReport]] = {}
     for report in reports:
@@ -226,7 +217,7 @@ class QueryTotals:
         Args:
             batch_id: Spark's number, 0 for a query that begins anew.
             reports: of its tasks.
-            query_id: Spark's id of the query; None: not known, and taken for the same.
+            query_id: Spark's id of the query; None: taken for the same.
         """
         is_other = None not in (query_id, self.query_id) and query_id != self.query_id
         is_again = batch_id == self.batch_id and not is_other
@@ -284,7 +275,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """The report of finished jobs."""
+    """The report of finished jobs; `sluice publish --json` prints `to_fields`."""
 
     first_block: int | None
     """Of the source; None: it was a stream, and nothing came."""

@@ -167,13 +167,7 @@ class PublishClient:
         options: ClientOptions | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Name the gateways; `publish` connects.
-
-        Args:
-            gateways: `host:port` each, the preferred one first; at least one.
-            publisher_id: the name by which nodes know this publisher.
-            options: limits and policies.
-            now_ns: a monotonic clock.
+        """Name the gateways, the preferred one first; `publish` connects.
 
         Raises:
             OptionError: the name cannot travel as metadata.
@@ -205,10 +199,7 @@ class PublishClient:
         return self._machine.report()
 
     def stop(self) -> None:
-        """Finish the block in flight, end the stream (RESET), and end; again is harmless.
-
-        `publish` then returns its report; blocks may be unacknowledged.
-        """
+        """Finish the block in flight, end the stream (RESET), and end; `publish` then returns its report."""
         if self._finish is None:
             self._hear(Stop())
 
@@ -219,9 +210,6 @@ class PublishClient:
 
         Args:
             source: blocks with consecutive numbers, read as far ahead as the cache allows.
-
-        Returns:
-            The report. Every block is stored, except after `stop`.
 
         Raises:
             PublishFailed: a gateway refused a block for good, or the deadline passed.
@@ -433,7 +421,7 @@ class PublishClient:
             return "closed from this side"
 
     def _ending(self, gateway: int, status: grpc.StatusCode, details: str | None) -> str:
-        """Return how a call ended; if gRPC lost the status, the gateway's next call waits for an answer."""
+        """Return how a call ended; if gRPC lost the status, the next call waits for an answer."""
         if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
             self._unexplained.add(gateway)
             return _STATUS_LOST_REASON
@@ -541,11 +529,7 @@ def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:
 
 
 def check_publisher_id(name: str) -> None:
-    """Check that gRPC can send a publisher's name as metadata.
-
-    Raises:
-        OptionError: it has other characters.
-    """
+    """Raise OptionError unless gRPC can send a publisher's name as metadata."""
     if not (name.isascii() and name.isprintable()):
         raise OptionError("publisher_id", ascii(name), "printable ASCII characters")
 

@@ -120,9 +120,6 @@ async def race(
         ahead_bytes_max: how far one publisher may be ahead of another.
         on_client: called with each client before it starts.
 
-    Returns:
-        A report of each publisher, with `failure` if it gave up. At least one did not.
-
     Raises:
         PublishFailed: every publisher gave up; the error of the first one.
         Exception: what the source raised.

@@ -122,17 +122,10 @@ def get_block(
     timeout_seconds: float = limits.BLOCK_SECONDS,
     options: Sequence[tuple[str, int]] = WHOLE_BLOCKS,
 ) -> Block:
-    """Get a block from a node.
-
-    Args:
-        address: `host:port` of the node.
-        number: None: the latest.
-        tls: None: connect without TLS.
-        timeout_seconds: how long the node may take.
-        options: of the gRPC channel.
+    """Get a block from a node; `number` None: the latest.
 
     Raises:
-        SourceUnreachable: it does not answer in time.
+        SourceUnreachable: the node does not answer in time.
         SourceRefused: it cannot be reached, does not have the block, or cannot read it.
         BlockRefused: it sent no block.
     """

@@ -100,8 +100,8 @@ def command(
 ) -> None:
     """Run a node, three racing Spark publishers and a TCP client, and sum up what happened.
 
-    Ends with exit status 1 if a block was not acknowledged to every publisher, or was not read back byte for
-    byte as it was published. Ctrl-C ends it at any moment.
+    Exit status 1 if a block was not acknowledged to every publisher, or not read back unchanged. Ctrl-C ends
+    it at any moment.
     """
     if ledger_keys and source is None:
         raise click.UsageError("--ledger-key goes with --source: made blocks have a key of their own")

@@ -540,11 +540,8 @@ class Interrupts:
 def program_words(environment: Mapping[str, str], parent: Path | None = None) -> list[str]:
     """Return the words before those of the command: its own name, or those of spark-submit.
 
-    The JVM of spark-submit is our parent process, and its command line has spark-submit's words.
-
-    Args:
-        environment: of this process.
-        parent: the parent's folder in /proc.
+    The JVM of spark-submit is our parent process: its command line, in the folder `parent` of /proc, has
+    spark-submit's words.
     """
     if not is_submitted(environment):
         return list(_OWN_WORDS)

@@ -197,12 +197,7 @@ def _uncut() -> Column:
 
 
 class Display:
-    """The progress on standard error: a bar on a terminal, else a line now and then; a context manager.
-
-    Args:
-        is_quiet: whether to show nothing.
-        now: a monotonic clock, in seconds.
-    """
+    """The progress on standard error: a bar on a terminal, else a line now and then; a context manager."""
 
     def __init__(self, *, is_quiet: bool, now: Callable[[], float] = time.monotonic) -> None:
         self._is_quiet = is_quiet

@@ -81,9 +81,7 @@ class _Task:
 class Coordinator:
     """A server for the tasks, until `close`; a context manager.
 
-    Args:
-        host: where it listens.
-        advertised: the name by which tasks find it; None: `host`.
+    Tasks find it by the name `advertised`, or else `host`.
     """
 
     def __init__(

@@ -32,14 +32,7 @@ _Result = TypeVar("_Result")
 
 
 class CoordinatorClient:
-    """The connection of one task; an async context manager.
-
-    Args:
-        address: the option `coordinator`; None: there is none.
-        publisher_id: of the whole job.
-        task_name: of this task and attempt.
-        batch: of a streaming query.
-    """
+    """The connection of one task; an async context manager. `publisher_id` is that of the whole job."""
 
     def __init__(
         self,
@@ -100,11 +93,7 @@ class CoordinatorClient:
         log.warning("%s: the other publishers are not ready, starting alone", self._task_name)
 
     async def unless_stopped(self, awaitable: Awaitable[_Result]) -> _Result:
-        """Await something, and cancel it when stop comes.
-
-        Raises:
-            PublishStopped: stop has come.
-        """
+        """Await something; when stop comes, cancel it and raise PublishStopped."""
         work = asyncio.ensure_future(awaitable)
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -123,11 +112,7 @@ class CoordinatorClient:
             client.stop()
 
     def check(self) -> None:
-        """Raise after stop.
-
-        Raises:
-            PublishStopped: stop has come.
-        """
+        """Raise PublishStopped if stop has come."""
         if self._stopped.is_set():
             raise PublishStopped(self._task_name)
 

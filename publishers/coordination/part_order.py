@@ -35,15 +35,12 @@ _EMPTY: Final = -1
 
 
 def gateway_for_part(lasts: Sequence[int], before: int, *, is_patient: bool) -> int | None:
-    """Decide whether a part is next, and where.
+    """Decide whether a part is next, and where: return the position of the gateway to begin with, or None.
 
     Args:
         lasts: the last block of each gateway in order of preference; -1: none; or UNREACHABLE.
         before: the block before the part's first.
         is_patient: whether the part still waits for a preferred gateway that is behind.
-
-    Returns:
-        0-based position of the gateway to begin with; None: the part is not next.
     """
     for position, last in enumerate(lasts):
         if last >= before:

@@ -55,7 +55,7 @@ class NodeProcess:
 
     Args:
         data_dir: the node's folder.
-        log_path: where its log goes; appended to.
+        log_path: its log is appended there.
         arguments: further words for `sluice serve`.
         module: the module to run, for benchmarks.
         prefix: the first words of the command, for another starter of the node.

@@ -30,10 +30,7 @@ _REMEDY: Final = "begin with a new folder: what is stored is passed over"
 class FollowCheckpoint:
     """The folder, locked from `__enter__` to `__exit__`, or to the end of the process.
 
-    Args:
-        folder: made if it is missing.
-        source: the source as text.
-        first_block: `--from`, or 0.
+    It is made if it is missing; `first_block` is `--from`, or 0.
     """
 
     def __init__(self, folder: Path, source: str, first_block: int) -> None:

@@ -160,10 +160,8 @@ def publish(
         key: where a worker finds the key that signs blocks; None: they are signed already.
         checkpoint: follow the source without end, from there on; None: publish what is there.
         publisher_prefix: publishers are called prefix-1, prefix-2, …
-        deadline_seconds: a publisher gives up after so long without a newly stored block; None: never.
-        reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
-        blocks_per_second: each publisher offers at most so many; None: no limit.
-        tls: with absolute paths; None: connect without TLS.
+        deadline_seconds, reset_interval_seconds, blocks_per_second: as options of the sink.
+        tls: with absolute paths.
         sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
         stop: once set, publishers finish the block in flight, and the report says that it was interrupted.
@@ -452,13 +450,7 @@ def _read_reports(folder: Path, name: str) -> list[PublishReport]:
 
 
 class GatewayStatus:
-    """The last block of the first gateway that answers, asked over connections that stay open.
-
-    Args:
-        gateways: `host:port` each, in order of preference.
-        tls: None: connect without TLS.
-        timeout_seconds: how long each gateway may take to answer.
-    """
+    """The last block of the first gateway that answers, asked over connections that stay open."""
 
     def __init__(
         self,

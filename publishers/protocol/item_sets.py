@@ -36,7 +36,7 @@ def split_items(
     Args:
         block_number: for the error.
         items: the block's serialized `BlockItem`s, in order.
-        set_bytes_max: of a set; each item counts with its tag and length.
+        set_bytes_max: each item counts with its tag and length.
         item_bytes_max: of the largest item, counted likewise.
 
     Raises:

@@ -106,10 +106,7 @@ class PublisherMachine:
     def __init__(self, publisher_id: str, gateway_count: int, options: MachineLimits | None = None) -> None:
         """Start in IDLE; connect when the first block comes.
 
-        Args:
-            publisher_id: for the report.
-            gateway_count: length of the shell's list of gateways, at least 1.
-            options: the limits.
+        `gateway_count` is the length of the shell's list of gateways.
         """
         self.state = MachineState.IDLE
         self._limits = bounds = options or MachineLimits()
@@ -164,9 +161,7 @@ class PublisherMachine:
     def handle(self, event: Event, now_ns: int) -> list[Action]:
         """Take one event and return the actions, to be performed in order.
 
-        Args:
-            event: what happened.
-            now_ns: monotonic, never less than before.
+        `now_ns` is monotonic.
 
         Raises:
             MachineError: the event cannot happen in this state; nothing is changed.

@@ -62,11 +62,7 @@ class GatewayChoice:
             self._gateway = (self._gateway + 1) % self._gateway_count
 
     def after(self, gateway: Gateway, pace: Pace) -> ConnectGateway:
-        """Connect after a stream that ended.
-
-        Returns:
-            `attempt` 0 means at once, k after the wait before the k-th retry; `is_soon` means a short wait.
-        """
+        """Connect after a stream that ended."""
         self.aim(gateway)
         if pace is Pace.AT_ONCE:
             return ConnectGateway(self._gateway, attempt=0)
@@ -131,9 +127,7 @@ class Refusals:
     def invalid_request(self, number: int, *, is_held: bool) -> str | None:
         """Count a stream that INVALID_REQUEST ended; return why it is final, or None.
 
-        Args:
-            number: the block that was sent last.
-            is_held: whether this publisher holds it, so that the refusal is about it.
+        `number` is the block that was sent last, which this publisher may no longer hold.
         """
         self._invalid_streak += 1
         if is_held:

@@ -156,13 +156,7 @@ class SendWindow:
     """The blocks held, and which one is sent next; it also counts."""
 
     def __init__(self, tally: Tally, cache_bytes_max: int, blocks_max: int) -> None:
-        """Start with no block.
-
-        Args:
-            tally: the counts.
-            cache_bytes_max: the window wants no block once it holds so many bytes.
-            blocks_max: blocks that may be offered and not stored.
-        """
+        """Start with no block; from `cache_bytes_max` on, want no more."""
         self._tally = tally
         self._blocks_max = blocks_max
         self._cache = BlockCache(cache_bytes_max)
@@ -216,11 +210,7 @@ class SendWindow:
         return self._cache.get(number) is not None
 
     def take(self, block: BlockReady) -> None:
-        """Hold the source's next block, unless it is stored already.
-
-        Raises:
-            BlockOrderError: it is not the next; nothing is changed.
-        """
+        """Hold the source's next block, unless it is stored already; raise as `BlockCache.check_order`."""
         self._cache.check_order(block.number)
         self._tally.took(block.number)
         if block.number <= self._safe_through:
@@ -295,15 +285,9 @@ class SendWindow:
     # --- answers --------------------------------------------------------------------------------------------
 
     def stored(self, number: int, now_ns: int, *, acknowledged: bool) -> bool:
-        """Drop every block up to `number`: a gateway has it on disk.
+        """Drop every block up to `number`, which a gateway has on disk; return whether that is news.
 
-        Args:
-            number: the block need not be held, or have come yet.
-            now_ns: the machine's clock.
-            acknowledged: whether an acknowledgement said so.
-
-        Returns:
-            Whether that is news.
+        The block need not be held, or have come yet.
         """
         if acknowledged:
             self._acked_through = max(self._acked_through, number)
@@ -355,25 +339,17 @@ class SendWindow:
         return True
 
     def hear_behind(self, wanted: int) -> bool | None:
-        """Match an answer "behind" to its header; call `go_on_from` next.
+        """Match an answer "behind", of a gateway that needs block `wanted`, to its header, as
+        `Offers.answered`.
 
-        Args:
-            wanted: the block that the gateway needs first.
-
-        Returns:
-            As `Offers.answered`.
+        Call `go_on_from` next.
         """
         return self._offers.answered(lambda offered: offered > wanted)
 
     def go_on_from(self, wanted: int, *, is_late: bool) -> bool:
-        """Go back to the block that a gateway needs that is behind.
+        """Go back to the block that a gateway needs that is behind; return as `resend`.
 
-        Args:
-            wanted: the block.
-            is_late: whether `hear_behind` returned False.
-
-        Returns:
-            As `resend`.
+        `is_late` says whether `hear_behind` returned False.
         """
         standing = self._cache.standing_of(wanted)
         if standing is HeldState.GONE:
@@ -436,9 +412,6 @@ class Offers:
 
     def answered(self, fits: Callable[[int], bool]) -> bool | None:
         """Take an answer: forget the oldest header that it fits, and those before.
-
-        Args:
-            fits: says whether the answer can be about a block number.
 
         Returns:
             True: the header is of the present; False: it is late; None: no header fits.

@@ -88,14 +88,11 @@ class Tally:
         self._stream_wins.append(number)
 
     def retract_wins(self, from_number: int) -> None:
-        """Retract the unconfirmed wins of this stream from a block on.
+        """Retract the unconfirmed wins of this stream from a block on; 0: from all.
 
         An acknowledgement of another publisher's block can cross with our header of it, and looks like a win.
         When the gateway reaches that header, it ends the stream with DUPLICATE_BLOCK and accepts nothing from
         there on.
-
-        Args:
-            from_number: the block of that header; 0: the gateway does not say.
         """
         while self._stream_wins and self._stream_wins[-1] >= from_number:
             self._stream_wins.pop()

@@ -63,7 +63,7 @@ class BlockFollower:
         tls: None: connect without TLS.
         patience_seconds: the longest time without a subscription, even a quiet one; 0: no limit.
         on_trouble: called with one line when the follower leaves a gateway.
-        message_bytes_max: the longest message; an item may be as long.
+        message_bytes_max: the longest message.
     """
 
     def __init__(

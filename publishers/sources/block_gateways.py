@@ -65,12 +65,7 @@ def failure_of(error: grpc.RpcError) -> str:
 
 
 def ask_held(address: str, tls: ClientTls | None, seconds: float, options: _Options = ()) -> HeldRange:
-    """Ask one gateway which blocks it holds; `seconds` is the longest wait.
-
-    Raises:
-        TlsError: a file of `tls` cannot be read.
-        grpc.RpcError: the gateway does not answer.
-    """
+    """Ask one gateway which blocks it holds; raise TlsError or grpc.RpcError."""
 
     def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
         stub = node_pb2_grpc.BlockNodeServiceStub(channel)
@@ -80,14 +75,14 @@ def ask_held(address: str, tls: ClientTls | None, seconds: float, options: _Opti
 
 
 class BlockGateways:
-    """The gateways of one chain. It travels to Spark workers, and connects there.
+    """The gateways of one chain, in order of preference. It travels to Spark workers, and connects there.
 
     Args:
-        gateways: `host:port` each, in order of preference; at least one.
+        gateways: `host:port` each.
         tls: None: connect without TLS.
         answer_seconds: the longest silence of a gateway; at most `deadline_seconds`.
         deadline_seconds: the longest time without a block that is there.
-        message_bytes_max: the longest message; an item may be as long.
+        message_bytes_max: the longest message.
     """
 
     def __init__(
@@ -113,19 +108,11 @@ class BlockGateways:
             return None
 
     def held_surely(self, wanted: str = "what the gateways hold") -> HeldRange:
-        """Ask each gateway once; return what the first that answers holds.
-
-        Raises:
-            SourceUnreachable: no gateway answers; it names `wanted`.
-        """
+        """Ask each gateway once; return what the first that answers holds, or raise SourceUnreachable."""
         return first_answer(self._gateways, self._ask, _FAULTS, wanted)
 
     def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldRange:
-        """Ask the gateways until one answers; return what it holds.
-
-        Raises:
-            SourceUnreachable: no gateway answered within the deadline; it names `wanted`.
-        """
+        """Ask the gateways until one answers; raise SourceUnreachable at the deadline."""
         give_up_at = time.monotonic() + self._deadline_seconds
         while True:
             try:

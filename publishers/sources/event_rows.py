@@ -88,7 +88,7 @@ def event_row(
 ) -> dict[str, Any]:
     """Return the row of an entry: values by column, without nulls.
 
-    `generation` says whose events they are; None: the bytes tell.
+    `generation` None: the bytes tell.
 
     Raises:
         EventMalformed: a known kind of the stated generation, but not such an event.

@@ -32,10 +32,8 @@ NumberedT = TypeVar("NumberedT", bound=_Numbered)
 def first_answer(
     servers: Sequence[ServerT], ask: Callable[[ServerT], AnswerT], faults: Faults, wanted: str
 ) -> AnswerT:
-    """Ask each server once, in order, until one answers without one of `faults`.
-
-    Raises:
-        SourceUnreachable: no server answered; it names `wanted`.
+    """Ask each server once, in order, until one answers without one of `faults`; else raise
+    SourceUnreachable.
     """
     trouble = ""
     for server in servers:
@@ -65,7 +63,7 @@ def read_on(
         faults: the exceptions of `read` after which the next server is read.
         what: the kind of what is read, for the error and the log.
         deadline_seconds: the longest time without a further number.
-        wait: sleeps for some seconds.
+        wait: sleeps.
 
     Raises:
         SourceUnreachable: the deadline has passed.

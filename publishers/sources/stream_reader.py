@@ -32,12 +32,7 @@ class ReadTotals:
 
 
 class StreamReader(threading.Thread):
-    """A thread that reads the stream of a TCP address from its first entry to the end of a block.
-
-    Args:
-        source: returns the published block of a number.
-        last_number: the last block to read.
-    """
+    """A thread that reads the stream of a TCP address up to a block, and compares each block with `source`."""
 
     def __init__(self, host: str, port: int, source: Callable[[int], Block], last_number: int) -> None:
         super().__init__(name="stream-reader", daemon=True)

@@ -91,22 +91,14 @@ class PagesReader:
         return pages_used(self.header.total_length)
 
     def plan(self, parts: int) -> list[PageRun]:
-        """Cut the pages into at most `parts` runs of about the same length.
-
-        Raises:
-            EntriesDisagree: a page does not begin with an entry.
-        """
+        """Cut the pages into at most `parts` runs of about the same length; raise EntriesDisagree."""
         return [
             PageRun(start, stop, self._first_number(start), self._first_number(stop))
             for start, stop in cut_evenly(0, self.page_count, parts)
         ]
 
     def run_from(self, page_number: int) -> PageRun:
-        """Return the run of all pages from one on.
-
-        Raises:
-            EntriesDisagree: the page does not begin with an entry.
-        """
+        """Return the run of all pages from one on; raise EntriesDisagree."""
         end_number = self.header.total_entries
         return PageRun(page_number, self.page_count, self._first_number(page_number), end_number)
 
@@ -120,7 +112,7 @@ class PagesReader:
         Args:
             run: where to begin, and its end for a check.
             read: takes the bytes of a page, the number of its first entry, and the position where its entries
-                end at the latest; returns its entries. It raises PageFault for a damaged page.
+                end at the latest; returns the entries, or raises PageFault.
 
         Raises:
             EntriesDisagree: the entries differ from the format or the header, or from the run at its end.

@@ -2,19 +2,9 @@
 
 A block is a row, `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized `BlockItem`.
 
-    source or sink   what it does
-    blockfiles       reads block files in folders and archives
-    datastream       reads a stream file, or a data streamer over TCP
-    blockstream      reads blocks from gateways, and publishes to them
-
-    function                                        what it does
-    register                                        makes the sources known to a session
-    publish                                         publishes a DataFrame, whatever the order of its rows
-    root_hashes, link_blocks, sign_blocks,          hash, link and sign blocks
-    link_and_sign_blocks, chain_start
-    records_to_blocks, records_to_signed_blocks     make blocks out of any records
-    verify_blocks                                   checks root hashes, proofs and links
-    by_publisher, read_totals                       add up the reports of publishers
+    blockfiles    reads block files in folders and archives
+    datastream    reads a stream file, or a data streamer over TCP
+    blockstream   reads blocks from gateways, and publishes to them
 
     from sluice.publishers.spark import publish, register
     register(spark)

@@ -152,11 +152,7 @@ class BlockFilesDataSource(DataSource):
         return spark_schema(FileOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch.
-
-        Raises:
-            OptionError, SchemaError: an option is wrong, or the source has no such column.
-        """
+        """Return the reader of a batch; raise OptionError or SchemaError."""
         options = FileOptions.parse(self.options)
         return BlockFilesReader(options, columns_of(schema, options.columns))
 

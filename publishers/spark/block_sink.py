@@ -123,11 +123,6 @@ def publish_partition(
 ) -> list[PublishReport]:
     """Publish the rows of one task.
 
-    Args:
-        batches: with at least the columns of blocks.
-        options: of the sink.
-        is_streaming: whether the task waits at a gap.
-
     Returns:
         A report of each publisher and run; none for a partition without rows.
 
@@ -214,8 +209,8 @@ async def _paced(
     """Yield each block when it is due, or by chance up to half an interval later.
 
     So do consensus nodes: all have a block at almost the same time, and none is always the first. Times count
-    from the first block that is asked for: a later part asks when it is next. At the beginning of the chain
-    all racing publishers first get time to connect.
+    from the first block that is asked for. At the beginning of the chain all racing publishers first get time
+    to connect.
     """
     loop = asyncio.get_running_loop()
     started, count = loop.time() + (PACE_LEAD_SECONDS if is_beginning else 0), 0
@@ -353,11 +348,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
 
 
 def make_report_folder(report_path: str) -> None:
-    """Make the folder for reports, on the driver, before a block is sent.
-
-    Raises:
-        OptionError: it cannot be made or written to, or is no folder on a disk.
-    """
+    """Make the folder for reports, on the driver, before a block is sent; raise OptionError."""
     folder = _report_folder(report_path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -378,14 +369,9 @@ def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
 
 
 def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTotals:
-    """Return what a streaming query has published so far, from the folder `report_path`.
+    """Return what a streaming query has published so far, from the folder `report_path`; empty if nothing.
 
-    Args:
-        report_path: the option of the sink.
-        publisher_id: the option of the sink. Queries that share both are added up.
-
-    Returns:
-        The totals of all committed batches; empty if there are none.
+    Queries that share `report_path` and `publisher_id` are added up.
     """
     path = _report_file(_report_folder(str(report_path)), f"{publisher_id}-totals")
     return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)

@@ -138,11 +138,7 @@ class BlockStreamDataSource(DataSource):
         return spark_schema(BLOCK_COLUMNS)
 
     def reader(self, schema: StructType) -> BlockStreamReader:
-        """Return the reader of a batch.
-
-        Raises:
-            OptionError, SchemaError: an option is wrong, or the source has no such column.
-        """
+        """Return the reader of a batch; raise OptionError or SchemaError."""
         return BlockStreamReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
 
     def streamReader(self, schema: StructType) -> SubscriptionReader:

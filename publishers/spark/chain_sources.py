@@ -56,22 +56,13 @@ class ChainFrame:
 
 
 def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
-    """Check block files before Spark starts, which takes seconds.
-
-    Raises:
-        BlockListError: they have no blocks, a gap, a number twice, or not the wanted blocks.
-        OptionError: an option of the format is wrong.
-    """
+    """Check block files before Spark starts, which takes seconds; raise BlockListError or OptionError."""
     if source.kind == "blockfiles":
         _listed(source, numbers)
 
 
 def check_options(source: SourceName) -> None:
-    """Check the options of one of Sluice's formats; Spark's own formats take any.
-
-    Raises:
-        OptionError: there is no such option, or its value is wrong.
-    """
+    """Check the options of one of Sluice's formats; raise OptionError. Spark's own formats take any."""
     from sluice.publishers.spark.block_files import FileOptions
     from sluice.publishers.spark.block_stream import SubscriptionOptions
     from sluice.publishers.spark.data_stream import StreamOptions
@@ -104,9 +95,6 @@ def checked_where_read(
         source: what to read.
         sink: options of the sink. If either side has `check`, both stay as they are.
         is_signed_next: whether blocks get their proofs only after they are read.
-
-    Returns:
-        The source and the options of the sink.
     """
     if is_signed_next or source.kind != "blockfiles" or "check" in sink or "check" in source.options:
         return source, dict(sink)
@@ -114,16 +102,10 @@ def checked_where_read(
 
 
 def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    """Return the DataFrame of the blocks that are there now.
+    """Return the DataFrame of the blocks that are there now, in `shards` partitions; both ends of `numbers`
+    must be there.
 
-    Args:
-        spark: a session that knows the sources.
-        source: what to read.
-        numbers: the wanted blocks; both ends must be there.
-        shards: partitions.
-
-    Returns:
-        A batch; of a data streamer's server a stream, to be read with `availableNow`.
+    Of a data streamer's server it is a stream, to be read with `availableNow`.
 
     Raises:
         BlockListError, FrameError: the blocks are no chain, or not the wanted ones.

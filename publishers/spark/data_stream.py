@@ -149,11 +149,7 @@ class DataStreamDataSource(DataSource):
         return spark_schema(StreamOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a file.
-
-        Raises:
-            OptionError, SchemaError: an option is wrong, or the source has no such column.
-        """
+        """Return the reader of a file; raise OptionError or SchemaError."""
         options = StreamOptions.parse(self.options)
         if "server" in self.options:
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
@@ -180,11 +176,7 @@ class DataStreamReader(DataSourceReader):
         self._columns = dict(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the file's pages into runs.
-
-        Raises:
-            OSError, StreamFileRefused: the file is missing, or is no stream file.
-        """
+        """Cut the file's pages into runs; raise OSError or StreamFileRefused."""
         with PagesReader(self._path) as pages:
             runs = pages.plan(self._options.partition_count)
         # Without a partition Spark would make one itself.

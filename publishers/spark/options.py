@@ -42,9 +42,7 @@ def given(**values: Any) -> dict[str, Any]:
 def current_names(options: Mapping[str, str], former_names: Mapping[str, str]) -> dict[str, str]:
     """Return the options with each former name replaced by its current one, after a warning.
 
-    Args:
-        options: as given.
-        former_names: current name by former name, in lower case.
+    `former_names` has the current name by the former one, in lower case.
 
     Raises:
         OptionError: an option is given under both names.
@@ -143,11 +141,7 @@ def flag(options: Mapping[str, str], name: str) -> bool | None:
 
 
 def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Return the options `from` and `to`: the first and the last block to read.
-
-    Raises:
-        OptionError: one is no block number, or the last is before the first.
-    """
+    """Return the options `from` and `to`, the first and the last block to read; raise OptionError."""
     first = whole_number(options, "from", 0, NUMBER_MAX - 1)
     return first, whole_number(options, "to", first or 0, NUMBER_MAX - 1)
 

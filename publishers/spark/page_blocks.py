@@ -74,7 +74,7 @@ def block_batches(
 
     Args:
         pages: from the one that begins with entry `first_number` on, as far as needed.
-        first_number: of the part. Entry 0 of a stream has to begin a block.
+        first_number: of the part.
         end_number: the entry after the part's last.
         columns: the wanted columns of blocks.
 
@@ -150,11 +150,7 @@ def _joined(parts: list[_Part]) -> _Part:
 
 
 def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
-    """Check the beginning of a block that has no end yet.
-
-    Raises:
-        LayoutError: it is no block, or the stream is over.
-    """
+    """Check the beginning of a block that has no end yet; raise LayoutError."""
     bookmark_count = sum(int((part.types == BOOKMARK_TYPE).sum()) for part in held)
     size_bytes = sum(part.data.nbytes for part in held)
     begins = list(held[0].types[:BOOKMARK_COUNT]) == [BOOKMARK_TYPE] * min(BOOKMARK_COUNT, len(held[0]))

@@ -55,11 +55,7 @@ print("\\n" + json.dumps(found))
 
 
 def check_libraries() -> None:
-    """Check that pandas and pyarrow are there, in versions that PySpark and Sluice know.
-
-    Raises:
-        SparkUnavailable: one is missing, too old or too new.
-    """
+    """Raise SparkUnavailable unless pandas and pyarrow are there, in versions that PySpark and Sluice know."""
     for name, least, below in _BOUNDS:
         wanted = f"{_dotted(least)} or later" + (f", below {_dotted(below)}" if below else "")
         try:
@@ -72,11 +68,7 @@ def check_libraries() -> None:
 
 
 def check_spark_home(environment: Mapping[str, str]) -> None:
-    """Check that SPARK_HOME, if set, has a Spark of PySpark's version.
-
-    Raises:
-        SparkUnavailable: it is no Spark, or of another version.
-    """
+    """Raise SparkUnavailable unless SPARK_HOME, if set, has a Spark of PySpark's version."""
     home = environment.get("SPARK_HOME")
     if not home:
         return
@@ -95,16 +87,7 @@ def check_spark_home(environment: Mapping[str, str]) -> None:
 def check_local_folder(
     environment: Mapping[str, str], settings: Mapping[str, str], *, bytes_min: int = SPARK_LOCAL_BYTES_MIN
 ) -> None:
-    """Check that Spark's folders for temporary files are writable and have some space.
-
-    Args:
-        environment: of this process.
-        settings: the given settings of Spark.
-        bytes_min: the least space that a folder may have.
-
-    Raises:
-        SparkUnavailable: one cannot be written to, or is full.
-    """
+    """Raise SparkUnavailable unless Spark's folders for temporary files are writable and have some space."""
     text = environment.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir")
     remedy = "set SPARK_LOCAL_DIRS to a folder on a disk with space"
     try:
@@ -129,13 +112,11 @@ def check_local_folder(
 
 
 def check_temporary_folder(environment: Mapping[str, str]) -> None:
-    """Check that Java can encode the name of the folder where PySpark leaves a file for the JVM, or both
-    would wait for ever.
+    """Raise SparkUnavailable unless Java can encode the name of the folder where PySpark leaves a file for
+    the JVM.
 
-    Without LC_ALL it can: if LANG is C or unset, Python gives Java a locale with UTF-8.
-
-    Raises:
-        SparkUnavailable: it cannot.
+    Otherwise both would wait for ever. Without LC_ALL Java can: if LANG is C or unset, Python gives it a
+    locale with UTF-8.
     """
     locale = environment.get("LC_ALL")
     if locale in _ASCII_LOCALES and not (folder := tempfile.gettempdir()).isascii():
@@ -160,10 +141,7 @@ def check_worker_python(environment: Mapping[str, str]) -> None:
     """Run the workers' interpreter, and check what it imports: Sluice's own modules and a protobuf that fits
     them.
 
-    The driver's own interpreter without PYTHONPATH needs no check.
-
-    Args:
-        environment: of the workers: that of this process, with `worker_environment` in it.
+    `environment` is that of the workers. The driver's own interpreter without PYTHONPATH needs no check.
 
     Raises:
         SparkUnavailable: it does not run, is of another version, or does not import Sluice.

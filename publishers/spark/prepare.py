@@ -1,9 +1,5 @@
 """Blocks prepared in parallel: root hashes, links, signatures; DataFrames of blocks in and out.
 
-    linked = link_blocks(blocks)                                  footers that make one chain
-    signed = sign_blocks(linked, key_file="network.key")          a proof each
-    signed = link_and_sign_blocks(blocks, key_file="network.key") both, with one pass of hashing
-
 Tasks hash all of each block but its links, which leaves 200 bytes a block (`blocks.linking`). One task goes
 over these in order of number and computes links and root hashes. Tasks then make footers and signatures in
 parallel again. Everything is lazy, no block passes through the driver, and the result depends on the blocks
@@ -87,7 +83,7 @@ def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFram
 
     Returns:
         A row for each block: block_number BIGINT, root_hash BINARY (48 bytes), root_layout BIGINT (8 or 16),
-        and the links in its footer, previous_root_hash and all_blocks_root_hash BINARY (48 bytes each).
+        and the footer's links, previous_root_hash and all_blocks_root_hash BINARY (48 bytes each).
 
     Raises:
         SchemaError: the DataFrame does not have these columns.

@@ -1,15 +1,11 @@
 """Publishes a DataFrame of blocks, whatever the order of its rows.
 
-    from sluice.publishers.spark import publish
-    publish(spark.read.format("blockfiles").load("chain/"), "a:40840,b:40840", race=2)
-
 It reads the block numbers first: a missing or repeated number is an error, and nothing is published. It then
 partitions by range and sorts rows that are not in order or come from a shuffle. Adaptive execution merges a
 shuffle's partitions by size: numbers alone may come in one partition and whole blocks in several, in any
 order.
 
-So it reads the DataFrame twice; a source that can leave out columns reads no blocks the first time. Cache a
-DataFrame that is expensive, or may have other rows the second time.
+So it reads the DataFrame twice. Cache one that is expensive, or may have other rows the second time.
 Source: docs/spark.md.
 """
 

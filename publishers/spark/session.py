@@ -112,10 +112,6 @@ def require_java(
 ) -> int:
     """Check that Spark will find a Java that it runs on; return its major version.
 
-    Args:
-        environment: for JAVA_HOME and PATH; by default that of the process.
-        timeout_seconds: how long Java may take to say its version.
-
     Raises:
         SparkUnavailable: there is no Java, or it is too old; it says how to get one.
     """
@@ -331,11 +327,7 @@ def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
 
 
 def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
-    """Check the machine before Spark starts, and set the workers' interpreter.
-
-    Raises:
-        SparkUnavailable: something that Spark needs is missing.
-    """
+    """Check the machine before Spark starts, and set the workers' interpreter."""
     preflight.check_libraries()
     if not is_submitted(os.environ):
         require_java()
@@ -468,10 +460,7 @@ def part_order_seconds(part_count: int, slot_count: int, failures_max: int) -> f
         too few   any       retried when a slot is free, but tasks that wait for it have    60 s
                             them all, and go on only when it has gone on
 
-    Args:
-        part_count: parts that are published at once, each a task.
-        slot_count: tasks that can run at once.
-        failures_max: failures of one task with which the job fails.
+    With `failures_max` failures of one task the job fails.
     """
     is_crowded = part_count > slot_count and failures_max > 1
     return PART_ORDER_SECONDS_CROWDED if is_crowded else PART_ORDER_SECONDS_DEFAULT

@@ -1,14 +1,8 @@
 """The names of `sluice publish --source`: a format, and where the blocks are.
 
-blockfiles:PATH        a folder of block files, a zip, a tar or a glob, or the URL of one in an object store
-datastream:PATH        a stream file, or the data folder of a node
-datastream:HOST:PORT   a data streamer over TCP; a comma list of several
-blockstream:HOST:PORT  the gRPC address of a node; a comma list of several
-parquet:PATH           a lake table of block_number and items, by its path
-table:NAME             the same by its name in Spark's catalog
-PATH                   whichever of them is there, else a folder of block files
-
-Several sources of block files are one chain together.
+A path without a format is what lies there, or else a folder of block files. Several sources of block files
+are one chain together.
+Source: docs/spark.md, "sluice publish".
 """
 
 from __future__ import annotations

@@ -4,12 +4,6 @@
     verdicts = verify_blocks(blocks, ledger_keys=["tss:id=…"])
     verdicts.filter("verdict = 'refused'").show(truncate=False)
 
-    column        type     a row for each block, in no order
-    block_number  BIGINT
-    verdict       STRING   accepted or refused
-    kind          STRING   the kinds of its proofs, `blocks.proofs.ProofKind`; `none`: none parses
-    reason        STRING   why it is refused, beginning with the kind of the refusal; null: it is accepted
-
 The task of a block checks its structure, root hash and proofs. Then the footer's previous_block_root_hash
 must be the root hash of an accepted block of the number before, if the frame has one. Only `sluice verify`
 and the node, which see blocks in order, check the second link, the tree over all blocks. A streaming frame
@@ -87,7 +81,8 @@ def verify_blocks(
 
     Returns:
         A row for each block, in no order: block_number BIGINT; verdict STRING, `accepted` or `refused`; kind
-        STRING, the kinds of its proofs; reason STRING, why it is refused, null if it is accepted.
+        STRING, the kinds of its proofs, `none` if none parses; reason STRING, why it is refused, beginning
+        with the kind of the refusal, or null.
 
     Raises:
         SchemaError: the frame does not have these columns.

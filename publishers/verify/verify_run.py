@@ -45,16 +45,9 @@ VERIFY_AHEAD_BLOCKS: Final = 4
 def make_verifier(
     keys: TrustedKeys, mode: VerificationMode, root_layout: RootLayout, rsa_threshold: int
 ) -> BlockVerifier:
-    """Return the verifier, after reading the files that the keys name.
+    """Return the verifier, after reading the files that the keys name; raise LedgerKeyError.
 
-    Args:
-        keys: of the operator.
-        mode: `full` or `hash`.
-        root_layout: as the setting `verification.root_layout`.
-        rsa_threshold: nodes that must have signed a record file; 0: more than a third.
-
-    Raises:
-        LedgerKeyError: a file cannot be used.
+    The arguments are those of the settings `verification.*`.
     """
     book = given_address_book(keys, mode, rsa_threshold)
     return BlockVerifier(ProofVerifier(keys, mode, given_ledger(keys, mode), book), root_layout)

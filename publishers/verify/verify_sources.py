@@ -84,11 +84,7 @@ class BlockSource(Protocol):
 
 
 def _wanted(numbers: NumberRange, first: int, last: int, where: object) -> range:
-    """Return the wanted ones of the blocks `first` to `last`.
-
-    Raises:
-        SourceRefused: there are none.
-    """
+    """Return the wanted ones of the blocks `first` to `last`; raise SourceRefused if there are none."""
     held = numbers.narrowed(first, last + 1)
     assert held.end is not None
     if held.first >= held.end:
@@ -171,11 +167,7 @@ class NodeSource:
         self.count: int | None = len(self._wanted)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield each block.
-
-        Raises:
-            SourceUnreachable, SourceRefused: the node does not give one.
-        """
+        """Yield each block; raise SourceUnreachable or SourceRefused."""
         return self._get(self._wanted)
 
     def block_0(self) -> Job | None:
@@ -297,8 +289,8 @@ def holds_stream(path: Path) -> bool:
 class StoredSource:
     """The wanted blocks that a stream file has by now. The file is not locked; a node may append to it.
 
-    The path may be a node's data folder. Bisection over the data pages finds where a block begins, so that
-    the last blocks of a long chain are as near as the first ones.
+    Bisection over the data pages finds where a block begins: the last blocks of a long chain are as near as
+    the first.
 
     Raises:
         SourceRefused: the file is unreadable, damaged, or holds none of these blocks.
@@ -316,11 +308,7 @@ class StoredSource:
         self.count: int | None = len(self._wanted)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield each block.
-
-        Raises:
-            SourceRefused: the file is damaged, or changes below what was committed.
-        """
+        """Yield each block; raise SourceRefused for a damaged file."""
         for stored in self._blocks_from(self._page_before(self._wanted.start)):
             if stored.number >= self._wanted.stop:
                 return
