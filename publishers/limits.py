@@ -12,25 +12,24 @@ MIB: Final = 1024 * 1024
 
 BLOCK_FILE_BYTES_MAX: Final = 256 * MIB
 """Largest block read from a file, after decompression: the node's default `publish.max_block_bytes`. A few
-bytes of gzip can stand for gigabytes, so reading stops here and the file is refused."""
+bytes of gzip can stand for gigabytes."""
 
 # --- messages --------------------------------------------------------------------------------------------
 
 MESSAGE_BYTES_MAX: Final = MESSAGE_BYTES_DEFAULT
-"""Largest gRPC message without the option `max_message_bytes`: what nodes take by default."""
+"""Largest gRPC message without the option `max_message_bytes`: the nodes' default."""
 
 MESSAGE_OPTION_MIN: Final = 64 * 1024
-"""The least value of that option, as of a node's setting: the longest header and proofs fit in."""
+"""Least value of that option, as of a node's setting: the longest header and proofs fit in."""
 
 MESSAGE_OPTION_MAX: Final = 1 << 30
-"""The greatest value, as of a node's setting: gRPC holds a whole message several times."""
+"""Greatest value, as of a node's setting: gRPC holds a whole message several times."""
 
 MESSAGE_MARGIN_BYTES: Final = 1024
-"""Left free in a message for the framing: PublishStreamRequest and BlockItemSet add two tags and lengths (at
-most 12 bytes). Each item's tag and length count with the item."""
+"""Room for the framing: PublishStreamRequest and BlockItemSet add two tags and lengths (at most 12 bytes)."""
 
 ITEM_BYTES_MAX: Final = MESSAGE_BYTES_MAX - MESSAGE_MARGIN_BYTES
-"""Largest item, with its tag and length, that fits in such a message. A block with a larger one is refused
+"""Largest item that fits in such a message, with its tag and length. A block with a larger one is refused
 before any of it is sent."""
 
 ITEM_SET_BYTES_DEFAULT: Final = 64 * 1024
@@ -38,36 +37,36 @@ ITEM_SET_BYTES_DEFAULT: Final = 64 * 1024
 block early."""
 
 ITEM_SET_ITEMS_MAX: Final = 4_096
-"""Items in one set, however short. A node takes 500,000 in a message and needs a microsecond or more for
-each; so many take it 6 ms. Only items below 14 bytes reach this in a set of the default size."""
+"""Items in one set. A node takes 500,000 in a message at a microsecond or more each: so many take it 6 ms.
+Only items below 14 bytes reach this in a set of the default size."""
 
 STATUS_SECONDS: Final = 5.0
-"""How long a gateway may take to say what it holds."""
+"""Longest wait for a gateway's status."""
 
 BLOCK_SECONDS: Final = 60.0
-"""How long a gateway may take to send one whole block of perhaps hundreds of megabytes."""
+"""Longest wait for one whole block, which may have hundreds of megabytes."""
 
 # --- one publisher ---------------------------------------------------------------------------------------
 
 CACHE_BYTES_DEFAULT: Final = 256 * MIB
-"""Unacknowledged blocks held. At the limit the publisher reads no more from the source; it looks before it
-takes a block, so it holds at most one block more."""
+"""Unacknowledged blocks held. The publisher looks before it takes a block, so it holds at most one block
+more."""
 
 WINDOW_BLOCKS_DEFAULT: Final = 128
-"""Blocks offered and not acknowledged. At the limit the publisher sends nothing until an acknowledgement.
-Above the node's `publish.stall_blocks` (3), so that it can overtake a stalled winner."""
+"""Blocks offered and not acknowledged; at the limit the publisher waits. Above the node's
+`publish.stall_blocks` (3), to overtake a stalled winner."""
 
 OFFERS_MAX: Final = 4 * WINDOW_BLOCKS_DEFAULT
 """Headers remembered to tell a late answer from a fresh one; beyond, the oldest is forgotten."""
 
 BAD_PROOF_RETRIES_MAX: Final = 2
-"""How often a block is offered again after BAD_BLOCK_PROOF. Transmission cannot have damaged it (HTTP/2 and
-TCP check), but another node, or this one after a restart with the right key, may take it. Each gateway of the
-list is tried once in any case."""
+"""Retries of a block after BAD_BLOCK_PROOF. Transmission cannot have damaged it (HTTP/2 and TCP check), but
+another node, or this one with another key after a restart, may take it. Each gateway is tried once in any
+case."""
 
 INVALID_REQUEST_RETRIES_MAX: Final = 2
-"""Streams in a row that INVALID_REQUEST ends, without a newly stored block, before the publisher gives up; it
-tries each gateway of the list once in any case."""
+"""Streams in a row that INVALID_REQUEST ends, without a newly stored block, before the publisher gives up.
+Each gateway is tried once in any case."""
 
 LATENCY_SAMPLES_MAX: Final = 65_536
 """Times to acknowledgement kept for the report; the newest stay."""
@@ -79,10 +78,10 @@ ANSWER_TIMEOUT_SECONDS_DEFAULT: Final = 60.0
 blocks unacknowledged."""
 
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
-"""How long the gateway may take to end a stream that we ended; then it is cancelled."""
+"""Longest wait for the gateway to end a stream that we ended; then we cancel it."""
 
 STOP_TIMEOUT_SECONDS: Final = 5.0
-"""How long a cancelled publisher may take to finish the block in flight and end its stream."""
+"""Longest time in which a cancelled publisher finishes the block in flight and ends its stream."""
 
 # --- Spark -----------------------------------------------------------------------------------------------
 
@@ -96,26 +95,25 @@ ARROW_BATCH_HASHES: Final = 8_192
 """Rows of hashes in one Arrow batch, of some hundred bytes each."""
 
 BLOCKS_PER_BATCH_DEFAULT: Final = 1_000
-"""Blocks in one batch of a streaming query: each batch costs Spark some 100 ms beside its rows, and a crash
-repeats one batch."""
+"""Blocks in one batch of a streaming query: each batch costs Spark some 100 ms, and a crash repeats one."""
 
 PARTITIONS_MAX: Final = 1_000_000
-"""Parts of a source of files: Spark has a task for each."""
+"""Parts of a source of files, each a Spark task."""
 
 SOURCE_DEADLINE_SECONDS_DEFAULT: Final = 60.0
-"""How long a network source may give nothing of what is there."""
+"""Longest time in which a network source gives nothing of what is there."""
 
 PART_ORDER_SECONDS_DEFAULT: Final = 600.0
-"""How long a part of a chain waits until it is next without progress of the gateways."""
+"""Longest wait of a part until it is next, without progress of the gateways."""
 
 RACE_MAX: Final = 16
-"""Racing publishers in one task of the sink: they share the blocks and one Python process."""
+"""Racing publishers in one task of the sink, which share its blocks and Python process."""
 
 STATUS_POLL_SECONDS: Final = 0.25
-"""How often `sluice publish` asks a gateway for its last block, and each task reports."""
+"""Time between two questions of `sluice publish` to a gateway, and between two reports of a task."""
 
 
 # --- block maker -----------------------------------------------------------------------------------------
 
 MAKER_BLOCKS_MAX: Final = 10_000_000
-"""Blocks that one `sluice generate` makes at most: a typing error should not fill a disk."""
+"""Blocks of one `sluice generate`: a typing error should not fill a disk."""

@@ -64,8 +64,8 @@ class PublishReport:
     offered: int = 0
     """Header sent at least once."""
     won: int = 0
-    """Sent whole here, acknowledged, and not skipped. If a gateway ends a stream with DUPLICATE_BLOCK and
-    names no block, those since the last skip do not count."""
+    """Sent whole here, acknowledged, and not skipped. After a DUPLICATE_BLOCK that names no block, those
+    since the last skip do not count."""
     skipped: int = 0
     """Taken by a gateway from another publisher at least once."""
     acknowledged: int = 0
@@ -77,20 +77,20 @@ class PublishReport:
     behind: int = 0
     """Times that a gateway was behind."""
     too_far_behind: int = 0
-    """Times that a gateway wanted a block that is not held here."""
+    """Times that a gateway wanted a block not held here."""
     reconnects: int = 0
     """Streams opened after the first."""
     failovers: int = 0
-    """Streams at another gateway than the one before."""
+    """Streams at another gateway than before."""
     bytes_sent: int = 0
-    """Of block items, repetitions included."""
+    """Bytes of block items, repetitions included."""
     refused: tuple[RefusedBlock, ...] = ()
-    """By number."""
+    """The refused blocks, by number."""
     elapsed_ns: int = 0
     latency_ns: tuple[int, ...] = field(default=(), repr=False)
-    """Of the newest blocks won: from the last byte sent to the acknowledgement."""
+    """The newest blocks won: from the last byte sent to the acknowledgement."""
     failure: str | None = None
-    """Why the publisher gave up."""
+    """The reason why the publisher gave up."""
     trouble: str | None = None
     """The last fault of a stream since a block was last stored."""
 
@@ -146,7 +146,7 @@ def add_reports(
 ) -> PublishReport:
     """Add up reports, oldest first, under the name `publisher_id`.
 
-    `with_latency` keeps the newest LATENCY_SAMPLES_MAX latencies; otherwise none, which keeps the sum small.
+    `with_latency` keeps the newest LATENCY_SAMPLES_MAX latencies; otherwise none, for a small sum.
 
     Returns:
         Counts and times are sums; `failure` is the last one, `trouble` that of the last report. If no gateway
@@ -198,9 +198,9 @@ class QueryTotals:
     batch_id: int = -1
     """-1: there was none."""
     before: tuple[PublishReport, ...] = ()
-    """Without the last batch."""
+    """Each publisher, without the last batch."""
     publishers: tuple[PublishReport, ...] = ()
-    """With the last batch."""
+    """Each publisher, with the last batch."""
     query_id: str | None = None
     """Spark's id, the same over restarts; None: not known."""
 
@@ -254,20 +254,20 @@ class JobProgress:
     """The progress of running jobs."""
 
     last_stored: int | None
-    """Of the first gateway that answers; None: it has none, or none answers."""
+    """Last block of the first gateway that answers; None: it has none, or none answers."""
     is_reachable: bool
-    """Whether a gateway answered."""
+    """True if a gateway answered."""
     ready: int
     """Publishers that have been ready to send."""
     running: int
     elapsed_seconds: float
     first_block: int | None = None
-    """Of the source; None: not known yet."""
+    """None: not known yet."""
     last_block: int | None = None
-    """Of the source; None: not known, or without end."""
+    """None: not known, or the source has no end."""
     safe_through: int | None = None
     blocks_per_second: float = 0.0
-    """From when the first publisher could send to the last acknowledgement."""
+    """Acknowledged blocks, since the first publisher could send."""
     publishers: tuple[PublishReport, ...] = ()
     """So far, without latencies."""
     is_stopping: bool = False
@@ -278,21 +278,21 @@ class JobReport:
     """The report of finished jobs; `sluice publish --json` prints `to_fields`."""
 
     first_block: int | None
-    """Of the source; None: it was a stream, and nothing came."""
+    """None: the source was a stream, and nothing came."""
     last_block: int | None
     publishers: tuple[PublishReport, ...]
     """Those that did something, by name."""
     failures: tuple[JobFailure, ...]
     elapsed_seconds: float
-    """From the start of the jobs to the end of the last."""
+    """The time from the start of the jobs to the end of the last."""
     blocks_per_second: float = 0.0
-    """As in `JobProgress`."""
+    """See `JobProgress`."""
     is_interrupted: bool = False
-    """Whether they were stopped early."""
+    """True if they were stopped early."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether every publisher knows that every block is stored: all that it took, and all that the source
+        """True if every publisher knows that every block is stored: all that it took, and all that the source
         had at first. A source may have fewer when it is read.
         """
         done = [report for report in self.publishers if report.failure is None]

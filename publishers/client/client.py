@@ -100,9 +100,9 @@ _WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
 _GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
 REFUSAL_SECONDS_MAX: Final = 1.0
-"""Wait for an answer after a call whose status gRPC lost."""
+"""Longest wait for an answer after a call whose status gRPC lost."""
 REFUSAL_STATUS_SECONDS_MAX: Final = 0.1
-"""Wait for a status behind that answer, which is empty if it is a refusal."""
+"""Longest wait for the status behind that answer; a refusal is empty, with its status right behind."""
 # grpcio's status if a write is the first to find the call over.
 _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
@@ -425,7 +425,7 @@ class PublishClient:
         if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
             self._unexplained.add(gateway)
             return _STATUS_LOST_REASON
-        refused_headers(self._gateways[gateway], details)  # the next connection takes another way
+        refused_headers(self._gateways[gateway], details)  # the next connection is relayed
         return f"{status.name}: {' '.join((details or 'no details').split())}"
 
     async def _write(self, call: _Call, gateway: int) -> None:

@@ -126,7 +126,6 @@ class _Request:
     shards: int
     key: KeyPlace | None
     checkpoint: Path | None
-    """With --follow."""
     sink_options: dict[str, str]
     tls: ClientTls | None
     master: str | None
@@ -493,7 +492,7 @@ class Interrupts:
         self.asked = threading.Event()
         """Set by the first signal in a graceful part."""
         self.is_raised = False
-        """Whether a signal has raised KeyboardInterrupt."""
+        """True if a signal has raised KeyboardInterrupt."""
         self._is_graceful = False
         self._has_hung_up = False
         self._before: dict[signal.Signals, Any] = {}

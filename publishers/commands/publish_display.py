@@ -23,7 +23,7 @@ from sluice.publishers.report import JobProgress, JobReport, PublishReport, perc
 __all__ = ["FIGURES", "Display", "progress_text", "report_json", "report_lines", "report_table"]
 
 LINE_SECONDS: Final = 10.0
-"""Between two lines of progress without a terminal."""
+"""Time between two lines of progress without a terminal."""
 _MILLISECOND_NS: Final = 1_000_000
 _BAR_CHARACTERS_MIN: Final = 4
 """A narrower bar is left out."""

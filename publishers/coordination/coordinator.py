@@ -35,7 +35,7 @@ COORDINATOR_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest line of a task: the reports of RACE_MAX publishers with all their latency samples. A longer one
 ends the connection."""
 NO_BATCH: Final = -1
-"""Of a task outside a streaming query."""
+"""The batch of a task outside a streaming query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,7 @@ class CoordinatorAddress:
 
     @classmethod
     def parse(cls, text: str) -> CoordinatorAddress:
-        """Read the option.
-
-        Raises:
-            OptionError: it does not have this form.
-        """
+        """Read the option; raise OptionError."""
         place, _, token = text.partition("/")
         host, _, port = place.rpartition(":")
         if not (host and token and port.isdecimal() and 0 < int(port) < 1 << 16):
@@ -139,7 +135,7 @@ class Coordinator:
 
     @property
     def ready_count(self) -> int:
-        """How many publishers have had a task that is ready to send."""
+        """The count of publishers that have had a task ready to send."""
         with self._changed:
             return len(self._publishers)
 

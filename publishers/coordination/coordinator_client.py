@@ -23,11 +23,11 @@ __all__ = ["CoordinatorClient"]
 log = logging.getLogger(__name__)
 
 START_GATE_SECONDS: Final = 30.0
-"""Wait for the other publishers to be ready; then the task starts alone."""
+"""Longest wait for the other publishers to be ready; then the task starts alone."""
 COORDINATOR_CONNECT_SECONDS: Final = 5.0
-"""Wait for the coordinator; then the task starts alone."""
+"""Longest wait for the coordinator; then the task starts alone."""
 COORDINATOR_CLOSE_SECONDS: Final = 5.0
-"""Wait for the last reports to be sent; then the task drops them."""
+"""Longest wait for the last reports to go out; then the task drops them."""
 _Result = TypeVar("_Result")
 
 

@@ -26,9 +26,9 @@ from sluice.publishers.sources.block_gateways import HeldRange
 __all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
 
 PART_POLL_SECONDS: Final = 0.1
-"""Between two questions to a gateway."""
+"""Time between two questions to a gateway."""
 PART_PATIENCE_SECONDS: Final = 5.0
-"""Wait for a preferred gateway that is behind and stands still, if another has the blocks."""
+"""Longest wait for a preferred gateway that is behind and stands still, if another has the blocks."""
 UNREACHABLE: Final = -2
 """The last block of a gateway that does not answer."""
 _EMPTY: Final = -1

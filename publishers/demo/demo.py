@@ -61,11 +61,11 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True)
 class DemoProgress:
-    """How far the demo is."""
+    """The progress of the demo."""
 
     step: str
     block_count: int = 0
-    """Of the chain; 0: unknown."""
+    """0: unknown."""
     done: int = 0
     """Blocks made, or stored by the node."""
     read: int = 0
@@ -80,7 +80,7 @@ class PublisherResult:
     won: int
     skipped: int
     acknowledged: int
-    """By acknowledgement or as a duplicate."""
+    """Blocks acknowledged, or known as duplicates."""
     bytes_sent: int
     failure: str | None
 
@@ -94,10 +94,10 @@ class DemoResult:
     read: ReadTotals
     publishers: tuple[PublisherResult, ...]
     latency_median_ns: int | None
-    """Of blocks won, from the last byte sent to the acknowledgement."""
+    """The blocks won: from the last byte sent to the acknowledgement."""
     latency_p99_ns: int | None
     publish_seconds: float
-    """From a publisher's first event to its last; the longest."""
+    """The longest time from a publisher's first event to its last."""
     verification_mode: str
     folder: Path
     """Has `node/datastream.bin`, `node.log`, `spark.log`."""
@@ -105,12 +105,12 @@ class DemoResult:
 
     @property
     def block_count(self) -> int:
-        """How many blocks the chain has."""
+        """The chain's blocks."""
         return self.last_block - self.first_block + 1
 
     @property
     def is_good(self) -> bool:
-        """Whether every block was acknowledged to every publisher, and read back unchanged."""
+        """True if every block was acknowledged to every publisher, and read back unchanged."""
         acknowledged = all(
             one.failure is None and one.acknowledged == self.block_count for one in self.publishers
         )

@@ -26,9 +26,9 @@ from sluice.publishers.errors import PublisherError
 __all__ = ["NodeNotStarted", "NodeProcess", "environment_without_settings"]
 
 START_SECONDS: Final = 60.0
-"""How long a node may take to open its block store and listen."""
+"""Longest wait for a node to open its block store and listen."""
 STOP_SECONDS: Final = 20.0
-"""How long a node may take to stop after SIGTERM before it is killed."""
+"""Longest wait for a node to stop after SIGTERM before it is killed."""
 _LOOK_SECONDS: Final = 0.02
 _WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The node is on this machine; `http_proxy` is for others."""

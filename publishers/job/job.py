@@ -5,8 +5,7 @@
     publisher-3                               ──┘        │
     watch: ask the gateways, say go and stop ◄── coordinator (reports of each task)
 
-The jobs run at once, from threads of the driver, in one session. The gateway takes each block from the first
-publisher and tells the others to skip it.
+The jobs run at once, from threads of the driver, in one session.
 Source: docs/spark.md; docs/protocol.md.
 """
 
@@ -60,9 +59,9 @@ __all__ = ["GatewayStatus", "JobFailure", "JobProgress", "JobReport", "publish"]
 _logger = logging.getLogger(__name__)
 
 QUERY_STARTS_MAX: Final = 5
-"""Starts of a streaming query after failures of Spark itself; its checkpoint knows where it was."""
+"""Starts of a streaming query, from its checkpoint, after failures of Spark itself."""
 STATUS_TIMEOUT_SECONDS: Final = 1.0
-"""For a gateway to say its last block."""
+"""Longest wait for a gateway's last block."""
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
 _LOCAL_HOST: Final = "127.0.0.1"
@@ -76,7 +75,7 @@ class _Job:
     query: Any = None
     ending: threading.Thread | None = None
     reports: list[PublishReport] = field(default_factory=list)
-    """Of what is committed."""
+    """The reports of what is committed."""
     error: Exception | None = None
     is_over: bool = False
     """Everything was stored before the query was stopped: it has not failed."""
@@ -98,15 +97,15 @@ class _Race:
     chain: ChainFrame
     options: dict[str, str]
     folder: Path
-    """For the sink's reports."""
+    """The folder of the sink's reports."""
     checkpoint: FollowCheckpoint | None
     """None: a batch, or a stream that ends where it ended when the query began."""
     coordinator: Coordinator
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
-    """When the first publisher could send."""
+    """The time when the first publisher could send."""
     acknowledged: int = 0
-    """By the publisher with the most acknowledgements."""
+    """The most acknowledgements of one publisher."""
     acknowledged_at: float = 0.0
     is_stopping: bool = False
 
@@ -378,7 +377,7 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
 
 
 def _reason_of(race: _Race, job: _Job) -> str:
-    """Return why a job failed; for a damaged checkpoint, a remedy that Spark does not name."""
+    """Return why a job failed; for a damaged checkpoint, the remedy that Spark does not name."""
     damage = race.checkpoint.damage(job.publisher_id) if race.checkpoint else None
     if damage is not None:
         return str(damage)

@@ -182,14 +182,14 @@ class PublisherMachine:
 
     @property
     def wants_block(self) -> bool:
-        """Whether the shell should take the source's next block."""
+        """True if the shell should take the source's next block."""
         if self._source_ended or self.state in FINAL_STATES or self.state is MachineState.STOPPING:
             return False
         return self._window.wants_block
 
     @property
     def wake_at_ns(self) -> int | None:
-        """When the shell should send `Clock` at the latest; None: never."""
+        """The latest time for the shell's next `Clock`; None: never."""
         if self.state in (MachineState.LEAVING, MachineState.FINISHING, MachineState.STOPPING):
             return self._close_by_ns
         if self.state not in (MachineState.CONNECTING, MachineState.STREAMING):

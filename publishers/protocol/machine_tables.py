@@ -57,7 +57,7 @@ FINAL_STATES: Final = frozenset({MachineState.DONE, MachineState.FAILED, Machine
 
 
 class MachineStep(Enum):
-    """What the machine does on an event; each is one method of `PublisherMachine`."""
+    """The machine's reaction to an event; each is one method of `PublisherMachine`."""
 
     NOTHING = "nothing"
     REFUSE = "refuse"
@@ -215,14 +215,14 @@ class Pace(Enum):
 
     AT_ONCE = "at once"
     SOON = "soon"
-    """As BACKOFF, but several gateways get short waits first."""
+    """Like BACKOFF, but several gateways get short waits first."""
     BACKOFF = "backoff"
-    """After the wait of the retry policy; at once if a gateway is untried."""
+    """The wait of the retry policy; none if a gateway is untried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What follows a gateway's EndOfStream code."""
+    """The next stream after a gateway's EndOfStream code."""
 
     gateway: Gateway
     pace: Pace
@@ -290,7 +290,7 @@ ADVICE: Final[dict[MachineStep, tuple[str, str]]] = {
         """,
     ),
 }
-"""For each step on an answer while streaming: the answer, and what any publisher should do."""
+"""The advice to any publisher for each answer while streaming."""
 
 
 def advice_table() -> str:

@@ -122,7 +122,7 @@ class Connected:
 
     kind: ClassVar = EventKind.CONNECTED
     first: int | None = 0
-    """As the gateway's status says; None: it is not settled."""
+    """None: its status does not settle it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class Disconnected:
     kind: ClassVar = EventKind.DISCONNECTED
     reason: str
     is_too_long: bool = False
-    """Whether a message was."""
+    """True: the gateway refused a message for its length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ Event = (
 
 
 class StreamOutcome(Enum):
-    """How a publisher ended."""
+    """The end of a publisher."""
 
     DONE = "done"
     FAILED = "failed"
@@ -289,7 +289,7 @@ class CloseStream:
 
     reason: str
     force: bool = False
-    """Whether to cancel it; otherwise send no more and let the gateway end it."""
+    """True: cancel it. False: send no more and let the gateway end it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""When one publisher tries again, at which gateway, and when it gives up.
+"""The retries of one publisher: when, at which gateway, and when it gives up.
 
 Pure. A publisher stays with a gateway while that works. After trouble it tries each other gateway once, at
 once; then it waits before each try, longer each time. After streams that ended in order the first waits are

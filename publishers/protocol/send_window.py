@@ -38,14 +38,14 @@ __all__ = ["BlockCache", "HeldBlock", "HeldState", "Offers", "SendWindow"]
 
 READ_AHEAD_BLOCKS: Final = 32
 BEHIND_ANSWERS_MAX: Final = 16
-"""How often one stream goes back for BehindPublisher without a newly stored block; a gateway that takes the
+"""Times that one stream goes back for BehindPublisher without a newly stored block; a gateway that takes the
 block that it asks for needs one."""
 RESEND_ANSWERS_MAX: Final = 128
 """The same for ResendBlock: each follows another publisher's failure, and many may race."""
 
 
 class HeldState(Enum):
-    """Where a block number stands relative to the cache."""
+    """A block number's place relative to the cache."""
 
     HELD = "held"
     GONE = "gone"
@@ -61,7 +61,7 @@ class HeldBlock:
     sets: tuple[ItemSet, ...]
     size_bytes: int
     whole_at_ns: int | None = None
-    """When its end was sent on this stream."""
+    """The time when its end was sent on this stream."""
     skipped: bool = False
     """Another publisher sends it on this stream."""
     offered_ever: bool = False
@@ -98,7 +98,7 @@ class BlockCache:
 
     @property
     def is_full(self) -> bool:
-        """Whether the caller should add no more."""
+        """True if the caller should add no more."""
         return self.size_bytes >= self.size_bytes_max
 
     def check_order(self, number: int) -> None:
@@ -171,14 +171,14 @@ class SendWindow:
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """What messages and answers move; an answer that leaves it unchanged says nothing new."""
+        """The state that messages and answers move; an answer that leaves it unchanged says nothing new."""
         return self._safe_through, self._cursor, self._position, len(self._offers)
 
     # --- what is held ---------------------------------------------------------------------------------------
 
     @property
     def is_empty(self) -> bool:
-        """Whether no block is held."""
+        """True if no block is held."""
         return not self._cache
 
     @property
@@ -193,7 +193,7 @@ class SendWindow:
 
     @property
     def wants_block(self) -> bool:
-        """Whether there is room for the source's next block."""
+        """True if there is room for the source's next block."""
         first, following = self._cache.first, self._cache.next_number
         if first is None or following is None:
             return True
@@ -225,12 +225,12 @@ class SendWindow:
 
     @property
     def is_between_blocks(self) -> bool:
-        """Whether the next message would be a header."""
+        """True if the next message would be a header."""
         return self._position == 0
 
     @property
     def is_owed(self) -> bool:
-        """Whether an offered block is not stored, so that the gateway owes an answer."""
+        """True if the gateway owes an answer: an offered block is not stored."""
         return bool(self._cache) and (self._cursor, self._position) != (self._cache.first, 0)
 
     def begin_stream(self) -> None:
@@ -268,7 +268,7 @@ class SendWindow:
 
     @property
     def has_offered(self) -> bool:
-        """Whether a block was offered on the present stream."""
+        """True if a block was offered on the present stream."""
         return self._offered_first is not None
 
     def has_offered_through(self, number: int) -> bool:

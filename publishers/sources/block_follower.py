@@ -88,10 +88,10 @@ class BlockFollower:
         self._refusals: dict[str, str] = {}
         self._has_begun = False
         self._is_expected_only = False
-        """Whether an empty gateway only expects `next_number`."""
+        """True if an empty gateway only expects `next_number`."""
         self._has_read_tls = False
         self._is_subscribed = False
-        """Whether a gateway accepted this subscription."""
+        """True if a gateway accepted this subscription."""
         self._heard_at = time.monotonic()
 
     async def blocks(self) -> AsyncIterator[Received]:

@@ -163,7 +163,7 @@ class BlockGateways:
                         if assembler.complete:
                             return
                 except grpc.RpcError as error:
-                    refused_headers(address, error)  # the next call takes another way
+                    refused_headers(address, error)  # the next call is relayed
                     reason = failure_of(error)
                     if why := why_too_long(reason, f"{SIZE_OPTION} here"):
                         # Another gateway would send the same item.

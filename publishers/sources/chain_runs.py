@@ -35,7 +35,7 @@ class ChainPlan:
     partition_count: int
     """Those that have blocks."""
     is_ordered: bool
-    """Whether the partitions are consecutive ranges, in order like their rows."""
+    """True if the partitions are consecutive ranges, in order like their rows."""
 
     @property
     def block_count(self) -> int:

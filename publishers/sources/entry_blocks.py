@@ -1,8 +1,8 @@
 """The blocks that begin in a part of a stream, each whole.
 
 Pure. A part, entries F to E - 1, mostly begins and ends inside a block. Its reader skips to the first block
-that begins at F or later, and continues beyond E to the end of the last block that began before E. So readers
-of neighbouring parts yield every block once.
+that begins in it, and continues to the end of the last one, beyond E. So readers of neighbouring parts yield
+every block once.
 Source: docs/spec/block-layout.md.
 """
 
@@ -28,7 +28,7 @@ def blocks_that_begin_in(
 
     Args:
         entries: of the stream from `first_number` on; it reads no more than it needs.
-        first_number: of the part. Entry 0 of a stream must be the first of a block.
+        first_number: of the part. Entry 0 of a stream must begin a block.
         end_number: the entry after the part's last.
 
     Raises:

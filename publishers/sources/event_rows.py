@@ -59,7 +59,7 @@ EVENT_COLUMNS: Final[dict[str, type]] = {
     "debug": str,
     "data": bytes,
 }
-"""With the type of their values."""
+"""The columns, with the type of their values."""
 
 _SAME_MEANING: Final = {
     "l1_blockhash": "l1_block_hash",

@@ -25,20 +25,20 @@ class ReadTotals:
     blocks: int = 0
     items: int = 0
     bytes: int = 0
-    """Of items."""
+    """Bytes of items."""
     differing: int = 0
     """Blocks whose items differ from the source."""
     last_number: int | None = None
 
 
 class StreamReader(threading.Thread):
-    """A thread that reads the stream of a TCP address up to a block, and compares each block with `source`."""
+    """A thread that reads the stream of a TCP address up to a block, and compares it with `source`."""
 
     def __init__(self, host: str, port: int, source: Callable[[int], Block], last_number: int) -> None:
         super().__init__(name="stream-reader", daemon=True)
         self.totals = ReadTotals()
         self.failure: Exception | None = None
-        """Why it ended early."""
+        """The error that ended it early."""
         self._client = BlockingStreamClient(host, port)
         self._source = source
         self._last_number = last_number

@@ -38,7 +38,6 @@ from sluice.publishers.number_range import cut_evenly
 __all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
 
 STREAM_FILE_NAME: Final = "datastream.bin"
-"""Of a node."""
 
 PageT = TypeVar("PageT", bound=Sized)
 
@@ -52,7 +51,7 @@ class PageRun:
     end_page: int
     """The page after the last."""
     first_number: int
-    """Of its first entry."""
+    """The number of its first entry."""
     end_number: int
     """The number after its last entry."""
 

@@ -45,7 +45,7 @@ def row_batches(
     Args:
         rows: values by column; those of other columns are dropped, missing ones are null.
         columns: names and Arrow types, in order; at least one.
-        rows_max: rows of a batch at most.
+        rows_max: of a batch.
         bytes_max: a batch ends once it has so many.
     """
     schema = arrow_schema(columns)
@@ -77,8 +77,8 @@ def _batch(gathered: Sequence[Sequence[Any]], schema: pa.Schema, size_bytes: int
 def _joined(values: Sequence[Sequence[bytes]]) -> pa.Array:
     """Return an array of lists with exactly the bytes that it needs.
 
-    `pa.array` doubles its buffer as it grows: large batches take several times the memory, and most of the
-    time for new pages. It is faster for small batches.
+    `pa.array` doubles its buffer as it grows: slow and several times as large for large batches, but faster
+    for small ones.
     """
     items = list(itertools.chain.from_iterable(values))
     list_ends = array("i", itertools.accumulate(map(len, values), initial=0))
@@ -99,18 +99,13 @@ def _size_of(value: Any) -> int:
 # --- rows and blocks of batches -----------------------------------------------------------------------------
 
 Refuse = Callable[[int | None, str], PublisherError]
-"""Makes the error for a row, of its block number (None: it has none) and what is wrong."""
+"""Makes the error for a row, of its block number, if any, and what is wrong."""
 
 
 def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[str, Any]]:
     """Yield the rows of batches, values by column.
 
-    Args:
-        batches: with a column of block numbers, and perhaps one of items.
-        refuse: makes the error.
-
-    Raises:
-        PublisherError: the error of `refuse`: a number or items are null, or a number is below 0.
+    `refuse` makes the error to be raised: a number or items are null, or a number is below 0.
     """
     for batch in batches:
         names = batch.schema.names

@@ -67,12 +67,12 @@ __all__ = [
 ]
 
 FILE_WRITE_SECONDS_MAX: Final = 300.0
-"""How long a stream waits for a file that is being written."""
+"""Longest wait of a stream for a file that is being written."""
 FILE_LOOK_SECONDS: Final = 0.2
 """Time between two looks at it."""
 _KNOWN: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
-"""By `decode`."""
+"""The columns of each `decode`."""
 _ALL: Final = NumberRange()
 _BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes
 
@@ -87,10 +87,10 @@ class FileOptions:
     last_block: int | None = None
     """None: the last there is."""
     partition_count: int = field(default_factory=processor_count)
-    """At most."""
+    """The most partitions."""
     decode: str = "blocks"
     is_checked: bool = False
-    """Whether to check blocks as gateways do, except for proofs."""
+    """True: check blocks as gateways do, except for proofs."""
     mode: str = "failfast"
     blocks_per_batch: int = BLOCKS_PER_BATCH_DEFAULT
 
@@ -114,7 +114,7 @@ class FileOptions:
 
     @property
     def is_permissive(self) -> bool:
-        """Whether a damaged file is a row, not an error."""
+        """True if a damaged file is a row, not an error."""
         return self.mode == "permissive"
 
     @property

@@ -4,11 +4,11 @@
                           └── in a thread, up to a quarter of the cache ahead ──┘
 
 A task succeeds when every block of its partition is known to be stored. It passes over blocks that are stored
-already, so a task that Spark runs again, or twice, does no harm.
+already, so a task that runs again, or twice, does no harm.
 
-Batch: the blocks of a partition are consecutive; a gap or a repetition is an error that names the numbers.
-Streaming: a task passes over a block that came before. Before a gap it waits until a gateway has the missing
-blocks from another publisher.
+In a batch, a gap or a repetition in a partition is an error that names the numbers. A streaming task passes
+over a block that came before, and waits at a gap until a gateway has the missing blocks from another
+publisher.
 Source: docs/spark.md, "How blocks get out".
 """
 
@@ -60,15 +60,14 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 LAST_WORD_SECONDS: Final = 1.0
-"""For each gateway to say what it holds after a failed job: often it is silent."""
+"""Longest wait for each gateway to say what it holds after a failed job: often it is silent."""
 BATCH_REPORTS_KEPT: Final = 100
-"""Of a streaming query, in `report_path`."""
+"""Batches of a streaming query whose reports stay in `report_path`."""
 PACE_LEAD_SECONDS: Final = 1.0
-"""With `blocks_per_second`, the time before the first block for all publishers to connect; otherwise the
-first would be far ahead."""
+"""Time for all publishers to connect, with `blocks_per_second`; otherwise the first would be far ahead."""
 THREAD_SWITCH_SECONDS: Final = 0.001
-"""How long the thread that checks blocks may keep the interpreter. With Python's default, 5 ms, the gateway
-is idle while a task reads ahead."""
+"""Longest time that the checking thread keeps the interpreter. With Python's default, 5 ms, the gateway is
+idle while a task reads ahead."""
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = (
@@ -174,10 +173,7 @@ async def _publish(
 
 
 def _task_name(publisher_id: str, partition: int, attempt: int) -> str:
-    """Return the name of a task's publisher, by which nodes know it.
-
-    Each task and each attempt has its own, as two may run at once.
-    """
+    """Return the name of a task's publisher; each attempt has its own, as two may run at once."""
     name = publisher_id if partition == 0 else f"{publisher_id}-{partition}"
     return name if attempt == 0 else f"{name}-attempt-{attempt}"
 
@@ -224,9 +220,8 @@ async def _paced(
 class PreparedBlocks:
     """Blocks that a thread prepares ahead, up to a size limit; read them once, with `async for`.
 
-    Spark hands a task its rows by blocking calls, and decoding and checking take time; the thread does this
-    while the event loop publishes. At the limit the thread waits, and Spark with it. The reader gets what the
-    thread raises.
+    Spark hands a task its rows by blocking calls, and decoding and checking take time; the event loop
+    publishes meanwhile. At the limit the thread waits, and Spark with it.
     """
 
     def __init__(self, blocks: Iterator[Block], size_bytes_max: int) -> None:
@@ -359,8 +354,8 @@ def make_report_folder(report_path: str) -> None:
 
 
 def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
-    """Return the reports that `commit` wrote to `report_path`: one of each publisher of each partition that
-    had blocks, in no order; none if the job did not commit.
+    """Return the reports that `commit` wrote to `report_path`, one of each publisher of each partition with
+    blocks.
     """
     path = _report_file(folder, publisher_id)
     if not path.exists():
@@ -378,7 +373,7 @@ def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTo
 
 
 def _totals_before(folder: Path, name: str, batch: int) -> QueryTotals:
-    """Return the totals before a batch; start anew if they are damaged, as after a power failure."""
+    """Return the totals before a batch; start anew if a power failure damaged them."""
     try:
         return read_totals(folder, name)
     except (ValueError, TypeError, LookupError, AttributeError) as error:

@@ -64,7 +64,7 @@ __all__ = [
 ARROW_BATCH_ENTRIES: Final = 8_192
 """Entries in one Arrow batch; most are small."""
 ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
-"""Of a streaming query."""
+"""Entries in one batch of a streaming query."""
 ENTRY_NUMBER: Final = "entry_number"
 ENTRY_TYPE: Final = "entry_type"
 DATA: Final = "data"
@@ -79,7 +79,7 @@ COLUMNS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
     "blocks": BLOCK_COLUMNS,
     "events": {name: _ARROW_OF[kind] for name, kind in EVENT_COLUMNS.items()},
 }
-"""By `decode`."""
+"""The columns of each `decode`."""
 _KNOWN: Final = option_names(
     "path server decode generation partitions from entries_per_batch stream_type deadline_seconds"
 )
@@ -91,7 +91,7 @@ class StreamOptions:
 
     decode: str = "entries"
     generation: Generation | None = None
-    """None: as the bytes say."""
+    """None: by the bytes."""
     partition_count: int = field(default_factory=processor_count)
     first_entry: int = 0
     entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT

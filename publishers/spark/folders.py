@@ -52,11 +52,8 @@ def folder_of(path: str, option: str = "path") -> Path:
 class BlockFolders:
     """Folders, files, archives and globs; they travel to the workers, and connect on use.
 
-    Args:
-        paths: paths or URLs, all on disks, or all in one object store.
-
     Raises:
-        OptionError: there is no path, or they are not in one store.
+        OptionError: there is no path, or they are not all on disks or in one object store.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -69,7 +66,7 @@ class BlockFolders:
 
     @property
     def is_remote(self) -> bool:
-        """Whether pyarrow.fs reads them."""
+        """True if pyarrow.fs reads them."""
         return _is_remote(self._paths[0])
 
     def blocks(self, numbers: NumberRange = _ALL, *, is_growing: bool = False) -> list[BlockPlace]:

@@ -34,8 +34,7 @@ _UNKNOWN: Final = -1
 class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The base class; a source defines its beginning, how far it goes, and the partitions of a range.
 
-    Args:
-        rows_max: numbers in one batch at most; None: all that are there.
+    A batch has at most `rows_max` numbers; None: all that are there.
     """
 
     def __init__(self, rows_max: int | None) -> None:
@@ -47,7 +46,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the number that a new query begins with; None: nothing is there yet."""
 
     def first_arrival(self) -> int | None:
-        """Return where a query goes on that began when nothing was there; None: still nothing is.
+        """Return where a query begins that started when nothing was there; None: still nothing is.
 
         All numbers since then belong to it, wherever a new query would begin now.
         """
@@ -55,9 +54,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @abstractmethod
     def end_number(self, following: int) -> int:
-        """Return the number after the last that can be read now without a gap; `following`, the number to
-        read next, if there is none.
-        """
+        """Return the number after the last before a gap; `following` if nothing is there."""
 
     @abstractmethod
     def available_end(self) -> int:

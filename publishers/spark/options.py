@@ -69,7 +69,7 @@ def processor_count() -> int:
 
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
-    """Return an option that must be there; raise OptionError if it is missing or blank."""
+    """Return an option that must be there; raise OptionError."""
     text = options.get(name, "").strip()
     if not text:
         raise OptionError(name, "nothing", example)
@@ -91,9 +91,7 @@ def whole_number(options: Mapping[str, str], name: str, least: int, most: int) -
 
 
 def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None = None) -> int:
-    """Return a whole number that a caller passed as an argument; raise OptionError if it is none, or out of
-    range.
-    """
+    """Return a whole number that a caller passed as an argument; raise OptionError."""
     expected = f"at least {least}" if most is None else f"{least} to {most}"
     try:
         number = operator.index(value)
@@ -105,10 +103,7 @@ def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None
 
 
 def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
-    """Return a number above 0; raise OptionError if it is none, or above OPTION_MAX.
-
-    `unit` says what it counts, for the error.
-    """
+    """Return a number above 0; raise OptionError."""
     text = options.get(name)
     if text is None:
         return None
@@ -124,7 +119,7 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
 
 
 def one_of(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str | None:
-    """Return one of a few words, in lower case; raise OptionError for another word."""
+    """Return one of a few words, in lower case; raise OptionError."""
     text = options.get(name)
     if text is None:
         return None
@@ -135,7 +130,7 @@ def one_of(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str
 
 
 def flag(options: Mapping[str, str], name: str) -> bool | None:
-    """Return a yes or no; raise OptionError if it is neither `true` nor `false`."""
+    """Return a yes or no; raise OptionError."""
     word = one_of(options, name, ("true", "false"))
     return None if word is None else word == "true"
 
@@ -153,10 +148,7 @@ def check_root_layout(root_layout: object) -> None:
 
 
 def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:
-    """Raise OptionError for options that nobody reads: typing errors, or several paths given to `load`.
-
-    `known` has names in lower case.
-    """
+    """Raise OptionError for options that nobody reads: typing errors, or several paths given to `load`."""
     if "paths" in options and "paths" not in known:
         raise OptionError("path", f"several: {options['paths']}", "one; join what is read of each by union")
     for name in sorted(options):

@@ -42,7 +42,7 @@ _NUMBER_SIZE: Final = 8
 _END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
 _UNKNOWN: Final = 0
 _ENTRIES_MIN: Final = BOOKMARK_COUNT + 2
-"""Of a block: its bookmarks, one item, its end."""
+"""Least entries of a block: its bookmarks, one item, its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Part:
     first_number: int
     types: NDArray[np.uint32]
     kinds: NDArray[np.uint32]
-    """Of each entry's item; 0: unknown."""
+    """The kind of each entry's item; 0: unknown."""
     data: pa.Array
 
     def __len__(self) -> int:

@@ -1,14 +1,14 @@
 """The entries of a data page as columns, without a Python step for each. Pure.
 
-Walking a page from entry to entry in Python would take longer than all the rest. So numpy finds the entry
-heads at once: positions with the packet type of data, 9 bytes before a number that an entry of this page can
-have. They are what a walk would find if:
+A walk from entry to entry in Python would take longer than all the rest. So numpy finds the entry heads at
+once: positions with the packet type of data, 9 bytes before a number that an entry of this page can have.
+They are right if:
 
   - the first is at position 0, each further one where the one before it ends;
   - their numbers are consecutive;
   - the last ends where the page's data may end.
 
-Data can look like a head, and a page can be damaged. Then `walk_page` walks it, and says what is wrong.
+Otherwise (data can look like a head, a page can be damaged) `walk_page` decides.
 Source: docs/spec/stream-file.md section 1; `datastream/file/pages.py` has the walk.
 """
 
@@ -42,7 +42,7 @@ class PageEntries:
     page: bytes
     first_number: int
     positions: NDArray[np.int32]
-    """Where each entry begins in the page, and where the last one ends."""
+    """The beginning of each entry in the page, and the end of the last."""
     types: NDArray[np.uint32]
 
     def __len__(self) -> int:

@@ -55,7 +55,7 @@ print("\\n" + json.dumps(found))
 
 
 def check_libraries() -> None:
-    """Raise SparkUnavailable unless pandas and pyarrow are there, in versions that PySpark and Sluice know."""
+    """Raise SparkUnavailable unless pandas and pyarrow are there, in known versions."""
     for name, least, below in _BOUNDS:
         wanted = f"{_dotted(least)} or later" + (f", below {_dotted(below)}" if below else "")
         try:

@@ -1,10 +1,9 @@
 """Blocks prepared in parallel: root hashes, links, signatures; DataFrames of blocks in and out.
 
-Tasks hash all of each block but its links, which leaves 200 bytes a block (`blocks.linking`). One task goes
-over these in order of number and computes links and root hashes. Tasks then make footers and signatures in
-parallel again. Everything is lazy, no block passes through the driver, and the result depends on the blocks
-alone, not on partitions or order. Spark reads the DataFrame twice: `persist()` it if that is expensive, and
-always if it may differ each time.
+Tasks hash all of each block but its links, which leaves 200 bytes a block (`blocks.linking`). One task
+computes links and root hashes from these, in order of number. Tasks then make footers and signatures in
+parallel. Everything is lazy, no block passes through the driver, and partitions do not matter. Spark reads
+the DataFrame twice: `persist()` it if that is expensive, and always if it may differ each time.
 
 Results are in no order. Source: docs/spark-prepare.md.
 """
@@ -82,8 +81,8 @@ def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFram
         root_layout: leaves of the top hash tree, 8 or 16; `auto` goes by the version in the header.
 
     Returns:
-        A row for each block: block_number BIGINT, root_hash BINARY (48 bytes), root_layout BIGINT (8 or 16),
-        and the footer's links, previous_root_hash and all_blocks_root_hash BINARY (48 bytes each).
+        A row for each block: block_number BIGINT, root_layout BIGINT (8 or 16), and BINARY of 48 bytes:
+        root_hash, and the footer's links, previous_root_hash and all_blocks_root_hash.
 
     Raises:
         SchemaError: the DataFrame does not have these columns.
@@ -105,10 +104,10 @@ def chain_start(
         root_layout: as in `root_hashes`.
 
     Returns:
-        The `start` of `link_blocks` for the block after the last; `start` itself if there are no blocks.
+        The `start` of `link_blocks` for the block after the last.
 
     Raises:
-        PySparkException: it has the text of the PrepareError, which names the block: a gap, a number twice, a
+        PySparkException: with the text of a PrepareError, which names the block: a gap, a number twice, a
             wrong link.
     """
     begin = start or ChainStart()
@@ -130,15 +129,11 @@ def link_blocks(
     It replaces an existing footer except for its state root, and drops proofs, which sign other root hashes.
 
     Args:
-        blocks: `block_number BIGINT, items ARRAY<BINARY>`, each a header and items, with or without footer
-            and proofs; in any order.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order, with or without footer and proofs.
         start: where the chain goes on (`chain_start`); None: the first block is block 0.
         root_layout: as in `root_hashes`.
         broadcast_links: whether the links (some 200 bytes a block) go to every worker, through the driver;
-            False: Spark shuffles both sides, for chains of very many blocks.
-
-    Returns:
-        The same columns, blocks with footers and no proofs, in no order.
+            False: Spark shuffles both sides, for very long chains.
 
     Raises:
         SchemaError: the DataFrame does not have these columns.
@@ -163,9 +158,6 @@ def sign_blocks(
         key_env: environment variable of the workers with the text of such a file.
         root_layout: as in `root_hashes`; the blocks' links must have the same layout.
 
-    Returns:
-        The same columns, blocks with one proof each, in no order.
-
     Raises:
         SchemaError: the DataFrame does not have these columns.
         OptionError: not exactly one of file and variable is given, or there is no such layout.
@@ -187,9 +179,6 @@ def link_and_sign_blocks(
     """Link and sign blocks as `link_blocks` and then `sign_blocks`, but hash each block once.
 
     Arguments and errors are those of the two functions.
-
-    Returns:
-        The same columns, blocks with footers and one proof each, in no order.
     """
     return _linked(blocks, KeyPlace.parse(key_file, key_env), start, root_layout, broadcast_links)
 

@@ -54,8 +54,7 @@ def publish(
         blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order, perhaps with other columns.
         gateways: `host:port`, comma list or sequence, the preferred one first; as the option `gateways`.
         shards: parts that are prepared in parallel and published in order; None: the DataFrame's partitions.
-        options: options of the sink by name (docs/spark.md), such as `race=3`, `check=False`,
-            `deadline_seconds=60`; None leaves an option out.
+        options: options of the sink by name (docs/spark.md), such as `race=3`; None leaves one out.
 
     Returns:
         A report of each publisher of each partition; none for a DataFrame without blocks.
@@ -76,7 +75,7 @@ def publish(
     texts = current_names(given, FORMER_NAMES)
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
     if "report_path" in texts:
-        # The process that writes them may have another working directory.
+        # The writing process may have another working directory.
         texts["report_path"] = str(folder_of(texts["report_path"], "report_path").absolute())
     parsed = SinkOptions.parse(texts)
     with active_session(blocks.sparkSession):
@@ -91,7 +90,7 @@ def _publish(
         return []
     texts["first_block"] = str(plan.first_block)
     count = min(shards or plan.partition_count, plan.block_count)
-    # A task that waits holds a slot, which the task that it waits for may need for another try.
+    # A waiting task holds a slot, which a failed task may need.
     texts.setdefault("part_order_seconds", str(part_order_seconds_for(rows.sparkSession, count)))
     if not plan.is_ordered or count != plan.partition_count or is_shuffled(rows):
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
@@ -151,7 +150,7 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
 def is_shuffled(frame: DataFrame) -> bool:
     """Return whether a DataFrame's partitions and order come from a shuffle, and so may differ each time.
 
-    A cached DataFrame does not change. Over Spark Connect nothing is known, and the result is True.
+    A cached DataFrame does not change. Over Spark Connect the result is True, as nothing is known.
     """
     frame_in_jvm = getattr(frame, "_jdf", None)
     if frame_in_jvm is None:

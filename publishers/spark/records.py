@@ -2,16 +2,15 @@
 
     records_to_blocks(events, payload="body", time="at", items_per_block=500)
 
-Records are numbered in order of time, then of `order_by`, then of their payloads' bytes, however they are
-partitioned. Block N has the records from N times `items_per_block` on; the last block may have fewer.
+Records are numbered in order of time, then of `order_by`, then of their payloads' bytes. Block N has the
+records from N times `items_per_block` on; the last block may have fewer.
 
     time    a small job reads the times alone, for bounds that cut them into parts of about the same size
     part    each part is sorted; a record's number is its place there plus the count of the parts before
     block   the records of each block are gathered and wrapped (`publishers.blocks.block_items`)
 
-Bounds only balance the parts. One task sorts all records of the same time; Spark spills. Spark reads the
-DataFrame several times: `persist()` it if that is expensive, and always if it may differ each time. Source:
-docs/spark-prepare.md.
+One task sorts all records of the same time; Spark spills. Spark reads the DataFrame several times:
+`persist()` it if that is expensive, and always if it may differ each time. Source: docs/spark-prepare.md.
 """
 
 from __future__ import annotations
@@ -40,12 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["records_to_blocks", "records_to_signed_blocks"]
 
 RECORDS_PER_BLOCK_DEFAULT: Final = 1_000
-"""Records in one block."""
 RECORDS_PER_BLOCK_MAX: Final = 1_000_000
-"""Half the items that a gateway takes in a block; one task holds a block's records in memory."""
+"""Half the items that a gateway takes in a block; one task holds them in memory."""
 RECORD_PARTS_MAX: Final = 256
-"""Parts that records are sorted in. Finding a record's part takes a comparison for each doubling, and the
-expression for it has a case for each part."""
+"""Parts that records are sorted in; the expression that finds a record's part has a case for each."""
 _BALANCE_ERROR: Final = 0.001
 _MICROSECOND_NS: Final = 1_000
 
@@ -66,16 +63,16 @@ def records_to_blocks(
 
     Args:
         records: any DataFrame; only the named columns are read.
-        payload: name of a BINARY column; each value is the content of an item.
-        time: name of a TIMESTAMP column, or a BIGINT one with nanoseconds since 1970; a block has the time of
-            its first record.
-        items_per_block: records in a block, 1 to 1,000,000.
-        order_by: names of columns that order records of the same time, before their payloads do.
+        payload: a BINARY column; each value is the content of an item.
+        time: a TIMESTAMP column, or a BIGINT one with nanoseconds since 1970; a block has the time of its
+            first record.
+        items_per_block: 1 to 1,000,000.
+        order_by: columns that order records of the same time, before their payloads do.
         item_kind: field number of the items in `BlockItem`; by default 4, signed transaction.
         previous: where the chain goes on (`chain_start`); None: it begins with block 0.
 
     Returns:
-        `block_number BIGINT, items ARRAY<BINARY>`, in no order; no rows for no records.
+        `block_number BIGINT, items ARRAY<BINARY>`, in no order.
 
     Raises:
         SchemaError: a column is missing, or has another type.
@@ -99,12 +96,9 @@ def records_to_signed_blocks(
     key_file: str | os.PathLike[str] | None = None,
     key_env: str | None = None,
 ) -> DataFrame:
-    """Make a chain of linked and signed blocks out of records.
+    """Make a chain of linked and signed blocks out of records, with one proof each.
 
     Arguments and errors are those of `records_to_blocks` and `sign_blocks`.
-
-    Returns:
-        `block_number BIGINT, items ARRAY<BINARY>`, with one proof each, in no order; no rows for no records.
     """
     bodies = _bodies(records, payload, time, items_per_block, order_by, item_kind, previous)
     return link_and_sign_blocks(bodies, key_file, key_env, previous)

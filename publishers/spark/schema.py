@@ -65,7 +65,7 @@ BLOCK_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     BLOCK_NUMBER: pa.int64(),
     ITEMS: pa.list_(pa.binary()),
 }
-"""In order, with their types in Arrow."""
+"""The columns of blocks, in order, with their types in Arrow."""
 
 ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     BLOCK_NUMBER: pa.int64(),
@@ -74,7 +74,7 @@ ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     PREVIOUS: pa.binary(),
     ALL_BLOCKS: pa.binary(),
 }
-"""In order, with their types in Arrow."""
+"""The columns of hashed blocks, in order, with their types in Arrow."""
 
 _SPARK_TYPES: Final[dict[pa.DataType, DataType]] = {
     pa.int64(): LongType(),

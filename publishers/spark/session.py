@@ -1,8 +1,8 @@
 """Starts a Spark session for publishers, or says clearly why it cannot.
 
-Workers get the driver's interpreter, each racing publisher a task slot, Arrow batches are small, as a row is
-a whole block, and Spark's log goes to a file. Under spark-submit a JVM runs already, and the user's settings
-stay as they are. Source: docs/spark.md.
+Workers get the driver's interpreter, racing publishers a task slot each, Arrow batches are small, and Spark's
+log goes to a file. Under spark-submit a JVM runs already, and the user's settings stay. Source:
+docs/spark.md.
 """
 
 from __future__ import annotations
@@ -50,18 +50,17 @@ __all__ = [
 ]
 
 JAVA_VERSION_MIN: Final = 17
-"""What PySpark 4 needs."""
 JVM_STARTS_MAX: Final = 3
-"""Starts of a JVM that ends before it has said anything. PySpark forks this process to start it; a gRPC that
-runs already can abort in the forked child before Java begins (about one fork in fifty with grpcio 1.85)."""
+"""Starts of a JVM that ends silently. PySpark forks this process to start it; a gRPC that runs already can
+abort in the forked child before Java begins (about one fork in fifty with grpcio 1.85)."""
 PART_ORDER_SECONDS_CROWDED: Final = 60.0
-"""The wait with more parts than task slots, if Spark retries tasks: see `part_order_seconds`."""
+"""See `part_order_seconds`."""
 _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
     "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
 JAVA_TIMEOUT_SECONDS: Final = 60.0
-"""For `java -version`, on a busy machine."""
+"""Longest wait for `java -version`, on a busy machine."""
 _STACK_FRAME: Final = re.compile(r"\s*at [\w.$]+\(|\s*\.\.\. \d+ more")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
@@ -73,9 +72,9 @@ _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 """Read in this process whenever a session or a query begins."""
 _LOOPBACK: Final = "127.0.0.1"
 _LOCAL_HEAP: Final = "4g"
-"""A task holds the blocks of an Arrow batch several times, and a block may have 125 MB: two such tasks would
-end a JVM with Spark's 1 GB."""
-# A local job mostly compiles Spark, and the JVM only passes Arrow batches on: the quick compiler is enough.
+"""A task holds the blocks of an Arrow batch several times, and a block may have 125 MB: Spark's 1 GB is too
+little."""
+# A local job mostly compiles Spark: the quick compiler is enough.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _LOG_CONFIGURATION: Final = """\
@@ -110,11 +109,7 @@ def java_version(java: Path, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS) -
 def require_java(
     environment: Mapping[str, str] | None = None, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS
 ) -> int:
-    """Check that Spark will find a Java that it runs on; return its major version.
-
-    Raises:
-        SparkUnavailable: there is no Java, or it is too old; it says how to get one.
-    """
+    """Return the major version of a Java that Spark will find and runs on; raise SparkUnavailable."""
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME")
     if home:
@@ -194,7 +189,7 @@ def build_session(
         master: a Spark master; None: that of spark-submit, else `local[*]`.
         publishers: least number of task slots of a local master.
         app_name: shown in Spark's UI and logs.
-        log_file: where Spark's log goes; None: a temporary file, shown when Spark does not start.
+        log_file: for Spark's log; None: a temporary file.
         settings: further Spark settings, which win over the defaults.
 
     Raises:
@@ -219,7 +214,7 @@ def build_session(
             builder = builder.config(name, value)
     environment = preflight.worker_environment(os.environ)
     if is_local(master):
-        # Otherwise the JVM resolves this machine's name, and ends if that has no address.
+        # Otherwise the JVM ends if this machine's name has no address.
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK
     try:
         spark = _started(builder, log_path, environment)
@@ -257,8 +252,8 @@ def _started(builder: SparkSession.Builder, log_path: Path, environment: Mapping
 def _start_context(builder: SparkSession.Builder) -> None:
     """Start the Spark context, and restore the handler of SIGINT.
 
-    PySpark's own handler asks the JVM to cancel jobs. If it interrupts another call to the JVM, as it often
-    does while a session starts, that ends in tracebacks, and sometimes in no interrupt at all.
+    PySpark's own handler asks the JVM to cancel jobs. If it interrupts another call to the JVM, that ends in
+    tracebacks, and sometimes in no interrupt at all.
     """
     from pyspark import SparkConf, SparkContext
 
@@ -277,8 +272,8 @@ def _start_context(builder: SparkSession.Builder) -> None:
 def _interrupts_deferred() -> Iterator[None]:
     """Defer Ctrl-C, SIGTERM and SIGHUP for the few seconds in which the JVM starts.
 
-    An interrupted PySpark removes the file in which the JVM would say how to reach it. The JVM, which ends
-    with this process only after it has said so, would stay for ever.
+    An interrupted PySpark removes the file in which the JVM says how to reach it, and the JVM would stay for
+    ever.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -350,8 +345,8 @@ def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
 def leave_signals_to_python(spark: SparkSession) -> None:
     """Let the JVM ignore signals: they end this process, which then ends the JVM.
 
-    A terminal sends SIGINT and SIGHUP, and systemd SIGTERM, to all processes of a command. Under spark-submit
-    the supervisor knows only the JVM, which passes its SIGTERM on.
+    A terminal or systemd signals all processes of a command. Under spark-submit the supervisor knows only the
+    JVM, which passes its SIGTERM on.
     """
     jvm: Any = spark._jvm
     signals = jvm.sun.misc
@@ -368,7 +363,7 @@ def leave_signals_to_python(spark: SparkSession) -> None:
 
 
 class _HandOn:
-    """A signal handler of the JVM that sends SIGTERM to this process."""
+    """A signal handler of the JVM that passes SIGTERM on."""
 
     def handle(self, signal_of_jvm: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -388,7 +383,7 @@ def _submitted_settings() -> dict[str, str]:
 
 @contextmanager
 def _passed_on(environment: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment of the JVM and its workers, but not of processes that start later."""
+    """Set the environment of the JVM and its workers, but not of later processes."""
     before = {name: os.environ.get(name) for name in environment if name not in _READ_BY_PYSPARK}
     os.environ.update(environment)
     try:
@@ -431,8 +426,8 @@ def active_session(spark: SparkSession) -> Iterator[None]:
     """Make a session the active one of this thread, and afterwards restore the one before.
 
     Spark finds data sources of Python through the thread's active session, not through the session of a
-    DataFrame. A thread of Python has none in the JVM, and the first session of a program stays active when
-    the program uses a second. There is no public call for it.
+    DataFrame. A thread has none in the JVM, and a program's first session stays active when it uses a second.
+    There is no public call for it.
     """
     # A session of Spark Connect has no JVM here.
     jvm = getattr(spark, "_jvm", None)
@@ -469,8 +464,7 @@ def part_order_seconds(part_count: int, slot_count: int, failures_max: int) -> f
 def part_order_seconds_for(spark: SparkSession, part_count: int) -> float:
     """Return `part_order_seconds` for the task slots of a session.
 
-    A cluster that grows with its tasks has a slot for a failed one; a session over Spark Connect does not
-    tell.
+    Over Spark Connect they are unknown, and a cluster that grows with its tasks has enough.
     """
     try:
         context = spark.sparkContext

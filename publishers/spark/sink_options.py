@@ -43,7 +43,7 @@ CACHE_BYTES_MAX: Final = 1 << 40
 PUBLISHER_ID_CHARS_MAX: Final = 128
 """Partitions, attempts and racers add to the name, and a file name may have 255."""
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
-"""What Spark adds to a sink's options: of `save(path)`, and of a streaming query."""
+"""The options that Spark adds to a sink's: of `save(path)`, and of a streaming query."""
 FORMER_NAMES: Final = {"turn_seconds": "part_order_seconds"}
 """Current name by former name: version 0.2 takes both."""
 _KNOWN: Final = (
@@ -79,7 +79,7 @@ class SinkOptions:
     blocks_per_second: float | None = None
     """None: no limit."""
     first_block: int | None = None
-    """Of the chain; None: the first one of partition 0."""
+    """The chain's first block; None: the first one of partition 0."""
     report_path: str | None = None
     coordinator: str | None = None
 

@@ -42,9 +42,9 @@ class SourceName:
     location: str
     """An absolute path, a URL, addresses or a name."""
     is_server: bool = False
-    """Of a `datastream`."""
+    """True for a `datastream` over TCP."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of the format."""
+    """The options of the format."""
     further: tuple[str, ...] = ()
     """Further locations of `blockfiles`."""
 

@@ -1,7 +1,7 @@
 """Verdicts on the blocks of an existing chain: each block by itself, then the links between them.
 
-Pure. `check_block` looks at one block alone, so that many can be checked at once, in any order.
-`ChainChecker` takes the results in order of number and checks the links (`gateway.blocks.chain`):
+Pure. `check_block` looks at one block alone, in any order. `ChainChecker` takes the results in order of
+number and checks the links (`gateway.blocks.chain`):
 
     before this block                       previous_block_root_hash    root_hash_of_all_block_hashes_tree
     all blocks from 0 on                    checked                     checked
@@ -11,12 +11,12 @@ Pure. `check_block` looks at one block alone, so that many can be checked at onc
     here, and the predecessor of that       block: its proof holds      were here
     more than one such block                believed: a new anchor      believed; from here on not checked
 
-So one altered block is one refused block; those after it are not refused for it.
+So one altered block is one refused block.
 
 If no proof signs a block's root hash (record files, mode `hash`), only the next footer confirms it. If the
 two do not fit, either may be altered: the next block is refused, and the one after it is a new anchor. If the
-layout of such a block is uncertain (`blocks.chain`), the next footer decides it, and the next block's note
-names the root hash.
+layout of such a block is uncertain (`blocks.chain`), the next footer decides it, and a note names the root
+hash.
 Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2.
 """
 
@@ -45,14 +45,13 @@ class CheckedBlock:
 
     number: int
     proof_kinds: tuple[str, ...] = ()
-    """Of its proofs that parse, `blocks.proofs.ProofKind`, in order."""
+    """The kinds of its proofs that parse (`blocks.proofs.ProofKind`), in order."""
     summary: BlockSummary | None = None
-    """Without items, and without the root of the other layout if a proof signs the root; None: it cannot be
-    hashed."""
+    """The summary without items, and without the root of the other layout if a proof signs the root; None: it
+    cannot be hashed."""
     refusal: Refusal | None = None
-    """None: it holds."""
     is_root_signed: bool = False
-    """By a checked proof."""
+    """True if a checked proof signs its root hash."""
     published: LedgerData | None = None
     """The ledger data of an accepted block 0, if they may check proofs."""
 
@@ -63,17 +62,15 @@ class BlockVerdict:
 
     number: int
     proof_kinds: tuple[str, ...]
-    """In order."""
     root_hash: bytes | None
     """48 bytes; None: it cannot be hashed."""
     refusal: Refusal | None
-    """None: it is accepted."""
     note: str | None
-    """Which links are believed and not checked; None: all are checked, or it is refused."""
+    """The links that are believed and not checked; None: all are checked, or it is refused."""
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the block holds."""
+        """True if the block holds."""
         return self.refusal is None
 
     def as_json(self) -> dict[str, Any]:
@@ -165,7 +162,7 @@ class ChainChecker:
     def _link(
         self, summary: BlockSummary, is_root_signed: bool
     ) -> tuple[BlockSummary, Refusal | None, str | None]:
-        """Check the links of a block that holds by itself, and take it in, in its layout."""
+        """Check the links of a block that holds by itself, and add it, in its layout."""
         chain, note = _chain_before(summary, self._chain)
         refusal = chain.check_links(summary)
         settled = None if self._chain is None else self._chain.in_other_layout()
@@ -200,6 +197,6 @@ def _chain_before(summary: BlockSummary, chain: Chain | None) -> tuple[Chain, st
 
 
 def unreadable(number: int, path: str, reason: str) -> CheckedBlock:
-    """Return the result for a block file that cannot be read, or holds no such block."""
+    """Return the result for a block file that is unreadable or holds no such block."""
     refusal = Refusal(RefusalKind.CANNOT_PARSE, path, reason, f"the file of block {number}")
     return CheckedBlock(number, refusal=refusal)

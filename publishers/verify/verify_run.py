@@ -36,10 +36,10 @@ __all__ = ["VerifyRun", "make_verifier"]
 
 
 VERIFY_ALONE_BLOCKS_MAX: Final = 32
-"""So few blocks are checked in this process: starting others takes about a second."""
+"""Most blocks that this process checks alone: starting others takes about a second."""
 
 VERIFY_AHEAD_BLOCKS: Final = 4
-"""For each process, so that none waits and few blocks are in memory."""
+"""Blocks on their way to each process, so that none waits and few are in memory."""
 
 
 def make_verifier(
@@ -54,10 +54,7 @@ def make_verifier(
 
 
 class VerifyRun:
-    """One run over a source; call `verdicts` once. With one worker, this process checks alone.
-
-    The verifier believes what block 0 publishes, if its keys allow that.
-    """
+    """One run over a source; call `verdicts` once. With one worker, this process checks alone."""
 
     def __init__(self, source: BlockSource, verifier: BlockVerifier, workers_count: int) -> None:
         self._source = source
@@ -65,13 +62,13 @@ class VerifyRun:
         self._workers_count = workers_count
         self._links = ChainChecker()
         self.is_from_block_0 = False
-        """Whether the ledger data come from block 0."""
+        """True if the ledger data come from block 0."""
         self.block_0_refusal: Refusal | None = None
-        """Why block 0 gave no ledger data."""
+        """The reason why block 0 gave no ledger data."""
 
     @property
     def count(self) -> int | None:
-        """How many blocks; None: not known before."""
+        """The count of blocks; None: not known before."""
         return self._source.count
 
     @property
@@ -139,14 +136,14 @@ class VerifyRun:
 
 
 _verifier: BlockVerifier | None = None
-"""Of this process, if it is a worker."""
+"""The verifier of a worker process."""
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Hold Ctrl-C back until the end; a process that starts meanwhile never gets it.
 
-    This process ends its workers itself. Several interrupts become one.
+    This process ends its workers itself.
     """
     with _interrupts_kept():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -158,9 +155,8 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Have the main thread handle an interrupt at the end only.
-
-    A mask belongs to one thread, and gRPC's threads would take the signal instead.
+    """Have the main thread handle an interrupt at the end only: with a mask, gRPC's threads would take the
+    signal.
     """
     handler = signal.getsignal(signal.SIGINT)
     if handler is None or threading.current_thread() is not threading.main_thread():

@@ -1,7 +1,7 @@
 """The sources of `sluice verify`: block files, a node (gRPC), a data stream (TCP), and a node's data folder.
 
-A source names its blocks in order of number; numbers may be missing. The process that checks a block reads it
-from its file or archive; this process reads blocks from the network or a stream file.
+A source names its blocks in order of number; numbers may be missing. The checking process reads a block from
+its file; this one reads blocks from the network or a stream file.
 Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md; docs/spec/block-layout.md.
 """
 
@@ -60,12 +60,11 @@ class Job:
     """One block to check; it may go to another process."""
 
     number: int
-    """By the source."""
     place: BlockPlace | None = None
     """None: `items` has the block."""
     items: tuple[bytes, ...] = ()
     stored_root_hash: bytes | None = None
-    """At the block's end in a stream, 48 bytes."""
+    """The root hash at the block's end in a stream, 48 bytes."""
 
 
 class BlockSource(Protocol):
@@ -126,8 +125,7 @@ class FileSource:
     """The wanted blocks in files, folders, archives and globs.
 
     Raises:
-        BlockListError: there is no block, two files hold different blocks of one number, or a source is
-            unreadable.
+        BlockListError: there is no block, files disagree on a number, or a source is unreadable.
     """
 
     def __init__(self, sources: Sequence[str], numbers: NumberRange) -> None:
@@ -151,7 +149,7 @@ class FileSource:
 
 
 class NodeSource:
-    """The wanted blocks that a node has committed by now, one gRPC request each.
+    """The wanted blocks that a node has by now, one gRPC request each.
 
     Raises:
         SourceUnreachable: the node does not answer.
@@ -222,7 +220,7 @@ class StreamSource:
 
         Raises:
             SourceUnreachable: the streamer does not answer, or has no such block.
-            SourceRefused: it has none of these blocks, or its stream is not one of blocks.
+            SourceRefused: it has none of these blocks, or other entries.
         """
         is_empty = True
         for stored in self._read(self._numbers.first):
