@@ -120,7 +120,7 @@ def get_block(
     tls: ClientTls | None = None,
     *,
     timeout_seconds: float = limits.BLOCK_SECONDS,
-    options: Sequence[tuple[str, int]] = WHOLE_BLOCKS,
+    options: Sequence[tuple[str, str | int]] = WHOLE_BLOCKS,
 ) -> Block:
     """Get a block from a node; `number` None: the latest.
 

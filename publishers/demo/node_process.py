@@ -123,6 +123,7 @@ class NodeProcess:
 
     @property
     def process_id(self) -> int:
+        """The id of its process."""
         return self._process.pid
 
     def get(self, path: str) -> str:

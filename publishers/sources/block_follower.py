@@ -49,6 +49,8 @@ _RULES: Final = CatchUpRules(backoff_ns=250_000_000, backoff_max_ns=5_000_000_00
 
 @dataclass(frozen=True, slots=True)
 class Received:
+    """A block and the gateway that sent it."""
+
     block: Block
     address: str
 
