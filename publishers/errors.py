@@ -63,7 +63,7 @@ class BadBlock(PublisherError):
     reason: str
 
     def __str__(self) -> str:
-        return f"block {self.number} is bad, it and what follows was not sent: {self.reason}"
+        return f"block {self.number} is bad; neither it nor later blocks were sent: {self.reason}"
 
 
 @dataclass(eq=False, repr=False)
@@ -256,7 +256,7 @@ class SourceRefused(PublisherError):
     answer: str
 
     def __str__(self) -> str:
-        return f"{self.wanted} cannot be had: {self.answer}"
+        return f"cannot get {self.wanted}: {self.answer}"
 
 
 @dataclass(eq=False, repr=False)

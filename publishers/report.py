@@ -88,7 +88,7 @@ class PublishReport:
     """The refused blocks, by number."""
     elapsed_ns: int = 0
     latency_ns: tuple[int, ...] = field(default=(), repr=False)
-    """The newest blocks won: from the last byte sent to the acknowledgement."""
+    """Times of the newest blocks won, from the last byte sent to the acknowledgement."""
     failure: str | None = None
     """The reason why the publisher gave up."""
     trouble: str | None = None

@@ -67,13 +67,13 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
     "path",
     type=NamedPath(path_type=Path, allow_dash=True),
     metavar="FILE|DIR",
-    help="Write the block there; .gz, .zst and .zstd are compressed, - is standard output.",
+    help="Write the block to this file; .gz, .zst and .zstd compress it, - is standard output.",
 )
 @click.option(
     "--layout",
     type=click.Choice(_LAYOUTS),
-    help="--out is a folder, which is made if it is not there, and the block's file in it is named as in "
-    "`sluice subscribe --layout`.",
+    help="Name the file in the folder --out as `sluice subscribe --layout` does; the folder is made if it is "
+    "missing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @tls_options

@@ -51,15 +51,15 @@ class DemoFailed(PublisherError):
     "--source",
     type=NamedPath(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Publish the block files of this folder instead of made ones. Their proofs are checked with "
-    "--ledger-key; without one the node runs in mode hash and leaves the signatures out.",
+    help="Publish the block files of this folder instead of made ones. The node checks their proofs with "
+    "--ledger-key; without one it runs in mode hash and checks no signatures.",
 )
 @click.option(
     "--ledger-key",
     "ledger_keys",
     multiple=True,
     metavar="KIND:KEY",
-    help="With --source: a key that its proofs are checked with. Repeatable.",
+    help="With --source: a key to check its proofs with. Repeatable.",
 )
 @click.option(
     "--publishers", type=click.IntRange(1, 64), default=3, show_default=True, help="How many publishers race."
@@ -78,7 +78,7 @@ class DemoFailed(PublisherError):
     "--folder",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where blocks, the node's data and the logs go; must be empty. Default: a new temporary folder.",
+    help="Empty folder for blocks, the node's data and logs. Default: a new temporary folder.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--grpc", metavar="HOST:PORT", help="The node's gRPC address. Default: a free port.")

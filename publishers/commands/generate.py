@@ -47,7 +47,7 @@ _DEFAULTS = MakerOptions()
     type=NamedPath(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
-    help="Folder for the files; made if it is not there, refused if it has block files.",
+    help="Folder for the files; made if it is missing, refused if it has block files.",
 )
 @click.option(
     "--key",

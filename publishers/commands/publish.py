@@ -148,7 +148,7 @@ class _Request:
     required=True,
     metavar="SOURCE",
     help="A folder of block files (N.blk, N.blk.gz, N.blk.zst) with all below it, a zip or tar of them, or a "
-    "glob such as 'blocks/**/*.zip'; given repeatedly, they are one chain. Or FORMAT:WHERE: blockfiles:PATH; "
+    "glob such as 'blocks/**/*.zip'; several of them are one chain. Or FORMAT:WHERE: blockfiles:PATH; "
     "datastream:PATH or datastream:HOST:PORT; blockstream:HOST:PORT, a node's gRPC address; parquet:PATH or "
     "table:NAME, with the columns block_number BIGINT and items ARRAY<BINARY>.",
 )
@@ -158,7 +158,7 @@ class _Request:
     callback=_pairs,
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of the source's format. May be given repeatedly.",
+    help="An option of the source's format; repeatable.",
 )
 @click.option("--from", "first", type=_NUMBER, metavar="N", help="The first block to publish.")
 @click.option("--to", "last", type=_NUMBER, metavar="M", help="The last block to publish.")
@@ -169,9 +169,8 @@ class _Request:
     multiple=True,
     required=True,
     metavar="HOST:PORT[/PRIORITY]",
-    help="A gateway; the others take over when it fails. The lowest priority number is preferred, without "
-    "numbers the one named first; racing publishers share those of one number. May be given repeatedly, or "
-    "as a comma list.",
+    help="A gateway; the others take over when it fails. The lowest priority number is preferred; without "
+    "numbers, the first gateway. Racing publishers share gateways of one number. Repeatable, or a list.",
 )
 @click.option(
     "--publishers",
@@ -180,7 +179,7 @@ class _Request:
     default=1,
     show_default=True,
     metavar="N",
-    help="How many Spark jobs race with the whole chain; each block is stored once.",
+    help="Spark jobs that race with the whole chain; each block is stored once.",
 )
 @click.option(
     "--shards",
@@ -197,41 +196,41 @@ class _Request:
     default="publisher",
     show_default=True,
     metavar="NAME",
-    help="By which nodes know the publishers: NAME-1, NAME-2, …",
+    help="Name of the publishers; nodes see NAME-1, NAME-2, …",
 )
 @click.option(
     "--sign",
     "key",
     callback=_parse_key,
     metavar="FILE|env:NAME",
-    help="Sign each block with this Ed25519 key (sluice keygen), in place of the proofs that it has. It is "
-    "read on the workers, from the file or the environment variable, and stands in no plan and no log.",
+    help="Sign each block with this Ed25519 key (sluice keygen), in place of the proofs that it has. Workers "
+    "read it from the file or the environment variable; no plan and no log has it.",
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Do not end: publish what comes, until Ctrl-C or --to. Needs --checkpoint.",
+    help="Keep publishing new blocks, until Ctrl-C or --to. Needs --checkpoint.",
 )
 @click.option(
     "--checkpoint",
     type=NamedPath(file_okay=False),
     callback=_parse_checkpoint,
     metavar="DIR",
-    help="Where --follow keeps how far it is; begun again with it, it goes on there.",
+    help="Folder for the progress of --follow; the same command continues there.",
 )
 @click.option(
     "--deadline",
     "deadline_seconds",
     type=_SECONDS,
     metavar="SECONDS",
-    help="Give up after so long without a block becoming safe. Default: try for ever.",
+    help="Give up after so long without a newly stored block. Default: try for ever.",
 )
 @click.option(
     "--reset-interval",
     "reset_interval_seconds",
     type=_SECONDS,
     metavar="SECONDS",
-    help="Leave a stream in good order after so long, and go on at the next gateway. Default: never.",
+    help="Leave a stream in good order after so long, and continue at the next gateway. Default: never.",
 )
 @click.option(
     "--rate",
@@ -246,14 +245,13 @@ class _Request:
     callback=_pairs,
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any other option of the sink, such as cache_bytes=67108864; docs/spark.md has the list. May be "
-    "given repeatedly.",
+    help="Any other option of the sink, such as cache_bytes=67108864; docs/spark.md lists them. Repeatable.",
 )
 @tls_options
 @click.option(
     "--master",
-    help="Spark master. A local one gets a task slot for each part of each publisher at least. Default: "
-    "local[*], or what spark-submit says.",
+    help="Spark master. A local one gets at least a task slot for each part of each publisher. Default: "
+    "local[*], or that of spark-submit.",
 )
 @click.option(
     "--conf",
@@ -261,13 +259,13 @@ class _Request:
     callback=_pairs,
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of Spark, such as spark.driver.memory=4g. May be given repeatedly.",
+    help="A setting of Spark, such as spark.driver.memory=4g; repeatable.",
 )
 @click.option(
     "--spark-log",
     type=NamedPath(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep Spark's own log there.",
+    help="File for Spark's own log.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.pass_context

@@ -65,7 +65,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     required=True,
     callback=_addresses,
     metavar="HOST:PORT[,HOST:PORT…]",
-    help="The nodes, the preferred one first; when one is lost, the next goes on where it was.",
+    help="The nodes, the preferred one first; when one fails, the next continues at the same block.",
 )
 @click.option(
     "--from",
@@ -74,21 +74,21 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     show_default=True,
     callback=_start,
     metavar="N|first|new",
-    help="Where to begin: a block number, the first block that the node has, or those that come from now on.",
+    help="The first block: a number, the first one that the node has, or the first new one.",
 )
 @click.option(
     "--to",
     "end",
     type=click.IntRange(0, BLOCK_NUMBER_MAX),
     metavar="M",
-    help="The last block; without, no end.",
+    help="The last block; by default there is none.",
 )
 @click.option(
     "--out",
     "folder",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write each block to a file, flushed, and then count it; the folder is made if it is not there.",
+    help="Write each block to a file, flushed, before counting it; the folder is made if it is missing.",
 )
 @layout_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each block.")
@@ -99,7 +99,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up when no node could be reached for so long; 0: never.",
+    help="Give up after so long without a reachable node; 0: never.",
 )
 @click.option(
     "--max-message-bytes",
@@ -108,7 +108,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     default=MESSAGE_BYTES_MAX,
     show_default=True,
     metavar="BYTES",
-    help="The longest message that is taken; an item of a block may be as long.",
+    help="The longest message to accept; an item of a block may be as long.",
 )
 @tls_options
 def command(

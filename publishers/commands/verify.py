@@ -52,7 +52,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     multiple=True,
     metavar="KEY",
     help="A key to check proofs with: ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or "
-    "rsa:ADDRESS_BOOK.json; may be given repeatedly. Without any, what block 0 publishes is believed.",
+    "rsa:ADDRESS_BOOK.json; repeatable. Without any, the check trusts what block 0 publishes.",
 )
 @click.option(
     "--verify",
@@ -60,7 +60,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     type=click.Choice(("full", "hash")),
     default="full",
     show_default=True,
-    help="What is checked: full is root hash, links and proof; hash leaves the proof out.",
+    help="full checks root hash, links and proof; hash skips the proof.",
 )
 @click.option(
     "--verification-root-layout",

@@ -94,7 +94,7 @@ class DemoResult:
     read: ReadTotals
     publishers: tuple[PublisherResult, ...]
     latency_median_ns: int | None
-    """The blocks won: from the last byte sent to the acknowledgement."""
+    """Of the blocks won, from the last byte sent to the acknowledgement."""
     latency_p99_ns: int | None
     publish_seconds: float
     """The longest time from a publisher's first event to its last."""

@@ -12,7 +12,7 @@ from sluice.publishers.report import PublishReport
 CASES = [
     (
         errors.BadBlock(5, "bad root hash"),
-        "block 5 is bad, it and what follows was not sent: bad root hash",
+        "block 5 is bad; neither it nor later blocks were sent: bad root hash",
     ),
     (errors.ArchiveError("not a zip"), "not a zip"),
     (errors.SparkJobFailed("no Java"), "the Spark job failed: no Java"),
@@ -50,7 +50,7 @@ CASES = [
     (errors.SourceCancelled(None), "the source of blocks was cancelled before its first block"),
     (
         errors.SourceRefused("block 5", "a:1 says NOT_AVAILABLE"),
-        "block 5 cannot be had: a:1 says NOT_AVAILABLE",
+        "cannot get block 5: a:1 says NOT_AVAILABLE",
     ),
     (
         errors.SchemaError("items", "string", "ARRAY<BINARY>"),

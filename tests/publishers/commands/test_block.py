@@ -97,10 +97,10 @@ def test_standard_output(node: Node) -> None:
 def test_errors_are_one_line(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     address = str(node.grpc_address)
     cases = {
-        ("7", "--gateway", address): (1, f"sluice: block 7 cannot be had: {address} says NOT_AVAILABLE"),
+        ("7", "--gateway", address): (1, f"sluice: cannot get block 7: {address} says NOT_AVAILABLE"),
         ("x", "--gateway", address): (2, "'x' is not a block number or 'latest'"),
         ("9" * 5000, "--gateway", address): (2, "9' is not a block number or 'latest'"),
-        ("0", "--gateway", NOBODY): (1, f"sluice: block 0 cannot be had: {NOBODY}: UNAVAILABLE: "),
+        ("0", "--gateway", NOBODY): (1, f"sluice: cannot get block 0: {NOBODY}: UNAVAILABLE: "),
         ("0", "--gateway", address, "--out", str(tmp_path / "no" / "x")): (1, "No such file or directory"),
         ("0", "--gateway", address, "--out", str(tmp_path)): (
             2,

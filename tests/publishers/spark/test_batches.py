@@ -67,9 +67,9 @@ def test_other_columns_are_not_looked_at_and_numbers_may_be_small() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ((5, None), "block 5 is bad, it and what follows was not sent: the row has no items (null)"),
-        ((5, [b"a", None]), "block 5 is bad, it and what follows was not sent: item 1 is null"),
-        ((-1, [b"a"]), "block -1 is bad, it and what follows was not sent: numbers begin with 0"),
+        ((5, None), "block 5 is bad; neither it nor later blocks were sent: the row has no items (null)"),
+        ((5, [b"a", None]), "block 5 is bad; neither it nor later blocks were sent: item 1 is null"),
+        ((-1, [b"a"]), "block -1 is bad; neither it nor later blocks were sent: numbers begin with 0"),
     ],
 )
 def test_rows_that_are_no_blocks(row: tuple[int, list[bytes | None] | None], message: str) -> None:
