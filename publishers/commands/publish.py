@@ -37,9 +37,9 @@ from sluice.publishers.spark.source_names import SourceName, parse_sources
 __all__ = ["Interrupts", "command", "command_line", "program_words"]
 
 PUBLISHERS_MAX: Final = 64
-"""Each is a task slot and two Python processes."""
+"""Most racing publishers: each is a task slot and two Python processes."""
 SHARDS_MAX: Final = 256
-"""Each is a task slot."""
+"""Most parts at once of one publisher: each is a task slot."""
 STATUS_INTERRUPTED = 130
 _WORDS = "sluice.publishers.commands.publish.words"
 _OWN_WORDS: Final = ("sluice", "publish")
@@ -342,7 +342,7 @@ def _check_log(path: Path | None) -> None:
 def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: bool) -> SourceName:
     """Parse the source and the options of its format.
 
-    This refuses a wrong source before the checkpoint, which belongs to its first source for good, sees it.
+    It refuses a wrong source before the checkpoint, which belongs to its first source for good.
     """
     try:
         source = parse_sources(texts, options)

@@ -39,7 +39,7 @@ __all__ = ["command"]
 
 VERIFY_WORKERS_MAX: Final = 256
 VERIFY_TABLE_ROWS_MAX: Final = 100
-"""Rows without --all; with more blocks, only those with something to say are shown."""
+"""Most rows without --all; with more blocks, only those with something to say are shown."""
 _HASH_DIGITS = 16
 _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 

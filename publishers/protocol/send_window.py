@@ -37,6 +37,7 @@ from sluice.publishers.protocol.tally import Tally
 __all__ = ["BlockCache", "HeldBlock", "HeldState", "Offers", "SendWindow"]
 
 READ_AHEAD_BLOCKS: Final = 32
+"""Most blocks taken from the source ahead of the cursor."""
 BEHIND_ANSWERS_MAX: Final = 16
 """Times that one stream goes back for BehindPublisher without a newly stored block; a gateway that takes the
 block that it asks for needs one."""

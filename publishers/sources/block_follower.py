@@ -63,7 +63,7 @@ class BlockFollower:
         start: the first block.
         end: the last block; None: without end.
         tls: None: connect without TLS.
-        patience_seconds: the longest time without a subscription, even a quiet one; 0: no limit.
+        patience_seconds: the longest time without a subscription, which may be quiet; 0: no limit.
         on_trouble: called with one line when the follower leaves a gateway.
         message_bytes_max: the longest message.
     """

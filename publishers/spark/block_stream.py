@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 SUBSCRIPTIONS_MAX: Final = 10_000
-"""Each is a part; a gateway has 1,000 at once and Spark runs a few."""
+"""Most parts, each a subscription; a gateway has 1,000 at once and Spark runs a few."""
 _KNOWN: Final = GATEWAY_OPTIONS | option_names("from to partitions blocks_per_batch deadline_seconds path")
 FIRST, LATEST = "first", "latest"
 

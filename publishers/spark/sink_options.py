@@ -39,9 +39,9 @@ from sluice.publishers.spark.options import (
 __all__ = ["FORMER_NAMES", "SPARK_OPTIONS", "SinkOptions"]
 
 CACHE_BYTES_MAX: Final = 1 << 40
-"""Far above any machine: it catches typing errors."""
+"""Largest cache, far above any machine: it catches typing errors."""
 PUBLISHER_ID_CHARS_MAX: Final = 128
-"""Partitions, attempts and racers add to the name, and a file name may have 255."""
+"""Longest name: partitions, attempts and racers add to it, and a file name may have 255."""
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
 """The options that Spark adds to a sink's: of `save(path)`, and of a streaming query."""
 FORMER_NAMES: Final = {"turn_seconds": "part_order_seconds"}

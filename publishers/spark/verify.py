@@ -56,7 +56,7 @@ _CHECKED_SCHEMA: Final = (
     "other_root_hash STRING, previous_root_hash STRING"
 )
 _BLOCK_0_ROWS_MAX: Final = 8
-"""Some rows of number 0 may be garbage."""
+"""Most rows of number 0 to try for the ledger data: some may be garbage."""
 _VERDICT_ROWS: Final = 4096
 """Verdicts in one Arrow batch."""
 
