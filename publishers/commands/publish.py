@@ -30,8 +30,9 @@ from sluice.publishers.number_range import NUMBER_MAX, NumberRange
 from sluice.publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from sluice.publishers.spark.folders import folder_of
 from sluice.publishers.spark.gateway_options import gateways_of
+from sluice.publishers.spark.options import current_names
 from sluice.publishers.spark.session import build_session, is_local, is_submitted, leave_signals_to_python
-from sluice.publishers.spark.sink_options import SPARK_OPTIONS, SinkOptions
+from sluice.publishers.spark.sink_options import FORMER_NAMES, SPARK_OPTIONS, SinkOptions
 from sluice.publishers.spark.source_names import SourceName, parse_sources
 
 __all__ = ["Interrupts", "command", "command_line", "program_words"]
@@ -373,6 +374,7 @@ def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str
             raise click.BadParameter(f"{name} is no option of the sink", param_hint="--sink-option")
     options = given | {name: str(value) for name, value in named.items() if value is not None}
     try:
+        options = current_names(options, FORMER_NAMES)
         SinkOptions.parse({"gateways": "127.0.0.1:1", **options})
     except OptionError as error:
         raise click.BadParameter(str(error), param_hint="--sink-option") from error

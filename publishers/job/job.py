@@ -48,7 +48,9 @@ from sluice.publishers.spark.chain_sources import (
 )
 from sluice.publishers.spark.failures import is_passing, reason_in
 from sluice.publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
+from sluice.publishers.spark.options import current_names
 from sluice.publishers.spark.session import active_session, part_order_seconds_for
+from sluice.publishers.spark.sink_options import FORMER_NAMES
 from sluice.publishers.spark.source_names import SourceName, parse_source
 
 if TYPE_CHECKING:
@@ -181,7 +183,7 @@ def publish(
         reset_interval_seconds=reset_interval_seconds,
         blocks_per_second=blocks_per_second,
         part_order_seconds=part_order_seconds_for(spark, publishers * shards),
-    ) | {**(sink_options or {}), **tls_gateway_options(tls)}
+    ) | {**current_names(sink_options or {}, FORMER_NAMES), **tls_gateway_options(tls)}
     source, texts = checked_where_read(source, texts, is_signed_next=key is not None)
     chain = _chain_of(spark, source, numbers, shards, is_followed=checkpoint is not None)
     prioritized = gateways_of({"gateways": ",".join(gateways)})
