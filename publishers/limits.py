@@ -74,8 +74,8 @@ LATENCY_SAMPLES_MAX: Final = 65_536
 # --- time ------------------------------------------------------------------------------------------------
 
 ANSWER_TIMEOUT_SECONDS_DEFAULT: Final = 60.0
-"""The publisher leaves (TIMEOUT) a gateway that for so long neither takes bytes nor says anything new, with
-blocks unacknowledged."""
+"""Longest silence of a gateway with blocks unacknowledged: it neither takes bytes nor says anything new. Then
+the publisher leaves it (TIMEOUT)."""
 
 CLOSE_TIMEOUT_SECONDS: Final = 2.0
 """Longest wait for the gateway to end a stream that we ended; then we cancel it."""
@@ -101,7 +101,7 @@ PARTITIONS_MAX: Final = 1_000_000
 """Parts of a source of files, each a Spark task."""
 
 SOURCE_DEADLINE_SECONDS_DEFAULT: Final = 60.0
-"""Longest time in which a network source gives nothing of what is there."""
+"""Longest wait for the next block or entry that a network source has."""
 
 PART_ORDER_SECONDS_DEFAULT: Final = 600.0
 """Longest wait of a part until it is next, without progress of the gateways."""

@@ -85,7 +85,7 @@ RETRY_SECONDS_FIRST: Final = 1.0
 RETRY_SECONDS_MAX: Final = 30.0
 """Longest such wait."""
 RETRY_JITTER_SECONDS: Final = 1.0
-"""Added to a wait, at most, so that publishers do not all come back at once."""
+"""Most that jitter adds to a wait, so that publishers do not all come back at once."""
 SOON_SECONDS: Final = 0.1
 """Wait after a stream that ended in order: while the load moves between nodes, both end streams for a
 moment."""

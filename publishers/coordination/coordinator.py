@@ -30,7 +30,7 @@ from sluice.publishers.report import PublishReport
 __all__ = ["NO_BATCH", "Coordinator", "CoordinatorAddress"]
 
 COORDINATOR_HELLO_BYTES_MAX: Final = 64 * 1024
-"""Longest first line of a task: names, and the token. Until then, anybody may be at the other end."""
+"""Longest first line of a task: names, and the token. Until then, a stranger may be at the other end."""
 COORDINATOR_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 """Longest line of a task: the reports of RACE_MAX publishers with all their latency samples. A longer one
 ends the connection."""

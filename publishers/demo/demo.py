@@ -36,7 +36,7 @@ _PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
 """The client reads nothing until Spark has started, perhaps for minutes."""
 _WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
 STORE_SECONDS: Final = 120.0
-"""The publishers' deadline; with a full disk they would go on for ever."""
+"""The publishers' deadline; with a full disk they would never end."""
 READ_SECONDS: Final = 60.0
 """The client's deadline after the publishers are done."""
 

@@ -122,7 +122,9 @@ class _Race:
         return by_publisher(job.publisher_id, [*job.reports, *live], with_latency=True)
 
     def rate(self, rows: Sequence[PublishReport]) -> float:
-        """Return the blocks per second; every publisher hears of every block, so the most is all."""
+        """Return the blocks per second of the publisher with the most acknowledgements: each hears of every
+        block.
+        """
         acknowledged = max((row.acknowledged for row in rows), default=0)
         if acknowledged != self.acknowledged:
             self.acknowledged, self.acknowledged_at = acknowledged, time.monotonic()

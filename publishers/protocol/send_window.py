@@ -13,7 +13,7 @@ Pure. As in go-back-N, two edges move over the chain, and answers move them:
 
 Invariants
   - A block leaves only when a gateway says that it is stored; skipped is not stored.
-  - No more is sent of a block that is known to be stored.
+  - The publisher sends no more of a block that is known to be stored.
   - Every stream begins with the oldest block held.
   - An answer to a header from before the stream went back moves nothing.
 
@@ -157,7 +157,7 @@ class SendWindow:
     """The blocks held, and which one is sent next; it also counts."""
 
     def __init__(self, tally: Tally, cache_bytes_max: int, blocks_max: int) -> None:
-        """Start with no block; from `cache_bytes_max` on, want no more."""
+        """Start with no block; want none from `cache_bytes_max` on."""
         self._tally = tally
         self._blocks_max = blocks_max
         self._cache = BlockCache(cache_bytes_max)

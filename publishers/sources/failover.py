@@ -61,7 +61,7 @@ def read_on(
         servers: in order of preference.
         read: reads one server from a number on.
         faults: the exceptions of `read` after which the next server is read.
-        what: the kind of what is read, for the error and the log.
+        what: a word for the error and the log, such as `block`.
         deadline_seconds: the longest time without a further number.
         wait: sleeps.
 

@@ -46,7 +46,7 @@ def row_batches(
         rows: values by column; those of other columns are dropped, missing ones are null.
         columns: names and Arrow types, in order; at least one.
         rows_max: of a batch.
-        bytes_max: a batch ends once it has so many.
+        bytes_max: a batch ends once it has reached this size.
     """
     schema = arrow_schema(columns)
     gathered: list[list[Any]] = [[] for _ in columns]
@@ -99,7 +99,7 @@ def _size_of(value: Any) -> int:
 # --- rows and blocks of batches -----------------------------------------------------------------------------
 
 Refuse = Callable[[int | None, str], PublisherError]
-"""Makes the error for a row, of its block number, if any, and what is wrong."""
+"""Makes the error for a row from its block number, if any, and the reason."""
 
 
 def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[str, Any]]:

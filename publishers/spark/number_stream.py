@@ -48,7 +48,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def first_arrival(self) -> int | None:
         """Return where a query begins that started when nothing was there; None: still nothing is.
 
-        All numbers since then belong to it, wherever a new query would begin now.
+        It includes all numbers since then, wherever a new query would begin now.
         """
         return self.first_number()
 

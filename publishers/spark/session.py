@@ -69,7 +69,7 @@ _GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 _LOG_TAIL_LINES: Final = 200
 _LOG_SHOWN_LINES: Final = 5
 _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-"""Read in this process whenever a session or a query begins."""
+"""PySpark reads them here whenever a session or a query begins."""
 _LOOPBACK: Final = "127.0.0.1"
 _LOCAL_HEAP: Final = "4g"
 """A task holds the blocks of an Arrow batch several times, and a block may have 125 MB: Spark's 1 GB is too
@@ -89,7 +89,7 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 def java_version(java: Path, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS) -> int | str:
-    """Return the major version of a Java, or, as text, what it did instead."""
+    """Return the major version of a Java, or a text that says what it did instead."""
     try:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=timeout_seconds, check=False
@@ -138,7 +138,7 @@ def require_java(
 
 
 def with_slots(master: str, slot_count: int) -> str:
-    """Return a local master with at least so many task slots; another master is unchanged.
+    """Return a local master with at least `slot_count` task slots; another master is unchanged.
 
     A racing publisher is one long task: with fewer slots, some would begin when others are done.
     """
