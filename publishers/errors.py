@@ -1,28 +1,5 @@
 """The errors of the publisher side.
 
-    PublisherError
-    ├── ArchiveError            a zip or a tar cannot be read
-    ├── BadBlock                no gateway would take a block
-    ├── BlockFileError          a block file cannot be read or written
-    ├── BlockListError          the block files of a folder do not make one chain
-    ├── BlockOrderError         a source gave a block out of order
-    ├── CheckpointError         a checkpoint folder belongs to something else, or is in use
-    ├── FrameError              the blocks of a DataFrame do not make one chain
-    ├── ItemTooLarge            an item does not fit in any message
-    ├── MakerOptionError        an option of the block maker is out of range
-    ├── OptionError             an option of a Spark data source is wrong
-    ├── PrepareError            a block cannot be hashed, linked, signed or made
-    ├── SchemaError             a DataFrame lacks the columns of blocks
-    ├── PublishFailed           a publisher gave up
-    ├── PublishStopped          a task was told to stop, and did after the block in flight
-    ├── SourceCancelled         a source of blocks was cancelled, and its publishers were not
-    ├── SourceRefused           a source on the network does not have what is wanted
-    ├── SourceUnreachable       a source on the network gave nothing in time
-    ├── TurnTimeout             the blocks before a part of the chain were not stored in time
-    ├── SparkJobFailed          a Spark job that publishes gave up
-    ├── SparkUnavailable        Spark cannot start here: no Java, an old Java, no PySpark
-    └── MachineError            the shell misused the publish machine: our bug
-
 Every error can be pickled: Spark carries errors from workers to the driver.
 """
 
@@ -46,6 +23,7 @@ __all__ = [
     "MachineError",
     "MakerOptionError",
     "OptionError",
+    "PartOrderTimeout",
     "PrepareError",
     "PublishFailed",
     "PublishStopped",
@@ -56,15 +34,14 @@ __all__ = [
     "SourceUnreachable",
     "SparkJobFailed",
     "SparkUnavailable",
-    "TurnTimeout",
 ]
 
 
 class PublisherError(Exception):
-    """The base of all errors of this package; those below are dataclasses."""
+    """The base of all errors of this package, which are dataclasses."""
 
     def __post_init__(self) -> None:
-        """Set `args` to the fields: pickle makes the copy with them."""
+        """Set `args` to the fields, of which pickle makes the copy."""
         self.args = tuple(vars(self).values())
 
 
@@ -80,13 +57,13 @@ class ArchiveError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class BadBlock(PublisherError):
-    """No gateway would take this block; it was not offered, nor was any after it."""
+    """No gateway would take this block; neither it nor any after it was offered."""
 
     number: int
     reason: str
 
     def __str__(self) -> str:
-        return f"block {self.number} is bad, it and what follows was not sent: {self.reason}"
+        return f"block {self.number} is bad; neither it nor later blocks were sent: {self.reason}"
 
 
 @dataclass(eq=False, repr=False)
@@ -113,12 +90,10 @@ class BlockListError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class BlockOrderError(PublisherError):
-    """A source gave a block that does not follow the one before it."""
+    """A block of a source does not follow the one before."""
 
     expected: int
-    """Block number."""
     got: int
-    """Block number."""
 
     def __str__(self) -> str:
         if self.got < self.expected:
@@ -131,10 +106,10 @@ class BlockOrderError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class SourceCancelled(PublisherError):
-    """A source of blocks raised a cancellation of its own, which is not its end."""
+    """A source of blocks was cancelled, and its publishers were not."""
 
     last_block: int | None
-    """The last block that it gave; None: it gave none."""
+    """None: it gave none."""
 
     def __str__(self) -> str:
         where = "before its first block" if self.last_block is None else f"after block {self.last_block}"
@@ -143,7 +118,7 @@ class SourceCancelled(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class CheckpointError(PublisherError):
-    """A checkpoint folder cannot be used."""
+    """A checkpoint folder belongs to something else, or is in use."""
 
     folder: str
     reason: str
@@ -154,7 +129,7 @@ class CheckpointError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class FrameError(PublisherError):
-    """The blocks of a DataFrame cannot be published as they are."""
+    """The blocks of a DataFrame do not make one chain."""
 
     reason: str
     remedy: str
@@ -165,7 +140,7 @@ class FrameError(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class ItemTooLarge(PublisherError):
-    """An item does not fit in a message. Sizes include the item's tag and length."""
+    """An item does not fit in a message. Sizes include its tag and length."""
 
     block_number: int
     item_index: int
@@ -207,6 +182,27 @@ class OptionError(PublisherError):
 
 
 @dataclass(eq=False, repr=False)
+class PartOrderTimeout(PublisherError):
+    """The blocks before a part of the chain were not stored in time."""
+
+    first_block: int
+    last_stored: int | None
+    """None: no block is stored."""
+    seconds: float
+    trouble: str | None = None
+    """If no gateway answered."""
+
+    def __str__(self) -> str:
+        waits = f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored"
+        if self.trouble is not None:
+            return f"{waits}; no gateway has answered for {self.seconds:g} s ({self.trouble})"
+        stuck = "none is stored"
+        if self.last_stored is not None:
+            stuck = f"block {self.last_stored} is the last that is stored"
+        return f"{waits}; {stuck}, without change for {self.seconds:g} s"
+
+
+@dataclass(eq=False, repr=False)
 class PrepareError(PublisherError):
     """A block cannot be hashed, linked, signed or made out of records."""
 
@@ -237,7 +233,6 @@ class PublishFailed(PublisherError):
 
     reason: str
     report: PublishReport
-    """What it had done by then."""
 
     def __str__(self) -> str:
         return f"publisher {self.report.publisher_id}: {self.reason}"
@@ -245,10 +240,9 @@ class PublishFailed(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class PublishStopped(PublisherError):
-    """A task was told to stop. It finished the block in flight; what is stored stays stored."""
+    """A task was told to stop, and did after the block in flight. What is stored stays stored."""
 
     task: str
-    """Its name."""
 
     def __str__(self) -> str:
         return f"publisher {self.task} was told to stop"
@@ -256,13 +250,13 @@ class PublishStopped(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class SourceRefused(PublisherError):
-    """A source on the network says that it does not have what is wanted."""
+    """A source on the network does not have what is wanted."""
 
     wanted: str
     answer: str
 
     def __str__(self) -> str:
-        return f"{self.wanted} cannot be had: {self.answer}"
+        return f"cannot get {self.wanted}: {self.answer}"
 
 
 @dataclass(eq=False, repr=False)
@@ -271,9 +265,8 @@ class SourceUnreachable(PublisherError):
 
     wanted: str
     seconds: float | None
-    """How long it was waited for; None: every server was asked once."""
+    """None: every server was asked once."""
     trouble: str
-    """The last fault of a server."""
 
     def __str__(self) -> str:
         within = "" if self.seconds is None else f" within {self.seconds:g} s"
@@ -285,7 +278,6 @@ class SparkJobFailed(PublisherError):
     """A Spark job that publishes gave up. What was acknowledged is stored; another run continues there."""
 
     reason: str
-    """The line that matters of all that Spark reports."""
 
     def __str__(self) -> str:
         return f"the Spark job failed: {self.reason}"
@@ -293,7 +285,7 @@ class SparkJobFailed(PublisherError):
 
 @dataclass(eq=False, repr=False)
 class SparkUnavailable(PublisherError):
-    """Spark cannot start on this machine."""
+    """Spark cannot start here: no Java, an old Java, no PySpark."""
 
     reason: str
     remedy: str
@@ -303,29 +295,8 @@ class SparkUnavailable(PublisherError):
 
 
 @dataclass(eq=False, repr=False)
-class TurnTimeout(PublisherError):
-    """The blocks before a part of the chain were not stored in time."""
-
-    first_block: int
-    """Of the part."""
-    head: int | None
-    """The last stored block; None: there is none."""
-    seconds: float
-    """Without a change of the head, or without an answer."""
-    trouble: str | None = None
-    """The last fault, where no gateway answered."""
-
-    def __str__(self) -> str:
-        waits = f"block {self.first_block} cannot be sent before block {self.first_block - 1} is stored"
-        if self.trouble is not None:
-            return f"{waits}; no gateway has answered for {self.seconds:g} s ({self.trouble})"
-        stuck = "none is stored" if self.head is None else f"block {self.head} is the last that is stored"
-        return f"{waits}; {stuck}, without change for {self.seconds:g} s"
-
-
-@dataclass(eq=False, repr=False)
 class MachineError(PublisherError):
-    """The publish machine cannot take an event in its state; the state is unchanged."""
+    """The shell misused the publish machine, which is our bug; its state is unchanged."""
 
     event: str
     state: str

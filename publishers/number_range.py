@@ -1,7 +1,4 @@
-"""Block or entry numbers: as text, as half-open ranges, and cut into parts.
-
-Pure. The first number of a range is in it, its end is not.
-"""
+"""Block or entry numbers: as text, as half-open ranges, and cut into parts. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +10,19 @@ from dataclasses import dataclass
 __all__ = ["NUMBER_MAX", "NumberRange", "cut_by_weight", "cut_evenly", "number_of"]
 
 NUMBER_MAX = 2**63 - 1
-"""The largest number that Spark's BIGINT holds."""
+"""The largest BIGINT of Spark."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumberRange:
-    """Consecutive numbers."""
+    """Consecutive numbers from `first` to before `end`."""
 
     first: int = 0
-    """The first number; at least 0."""
+    """At least 0."""
     end: int | None = None
-    """The number after the last; None: without end."""
+    """None: without end."""
 
     def __contains__(self, number: int) -> bool:
-        """Return whether a number is in it."""
         return number >= self.first and (self.end is None or number < self.end)
 
     def narrowed(self, first: int | None = None, end: int | None = None) -> NumberRange:
@@ -39,13 +35,13 @@ class NumberRange:
 
 
 def number_of(text: str, most: int) -> int | None:
-    """Return the number that a text is; None: it is none, or above `most`, whatever its length."""
+    """Return the number that a text of any length is; None: it is none, or above `most`."""
     is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
     return int(text) if is_number and int(text) <= most else None
 
 
 def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """Cut a half-open range into at most so many parts of about the same size, none of them empty.
+    """Cut a half-open range into at most `parts` parts of about the same size, none empty.
 
     Returns:
         (first, end) of each part, in order.
@@ -59,10 +55,11 @@ def cut_evenly(first: int, end: int, parts: int) -> list[tuple[int, int]]:
 
 
 def cut_by_weight(weights: Sequence[int], parts: int) -> list[tuple[int, int]]:
-    """Cut a sequence into at most so many parts of about the same weight, none of them empty.
+    """Cut a sequence of weights, at least 1 each, into at most `parts` parts of about the same weight, none
+    empty.
 
     Returns:
-        (first, end) of each part, by position, in order. Each weight is at least 1.
+        (first, end) of each part, by position, in order.
     """
     if not weights:
         return []
@@ -70,7 +67,7 @@ def cut_by_weight(weights: Sequence[int], parts: int) -> list[tuple[int, int]]:
     sums = list(itertools.accumulate(weights))
     cuts = [0]
     for cut in range(1, parts):
-        # As near to its share as leaves something for each part.
+        # As near to its share as the other parts allow.
         share = sums[-1] * cut / parts
         nearest = bisect_left(sums, share)
         before = sums[nearest - 1] if nearest else 0

@@ -1,17 +1,10 @@
 """Reports of publishers: the counts shown at the end, how they travel as JSON, and their sums.
 
-Pure.
+Pure. Each racer of a sink is a publisher: racer 2 of `team` is `team.2` in partition 0, `team-3.2` in
+partition 3, and `team-3-attempt-1.2` when Spark retries that task. All of these add up to `team.2`.
 
-    PublishReport   one publisher; Spark's sink writes it to a file, and the driver reads it
-    add_reports, by_publisher   the sum over partitions and attempts
-    QueryTotals     the sums of a streaming query, batch after batch
-    JobProgress, JobReport      `sluice publish`: while it runs, and at its end; --json is JobReport.to_fields
-
-Each racer of a sink is a publisher: racer 2 of `team` is `team.2` in partition 0, `team-3.2` in partition 3,
-and `team-3-attempt-1.2` when Spark tries that task again. All of these add up to `team.2`.
-
-Spark may run the last batch of a query again after a crash; its last run alone counts. A query that begins
-anew, with an empty checkpoint, is another query: its batch 0 is added, even to a batch 0.
+After a crash Spark may run the last batch of a query again; only its last run counts. A query with an empty
+checkpoint is another query: its batch 0 is added, even to a batch 0.
 Source: docs/spark.md.
 """
 
@@ -47,62 +40,59 @@ class RefusedBlock:
     """A block that a gateway refused."""
 
     number: int
-    """Block number."""
     code: str
     """The answer's name, e.g. `BAD_BLOCK_PROOF`."""
     refused_count: int
-    """How often it was refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishReport:
-    """The counts of one publisher; they count blocks unless another unit is named."""
+    """The counts of one publisher, of blocks unless a field names another unit; Spark's sink writes it to a
+    file.
+    """
 
     publisher_id: str
-    """The name sent as metadata `publisher-id`."""
     first_block: int | None = None
-    """First block of the source; None: the source was empty."""
     last_block: int | None = None
-    """Last block taken from the source."""
+    """Taken from the source."""
     safe_through: int | None = None
-    """A gateway stores every block up to this one; None: not known."""
+    """The last block known to be stored, with all before it."""
     stored_from: int | None = None
-    """No gateway stores the blocks of the source below this one; None: some gateway may."""
+    """No gateway stores blocks below this one; None: one may."""
     blocks: int = 0
     """Taken from the source."""
     offered: int = 0
     """Header sent at least once."""
     won: int = 0
-    """Sent whole by this publisher, acknowledged, and not skipped. If a gateway ends a stream with
-    DUPLICATE_BLOCK and names no block, those since the last skip do not count."""
+    """Sent whole here, acknowledged, and not skipped. After a DUPLICATE_BLOCK that names no block, those
+    since the last skip do not count."""
     skipped: int = 0
-    """Wanted by the gateway from another publisher at least once."""
+    """Taken by a gateway from another publisher at least once."""
     acknowledged: int = 0
-    """Known to be stored by an acknowledgement."""
+    """Stored, by an acknowledgement."""
     duplicate: int = 0
-    """Known to be stored by a DUPLICATE_BLOCK or behind answer."""
+    """Stored, by a DUPLICATE_BLOCK or behind answer."""
     resent: int = 0
-    """Times that the gateway sent this publisher back to a block."""
+    """Times that a gateway asked for a block again."""
     behind: int = 0
-    """Times that a gateway said it was behind."""
+    """Times that a gateway was behind."""
     too_far_behind: int = 0
-    """Times that a gateway wanted a block that is not held here (any more)."""
+    """Times that a gateway wanted a block not held here."""
     reconnects: int = 0
     """Streams opened after the first."""
     failovers: int = 0
-    """Streams opened at another gateway than the one before."""
+    """Streams at another gateway than before."""
     bytes_sent: int = 0
     """Bytes of block items, repetitions included."""
     refused: tuple[RefusedBlock, ...] = ()
-    """Blocks refused at least once, by number."""
+    """The refused blocks, by number."""
     elapsed_ns: int = 0
-    """From the first event to the last, nanoseconds."""
     latency_ns: tuple[int, ...] = field(default=(), repr=False)
-    """Of blocks won: from the last byte sent to the acknowledgement, nanoseconds; the newest."""
+    """Times of the newest blocks won, from the last byte sent to the acknowledgement."""
     failure: str | None = None
-    """Why the publisher gave up; None: it did not."""
+    """The reason why the publisher gave up."""
     trouble: str | None = None
-    """The last fault of a stream since a block last became safe; None: there was none."""
+    """The last fault of a stream since a block was last stored."""
 
     @property
     def unacknowledged(self) -> int:
@@ -115,21 +105,12 @@ class PublishReport:
 
     @classmethod
     def from_json(cls, text: str) -> PublishReport:
-        """Read the text of `to_json`.
-
-        Raises:
-            ValueError: it is not JSON, or another object.
-            TypeError: a field is unknown.
-        """
+        """Read the text of `to_json`; raise ValueError or TypeError."""
         return cls.from_fields(json.loads(text))
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> PublishReport:
-        """Make a report of its fields, as they are in JSON.
-
-        Raises:
-            TypeError: a field is unknown.
-        """
+        """Make a report of its fields in JSON; raise TypeError for an unknown one."""
         fields = dict(fields)
         fields["refused"] = tuple(RefusedBlock(**refused) for refused in fields.get("refused", ()))
         fields["latency_ns"] = tuple(fields.get("latency_ns", ()))
@@ -139,7 +120,7 @@ class PublishReport:
 def safe_through_of(reports: Iterable[PublishReport]) -> int | None:
     """Return the block up to which all are known to be stored; None: nothing is known.
 
-    Reports with `stored_from` tell nothing of earlier blocks, and do not count.
+    A report with `stored_from` does not count: it says nothing of earlier blocks.
     """
     known = (report.safe_through for report in reports if report.stored_from is None)
     return max((safe for safe in known if safe is not None), default=None)
@@ -158,15 +139,14 @@ def percentile_ns(samples_ns: tuple[int, ...] | list[int], percent: float) -> in
 
 
 _SUMS: Final = tuple(one.name for one in dataclasses.fields(PublishReport) if one.default == 0)
-"""The fields that are added up: all counts, and the time."""
 
 
 def add_reports(
     publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
 ) -> PublishReport:
-    """Add up reports, in the order in which they were made, under the name `publisher_id`.
+    """Add up reports, oldest first, under the name `publisher_id`.
 
-    `with_latency` keeps the newest LATENCY_SAMPLES_MAX latencies; else none are kept: the sum stays small.
+    `with_latency` keeps the newest LATENCY_SAMPLES_MAX latencies; otherwise none, for a small sum.
 
     Returns:
         Counts and times are sums; `failure` is the last one, `trouble` that of the last report. If no gateway
@@ -199,11 +179,7 @@ def add_reports(
 def by_publisher(
     publisher_id: str, reports: Iterable[PublishReport], *, with_latency: bool = False
 ) -> list[PublishReport]:
-    """Add up the reports of each publisher over partitions and attempts, as `add_reports`.
-
-    Returns:
-        One for each racer, by name; one alone without a race.
-    """
+    """Add up the reports of each publisher over partitions and attempts, as `add_reports`; sorted by name."""
     name = re.compile(rf"{re.escape(publisher_id)}(-\d+)?(-attempt-\d+)?(?P<racer>\.\d+)?")
     groups: dict[str, list[PublishReport]] = {}
     for report in reports:
@@ -219,15 +195,14 @@ class QueryTotals:
     """The sums of a streaming query up to its last batch."""
 
     publisher_id: str
-    """The option of the sink."""
     batch_id: int = -1
-    """Spark's number of the last batch; -1: there was none."""
+    """-1: there was none."""
     before: tuple[PublishReport, ...] = ()
     """Each publisher, without the last batch."""
     publishers: tuple[PublishReport, ...] = ()
     """Each publisher, with the last batch."""
     query_id: str | None = None
-    """Spark's id of the last batch's query, the same over restarts; None: not known."""
+    """Spark's id, the same over restarts; None: not known."""
 
     @property
     def total(self) -> PublishReport:
@@ -240,9 +215,9 @@ class QueryTotals:
         """Add a batch; the last one again replaces its earlier run.
 
         Args:
-            batch_id: Spark's number of it, 0 for a query that begins anew.
+            batch_id: Spark's number, 0 for a query that begins anew.
             reports: of its tasks.
-            query_id: Spark's id of the query; None: not known, and taken for the same.
+            query_id: Spark's id of the query; None: taken for the same.
         """
         is_other = None not in (query_id, self.query_id) and query_id != self.query_id
         is_again = batch_id == self.batch_id and not is_other
@@ -256,12 +231,7 @@ class QueryTotals:
 
     @classmethod
     def from_json(cls, text: str) -> QueryTotals:
-        """Read the text of `to_json`.
-
-        Raises:
-            ValueError: it is not JSON, or another object.
-            TypeError: a field is unknown.
-        """
+        """Read the text of `to_json`; raise ValueError or TypeError."""
         fields = json.loads(text)
         for name in ("before", "publishers"):
             fields[name] = tuple(map(PublishReport.from_fields, fields[name]))
@@ -277,58 +247,53 @@ class JobFailure:
 
     publisher_id: str
     reason: str
-    """One line."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
     """The progress of running jobs."""
 
-    head: int | None
-    """Last block stored by the first gateway that answers; None: it has none, or none answers."""
+    last_stored: int | None
+    """Last block of the first gateway that answers; None: it has none, or none answers."""
     is_reachable: bool
-    """Whether a gateway answered."""
+    """True if a gateway answered."""
     ready: int
-    """Publishers that are, or were, ready to send."""
+    """Publishers that have been ready to send."""
     running: int
-    """Publishers that are not done."""
     elapsed_seconds: float
-    """Since the jobs were started."""
     first_block: int | None = None
-    """Of the source; None: not known yet."""
+    """None: not known yet."""
     last_block: int | None = None
-    """Of the source; None: not known, or without end."""
+    """None: not known, or the source has no end."""
     safe_through: int | None = None
-    """Every block of the source up to this one is known to be stored."""
     blocks_per_second: float = 0.0
-    """Acknowledged blocks a second, from when the first publisher could send to the last acknowledgement."""
+    """Acknowledged blocks, since the first publisher could send."""
     publishers: tuple[PublishReport, ...] = ()
-    """The counts of each so far, without latencies."""
+    """So far, without latencies."""
     is_stopping: bool = False
-    """Whether they were told to finish the block in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """The report of finished jobs."""
+    """The report of finished jobs; `sluice publish --json` prints `to_fields`."""
 
     first_block: int | None
-    """Of the source; None: it was a stream, and nothing came."""
+    """None: the source was a stream, and nothing came."""
     last_block: int | None
     publishers: tuple[PublishReport, ...]
-    """Those that did something, by name; a failed one has its figures as far as they are known."""
+    """Those that did something, by name."""
     failures: tuple[JobFailure, ...]
     elapsed_seconds: float
-    """From the start of the jobs to the end of the last."""
+    """The time from the start of the jobs to the end of the last."""
     blocks_per_second: float = 0.0
-    """As in `JobProgress`."""
+    """See `JobProgress`."""
     is_interrupted: bool = False
-    """Whether they were stopped before they were done."""
+    """True if they were stopped early."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether every publisher knows that every block is stored: all that it took, and all that the source
-        had at first. A source may have less when it is read.
+        """True if every publisher knows that every block is stored: all that it took, and all that the source
+        had at first. A source may have fewer when it is read.
         """
         done = [report for report in self.publishers if report.failure is None]
         is_open = any(report.unacknowledged for report in done)
@@ -338,11 +303,11 @@ class JobReport:
 
     @property
     def safe_through(self) -> int | None:
-        """Every block of the source up to this one is known to be stored."""
+        """The last block known to be stored, with all before it."""
         return safe_through_of(self.publishers)
 
     def to_fields(self) -> dict[str, Any]:
-        """Return all of it for JSON; latencies as percentiles."""
+        """Return the report for JSON, with percentiles of latencies."""
         return {
             "complete": self.is_complete,
             "interrupted": self.is_interrupted,
@@ -358,7 +323,7 @@ class JobReport:
 
 def _fields_of(report: PublishReport) -> dict[str, Any]:
     fields = dataclasses.asdict(report)
-    del fields["latency_ns"]  # a number per block; the percentiles say enough
+    del fields["latency_ns"]  # the percentiles say enough
     for percent in _PERCENTS:
         fields[f"latency_p{percent}_ns"] = percentile_ns(report.latency_ns, percent)
     return fields

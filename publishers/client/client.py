@@ -7,7 +7,6 @@ Four tasks share one machine in one event loop, without locks:
     writer   sends the machine's messages, one at a time, as fast as flow control allows
     ticker   passes the time to the machine when it asked for that
 
-machine.py decides everything about block numbers.
 Source: docs/spec/wire.md section 2.1; publishers/README.md.
 """
 
@@ -82,36 +81,35 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS_FIRST: Final = 1.0
-"""Wait before the first retry; doubled for each further one (issue: 1 s, doubled, jitter, at most 30 s)."""
+"""Wait before the first retry; each further one doubles it."""
 RETRY_SECONDS_MAX: Final = 30.0
-"""Longest wait between two tries to connect."""
+"""Longest such wait."""
 RETRY_JITTER_SECONDS: Final = 1.0
-"""Up to this much is added to a wait, so that publishers that were thrown out together do not come back
-so."""
+"""Most that jitter adds to a wait, so that publishers do not all come back at once."""
 SOON_SECONDS: Final = 0.1
-"""Wait before the next gateway is tried when one ended the stream in order: while the load moves from one
-node to another, both do so for a moment."""
+"""Wait after a stream that ended in order: while the load moves between nodes, both end streams for a
+moment."""
 CONNECT_TIMEOUT_SECONDS: Final = 5.0
-"""A gateway that has not accepted the connection by then counts as unreachable for this try."""
 PUBLISHER_ID_METADATA: Final = "publisher-id"
-"""Metadata that names the publisher, so that a node knows it again when it comes back."""
 
 SECOND_NS: Final = 1_000_000_000
 _CLOCK_PAUSE_SECONDS: Final = 0.01  # the least time between two clock events
 
 _WHY_SECONDS_MAX: Final = 0.2  # a connection that has failed says so at once
-# gRPC writes before the reason: `failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: `
+# What gRPC writes before the reason.
 _GRPC_PROSE: Final = re.compile(r"^failed to connect to all addresses; last error: \w+: (ipv[46]:\S+: )?")
 
-_REFUSAL_SECONDS_MAX: Final = 1.0  # as long as the wait before the first retry
-_STATUS_SECONDS_MAX: Final = 0.1  # a refusal is an empty answer with its status right behind it
-# grpcio gives this for a call's status where a write is the first to find the call over.
+REFUSAL_SECONDS_MAX: Final = 1.0
+"""Longest wait for an answer after a call whose status gRPC lost."""
+REFUSAL_STATUS_SECONDS_MAX: Final = 0.1
+"""Longest wait for the status behind that answer; a refusal is empty, with its status right behind."""
+# grpcio's status if a write is the first to find the call over.
 _STATUS_LOST: Final = "Internal error from Core"
 _STATUS_LOST_REASON: Final = "ended while it was written to; gRPC does not say why"
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),  # the feeder checks `message_bytes_max`
-    # A connection for each publisher, and short waits of the library below those of the machine.
+    # A connection for each publisher, and waits of gRPC below those of the machine.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -122,7 +120,7 @@ _Call = grpc.aio.StreamStreamCall[publish_pb2.PublishStreamRequest, publish_pb2.
 
 
 def retry_wait() -> wait_base:
-    """Return the retry policy: 1 s, doubled, with jitter, at most 30 s."""
+    """Return the retry policy: exponential, with jitter."""
     return wait_exponential_jitter(
         initial=RETRY_SECONDS_FIRST,
         max=RETRY_SECONDS_MAX,
@@ -132,20 +130,21 @@ def retry_wait() -> wait_base:
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """The bounds and policies of a client."""
+    """The limits and policies of a client."""
 
     machine: MachineLimits = field(default_factory=MachineLimits)
-    """Window, cache, timeouts, deadline."""
     set_bytes_max: int = limits.ITEM_SET_BYTES_DEFAULT
     """Size of an item set; a larger item goes alone."""
     message_bytes_max: int = limits.MESSAGE_BYTES_MAX
-    """The longest message that the gateways take; a block with a longer item is refused."""
+    """The longest message that the gateways take."""
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
-    """How long a gateway may take to accept the connection."""
     wait: wait_base = field(default_factory=retry_wait)
     """The wait before each retry."""
+    soon_seconds: float = SOON_SECONDS
+    refusal_seconds_max: float = REFUSAL_SECONDS_MAX
+    refusal_status_seconds_max: float = REFUSAL_STATUS_SECONDS_MAX
     tls: ClientTls | None = None
-    """How connections are secured; None: not at all."""
+    """None: connect without TLS."""
 
 
 async def publish_blocks(
@@ -168,13 +167,7 @@ class PublishClient:
         options: ClientOptions | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Name the gateways; nothing is connected yet.
-
-        Args:
-            gateways: `host:port` each, the preferred one first; at least one.
-            publisher_id: the name by which nodes know this publisher.
-            options: bounds and policy.
-            now_ns: a monotonic clock.
+        """Name the gateways, the preferred one first; `publish` connects.
 
         Raises:
             OptionError: the name cannot travel as metadata.
@@ -191,7 +184,7 @@ class PublishClient:
         self._channel_in_use: grpc.aio.Channel | None = None
         self._asking: asyncio.Task[None] | None = None
         self._is_closing = False
-        self._unexplained: set[int] = set()  # gateways that ended a call whose status gRPC lost
+        self._unexplained: set[int] = set()  # gateways whose last status gRPC lost
         self._connect: ConnectGateway | None = None
         self._finish: Finish | None = None
         self._source_error: Exception | None = None
@@ -202,32 +195,25 @@ class PublishClient:
         self._clock = asyncio.Event()  # wakes the ticker
 
     def report(self) -> PublishReport:
-        """Return what was done so far; for a progress display."""
+        """Return the report so far."""
         return self._machine.report()
 
     def stop(self) -> None:
-        """Finish the block that is being sent, end the stream (RESET), and end; again is harmless.
-
-        `publish` then returns its report; blocks may be unacknowledged.
-        """
+        """Finish the block in flight, end the stream (RESET), and end; `publish` then returns its report."""
         if self._finish is None:
             self._hear(Stop())
 
     async def publish(self, source: AsyncIterable[Block]) -> PublishReport:
         """Publish all blocks of `source`, and return when every one is known to be stored.
 
-        When cancelled, it finishes the block that is being sent and ends the stream (RESET) first.
+        When cancelled, it first finishes the block in flight and ends the stream (RESET).
 
         Args:
-            source: blocks with consecutive numbers; it is read as far ahead as the cache allows.
-
-        Returns:
-            The report. Every block is stored, except after `stop`.
+            source: blocks with consecutive numbers, read as far ahead as the cache allows.
 
         Raises:
-            PublishFailed: a gateway refused a block for good, or the deadline passed; it holds the report.
-            ItemTooLarge, BlockOrderError: the source yielded a block that cannot be published; those before
-                it may be unacknowledged.
+            PublishFailed: a gateway refused a block for good, or the deadline passed.
+            ItemTooLarge, BlockOrderError: the source yielded a bad block; those before may be unacknowledged.
             SourceCancelled: the source was cancelled, and this publisher was not.
             TlsError: a file of `tls` cannot be read at the first connection; later that is retried.
             Exception: what the source raised.
@@ -313,7 +299,7 @@ class PublishClient:
                 raise
             self._fail_source(SourceCancelled(self._machine.report().last_block))
         except Exception as error:
-            # Also an item that is too large and a number out of order: `publish` raises them as they are.
+            # Also ItemTooLarge and BlockOrderError.
             self._fail_source(error)
         finally:
             if isinstance(blocks, AsyncIterator) and hasattr(blocks, "aclose"):
@@ -339,9 +325,8 @@ class PublishClient:
                 self._hear(Clock())
 
     async def _stream(self, connect: ConnectGateway) -> None:
-        """Run one stream from the connection to its end."""
         if connect.is_soon:
-            await asyncio.sleep(SOON_SECONDS)
+            await asyncio.sleep(self._options.soon_seconds)
         elif connect.attempt:
             await asyncio.sleep(self._wait_seconds(connect.attempt))
         address = self._gateways[connect.gateway]
@@ -350,7 +335,7 @@ class PublishClient:
         except TlsError as unread:
             if not self._has_read_tls:
                 raise
-            # The files were good before: somebody is renewing them.
+            # Somebody is renewing the files.
             self._hear(Disconnected(f"cannot connect to {address}: {unread}"))
             return
         try:
@@ -386,16 +371,16 @@ class PublishClient:
         self._hear(Disconnected(text, is_too_long=too_long is not None))
 
     async def _first_of(self, channel: grpc.aio.Channel) -> int | None:
-        """Ask a gateway for the first block that it stores; None: it does not say."""
+        """Ask a gateway for its first block; None: it does not say."""
         status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
         try:
             answer: node_pb2.ServerStatusResponse | None = await status(
                 node_pb2.ServerStatusRequest(), timeout=self._connect_timeout_seconds()
             )
         except grpc.aio.AioRpcError as error:
-            # A gateway without that service is believed to store all.
+            # We believe that a gateway without that service stores all.
             return 0 if error.code() is grpc.StatusCode.UNIMPLEMENTED else None
-        return None if answer is None else begins_with(answer)  # None: bytes that do not parse
+        return None if answer is None else begins_with(answer)  # None: unparsable bytes
 
     async def _tell_first(self, channel: grpc.aio.Channel) -> None:
         self._hear(FirstTold(await self._first_of(channel)))
@@ -403,7 +388,7 @@ class PublishClient:
     async def _ready(self, channel: grpc.aio.Channel) -> bool:
         """Wait for a connection; return False if it failed and there is another gateway.
 
-        With one gateway gRPC tries again by itself, sooner than the retry policy would.
+        With one gateway, gRPC retries sooner than the retry policy would.
         """
         while (state := channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and len(self._gateways) > 1:
@@ -412,10 +397,10 @@ class PublishClient:
         return True
 
     async def _read(self, call: _Call, gateway: int) -> str | None:
-        """Pass on answers until the stream is over; return what went wrong, None if it ended well."""
+        """Pass on answers until the stream is over; return what went wrong, or None."""
         try:
             async for response in call:
-                if response is None:  # gRPC's answer for bytes that do not parse
+                if response is None:  # unparsable bytes
                     call.cancel()
                     return "an answer that does not parse"
                 self._unexplained.discard(gateway)
@@ -436,7 +421,7 @@ class PublishClient:
             return "closed from this side"
 
     def _ending(self, gateway: int, status: grpc.StatusCode, details: str | None) -> str:
-        """Return how a call ended; where gRPC does not know, the gateway's next call waits for an answer."""
+        """Return how a call ended; if gRPC lost the status, the next call waits for an answer."""
         if status is grpc.StatusCode.INTERNAL and details == _STATUS_LOST:
             self._unexplained.add(gateway)
             return _STATUS_LOST_REASON
@@ -444,11 +429,10 @@ class PublishClient:
         return f"{status.name}: {' '.join((details or 'no details').split())}"
 
     async def _write(self, call: _Call, gateway: int) -> None:
-        """Send the machine's messages until it closes the sending side."""
         # The reader reports how the call ended; closing raises an InternalError.
         with contextlib.suppress(grpc.aio.AioRpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
             if gateway in self._unexplained:
-                await _answered(call)
+                await self._answered(call)
             while not self._is_closing:
                 actions = self._hear(Writable())
                 if not actions:
@@ -462,10 +446,18 @@ class PublishClient:
                     await call.write(request_of(action))
             await call.done_writing()
 
+    async def _answered(self, call: _Call) -> None:
+        """Wait briefly for a gateway's first answer or refusal; it may itself wait for our first message."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._options.refusal_seconds_max):
+                await call.initial_metadata()
+            async with asyncio.timeout(self._options.refusal_status_seconds_max):
+                await call.code()
+
     # --- between the tasks and the machine ---------------------------------------------------------------
 
     def _hear(self, event: Event) -> list[Action]:
-        """Pass an event to the machine, perform its actions, and return the sends among them."""
+        """Pass an event to the machine, perform its actions, and return its sends."""
         sends: list[Action] = []
         for action in self._machine.handle(event, self._now_ns()):
             if isinstance(action, ConnectGateway):
@@ -495,14 +487,13 @@ class PublishClient:
             self._call.cancel()
 
     def _connect_timeout_seconds(self) -> float:
-        """Return the time for one try: well within the deadline, whose message then says what was tried."""
+        """Return the time for one try: half the deadline at most, or its error could not say why."""
         deadline_ns = self._options.machine.deadline_ns
         if deadline_ns is None:
             return self._options.connect_timeout_seconds
         return min(self._options.connect_timeout_seconds, deadline_ns / SECOND_NS / 2)
 
     def _wait_seconds(self, attempt: int) -> float:
-        """Ask the retry policy for the wait before the k-th retry."""
         state = RetryCallState(AsyncRetrying(wait=self._options.wait), None, (), {})
         state.attempt_number = attempt
         return self._options.wait(state)
@@ -522,7 +513,7 @@ class PublishClient:
 
 
 async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
-    """Return why there is no connection, which only a call that fails tells."""
+    """Return why there is no connection; only a failed call tells."""
     status = node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus
     try:
         await status(node_pb2.ServerStatusRequest(), timeout=min(timeout_seconds, _WHY_SECONDS_MAX))
@@ -532,39 +523,24 @@ async def _why_not(channel: grpc.aio.Channel, timeout_seconds: float) -> str:
     return "no answer in time"
 
 
-async def _answered(call: _Call) -> None:
-    """Wait for a gateway's first answer or its refusal, but not long: it may wait for the first message."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_REFUSAL_SECONDS_MAX):
-            await call.initial_metadata()
-        async with asyncio.timeout(_STATUS_SECONDS_MAX):
-            await call.code()
-
-
 def _cancel_if_broken(task: asyncio.Task[None], call: _Call) -> None:
-    """End a call whose writer broke, so that the reader does not wait for ever."""
     if not task.cancelled() and task.exception() is not None:
         call.cancel()
 
 
 def check_publisher_id(name: str) -> None:
-    """Check that a publisher's name can travel as metadata, or gRPC would refuse every stream.
-
-    Raises:
-        OptionError: it has characters that metadata cannot have.
-    """
+    """Raise OptionError unless gRPC can send a publisher's name as metadata."""
     if not (name.isascii() and name.isprintable()):
         raise OptionError("publisher_id", ascii(name), "printable ASCII characters")
 
 
 def _is_being_cancelled() -> bool:
-    """Return whether somebody cancels the current task; else something that it awaits was cancelled."""
+    """Return whether somebody cancels the current task, and not only what it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def _cancel(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait for their end; what they raised no longer matters."""
     for task in tasks:
         task.cancel()
     awaitables: Sequence[Awaitable[Any]] = tasks

@@ -4,8 +4,8 @@
                       ├──► publisher 2 ──► its gateways
                       └──► publisher 3 ──► its gateways
 
-The pump is at most so many bytes ahead of the slowest publisher. A publisher that gives up leaves the race;
-the race is lost when all have given up.
+The pump is a bounded number of bytes ahead of the slowest publisher. A publisher that gives up leaves the
+race; the race is lost when all have given up.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class _Pump:
         except Exception as error:
             self.error = error
         except asyncio.CancelledError:
-            # Blocks are missing, so this is no end of the source.
+            # Blocks are missing: this is no end.
             self.error = SourceCancelled(last)
         finally:
             self.is_over = True
@@ -117,11 +117,8 @@ async def race(
         source: blocks with consecutive numbers.
         racers: at least one.
         options: of each.
-        ahead_bytes_max: bytes that one publisher may be ahead of another.
-        on_client: called with each client before it starts, to ask it for reports and to stop it.
-
-    Returns:
-        A report of each publisher; those that gave up say so in `failure`. At least one did not.
+        ahead_bytes_max: how far one publisher may be ahead of another.
+        on_client: called with each client before it starts.
 
     Raises:
         PublishFailed: every publisher gave up; the error of the first one.

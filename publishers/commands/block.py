@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ from sluice.publishers.blocks.block_writer import BlockWriter
 from sluice.publishers.errors import BlockFileError, SourceRefused, SourceUnreachable
 from sluice.publishers.number_range import number_of
 
-__all__ = ["command"]
+__all__ = ["command", "get_block"]
 
 _ENDINGS: tuple[tuple[str, BlockFormat], ...] = (
     (".gz", "blk.gz"),
@@ -66,13 +67,13 @@ def _number(context: click.Context, parameter: click.Parameter, text: str) -> in
     "path",
     type=NamedPath(path_type=Path, allow_dash=True),
     metavar="FILE|DIR",
-    help="Write the block there; .gz, .zst and .zstd are compressed, - is standard output.",
+    help="Write the block to this file; .gz, .zst and .zstd compress it, - is standard output.",
 )
 @click.option(
     "--layout",
     type=click.Choice(_LAYOUTS),
-    help="--out is a folder, which is made if it is not there, and the block's file in it is named as in "
-    "`sluice subscribe --layout`.",
+    help="Name the file in the folder --out as `sluice subscribe --layout` does; the folder is made if it is "
+    "missing.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @tls_options
@@ -93,7 +94,7 @@ def command(
         raise click.UsageError("--layout needs --out DIR")
     if path is not None and layout is None and path.is_dir():
         raise click.BadParameter(f"got the folder {path}, expected a file, or --layout", param_hint="--out")
-    block = _get(address, number, tls)
+    block = get_block(address, number, tls)
     if path is not None and layout is not None:
         with BlockWriter(path, layout) as writer:
             writer.write(block)
@@ -113,28 +114,35 @@ def command(
         click.echo(f"           {count} {kind.replace('_', ' ')}")
 
 
-def _get(address: str, number: int | None, tls: ClientTls | None) -> Block:
-    """Ask the node.
+def get_block(
+    address: str,
+    number: int | None,
+    tls: ClientTls | None = None,
+    *,
+    timeout_seconds: float = limits.BLOCK_SECONDS,
+    options: Sequence[tuple[str, str | int]] = WHOLE_BLOCKS,
+) -> Block:
+    """Get a block from a node; `number` None: the latest.
 
     Raises:
-        SourceUnreachable: it does not answer in time.
+        SourceUnreachable: the node does not answer in time.
         SourceRefused: it cannot be reached, does not have the block, or cannot read it.
-        BlockRefused: what it sent is not a block.
+        BlockRefused: it sent no block.
     """
     wanted = "the latest block" if number is None else f"block {number}"
     request = node_pb2.BlockRequest(block_number=to_wire(number))
 
     def get(channel: grpc.Channel) -> node_pb2.BlockResponse:
-        return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=limits.BLOCK_SECONDS)
+        return node_pb2_grpc.BlockAccessServiceStub(channel).getBlock(request, timeout=timeout_seconds)
 
     try:
-        response = call_once(address, tls, get, WHOLE_BLOCKS)
+        response = call_once(address, tls, get, options)
     except grpc.RpcError as error:
         trouble = str(error)
         if isinstance(error, grpc.Call):
             trouble = f"{address}: {error.code().name}: {error.details()}"
             if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise SourceUnreachable(wanted, limits.BLOCK_SECONDS, trouble) from error
+                raise SourceUnreachable(wanted, timeout_seconds, trouble) from error
         raise SourceRefused(wanted, trouble) from error  # at once: nothing was waited for
     code = node_pb2.BlockResponse.Code
     if response.status != code.SUCCESS:

@@ -34,7 +34,7 @@ __all__ = ["command", "print_result"]
 
 
 class DemoFailed(PublisherError):
-    """The demo ended, and something in its summary is wrong."""
+    """The demo's summary shows a fault."""
 
 
 @click.command("demo", short_help="Run a node, racing publishers and a reader, and sum up.")
@@ -51,15 +51,15 @@ class DemoFailed(PublisherError):
     "--source",
     type=NamedPath(exists=True, file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Publish the block files of this folder instead of made ones. Their proofs are checked with "
-    "--ledger-key; without one the node runs in mode hash and leaves the signatures out.",
+    help="Publish the block files of this folder instead of made ones. The node checks their proofs with "
+    "--ledger-key; without one it runs in mode hash and checks no signatures.",
 )
 @click.option(
     "--ledger-key",
     "ledger_keys",
     multiple=True,
     metavar="KIND:KEY",
-    help="With --source: a key that its proofs are checked with. Repeatable.",
+    help="With --source: a key to check its proofs with. Repeatable.",
 )
 @click.option(
     "--publishers", type=click.IntRange(1, 64), default=3, show_default=True, help="How many publishers race."
@@ -78,7 +78,7 @@ class DemoFailed(PublisherError):
     "--folder",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Where blocks, the node's data and the logs go; must be empty. Default: a new temporary folder.",
+    help="Empty folder for blocks, the node's data and logs. Default: a new temporary folder.",
 )
 @click.option("--master", default="local[*]", show_default=True, help="Spark master.")
 @click.option("--grpc", metavar="HOST:PORT", help="The node's gRPC address. Default: a free port.")
@@ -100,8 +100,8 @@ def command(
 ) -> None:
     """Run a node, three racing Spark publishers and a TCP client, and sum up what happened.
 
-    Ends with exit status 1 if a block was not acknowledged to every publisher, or was not read back byte for
-    byte as it was published. Ctrl-C ends it at any moment.
+    Exit status 1 if a block was not acknowledged to every publisher, or not read back unchanged. Ctrl-C ends
+    it at any moment.
     """
     if ledger_keys and source is None:
         raise click.UsageError("--ledger-key goes with --source: made blocks have a key of their own")
@@ -141,12 +141,11 @@ def command(
 
 
 def _leave(signal_number: int, frame: FrameType | None) -> None:
-    """Exit on SIGTERM or SIGHUP by an exception, so that the node and Spark are stopped."""
+    """Exit by an exception, so that the node and Spark are stopped."""
     sys.exit(128 + signal_number)
 
 
 def _claim(folder: Path | None) -> Path:
-    """Make the demo's folder."""
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="sluice-demo-"))
     try:
@@ -160,7 +159,7 @@ def _claim(folder: Path | None) -> Path:
 
 
 class _Display:
-    """Bars on a terminal; one line for each step, and for each fifth of the blocks, when piped."""
+    """Bars on a terminal; when piped, a line for each step and each fifth of the blocks."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -202,7 +201,7 @@ class _Display:
 
 
 def print_result(console: Console, result: DemoResult) -> None:
-    """Print the summary for people: tables on a terminal, else plain lines."""
+    """Print the summary: tables on a terminal, else plain lines."""
     race, sums = _race_rows(result), _sum_rows(result)
     if not console.is_terminal:
         click.echo("\n".join([*table_lines(race), "", *table_lines(sums)]))
@@ -228,7 +227,6 @@ def _fold(table: Table) -> None:
 
 
 def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
-    """Return a head and a row for each publisher."""
     rows: list[tuple[str, ...]] = [("publisher", "blocks won", "skipped", "acknowledged", "sent")]
     for one in result.publishers:
         acknowledged = one.failure or f"{one.acknowledged:,} of {result.block_count:,}"
@@ -238,7 +236,6 @@ def _race_rows(result: DemoResult) -> list[tuple[str, ...]]:
 
 
 def _sum_rows(result: DemoResult) -> list[tuple[str, str]]:
-    """Return the sums: a name and its figures in each row."""
     read = result.read
     same = "byte for byte what was published" if result.is_good else _problem(result)
     checked = "root hash, links and proof" if result.verification_mode == "full" else "root hash and links"
@@ -265,7 +262,6 @@ def _ms(nanoseconds: int | None) -> str:
 
 
 def _problem(result: DemoResult) -> str:
-    """Return what is wrong."""
     for one in result.publishers:
         if one.failure is not None:
             return f"{one.name} failed: {one.failure}"
@@ -277,6 +273,5 @@ def _problem(result: DemoResult) -> str:
 
 
 def _json_of(result: DemoResult) -> dict[str, object]:
-    """Return the result as JSON has it."""
     plain = dataclasses.asdict(result) | {"blocks": result.block_count, "good": result.is_good}
     return {key: str(value) if isinstance(value, Path) else value for key, value in plain.items()}

@@ -27,7 +27,7 @@ from sluice.publishers.limits import MAKER_BLOCKS_MAX
 __all__ = ["KEY_FILE_NAME", "command"]
 
 KEY_FILE_NAME = "signing-key.pem"
-"""The key of the seed, beside the blocks that it signed."""
+"""The key of the seed, beside the blocks."""
 
 _DEFAULTS = MakerOptions()
 
@@ -47,7 +47,7 @@ _DEFAULTS = MakerOptions()
     type=NamedPath(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
-    help="Folder for the files; made if it is not there, refused if it has block files.",
+    help="Folder for the files; made if it is missing, refused if it has block files.",
 )
 @click.option(
     "--key",
@@ -160,7 +160,7 @@ def command(
 
 
 def _claim(folder: Path) -> None:
-    """Make the folder, or check that it has no blocks: chains are not mixed."""
+    """Make the folder, or check that it has no blocks of another chain."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -191,7 +191,6 @@ def _write_key(path: Path, key: Ed25519PrivateKey) -> None:
 
 
 def _with_progress(blocks: Iterable[Block], count: int, *, quiet: bool) -> Iterator[Block]:
-    """Show a bar on a terminal; nothing when piped."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield from blocks

@@ -16,7 +16,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def layout_options(command: Command) -> Command:
-    """Add the options `--layout` and `--format` to a command, as `layout` and `block_format`."""
+    """Add `--layout` and `--format` to a command, as `layout` and `block_format`."""
     layout = click.option(
         "--layout",
         type=click.Choice(get_args(BlockLayout)),
@@ -38,7 +38,6 @@ def layout_options(command: Command) -> Command:
 
 
 def _format_of(context: click.Context, parameter: click.Parameter, text: BlockFormat | None) -> BlockFormat:
-    """Return the format; by default that of the layout."""
     layout: BlockLayout = context.params["layout"]
     if text is None:
         return default_format(layout)

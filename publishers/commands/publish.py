@@ -30,16 +30,17 @@ from sluice.publishers.number_range import NUMBER_MAX, NumberRange
 from sluice.publishers.spark.chain_sources import check_before_spark, check_followed, check_options
 from sluice.publishers.spark.folders import folder_of
 from sluice.publishers.spark.gateway_options import gateways_of
+from sluice.publishers.spark.options import current_names
 from sluice.publishers.spark.session import build_session, is_local, is_submitted, leave_signals_to_python
-from sluice.publishers.spark.sink_options import SPARK_OPTIONS, SinkOptions
+from sluice.publishers.spark.sink_options import FORMER_NAMES, SPARK_OPTIONS, SinkOptions
 from sluice.publishers.spark.source_names import SourceName, parse_sources
 
 __all__ = ["Interrupts", "command", "command_line", "program_words"]
 
 PUBLISHERS_MAX: Final = 64
-"""Racing publishers of one `sluice publish`: each is a task slot and two Python processes."""
+"""Most racing publishers: each is a task slot and two Python processes."""
 SHARDS_MAX: Final = 256
-"""Parts of the chain that each publisher of `sluice publish` prepares at once; each is a task slot."""
+"""Most parts at once of one publisher: each is a task slot."""
 STATUS_INTERRUPTED = 130
 _WORDS = "sluice.publishers.commands.publish.words"
 _OWN_WORDS: Final = ("sluice", "publish")
@@ -53,23 +54,21 @@ _NOT_OF_SOURCES = {
     "parquet": frozenset(("path",)),
     "table": frozenset[str](),
 }
-"""Options that --source, --from and --to set. `from` of a data stream is the number of an entry."""
+"""Options that --source, --from and --to set. `from` of a data stream is an entry number."""
 _NUMBER = click.IntRange(0, NUMBER_MAX - 1)
 _SECONDS = FiniteRange(min=0, min_open=True)
 
 
 class _Command(click.Command):
-    """A command that remembers its words, to say how to go on."""
+    """A command that remembers its words."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Remember the words and parse them."""
         ctx.meta[_WORDS] = list(args)
         return super().parse_args(ctx, args)
 
 
 @contextmanager
 def _bad_parameter(context: click.Context, parameter: click.Parameter) -> Iterator[None]:
-    """Turn the error of an option into that of a parameter."""
     try:
         yield
     except OptionError as error:
@@ -77,7 +76,6 @@ def _bad_parameter(context: click.Context, parameter: click.Parameter) -> Iterat
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
-    """Parse NAME=VALUE, several times."""
     pairs = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -90,7 +88,6 @@ def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str,
 def _parse_gateways(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Check the addresses; those without a priority keep their place."""
     parts = [part for text in texts for part in text.split(",")]
     with _bad_parameter(context, parameter):
         gateways_of({"gateways": ",".join(parts)})
@@ -98,13 +95,13 @@ def _parse_gateways(
 
 
 def _parse_key(context: click.Context, parameter: click.Parameter, text: str | None) -> KeyPlace | None:
-    """Parse FILE or env:NAME, without reading the key or repeating what was given."""
+    """Parse FILE or env:NAME, without reading the key or repeating the text."""
     if text is None:
         return None
     variable = text.removeprefix("env:") if text.startswith("env:") else None
     with _bad_parameter(context, parameter):
         place = KeyPlace.parse(text if variable is None else None, variable)
-    # Workers have working directories of their own.
+    # Workers have other working directories.
     return place if place.file is None else KeyPlace(str(Path(place.file).absolute()), None)
 
 
@@ -114,7 +111,6 @@ def _parse_checkpoint(context: click.Context, parameter: click.Parameter, text: 
 
 
 def _parse_prefix(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    """Check a name as the sink will, which strips it."""
     name = value.strip()
     with _bad_parameter(context, parameter):
         SinkOptions.parse({"gateways": "127.0.0.1:1", "publisher_id": name})
@@ -123,8 +119,6 @@ def _parse_prefix(context: click.Context, parameter: click.Parameter, value: str
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The arguments of the command."""
-
     source: SourceName
     gateways: tuple[str, ...]
     numbers: NumberRange
@@ -133,7 +127,6 @@ class _Request:
     shards: int
     key: KeyPlace | None
     checkpoint: Path | None
-    """With --follow."""
     sink_options: dict[str, str]
     tls: ClientTls | None
     master: str | None
@@ -156,7 +149,7 @@ class _Request:
     required=True,
     metavar="SOURCE",
     help="A folder of block files (N.blk, N.blk.gz, N.blk.zst) with all below it, a zip or tar of them, or a "
-    "glob such as 'blocks/**/*.zip'; given repeatedly, they are one chain. Or FORMAT:WHERE: blockfiles:PATH; "
+    "glob such as 'blocks/**/*.zip'; several of them are one chain. Or FORMAT:WHERE: blockfiles:PATH; "
     "datastream:PATH or datastream:HOST:PORT; blockstream:HOST:PORT, a node's gRPC address; parquet:PATH or "
     "table:NAME, with the columns block_number BIGINT and items ARRAY<BINARY>.",
 )
@@ -166,7 +159,7 @@ class _Request:
     callback=_pairs,
     multiple=True,
     metavar="NAME=VALUE",
-    help="An option of the source's format. May be given repeatedly.",
+    help="An option of the source's format; repeatable.",
 )
 @click.option("--from", "first", type=_NUMBER, metavar="N", help="The first block to publish.")
 @click.option("--to", "last", type=_NUMBER, metavar="M", help="The last block to publish.")
@@ -177,9 +170,8 @@ class _Request:
     multiple=True,
     required=True,
     metavar="HOST:PORT[/PRIORITY]",
-    help="A gateway; the others take over when it fails. The lowest priority number is preferred, without "
-    "numbers the one named first; racing publishers share those of one number. May be given repeatedly, or "
-    "as a comma list.",
+    help="A gateway; the others take over when it fails. The lowest priority number is preferred; without "
+    "numbers, the first gateway. Racing publishers share gateways of one number. Repeatable, or a list.",
 )
 @click.option(
     "--publishers",
@@ -188,7 +180,7 @@ class _Request:
     default=1,
     show_default=True,
     metavar="N",
-    help="How many Spark jobs race with the whole chain; each block is stored once.",
+    help="Spark jobs that race with the whole chain; each block is stored once.",
 )
 @click.option(
     "--shards",
@@ -205,41 +197,41 @@ class _Request:
     default="publisher",
     show_default=True,
     metavar="NAME",
-    help="By which nodes know the publishers: NAME-1, NAME-2, …",
+    help="Name of the publishers; nodes see NAME-1, NAME-2, …",
 )
 @click.option(
     "--sign",
     "key",
     callback=_parse_key,
     metavar="FILE|env:NAME",
-    help="Sign each block with this Ed25519 key (sluice keygen), in place of the proofs that it has. It is "
-    "read on the workers, from the file or the environment variable, and stands in no plan and no log.",
+    help="Sign each block with this Ed25519 key (sluice keygen), in place of the proofs that it has. Workers "
+    "read it from the file or the environment variable; no plan and no log has it.",
 )
 @click.option(
     "--follow",
     is_flag=True,
-    help="Do not end: publish what comes, until Ctrl-C or --to. Needs --checkpoint.",
+    help="Keep publishing new blocks, until Ctrl-C or --to. Needs --checkpoint.",
 )
 @click.option(
     "--checkpoint",
     type=NamedPath(file_okay=False),
     callback=_parse_checkpoint,
     metavar="DIR",
-    help="Where --follow keeps how far it is; begun again with it, it goes on there.",
+    help="Folder for the progress of --follow; the same command continues there.",
 )
 @click.option(
     "--deadline",
     "deadline_seconds",
     type=_SECONDS,
     metavar="SECONDS",
-    help="Give up after so long without a block becoming safe. Default: try for ever.",
+    help="Give up after so long without a newly stored block. Default: try for ever.",
 )
 @click.option(
     "--reset-interval",
     "reset_interval_seconds",
     type=_SECONDS,
     metavar="SECONDS",
-    help="Leave a stream in good order after so long, and go on at the next gateway. Default: never.",
+    help="Leave a stream in good order after so long, and continue at the next gateway. Default: never.",
 )
 @click.option(
     "--rate",
@@ -254,14 +246,13 @@ class _Request:
     callback=_pairs,
     multiple=True,
     metavar="NAME=VALUE",
-    help="Any other option of the sink, such as cache_bytes=67108864; docs/spark.md has the list. May be "
-    "given repeatedly.",
+    help="Any other option of the sink, such as cache_bytes=67108864; docs/spark.md lists them. Repeatable.",
 )
 @tls_options
 @click.option(
     "--master",
-    help="Spark master. A local one gets a task slot for each part of each publisher at least. Default: "
-    "local[*], or what spark-submit says.",
+    help="Spark master. A local one gets at least a task slot for each part of each publisher. Default: "
+    "local[*], or that of spark-submit.",
 )
 @click.option(
     "--conf",
@@ -269,13 +260,13 @@ class _Request:
     callback=_pairs,
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of Spark, such as spark.driver.memory=4g. May be given repeatedly.",
+    help="A setting of Spark, such as spark.driver.memory=4g; repeatable.",
 )
 @click.option(
     "--spark-log",
     type=NamedPath(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Keep Spark's own log there.",
+    help="File for Spark's own log.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.pass_context
@@ -304,9 +295,9 @@ def command(
 ) -> int:
     """Publish a chain of blocks with racing Spark jobs.
 
-    Ends when every block is acknowledged. Blocks that are stored already are passed over, so the same command
-    can be run again at any time. The first Ctrl-C (or SIGTERM, or a terminal that is closed) finishes the
-    block in flight and says how to go on, the second ends at once.
+    It ends when every block is acknowledged. It passes over blocks that are stored already, so the same
+    command can be run again at any time. The first Ctrl-C (or SIGTERM, or a closed terminal) finishes the
+    block in flight and says how to go on; the second ends at once.
 
     Exit status 1 when a publisher gave up: a block was refused, or the deadline passed. 130 when interrupted.
     """
@@ -339,7 +330,7 @@ def command(
 
 
 def _check_log(path: Path | None) -> None:
-    """Open the file of --spark-log as the session will, which explains a failure less well."""
+    """Open the file of --spark-log; the session would explain a failure less well."""
     if path is None:
         return
     try:
@@ -350,9 +341,9 @@ def _check_log(path: Path | None) -> None:
 
 
 def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: bool) -> SourceName:
-    """Parse the name of the source and the options of its format.
+    """Parse the source and the options of its format.
 
-    A wrong source is refused before the checkpoint, which belongs to its first source for good.
+    It refuses a wrong source before the checkpoint, which belongs to its first source for good.
     """
     try:
         source = parse_sources(texts, options)
@@ -373,7 +364,6 @@ def _source(texts: tuple[str, ...], options: dict[str, str], *, is_followed: boo
 
 
 def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str]:
-    """Join and check the options of the sink."""
     given = {name.lower(): value for name, value in given.items()}  # as Spark takes them
     for name in sorted(given):
         if name in _NAMED_APART or name.startswith("tls"):
@@ -384,6 +374,7 @@ def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str
             raise click.BadParameter(f"{name} is no option of the sink", param_hint="--sink-option")
     options = given | {name: str(value) for name, value in named.items() if value is not None}
     try:
+        options = current_names(options, FORMER_NAMES)
         SinkOptions.parse({"gateways": "127.0.0.1:1", **options})
     except OptionError as error:
         raise click.BadParameter(str(error), param_hint="--sink-option") from error
@@ -391,7 +382,6 @@ def _sink_options(given: dict[str, str], **named: float | None) -> dict[str, str
 
 
 def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
-    """Run the command, print the result, and return the exit status."""
     with Interrupts() as interrupts, Display(is_quiet=as_json) as display:
         try:
             report = _run(request, interrupts, display)
@@ -400,7 +390,7 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
         except Exception:
             if not interrupts.is_raised:
                 raise
-            report = None  # py4j turns an interrupt into an error of its own
+            report = None  # py4j raises its own error for an interrupt
     if report is None:
         said = "interrupted; what was acknowledged is stored" if interrupts.asked.is_set() else "interrupted"
         click.echo(f"sluice: {said}. Go on with:\n{_line(words, None)}", err=True)
@@ -423,11 +413,10 @@ def _perform(request: _Request, words: list[str], *, as_json: bool) -> int:
 
 
 def _run(request: _Request, interrupts: Interrupts, display: Display) -> JobReport:
-    """Start Spark, publish, and stop Spark."""
     if request.checkpoint is None:
         check_before_spark(request.source, request.numbers)
     if request.key is not None and is_local(request.master):
-        request.key.load()  # the workers are on this machine: a wrong key can be refused now
+        request.key.load()  # the workers are on this machine: refuse a wrong key now
     with ExitStack() as cleanup:
         checkpoint = None
         if request.checkpoint is not None:
@@ -467,7 +456,7 @@ def _go_on(request: _Request, report: JobReport, words: list[str]) -> str | None
     if report.last_block is not None and known >= report.last_block:
         return None
     if report.first_block is not None and known < report.first_block:
-        return _line(words, None)  # the node ends before the source begins
+        return _line(words, None)  # the node's chain ends before the source begins
     return _line(words, known + 1)
 
 
@@ -495,26 +484,24 @@ class Interrupts:
             with interrupts.graceful():
                 run(stop=interrupts.asked)     the first sets the event; the second raises KeyboardInterrupt
 
-    SIGHUP comes when the terminal is closed, from the kernel and from the shell, so only the first counts.
-    Where it is ignored, as under nohup, it stays so. Outside the main thread nothing is handled.
+    When the terminal closes, both kernel and shell send SIGHUP, so only the first counts. An ignored SIGHUP,
+    as under nohup, stays ignored. Outside the main thread it handles nothing.
     """
 
     def __init__(self) -> None:
         self.asked = threading.Event()
-        """The event that the first signal in a graceful part sets."""
+        """Set by the first signal in a graceful part."""
         self.is_raised = False
-        """Whether a signal has raised KeyboardInterrupt, whatever became of it."""
+        """True if a signal has raised KeyboardInterrupt."""
         self._is_graceful = False
         self._has_hung_up = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        """Install the handlers."""
         self.claim()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Restore the handlers that were there."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
@@ -529,7 +516,7 @@ class Interrupts:
 
     @contextmanager
     def graceful(self) -> Iterator[threading.Event]:
-        """Let the first signal set the event that is returned."""
+        """Let the first signal set the returned event."""
         self.claim()
         self._is_graceful = True
         try:
@@ -550,14 +537,10 @@ class Interrupts:
 
 
 def program_words(environment: Mapping[str, str], parent: Path | None = None) -> list[str]:
-    """Return the words before those of the command itself: its own name, or those of spark-submit.
+    """Return the words before those of the command: its own name, or those of spark-submit.
 
-    spark-submit starts a JVM, which starts Python: the JVM is the parent, and its command line has the words
-    that spark-submit was given.
-
-    Args:
-        environment: of this process.
-        parent: the parent's folder in /proc.
+    The JVM of spark-submit is our parent process: its command line, in the folder `parent` of /proc, has
+    spark-submit's words.
     """
     if not is_submitted(environment):
         return list(_OWN_WORDS)
@@ -574,13 +557,7 @@ def program_words(environment: Mapping[str, str], parent: Path | None = None) ->
 
 
 def command_line(program: Sequence[str], words: Sequence[str], first_block: int | None) -> str:
-    """Return the command that goes on.
-
-    Args:
-        program: the words before `words`.
-        words: as they were given.
-        first_block: replaces `--from`; None: that stays.
-    """
+    """Return the command that goes on; `first_block` replaces `--from`, unless it is None."""
     kept: list[str] = []
     rest = iter(words)
     for word in rest:

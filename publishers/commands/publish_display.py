@@ -1,6 +1,6 @@
 """The output of `sluice publish`: a progress bar, or lines without a terminal; a final table, lines or JSON.
 
-All have the same figures under the same names, those of `publishers.report`.
+All have the same figures under the names of `publishers.report`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FIGURES: Final[tuple[tuple[str, Callable[[PublishReport], object]], ...]] = (
 
 
 def report_table(report: JobReport, console: Console) -> RenderableType:
-    """Return the final table for a terminal: a row for each publisher, or a column if that is too wide."""
+    """Return the final table: a row for each publisher, or a column if that is too wide."""
     table = Table(title=_summary(report))
     rows = [("publisher_id", *(name for name, _ in FIGURES))]
     for published in report.publishers:
@@ -93,12 +93,7 @@ def report_lines(report: JobReport) -> list[str]:
 
 
 def report_json(report: JobReport, go_on: str | None) -> str:
-    """Return the final report as one JSON object.
-
-    Args:
-        report: of the run.
-        go_on: the command that goes on where this one stopped; None: nothing is left.
-    """
+    """Return the final report as one JSON object; `go_on` is the command for what is left."""
     return json.dumps(report.to_fields() | {"go_on": go_on})
 
 
@@ -108,7 +103,6 @@ def progress_text(progress: JobProgress) -> str:
 
 
 def _progress_lines(progress: JobProgress) -> list[str]:
-    """Return the progress in lines: what is done and how far it is, who won, what goes wrong."""
     if not progress.publishers:
         return [_doing(progress)]
     figures = _head_and_rate(progress.safe_through, progress.blocks_per_second)
@@ -139,13 +133,13 @@ def _winners(rows: Iterable[PublishReport]) -> str:
 
 
 def _troubles(rows: Iterable[PublishReport]) -> list[str]:
-    """Return the trouble of one publisher; most often all have the same."""
+    """Return the trouble of one publisher; mostly all have the same."""
     said = [f"{row.publisher_id}: {row.trouble}" for row in rows if row.trouble is not None]
     return [_one_line(said[0]) + (f" (and {len(said) - 1} more)" if len(said) > 1 else "")] if said else []
 
 
 def _one_line(text: str) -> str:
-    """Cut what a gateway says, which may be anything, to one printable line."""
+    """Cut what a gateway says to one printable line."""
     words = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     return words if len(words) <= _TROUBLE_CHARACTERS_MAX else words[: _TROUBLE_CHARACTERS_MAX - 1] + "…"
 
@@ -176,9 +170,6 @@ class _Bar(Progress):
     """A bar with count and time, and below it lines of text, which wrap on a narrow terminal.
 
     Its one task has the fields `blocks`, the count, and `lines`.
-
-    Args:
-        console: of the terminal.
     """
 
     def __init__(self, console: Console) -> None:
@@ -190,7 +181,7 @@ class _Bar(Progress):
         super().__init__(spinner, bar, blocks, self._time, console=console, transient=True)
 
     def get_renderables(self) -> Iterator[RenderableType]:
-        """Yield what is shown."""
+        """Yield the rows."""
         for task in self.tasks:
             said = f"{task.fields['blocks']} {self._time.render(task)}"
             if len(said) + _BAR_CHARACTERS_MIN + len("| ") + len(" ") <= self.console.width:
@@ -206,12 +197,7 @@ def _uncut() -> Column:
 
 
 class Display:
-    """The progress on standard error: a bar on a terminal, else a line now and then; a context manager.
-
-    Args:
-        is_quiet: whether to show nothing.
-        now: a monotonic clock, in seconds.
-    """
+    """The progress on standard error: a bar on a terminal, else a line now and then; a context manager."""
 
     def __init__(self, *, is_quiet: bool, now: Callable[[], float] = time.monotonic) -> None:
         self._is_quiet = is_quiet
@@ -223,14 +209,12 @@ class Display:
         self._bar = _Bar(console) if not is_quiet and console.is_terminal else None
 
     def __enter__(self) -> Self:
-        """Start the bar."""
         if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task("", total=None, blocks="", lines=["Starting Spark"])
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
 

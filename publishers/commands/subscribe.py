@@ -65,7 +65,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     required=True,
     callback=_addresses,
     metavar="HOST:PORT[,HOST:PORT…]",
-    help="The nodes, the preferred one first; when one is lost, the next goes on where it was.",
+    help="The nodes, the preferred one first; when one fails, the next continues at the same block.",
 )
 @click.option(
     "--from",
@@ -74,21 +74,21 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     show_default=True,
     callback=_start,
     metavar="N|first|new",
-    help="Where to begin: a block number, the first block that the node has, or those that come from now on.",
+    help="The first block: a number, the first one that the node has, or the first new one.",
 )
 @click.option(
     "--to",
     "end",
     type=click.IntRange(0, BLOCK_NUMBER_MAX),
     metavar="M",
-    help="The last block; without, no end.",
+    help="The last block; by default there is none.",
 )
 @click.option(
     "--out",
     "folder",
     type=NamedPath(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write each block to a file, flushed, and then count it; the folder is made if it is not there.",
+    help="Write each block to a file, flushed, before counting it; the folder is made if it is missing.",
 )
 @layout_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each block.")
@@ -99,7 +99,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up when no node could be reached for so long; 0: never.",
+    help="Give up after so long without a reachable node; 0: never.",
 )
 @click.option(
     "--max-message-bytes",
@@ -108,7 +108,7 @@ def _start(context: click.Context, parameter: click.Parameter, text: str) -> Sta
     default=MESSAGE_BYTES_MAX,
     show_default=True,
     metavar="BYTES",
-    help="The longest message that is taken; an item of a block may be as long.",
+    help="The longest message to accept; an item of a block may be as long.",
 )
 @tls_options
 def command(
@@ -158,7 +158,7 @@ def command(
     try:
         with writer or nullcontext(), view:
             interrupted = asyncio.run(_follow(follower, take))
-    except BrokenPipeError:  # whoever read our output has enough
+    except BrokenPipeError:  # the reader of our output has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
     if writer is not None and writer.staged_text is not None:
@@ -197,11 +197,7 @@ async def _follow(follower: BlockFollower, take: Callable[[Received], None]) -> 
 
 
 class _View:
-    """A view of blocks and trouble; a context manager.
-
-    Args:
-        goes_on: what follows trouble with a node, in words.
-    """
+    """A view of blocks and trouble; a context manager."""
 
     def __init__(self, goes_on: str) -> None:
         self.goes_on = goes_on
@@ -234,7 +230,7 @@ class _View:
 
 
 class _LineView(_View):
-    """A view with a line for each block, for files, pipes and scripts."""
+    """A view with a line for each block."""
 
     def __init__(self, goes_on: str, *, as_json: bool, to_files: bool) -> None:
         super().__init__(goes_on)
@@ -258,7 +254,7 @@ class _LineView(_View):
 
 
 class _TableView(_View):
-    """A view with a live table of the last blocks, on a terminal."""
+    """A view with a live table of the last blocks."""
 
     def __init__(self, goes_on: str, end: int | None) -> None:
         super().__init__(goes_on)

@@ -38,9 +38,8 @@ from sluice.publishers.verify.verify_sources import (
 __all__ = ["command"]
 
 VERIFY_WORKERS_MAX: Final = 256
-"""Processes of one `sluice verify`."""
 VERIFY_TABLE_ROWS_MAX: Final = 100
-"""Rows in its table without --all: more blocks than that, and only those with something to say are shown."""
+"""Most rows without --all; with more blocks, only those with something to say are shown."""
 _HASH_DIGITS = 16
 _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
 
@@ -53,7 +52,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     multiple=True,
     metavar="KEY",
     help="A key to check proofs with: ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or "
-    "rsa:ADDRESS_BOOK.json; may be given repeatedly. Without any, what block 0 publishes is believed.",
+    "rsa:ADDRESS_BOOK.json; repeatable. Without any, the check trusts what block 0 publishes.",
 )
 @click.option(
     "--verify",
@@ -61,7 +60,7 @@ _LAYOUTS: dict[str, RootLayout] = {"auto": "auto", "8": 8, "16": 16}
     type=click.Choice(("full", "hash")),
     default="full",
     show_default=True,
-    help="What is checked: full is root hash, links and proof; hash leaves the proof out.",
+    help="full checks root hash, links and proof; hash skips the proof.",
 )
 @click.option(
     "--verification-root-layout",
@@ -127,12 +126,12 @@ def command(
     as_json: bool,
     tls: ClientTls | None,
 ) -> None:
-    """Check blocks in files, zips, tars and folders with all below them, or the blocks that a node has: in
-    its data folder (DIR, or the stream file in it; the node may be running), or asked for at HOST:PORT. In a
+    """Check blocks in files, zips, tars and folders with all below them, or the blocks of a node: in its data
+    folder (DIR, or the stream file in it; the node may be running), or over the network at HOST:PORT. In a
     glob, `**` is any number of folders.
 
-    Each block's structure, root hash and proofs are checked, and its links to the block before it. Where a
-    chain begins after block 0, or blocks are missing, what cannot be checked is believed and noted.
+    It checks each block's structure, root hash and proofs, and its links to the block before it. If a chain
+    begins after block 0, or blocks are missing, it believes what it cannot check, and notes that.
 
     Exit status 1 if any block is refused. A check that is interrupted, or whose source fails, prints what it
     has found so far.
@@ -167,7 +166,6 @@ def command(
 
 
 def _source(texts: tuple[str, ...], numbers: NumberRange, tls: ClientTls | None, *, tcp: bool) -> BlockSource:
-    """Return the source that the arguments name."""
     paths = [Path(text) for text in texts]
     missing = [text for text, path in zip(texts, paths, strict=True) if not (path.exists() or _is_glob(text))]
     if not missing:
@@ -288,7 +286,7 @@ def _print(
 
 
 def _rows(verdicts: list[BlockVerdict]) -> list[str]:
-    """Return the verdicts as lines; their last column, which may be long, is not cut or wrapped."""
+    """Return the verdicts as lines; their last column is not cut or wrapped."""
     kinds = [kinds_text(verdict.proof_kinds) for verdict in verdicts]
     numbers = max((len(str(verdict.number)) for verdict in verdicts), default=0)
     number_width, kind_width = max(numbers, len("block")), max(map(len, (*kinds, "proof")))

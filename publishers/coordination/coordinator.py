@@ -6,9 +6,8 @@
     driver ──► {"say": "stop"}                                               Ctrl-C
     task   ──► {"reports": […], "final": true}, and closes                   the block in flight is finished
 
-One JSON object a line, over TCP from each task, so no machine needs a shared folder. A task that cannot reach
-the coordinator starts alone and publishes all the same. The token keeps out strangers who find the port; who
-can read the job's plan knows it.
+Each task sends one JSON object a line over TCP. A task that cannot reach the coordinator starts alone. The
+token keeps out strangers who find the port; whoever can read the job's plan knows it.
 Source: docs/spark.md.
 """
 
@@ -31,12 +30,12 @@ from sluice.publishers.report import PublishReport
 __all__ = ["NO_BATCH", "Coordinator", "CoordinatorAddress"]
 
 COORDINATOR_HELLO_BYTES_MAX: Final = 64 * 1024
-"""Longest first line of a task: names, and the token. Until it has come, anybody may be at the other end."""
+"""Longest first line of a task: names, and the token. Until then, a stranger may be at the other end."""
 COORDINATOR_LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Longest line between a task and the coordinator: the reports of RACE_MAX publishers, each with all its
-latency samples, its end among them. A longer one ends the connection."""
+"""Longest line of a task: the reports of RACE_MAX publishers with all their latency samples. A longer one
+ends the connection."""
 NO_BATCH: Final = -1
-"""The batch of a task that is not of a streaming query."""
+"""The batch of a task outside a streaming query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,11 @@ class CoordinatorAddress:
     token: str
 
     def __str__(self) -> str:
-        """Return the option."""
         return f"{self.host}:{self.port}/{self.token}"
 
     @classmethod
     def parse(cls, text: str) -> CoordinatorAddress:
-        """Read the option.
-
-        Raises:
-            OptionError: it does not have this form.
-        """
+        """Read the option; raise OptionError."""
         place, _, token = text.partition("/")
         host, _, port = place.rpartition(":")
         if not (host and token and port.isdecimal() and 0 < int(port) < 1 << 16):
@@ -67,8 +61,6 @@ class CoordinatorAddress:
 
 @dataclass(slots=True)
 class _Task:
-    """One task, and its last reports."""
-
     publisher: str
     batch: int
     reports: tuple[PublishReport, ...] = ()
@@ -83,14 +75,19 @@ class _Task:
 
 
 class Coordinator:
-    """A server that tasks connect to, until `close`; a context manager.
+    """A server for the tasks, until `close`; a context manager.
 
-    Args:
-        host: where it listens.
-        advertised: the name by which tasks find it; None: `host`.
+    Tasks find it by the name `advertised`, or else `host`.
     """
 
-    def __init__(self, host: str = "127.0.0.1", advertised: str | None = None) -> None:
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        advertised: str | None = None,
+        *,
+        line_bytes_max: int = COORDINATOR_LINE_BYTES_MAX,
+    ) -> None:
+        self.line_bytes_max = line_bytes_max
         self._token = secrets.token_hex(16)
         self._tasks: dict[tuple[str, int, str], _Task] = {}
         self._publishers: set[str] = set()
@@ -106,11 +103,9 @@ class Coordinator:
         self._thread.start()
 
     def __enter__(self) -> Coordinator:
-        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close."""
         self.close()
 
     def close(self) -> None:
@@ -140,12 +135,12 @@ class Coordinator:
 
     @property
     def ready_count(self) -> int:
-        """How many publishers have, or had, a task that is ready to send."""
+        """The count of publishers that have had a task ready to send."""
         with self._changed:
             return len(self._publishers)
 
     def await_idle(self, timeout_seconds: float) -> bool:
-        """Wait until no task is connected; return False if some still are after so long."""
+        """Wait until no task is connected; return False after the timeout."""
         give_up_at = time.monotonic() + timeout_seconds
         with self._changed:
             while any(task.connection is not None for task in self._tasks.values()):
@@ -156,19 +151,19 @@ class Coordinator:
             return True
 
     def reports(self, publisher_id: str) -> list[PublishReport]:
-        """Return the last reports of a publisher's tasks, in no order, without those that were forgotten."""
+        """Return the last reports of a publisher's tasks, in no order."""
         with self._changed:
             tasks = [task for task in self._tasks.values() if task.publisher == publisher_id]
             return [report for task in tasks for report in task.reports]
 
     def forget(self, publisher_id: str, through_batch: int) -> None:
-        """Drop a publisher's reports of batches up to one: they are counted elsewhere now."""
+        """Drop a publisher's reports up to a batch: they are counted elsewhere now."""
         with self._changed:
             for key, task in tuple(self._tasks.items()):
                 if task.publisher == publisher_id and task.batch <= through_batch:
                     task.reports = ()
                     if task.connection is None:
-                        del self._tasks[key]  # a query has batches without end
+                        del self._tasks[key]  # a query has endless batches
 
     # --- what the connections call --------------------------------------------------------------------------
 
@@ -208,8 +203,6 @@ class Coordinator:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """The listener, with a thread for each task."""
-
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 128
@@ -220,11 +213,11 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Connection(socketserver.StreamRequestHandler):
-    """One task's connection; whatever is wrong with it ends it, and nothing else."""
+    """One task's connection; any fault in it ends only it."""
 
     def handle(self) -> None:
         coordinator = cast("_Server", self.server).coordinator
-        messages = self._messages()
+        messages = self._messages(coordinator.line_bytes_max)
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             hello = next(messages, None)
             task = None if hello is None else coordinator.admit(hello, self.request)
@@ -236,10 +229,10 @@ class _Connection(socketserver.StreamRequestHandler):
             finally:
                 coordinator.lose(task)
 
-    def _messages(self) -> Iterator[dict[str, Any]]:
+    def _messages(self, line_bytes_max: int) -> Iterator[dict[str, Any]]:
         size_max = COORDINATOR_HELLO_BYTES_MAX  # until the task has shown the token
         while line := self.rfile.readline(size_max):
-            if not line.endswith(b"\n"):  # too long, or broken off: what is there may be JSON all the same
+            if not line.endswith(b"\n"):  # too long or broken off, and perhaps JSON all the same
                 return
             yield json.loads(line)
-            size_max = COORDINATOR_LINE_BYTES_MAX
+            size_max = line_bytes_max

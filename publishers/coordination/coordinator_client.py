@@ -1,6 +1,6 @@
-"""The connection of a task to the coordinator (coordinator.py): it sends reports, and hears go and stop.
+"""The connection of a task to the coordinator: it sends reports, and hears go and stop.
 
-A task publishes all the same without a coordinator, or when it cannot reach it or loses it.
+Without a coordinator a task publishes alone.
 """
 
 from __future__ import annotations
@@ -23,26 +23,30 @@ __all__ = ["CoordinatorClient"]
 log = logging.getLogger(__name__)
 
 START_GATE_SECONDS: Final = 30.0
-"""How long a racing publisher waits for the others to be ready; then it starts alone."""
+"""Longest wait for the other publishers to be ready; then the task starts alone."""
 COORDINATOR_CONNECT_SECONDS: Final = 5.0
-"""How long a task tries to reach the coordinator, or to send its last reports; then it does without."""
+"""Longest wait for the coordinator; then the task starts alone."""
+COORDINATOR_CLOSE_SECONDS: Final = 5.0
+"""Longest wait for the last reports to go out; then the task drops them."""
 _Result = TypeVar("_Result")
 
 
 class CoordinatorClient:
-    """The connection of one task; an async context manager.
+    """The connection of one task; an async context manager. `publisher_id` is that of the whole job."""
 
-    Args:
-        address: the option `coordinator`; None: there is none.
-        publisher_id: of the whole job; all its tasks share it.
-        task_name: of this task and attempt.
-        batch: of a streaming query.
-    """
-
-    def __init__(self, address: str | None, publisher_id: str, task_name: str, batch: int = NO_BATCH) -> None:
+    def __init__(
+        self,
+        address: str | None,
+        publisher_id: str,
+        task_name: str,
+        batch: int = NO_BATCH,
+        *,
+        close_seconds: float = COORDINATOR_CLOSE_SECONDS,
+    ) -> None:
         self._address = None if address is None else CoordinatorAddress.parse(address)
         self._hello = {"publisher": publisher_id, "task": task_name, "batch": batch}
         self._task_name = task_name
+        self._close_seconds = close_seconds
         self._clients: list[PublishClient] = []
         self._go = asyncio.Event()
         self._stopped = asyncio.Event()
@@ -50,7 +54,6 @@ class CoordinatorClient:
         self._helpers: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> CoordinatorClient:
-        """Connect, and say that this task is ready."""
         if self._address is None:
             self._go.set()
             return self
@@ -66,20 +69,19 @@ class CoordinatorClient:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Send the last reports, and close."""
         for helper in self._helpers:
             helper.cancel()
         await asyncio.gather(*self._helpers, return_exceptions=True)
         if self._writer is not None:
             with suppress(OSError, TimeoutError):
-                # With latency samples after a stop: only then does the job have no report of its own.
+                # After a stop with latency samples: only then does the job have no report of its own.
                 last = {"reports": self._reports(whole=self._stopped.is_set()), "final": True}
-                async with asyncio.timeout(COORDINATOR_CONNECT_SECONDS):  # the coordinator may read no more
+                async with asyncio.timeout(self._close_seconds):  # it may not read
                     await self._send(last)
             self._writer.close()
 
     async def go(self) -> None:
-        """Wait for go, but not for ever: a publisher that does not come must not hold up the others.
+        """Wait for go, but not for ever: a missing publisher must not hold up the others.
 
         Raises:
             PublishStopped: stop came instead.
@@ -91,11 +93,7 @@ class CoordinatorClient:
         log.warning("%s: the other publishers are not ready, starting alone", self._task_name)
 
     async def unless_stopped(self, awaitable: Awaitable[_Result]) -> _Result:
-        """Await something, and cancel it when stop comes.
-
-        Raises:
-            PublishStopped: stop has come.
-        """
+        """Await something; when stop comes, cancel it and raise PublishStopped."""
         work = asyncio.ensure_future(awaitable)
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
@@ -114,11 +112,7 @@ class CoordinatorClient:
             client.stop()
 
     def check(self) -> None:
-        """Raise after stop.
-
-        Raises:
-            PublishStopped: stop has come.
-        """
+        """Raise PublishStopped if stop has come."""
         if self._stopped.is_set():
             raise PublishStopped(self._task_name)
 

@@ -1,7 +1,7 @@
 """The part order: a part of a chain is offered when everything before it is stored.
 
-The parts are prepared at once and sent one after the other. A part that is not next asks the gateways for
-their last blocks. It has no stream open meanwhile, so nothing on a gateway waits for it.
+Tasks prepare their parts at once and send them one after the other. A task whose part is not next asks the
+gateways for their last blocks. It has no stream open meanwhile, so nothing on a gateway waits for it.
 
     the first gateway that answers holds the block before        the part is next, at that gateway
     it is behind and has not moved for a while, but another      the part is next, at that other gateway
@@ -20,30 +20,27 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from sluice.publishers.errors import SourceUnreachable, TurnTimeout
+from sluice.publishers.errors import PartOrderTimeout, SourceUnreachable
 from sluice.publishers.sources.block_gateways import HeldRange
 
 __all__ = ["UNREACHABLE", "await_part_order", "gateway_for_part"]
 
 PART_POLL_SECONDS: Final = 0.1
-"""How often a part of a chain that is not next asks the gateways how far they are."""
+"""Time between two questions to a gateway."""
 PART_PATIENCE_SECONDS: Final = 5.0
-"""How long a part waits for a preferred gateway that stands still behind, if another has the blocks."""
+"""Longest wait for a preferred gateway that is behind and stands still, if another has the blocks."""
 UNREACHABLE: Final = -2
-"""Stands for the last block of a gateway that does not answer."""
+"""The last block of a gateway that does not answer."""
 _EMPTY: Final = -1
 
 
 def gateway_for_part(lasts: Sequence[int], before: int, *, is_patient: bool) -> int | None:
-    """Decide whether a part is next, and where.
+    """Decide whether a part is next, and where: return the position of the gateway to begin with, or None.
 
     Args:
-        lasts: the last block of each gateway in order of preference; -1: it has none; UNREACHABLE.
+        lasts: the last block of each gateway in order of preference; -1: none; or UNREACHABLE.
         before: the block before the part's first.
         is_patient: whether the part still waits for a preferred gateway that is behind.
-
-    Returns:
-        0-based position of the gateway to begin with; None: the part is not next.
     """
     for position, last in enumerate(lasts):
         if last >= before:
@@ -59,6 +56,9 @@ async def await_part_order(
     ask: Callable[[str], HeldRange],
     timeout_seconds: float | None,
     deadline_seconds: float | None = None,
+    *,
+    poll_seconds: float = PART_POLL_SECONDS,
+    patience_seconds: float = PART_PATIENCE_SECONDS,
 ) -> tuple[str, ...]:
     """Wait until a part is next.
 
@@ -66,15 +66,14 @@ async def await_part_order(
         gateways: in order of preference.
         first_block: of the part.
         ask: returns what a gateway holds, or raises SourceUnreachable; it may block, and runs in a thread.
-        timeout_seconds: give up when gateways answer, but no last block changes for so long; None: never.
-        deadline_seconds: give up when no gateway answers for so long; None: never.
+        timeout_seconds: how long gateways may answer without progress; None: for ever.
+        deadline_seconds: how long no gateway may answer; None: for ever.
 
     Returns:
         The gateways: the one to begin with, then the others in their order.
 
     Raises:
-        TurnTimeout: no last block changed for `timeout_seconds`, though a gateway answered; or none answered
-            for `deadline_seconds`.
+        PartOrderTimeout: after `timeout_seconds` or `deadline_seconds`.
     """
     loop = asyncio.get_running_loop()
     seen: tuple[int, ...] = ()
@@ -88,18 +87,18 @@ async def await_part_order(
             if max(lasts) != UNREACHABLE:
                 answered_at = now
             elif deadline_seconds is not None and now - answered_at >= deadline_seconds:
-                raise TurnTimeout(first_block, None, deadline_seconds, _trouble_in(answers))
+                raise PartOrderTimeout(first_block, None, deadline_seconds, _trouble_in(answers))
             if lasts != seen or max(lasts) == UNREACHABLE:
                 seen, changed_at = lasts, now
             still_seconds = now - changed_at
-            is_patient = still_seconds < PART_PATIENCE_SECONDS
+            is_patient = still_seconds < patience_seconds
             position = gateway_for_part(lasts, first_block - 1, is_patient=is_patient)
             if position is not None:
                 return (gateways[position], *gateways[:position], *gateways[position + 1 :])
             if timeout_seconds is not None and still_seconds >= timeout_seconds:
                 best = max(lasts)
-                raise TurnTimeout(first_block, None if best < 0 else best, timeout_seconds)
-            await asyncio.sleep(PART_POLL_SECONDS)
+                raise PartOrderTimeout(first_block, None if best < 0 else best, timeout_seconds)
+            await asyncio.sleep(poll_seconds)
 
 
 def _asked(ask: Callable[[str], HeldRange], address: str) -> HeldRange | SourceUnreachable:

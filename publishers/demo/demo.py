@@ -1,9 +1,6 @@
 """`sluice demo`: the main job from end to end.
 
-    block files ──► racing Spark publishers ──gRPC──► node ──► stream file ──TCP──► client, which compares
-
-A node in its own process and folder, a chain that is made or given, racing Spark publishers, and a
-data-streamer client that reads along. `run_demo` runs it and returns the result.
+block files ──► racing Spark publishers ──gRPC──► node ──► stream file ──TCP──► client, which compares
 """
 
 from __future__ import annotations
@@ -36,12 +33,12 @@ __all__ = ["DemoOptions", "DemoProgress", "DemoResult", "PublisherResult", "run_
 SEED: Final = 1
 SKIP_WINDOW_BLOCKS: Final = 100
 _PATIENT: Final = ("--tcp-inactivity-timeout-seconds", "3600")
-"""The client reads nothing until Spark has started, which may take minutes."""
+"""The client reads nothing until Spark has started, perhaps for minutes."""
 _WON: Final = re.compile(r'sluice_blocks_won_total\{publisher="(?P<publisher>[^"]*)"\}')
 STORE_SECONDS: Final = 120.0
-"""How long the publishers go on without a stored block; with a full disk it would be for ever."""
+"""The publishers' deadline; with a full disk they would never end."""
 READ_SECONDS: Final = 60.0
-"""How long the client may read on after the publishers are done."""
+"""The client's deadline after the publishers are done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +46,26 @@ class DemoOptions:
     """The options of the demo."""
 
     folder: Path
-    """Where everything goes: blocks, the node's data, logs."""
     block_count: int = 300
-    """Blocks to make, without `source`."""
+    """Without `source`."""
     source: Path | None = None
-    """A folder of block files to publish instead."""
+    """Block files to publish instead."""
     publishers: int = 3
-    """How many race."""
     blocks_per_second: float | None = 50.0
-    """How fast the network makes blocks; None: as fast as the node takes them."""
+    """Pace of the network; None: as fast as the node takes them."""
     master: str = "local[*]"
-    """Spark master."""
     node_arguments: tuple[str, ...] = ()
     """Further words for `sluice serve`."""
     maker: MakerOptions = field(default_factory=MakerOptions)
-    """What made blocks are like."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoProgress:
-    """How far the demo is."""
+    """The progress of the demo."""
 
     step: str
-    """The current step, in words."""
     block_count: int = 0
-    """Blocks of the chain; 0 while unknown."""
+    """0: unknown."""
     done: int = 0
     """Blocks made, or stored by the node."""
     read: int = 0
@@ -88,7 +80,7 @@ class PublisherResult:
     won: int
     skipped: int
     acknowledged: int
-    """Of the blocks, by acknowledgement or as a duplicate."""
+    """Blocks acknowledged, or known as duplicates."""
     bytes_sent: int
     failure: str | None
 
@@ -102,24 +94,23 @@ class DemoResult:
     read: ReadTotals
     publishers: tuple[PublisherResult, ...]
     latency_median_ns: int | None
-    """Of blocks won, from the last byte sent to the acknowledgement."""
+    """Of the blocks won, from the last byte sent to the acknowledgement."""
     latency_p99_ns: int | None
     publish_seconds: float
-    """From a publisher's first event to its last; the longest."""
+    """The longest time from a publisher's first event to its last."""
     verification_mode: str
     folder: Path
-    """The demo's folder: `node/datastream.bin`, `node.log`, `spark.log`."""
+    """Has `node/datastream.bin`, `node.log`, `spark.log`."""
     source: Path
-    """The folder of the block files."""
 
     @property
     def block_count(self) -> int:
-        """Blocks of the chain."""
+        """The chain's blocks."""
         return self.last_block - self.first_block + 1
 
     @property
     def is_good(self) -> bool:
-        """Whether every block was acknowledged to every publisher, and read back as it was published."""
+        """True if every block was acknowledged to every publisher, and read back unchanged."""
         acknowledged = all(
             one.failure is None and one.acknowledged == self.block_count for one in self.publishers
         )
@@ -127,7 +118,7 @@ class DemoResult:
 
 
 def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> DemoResult:
-    """Run the demo from the first block made to the last one read; it stops all that it started.
+    """Run the demo, and stop all that it started.
 
     Raises:
         PublisherError, GatewayError, DatastreamError: a step cannot be done.
@@ -138,7 +129,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
     first, last = min(places), max(places)
     if first > 0:
         arguments += ["--first-block", str(first)]
-    # The publishers race closely: one that is a moment late shall skip the block, not connect again.
+    # A publisher that is a moment late should skip the block, not connect again.
     arguments += ["--publish-duplicate-skip-window", str(SKIP_WINDOW_BLOCKS)]
     count = last - first + 1
     node_log, spark_log = options.folder / "node.log", options.folder / "spark.log"
@@ -167,7 +158,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
         leave_signals_to_python(spark)
 
         def job_progress(progress: JobProgress) -> None:
-            done = 0 if progress.head is None else progress.head - first + 1
+            done = 0 if progress.last_stored is None else progress.last_stored - first + 1
             waiting = progress.ready < options.publishers and done == 0
             step = "starting publishers" if waiting else "publishing"
             on_progress(DemoProgress(step, count, done, reader.totals.blocks))
@@ -187,7 +178,7 @@ def run_demo(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) 
 
 
 def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) -> tuple[Path, list[str]]:
-    """Return the folder of blocks, made if need be, and the arguments with which the node verifies them."""
+    """Return the folder of blocks, made if need be, and how the node verifies them."""
     if options.source is not None:
         trusted = any(word == "--ledger-key" for word in options.node_arguments)
         return options.source, [] if trusted else ["--verify", "hash"]
@@ -203,7 +194,6 @@ def _chain(options: DemoOptions, on_progress: Callable[[DemoProgress], None]) ->
 def _await_reader(
     reader: StreamReader, report: JobReport, count: int, on_progress: Callable[[DemoProgress], None]
 ) -> None:
-    """Wait until the client has read the rest, if all blocks are stored."""
     deadline = time.monotonic() + READ_SECONDS
     while report.is_complete and reader.is_alive() and time.monotonic() < deadline:
         reader.join(0.1)

@@ -1,8 +1,7 @@
 """A node in its own process: starts `sluice serve` on free ports, asks it, stops it.
 
-For the demo, for tests that kill nodes, and for benchmarks. The node logs as JSON to a file, which also tells
-its addresses. `python -m sluice.publishers.demo.node_process serve …` is a bound node, one that ends with its
-starter, however that ends:
+For the demo, tests and benchmarks. The node logs as JSON to a file, which also tells its addresses. `python
+-m sluice.publishers.demo.node_process serve …` is a bound node, which ends with its starter:
 
     starter                 node
     end of a pipe   ──►     end of standard input, which is SIGTERM
@@ -27,9 +26,9 @@ from sluice.publishers.errors import PublisherError
 __all__ = ["NodeNotStarted", "NodeProcess", "environment_without_settings"]
 
 START_SECONDS: Final = 60.0
-"""How long a node may take to open its block store and listen."""
+"""Longest wait for a node to open its block store and listen."""
 STOP_SECONDS: Final = 20.0
-"""How long a node may take to stop after SIGTERM before it is killed."""
+"""Longest wait for a node to stop after SIGTERM before it is killed."""
 _LOOK_SECONDS: Final = 0.02
 _WITHOUT_PROXY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """The node is on this machine; `http_proxy` is for others."""
@@ -38,7 +37,7 @@ _STANDARD_INPUT: Final = 0
 
 
 class NodeNotStarted(PublisherError):
-    """A node ended before it listened, or did not listen in time. Fields: `got`, `last_words` of its log."""
+    """A node ended before it listened, or did not listen in time."""
 
     def __init__(self, got: str, last_words: str) -> None:
         super().__init__(f"node: got {got}, expected its addresses; its log ends with: {last_words}")
@@ -56,10 +55,10 @@ class NodeProcess:
 
     Args:
         data_dir: the node's folder.
-        log_path: where its log goes; appended to.
+        log_path: its log is appended there.
         arguments: further words for `sluice serve`.
-        module: the module to run, for one that does more than `gateway.commands.cli` (benchmarks).
-        prefix: the first words of the command, for something else that starts the node.
+        module: the module to run, for benchmarks.
+        prefix: the first words of the command, for another starter of the node.
         is_bound: whether it ends with this process, even a killed one; only with the default module.
 
     Raises:
@@ -92,7 +91,7 @@ class NodeProcess:
                 stdout=log,
                 stderr=log,
                 env=environment_without_settings(),
-                # Not in our process group: on Ctrl-C the node is stopped last, by us, and in order.
+                # Not in our process group: on Ctrl-C we stop the node last.
                 start_new_session=True,
             )
         try:
@@ -103,28 +102,28 @@ class NodeProcess:
 
     @property
     def grpc(self) -> str:
-        """Its gRPC address, `host:port`."""
+        """`host:port`."""
         return self._addresses["grpc"]
 
     @property
     def tcp(self) -> tuple[str, int]:
-        """Its TCP address, host and port."""
+        """Host and port."""
         host, _, port = self._addresses["tcp"].rpartition(":")
         return host.strip("[]"), int(port)
 
     @property
     def http(self) -> str:
-        """Its HTTP address, `host:port`."""
+        """`host:port`."""
         return self._addresses["http"]
 
     @property
     def control(self) -> str:
-        """Its control address, `host:port`."""
+        """`host:port`."""
         return self._addresses["control"]
 
     @property
     def process_id(self) -> int:
-        """Its process id."""
+        """The id of its process."""
         return self._process.pid
 
     def get(self, path: str) -> str:
@@ -174,7 +173,6 @@ class NodeProcess:
         self.stop()
 
     def _await_start(self, log_start: int) -> dict[str, str]:
-        """Read the log until it says where the node listens."""
         deadline = time.monotonic() + START_SECONDS
         with self.log_path.open() as log:
             log.seek(log_start)
@@ -199,7 +197,7 @@ class NodeProcess:
 
 
 def _started_entry(log: IO[str]) -> dict[str, str] | None:
-    """Read on in the log; return the entry that says that the node has started."""
+    """Read on in the log for the entry "node started"."""
     place = log.tell()
     while (line := log.readline()).endswith("\n"):
         place = log.tell()
@@ -209,7 +207,7 @@ def _started_entry(log: IO[str]) -> dict[str, str] | None:
             continue  # no log line
         if isinstance(entry, dict) and entry.get("message") == "node started":
             return entry
-    log.seek(place)  # a line that is still being written is read again
+    log.seek(place)  # read an unfinished line again
     return None
 
 
@@ -217,13 +215,12 @@ def _started_entry(log: IO[str]) -> dict[str, str] | None:
 
 
 def _end_with_standard_input() -> None:
-    """Wait for the end of standard input, on which nothing ever comes, and stop the node in order."""
     while os.read(_STANDARD_INPUT, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-if __name__ == "__main__":  # of a bound node: its standard input is a pipe, which ends with whoever holds it
+if __name__ == "__main__":  # a bound node: standard input is a pipe, which ends with its holder
     from sluice.gateway.commands.start import main
 
     threading.Thread(target=_end_with_standard_input, name="pipe", daemon=True).start()

@@ -7,7 +7,7 @@
       publisher-2/
 
 Spark's checkpoint holds block or entry numbers, but not their source: with another source Spark would go on
-at the same number of another chain. So the source stands beside it, and is compared.
+at the same number of another chain. So `sluice.json` names the source.
 """
 
 from __future__ import annotations
@@ -28,12 +28,9 @@ _REMEDY: Final = "begin with a new folder: what is stored is passed over"
 
 
 class FollowCheckpoint:
-    """The folder, locked from `__enter__` to `__exit__`; the lock of a killed process ends with it.
+    """The folder, locked from `__enter__` to `__exit__`, or to the end of the process.
 
-    Args:
-        folder: made if it is missing.
-        source: the source as text.
-        first_block: `--from`; 0 if it is not given.
+    It is made if it is missing; `first_block` is `--from`, or 0.
     """
 
     def __init__(self, folder: Path, source: str, first_block: int) -> None:
@@ -49,8 +46,8 @@ class FollowCheckpoint:
     def committed_next(self, publisher_id: str) -> int | None:
         """Return the number after the last that a publisher's query has committed; None: unknown.
 
-        Spark writes `commits/B` when batch B is done, with its end in the third line of `offsets/B`. A batch
-        is done when all its blocks are known to be stored.
+        Spark writes `commits/B` when batch B is done, that is, all its blocks are stored. The third line of
+        `offsets/B` has its end.
         """
         folder = Path(self.of(publisher_id))
         try:
@@ -62,7 +59,7 @@ class FollowCheckpoint:
         return number if isinstance(number, int) and number >= 0 else None
 
     def damage(self, publisher_id: str) -> CheckpointError | None:
-        """Return the damage in the folder of a query that failed, which Spark does not name; None: none."""
+        """Return the damage in the folder of a query that failed, which Spark does not name."""
         folder = Path(self.of(publisher_id))
         metadata = folder / "metadata"
         if metadata.exists() and not _has_json(metadata, 0):
@@ -96,7 +93,6 @@ class FollowCheckpoint:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Unlock the folder."""
         self._release()
 
     def _claim(self) -> None:
@@ -111,10 +107,10 @@ class FollowCheckpoint:
                 self._compare(_facts_in(path))
                 return
             temporary = path.with_suffix(".part")
-            ours = (_LOCK, temporary.name)  # a full disk may have left half a file
+            ours = (_LOCK, temporary.name)  # perhaps half a file, after a full disk
             others = [child.name for child in self.folder.iterdir() if child.name not in ours]
             if others:
-                if self._made_lock:  # a folder that is not ours stays as it was
+                if self._made_lock:  # leave a strange folder as it was
                     (self.folder / _LOCK).unlink()
                 raise CheckpointError(
                     str(self.folder), f"it is not empty and not of this command ({others[0]})"

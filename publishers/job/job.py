@@ -5,8 +5,7 @@
     publisher-3                               ──┘        │
     watch: ask the gateways, say go and stop ◄── coordinator (reports of each task)
 
-The jobs run at once, from threads of the driver, in one session. The gateway takes each block from the first
-publisher and tells the others to skip it. Publishers with gateways of one priority begin with different ones.
+The jobs run at once, from threads of the driver, in one session.
 Source: docs/spark.md; docs/protocol.md.
 """
 
@@ -49,7 +48,9 @@ from sluice.publishers.spark.chain_sources import (
 )
 from sluice.publishers.spark.failures import is_passing, reason_in
 from sluice.publishers.spark.gateway_options import Gateways, gateways_of, rotated, tls_gateway_options
-from sluice.publishers.spark.session import active_session, turn_seconds_for
+from sluice.publishers.spark.options import current_names
+from sluice.publishers.spark.session import active_session, part_order_seconds_for
+from sluice.publishers.spark.sink_options import FORMER_NAMES
 from sluice.publishers.spark.source_names import SourceName, parse_source
 
 if TYPE_CHECKING:
@@ -60,8 +61,9 @@ __all__ = ["GatewayStatus", "JobFailure", "JobProgress", "JobReport", "publish"]
 _logger = logging.getLogger(__name__)
 
 QUERY_STARTS_MAX: Final = 5
-"""Starts of a streaming query that falls over something of Spark's own; its checkpoint knows where it was."""
-_STATUS_TIMEOUT_SECONDS: Final = 1.0
+"""Starts of a streaming query, from its checkpoint, after failures of Spark itself."""
+STATUS_TIMEOUT_SECONDS: Final = 1.0
+"""Longest wait for a gateway's last block."""
 _ABORT_WAIT_SECONDS: Final = 10.0
 _STOP_WAIT_SECONDS: Final = limits.STOP_TIMEOUT_SECONDS + 2 * limits.CLOSE_TIMEOUT_SECONDS
 _LOCAL_HOST: Final = "127.0.0.1"
@@ -69,19 +71,16 @@ _LOCAL_HOST: Final = "127.0.0.1"
 
 @dataclass(slots=True)
 class _Job:
-    """One publisher's job or query, and its result."""
-
     publisher_id: str
     gateways: str
     thread: threading.Thread | None = None
     query: Any = None
     ending: threading.Thread | None = None
-    """The thread that stops the query."""
     reports: list[PublishReport] = field(default_factory=list)
-    """Reports of what is committed."""
+    """The reports of what is committed."""
     error: Exception | None = None
     is_over: bool = False
-    """All that is wanted was safe before the query was stopped: it has not failed."""
+    """Everything was stored before the query was stopped: it has not failed."""
 
     @property
     def has_failed(self) -> bool:
@@ -94,28 +93,26 @@ class _Job:
 
 @dataclass(slots=True)
 class _Race:
-    """The state that the threads of one call of `publish` share."""
+    """The state that the threads of one `publish` share."""
 
     spark: SparkSession
     chain: ChainFrame
     options: dict[str, str]
     folder: Path
-    """Where the sink writes its reports."""
+    """The folder of the sink's reports."""
     checkpoint: FollowCheckpoint | None
     """None: a batch, or a stream that ends where it ended when the query began."""
     coordinator: Coordinator
     started_at: float = field(default_factory=time.monotonic)
     opened_at: float | None = None
-    """When the first publisher could send."""
+    """The time when the first publisher could send."""
     acknowledged: int = 0
-    """By the publisher that has most acknowledgements."""
+    """The most acknowledgements of one publisher."""
     acknowledged_at: float = 0.0
-    """When that changed last."""
     is_stopping: bool = False
 
     @property
     def tag(self) -> str:
-        """The tag of the Spark jobs."""
         return f"sluice-publish-{self.coordinator.address.token}"
 
     def rows(self, job: _Job) -> list[PublishReport]:
@@ -125,7 +122,9 @@ class _Race:
         return by_publisher(job.publisher_id, [*job.reports, *live], with_latency=True)
 
     def rate(self, rows: Sequence[PublishReport]) -> float:
-        """Return the blocks per second; every publisher hears of every block, so the most is all."""
+        """Return the blocks per second of the publisher with the most acknowledgements: each hears of every
+        block.
+        """
         acknowledged = max((row.acknowledged for row in rows), default=0)
         if acknowledged != self.acknowledged:
             self.acknowledged, self.acknowledged_at = acknowledged, time.monotonic()
@@ -159,15 +158,13 @@ def publish(
         source: a folder of block files, or another source; under the same path on every worker.
         gateways: `host:port` or `host:port/priority` each, the preferred one first.
         publishers: how many race.
-        numbers: blocks that are wanted; None: all that there are.
+        numbers: the wanted blocks; None: all.
         shards: consecutive parts of the chain that each publisher prepares at once, and sends in order.
         key: where a worker finds the key that signs blocks; None: they are signed already.
         checkpoint: follow the source without end, from there on; None: publish what is there.
         publisher_prefix: publishers are called prefix-1, prefix-2, …
-        deadline_seconds: a publisher gives up after so long without a block becoming safe; None: never.
-        reset_interval_seconds: time after which a publisher goes on at the next gateway; None: never.
-        blocks_per_second: each publisher offers at most so many; None: no limit.
-        tls: how connections are secured, with absolute paths; None: not at all.
+        deadline_seconds, reset_interval_seconds, blocks_per_second: as options of the sink.
+        tls: with absolute paths.
         sink_options: further options of `blockstream`.
         on_progress: called several times a second from this thread.
         stop: once set, publishers finish the block in flight, and the report says that it was interrupted.
@@ -187,8 +184,8 @@ def publish(
         deadline_seconds=deadline_seconds,
         reset_interval_seconds=reset_interval_seconds,
         blocks_per_second=blocks_per_second,
-        turn_seconds=turn_seconds_for(spark, publishers * shards),
-    ) | {**(sink_options or {}), **tls_gateway_options(tls)}
+        part_order_seconds=part_order_seconds_for(spark, publishers * shards),
+    ) | {**current_names(sink_options or {}, FORMER_NAMES), **tls_gateway_options(tls)}
     source, texts = checked_where_read(source, texts, is_signed_next=key is not None)
     chain = _chain_of(spark, source, numbers, shards, is_followed=checkpoint is not None)
     prioritized = gateways_of({"gateways": ",".join(gateways)})
@@ -213,13 +210,12 @@ def _chain_of(
 
 
 def _jobs(prefix: str, count: int, prioritized: Gateways) -> list[_Job]:
-    """Return the publishers, each with the gateways in its own order."""
     return [_Job(f"{prefix}-{place + 1}", ",".join(rotated(prioritized, place))) for place in range(count)]
 
 
 def _take_earlier(race: _Race, jobs: list[_Job], source: SourceName) -> None:
     """Add what earlier runs have published; if nothing is left to do, no batch reports it."""
-    if race.checkpoint is None or source.kind == "datastream":  # its numbers are those of entries
+    if race.checkpoint is None or source.kind == "datastream":  # which numbers entries
         return
     for job in jobs:
         following = race.checkpoint.committed_next(job.publisher_id)
@@ -246,7 +242,6 @@ def _coordinator_for(spark: SparkSession) -> Coordinator:
 
 
 def _texts(**values: float | None) -> dict[str, str]:
-    """Return options as Spark takes them, without those that are None."""
     return {name: str(value) for name, value in values.items() if value is not None}
 
 
@@ -257,7 +252,6 @@ def _run(
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
 ) -> None:
-    """Start the jobs, and return when all are done; an exception ends them first."""
     try:
         for job in jobs:
             job.thread = threading.Thread(
@@ -286,7 +280,6 @@ def _watch(
     on_progress: Callable[[JobProgress], None] | None,
     stop: threading.Event | None,
 ) -> None:
-    """Open the gate when all publishers are ready, show progress, and stop when told to."""
     stop_by = None
     while True:
         running = [job for job in jobs if job.is_running]
@@ -309,7 +302,7 @@ def _watch(
         for job in running:
             job.is_over |= is_all_safe and job.error is None
         if stop_by is not None and time.monotonic() > stop_by + _ABORT_WAIT_SECONDS:
-            return  # some job does not end at all
+            return  # some job does not end
         if is_stopped or is_all_safe:
             # Repeatedly: a query that is just starting cannot be ended yet.
             _end(race, running)
@@ -318,7 +311,6 @@ def _watch(
 
 
 def _end(race: _Race, jobs: list[_Job]) -> None:
-    """End jobs and queries at once."""
     race.spark.sparkContext.cancelJobsWithTag(race.tag)
     for job in jobs:
         if job.query is not None and (job.ending is None or not job.ending.is_alive()):
@@ -327,15 +319,14 @@ def _end(race: _Race, jobs: list[_Job]) -> None:
 
 
 def _stop_query(job: _Job) -> None:
-    """Stop a query; in its own thread, as Spark waits for ever for a batch whose worker hangs."""
+    """Stop a query, in its own thread: Spark waits for ever for a batch whose worker hangs."""
     try:
         job.query.stop()
-    except Exception as error:  # it is tried again; the query's own thread reports how it ends
+    except Exception as error:  # `_end` retries; the query's own thread reports how it ends
         _logger.debug("query %s: %s", job.publisher_id, reason_in(str(error)))
 
 
 def _is_all_safe(race: _Race, jobs: list[_Job]) -> bool:
-    """Return whether every running query has committed the last block that is wanted."""
     last = race.chain.last_block
     if last is None:
         return False
@@ -347,7 +338,7 @@ def _progress(race: _Race, jobs: list[_Job], status: GatewayStatus, ready: int, 
     last, is_reachable = status.ask()
     rows = tuple(row for job in jobs for row in race.rows(job))
     return JobProgress(
-        head=last,
+        last_stored=last,
         is_reachable=is_reachable,
         ready=ready,
         running=running,
@@ -370,10 +361,10 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
         if job.has_failed and not race.is_stopping:
             failures.append(JobFailure(job.publisher_id, _reason_of(race, job)))
         is_interrupted |= race.is_stopping and not is_whole
-        # Of a job that failed or was stopped, the tasks' own reports count, too.
+        # If a job failed or was stopped, the tasks' own reports count, too.
         if is_whole:
             race.coordinator.forget(job.publisher_id, 1 << 62)
-        # A job that ended before its tasks reported has done nothing; it has a row all the same.
+        # A job that ended before its tasks reported gets an empty row.
         rows += race.rows(job) or [PublishReport(job.publisher_id)]
     starts = [row.first_block for row in rows if row.first_block is not None]
     ends = [row.last_block for row in rows if row.last_block is not None]
@@ -390,7 +381,7 @@ def _report(race: _Race, jobs: list[_Job]) -> JobReport:
 
 
 def _reason_of(race: _Race, job: _Job) -> str:
-    """Return why a job failed; of a damaged checkpoint Spark itself names no remedy."""
+    """Return why a job failed; for a damaged checkpoint, the remedy that Spark does not name."""
     damage = race.checkpoint.damage(job.publisher_id) if race.checkpoint else None
     if damage is not None:
         return str(damage)
@@ -401,7 +392,6 @@ def _reason_of(race: _Race, job: _Job) -> str:
 
 
 def _run_job(race: _Race, job: _Job) -> None:
-    """Run one publisher's Spark job or query to its end; in its own thread."""
     context = race.spark.sparkContext
     options = race.options | {"gateways": job.gateways, "publisher_id": job.publisher_id}
     try:
@@ -420,7 +410,7 @@ def _run_job(race: _Race, job: _Job) -> None:
 
 
 def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None:
-    """Run the query to its end; start it again after a passing failure of Spark."""
+    """Run the query to its end; restart it after a passing failure of Spark."""
     starts = 0
     while True:
         starts, committed = starts + 1, job.reports
@@ -429,7 +419,7 @@ def _keep_query_running(race: _Race, job: _Job, options: dict[str, str]) -> None
             return
         except Exception as error:
             if job.reports is not committed:
-                starts = 1  # it has done batches; over months a query may fail more than a few times
+                starts = 1  # it has done batches; in months a query may fail often
             if starts == QUERY_STARTS_MAX or race.is_stopping or not is_passing(str(error)):
                 raise
             _logger.warning("query %s is begun again: %s", job.publisher_id, reason_in(str(error)))
@@ -444,7 +434,7 @@ def _run_query(race: _Race, job: _Job, options: dict[str, str]) -> None:
 
 
 def _take_batches(race: _Race, job: _Job) -> None:
-    """Add the reports of batches that a query has committed since the last call, and remove them."""
+    """Add the reports of newly committed batches of a query, and remove them."""
     for path in race.folder.glob(f"{glob.escape(job.publisher_id.replace('/', '_'))}-batch-*.json"):
         name = path.name.removesuffix(".json")
         reports = _read_reports(race.folder, name)
@@ -463,24 +453,24 @@ def _read_reports(folder: Path, name: str) -> list[PublishReport]:
 
 
 class GatewayStatus:
-    """The last block of the first gateway that answers, asked over connections that stay open.
+    """The last block of the first gateway that answers, asked over connections that stay open."""
 
-    Args:
-        gateways: `host:port` each, in order of preference.
-        tls: how connections are secured; None: not at all.
-    """
-
-    def __init__(self, gateways: Sequence[str], tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        gateways: Sequence[str],
+        tls: ClientTls | None = None,
+        *,
+        timeout_seconds: float = STATUS_TIMEOUT_SECONDS,
+    ) -> None:
+        self._timeout_seconds = timeout_seconds
         self._gateways = tuple(gateways)
         self._tls = tls
         self._channels = [open_blocking_channel(address, tls) for address in gateways]
 
     def __enter__(self) -> GatewayStatus:
-        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close the connections."""
         for channel in self._channels:
             channel.close()
 
@@ -492,7 +482,7 @@ class GatewayStatus:
         """
         calls = [
             node_pb2_grpc.BlockNodeServiceStub(channel).serverStatus.future(
-                node_pb2.ServerStatusRequest(), timeout=_STATUS_TIMEOUT_SECONDS
+                node_pb2.ServerStatusRequest(), timeout=self._timeout_seconds
             )
             for channel in self._channels
         ]

@@ -1,7 +1,7 @@
 """The item sets of a block: its items, cut into messages.
 
-Pure. A set holds consecutive items of one block; no set spans blocks. A set ends before the item that would
-take it over `set_bytes_max` or ITEM_SET_ITEMS_MAX; an item larger than a set travels alone.
+Pure. A set holds consecutive items of one block. It ends before the item that would take it over
+`set_bytes_max` or ITEM_SET_ITEMS_MAX; a larger item travels alone.
 
 Source: docs/spec/wire.md section 2.1.
 """
@@ -31,16 +31,13 @@ def split_items(
     set_bytes_max: int = ITEM_SET_BYTES_DEFAULT,
     item_bytes_max: int = ITEM_BYTES_MAX,
 ) -> tuple[ItemSet, ...]:
-    """Cut a block's items into sets.
+    """Cut a block's items into sets; no items give no sets.
 
     Args:
         block_number: for the error.
         items: the block's serialized `BlockItem`s, in order.
-        set_bytes_max: bytes of a set; each item counts with its tag and length.
-        item_bytes_max: bytes of the largest item that fits in a message, counted likewise.
-
-    Returns:
-        The sets, in order; their concatenation is `items`. No items give no sets.
+        set_bytes_max: each item counts with its tag and length.
+        item_bytes_max: of the largest item, counted likewise.
 
     Raises:
         ItemTooLarge: an item does not fit in a message.

@@ -1,20 +1,20 @@
 """The publish machine: one publisher from stream to stream, until every block is stored.
 
-Pure: no gRPC type, no clock, no task. The shell passes each event with `now_ns` (a monotonic clock) and
-performs the actions that the machine returns. Only `Writable` returns sends, one message at a time, so an
-answer that arrives between two messages takes effect at once.
+Pure. The shell passes each event with `now_ns` (a monotonic clock) and performs the actions that the machine
+returns. Only `Writable` returns sends, one message at a time, so an answer takes effect before the next
+message.
 
     event ──► TABLE (machine_tables) ──► one step here ──┬── send_window   which block is sent next
                                                          └── retries       which gateway, when, how often
 
 Rules
   - `ResendBlock(N)` restarts at N's header, even in mid-block; a gateway lets a publisher start a block over.
-  - The machine believes that a block is stored where the gateway can only mean that: in an acknowledgement,
-    and in the last block of DUPLICATE_BLOCK or of a behind answer. It never believes it of a block below the
-    gateway's first one. So it leaves a gateway that begins above the oldest block held, and asks one that may
-    begin anywhere for its first block before the first acknowledgement counts.
-  - A stream ends in order: the machine says why and which blocks it holds, closes its side, and waits for the
-    gateway, but not for ever.
+  - The machine believes an acknowledgement, and the last block of DUPLICATE_BLOCK or of a behind answer. It
+    never believes that a gateway stores a block below that gateway's first one. So it leaves a gateway that
+    begins above the oldest block held. It asks a gateway that may begin anywhere for its first block before
+    it counts an acknowledgement.
+  - To end a stream, the machine says why and which blocks it holds, closes its side, and waits a bounded time
+    for the gateway.
 
 Source: docs/protocol.md.
 """
@@ -73,32 +73,23 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """The bounds of one publisher; limits.py has the reasons."""
+    """The limits of one publisher; limits.py explains the defaults."""
 
     cache_bytes_max: int = limits.CACHE_BYTES_DEFAULT
-    """Bytes of unacknowledged blocks held."""
     window_blocks_max: int = limits.WINDOW_BLOCKS_DEFAULT
-    """Blocks offered and not acknowledged."""
     bad_proof_retries_max: int = limits.BAD_PROOF_RETRIES_MAX
-    """How often a block is offered again after BAD_BLOCK_PROOF."""
     invalid_request_retries_max: int = limits.INVALID_REQUEST_RETRIES_MAX
-    """How many streams in a row INVALID_REQUEST may end before it is final."""
     answer_timeout_ns: int = int(limits.ANSWER_TIMEOUT_SECONDS_DEFAULT * SECOND_NS)
-    """How long a gateway may be silent."""
     close_timeout_ns: int = int(limits.CLOSE_TIMEOUT_SECONDS * SECOND_NS)
-    """How long the other side may take to end a stream."""
     stop_timeout_ns: int = int(limits.STOP_TIMEOUT_SECONDS * SECOND_NS)
-    """How long the block in flight may take after `Stop`."""
     deadline_ns: int | None = None
-    """Give up after so long without a block becoming safe; None: never."""
+    """Give up after so long without a newly stored block; None: never."""
     reset_interval_ns: int | None = None
     """Leave a stream in order (RESET, between blocks) after so long; None: never."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Departure:
-    """What follows the stream that is ending."""
-
     reason: str
     gateway: Gateway = Gateway.SAME
     pace: Pace = Pace.BACKOFF
@@ -110,15 +101,12 @@ _STOPPED: Final = _Departure("stopped", outcome=StreamOutcome.STOPPED)
 
 
 class PublisherMachine:
-    """The protocol core of one publisher; the module's docstring says how a shell drives it."""
+    """The protocol core of one publisher; see the module's docstring."""
 
     def __init__(self, publisher_id: str, gateway_count: int, options: MachineLimits | None = None) -> None:
-        """Start in IDLE: the machine connects when the first block comes.
+        """Start in IDLE; connect when the first block comes.
 
-        Args:
-            publisher_id: for the report.
-            gateway_count: length of the shell's list of gateways, at least 1.
-            options: the bounds.
+        `gateway_count` is the length of the shell's list of gateways.
         """
         self.state = MachineState.IDLE
         self._limits = bounds = options or MachineLimits()
@@ -129,17 +117,17 @@ class PublisherMachine:
         )
         self._choice = GatewayChoice(gateway_count)
         self._gateway = 0  # of the present stream, or of the next
-        self._first: int | None = 0  # the first block of the present gateway; None: not settled, or not known
+        self._first: int | None = 0  # the first block of the present gateway; None: unknown
         self._unplaced: int | None = None  # acknowledged by a gateway that has yet to tell its first block
         self._source_ended = False
         self._departure = _Departure("")
         self._parting: deque[Action] = deque()
-        self._progress_at_ns: int | None = None  # when a block last became safe, or the first one came
-        self._heard_at_ns = 0  # when the gateway last said something new, or took a message
-        self._is_writing = False  # a message was given, and the stream has not asked for another
+        self._progress_at_ns: int | None = None  # of the last newly stored block, or of the first block
+        self._heard_at_ns = 0  # the gateway's last news, or the last message that it took
+        self._is_writing = False  # the stream has not taken the last message yet
         self._began_at_ns = 0  # the present stream
-        self._has_gained = True  # a block has become safe since the last routine reset, if there was one
-        self._close_by_ns = 0  # when a stream that is ending is ended by force
+        self._has_gained = True  # a block was stored since the last routine reset
+        self._close_by_ns = 0  # then the shell cancels a stream that is ending
         self._started_at_ns: int | None = None
         self._now_ns = 0
         self._steps: dict[MachineStep, Callable[[Event], list[Action]]] = {
@@ -168,17 +156,12 @@ class PublisherMachine:
             MachineStep.CLOSE: self._close,
         }
 
-    # --- what the shell asks --------------------------------------------------------------------------------
+    # --- for the shell --------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_ns: int) -> list[Action]:
-        """Take one event; return what to do.
+        """Take one event and return the actions, to be performed in order.
 
-        Args:
-            event: what happened.
-            now_ns: monotonic clock, nanoseconds, never less than before.
-
-        Returns:
-            The actions, to be performed in order.
+        `now_ns` is monotonic.
 
         Raises:
             MachineError: the event cannot happen in this state; nothing is changed.
@@ -199,14 +182,14 @@ class PublisherMachine:
 
     @property
     def wants_block(self) -> bool:
-        """Whether the shell should take the next block from the source."""
+        """True if the shell should take the source's next block."""
         if self._source_ended or self.state in FINAL_STATES or self.state is MachineState.STOPPING:
             return False
         return self._window.wants_block
 
     @property
     def wake_at_ns(self) -> int | None:
-        """When the shell should send `Clock` at the latest; None: never."""
+        """The latest time for the shell's next `Clock`; None: never."""
         if self.state in (MachineState.LEAVING, MachineState.FINISHING, MachineState.STOPPING):
             return self._close_by_ns
         if self.state not in (MachineState.CONNECTING, MachineState.STREAMING):
@@ -216,11 +199,11 @@ class PublisherMachine:
 
     @property
     def safe_through(self) -> int | None:
-        """Every block up to this one is known to be stored."""
+        """The last block of the chain that is known to be stored, with all before it."""
         return self._window.safe_through
 
     def report(self) -> PublishReport:
-        """Return what was done so far."""
+        """Return the report so far."""
         return self._tally.report(self.safe_through, self._now_ns - (self._started_at_ns or self._now_ns))
 
     # --- the source -----------------------------------------------------------------------------------------
@@ -274,7 +257,7 @@ class PublisherMachine:
         return [] if event.first is None else self._place_first(event.first)
 
     def _place_first(self, first: int) -> list[Action]:
-        """Note the gateway's first block; leave the gateway if it does not store the oldest block held."""
+        """Note the gateway's first block; leave the gateway if that is above the oldest block held."""
         self._first = first
         self._refusals.begins_with(self._gateway, first)
         number = self._window.first
@@ -296,7 +279,7 @@ class PublisherMachine:
         assert isinstance(event, FirstTold)
         number, self._unplaced = self._unplaced, None
         if event.first is None or number is None:
-            return []  # its acknowledgement does not count; with the next one it is asked again
+            return []  # its acknowledgement does not count; the next one makes us ask again
         self._place_first(event.first)
         self._mark_safe(number, acknowledged=True)
         return self._close_if_all_safe()
@@ -327,7 +310,6 @@ class PublisherMachine:
         return self._go_on(self._departure)
 
     def _leave(self, code: EndStreamCode, departure: _Departure) -> list[Action]:
-        """End the stream from this side, and say which blocks are held."""
         self._parting = deque([SendEndStream(code, *self._window.range_held()), HalfClose()])
         return self._start_leaving(departure)
 
@@ -365,7 +347,6 @@ class PublisherMachine:
         return []
 
     def _close(self, event: Event) -> list[Action]:
-        """Close a stream that both sides were ending."""
         self._retract_wins(event)
         self._parting.clear()
         return [CloseStream("the gateway ended the stream")]
@@ -444,7 +425,7 @@ class PublisherMachine:
         assert isinstance(event, NodeBehind)
         wanted = (self._first or 0) if event.last is None else event.last + 1
         answered = self._window.hear_behind(wanted)  # before `_mark_safe` forgets the header
-        if event.last is not None and answered is not None:  # else no header is ahead of it
+        if event.last is not None and answered is not None:  # else no header of ours is ahead of it
             self._mark_safe(event.last, acknowledged=False)
         if self._window.is_empty:
             return self._close_if_all_safe()
@@ -472,7 +453,7 @@ class PublisherMachine:
         if event.code is EndCode.DUPLICATE_BLOCK:
             self._retract_wins(event)
             if not self._explains_itself(event):
-                # This gateway says what cannot be; the same gateway at once would loop.
+                # The gateway contradicts itself; retrying it at once would loop.
                 departure = replace(departure, gateway=Gateway.NEXT, pace=Pace.BACKOFF)
         elif event.code is EndCode.BAD_BLOCK_PROOF:
             departure = self._count_bad_proof(event, departure)
@@ -484,8 +465,8 @@ class PublisherMachine:
     def _explains_itself(self, event: StreamEnded) -> bool:
         """Believe the last block of DUPLICATE_BLOCK; return whether it explains the end of the stream.
 
-        It does if it is news, or if a block up to it was offered: an acknowledgement that crossed with the
-        header may have told of it already.
+        It does if it is news, or if we offered a block up to it: a crossing acknowledgement may have brought
+        the news.
         """
         if event.last is None:
             return False
@@ -493,14 +474,16 @@ class PublisherMachine:
         return is_news or (self._first is not None and self._window.has_offered_through(event.last))
 
     def _retract_wins(self, event: Event) -> None:
-        """Correct the count when our header was not accepted although its block was acknowledged."""
+        """Correct the count of wins: the gateway did not accept our header, although it acknowledged the
+        block.
+        """
         if isinstance(event, StreamEnded) and event.code is EndCode.DUPLICATE_BLOCK:
             self._tally.retract_wins(event.proximate)
 
     def _count_bad_proof(self, event: StreamEnded, departure: _Departure) -> _Departure:
         last = -1 if event.last is None else event.last
         # Gateways that do not know the field leave it 0. They verify in order, so they mean the block after
-        # `last`; without one, the first that is held.
+        # `last`, or the first block held.
         known = event.proximate > max(last, 0)
         number = event.proximate if known else max(last + 1, self._window.first or 0)
         reason = self._refusals.bad_proof(number) if self._window.holds(number) else None
@@ -549,14 +532,14 @@ class PublisherMachine:
         return f"block {self._window.first} was not acknowledged within {seconds:g} s{trouble}"
 
     def _silence_at_ns(self) -> int | None:
-        # A message that is stuck counts, too, whatever answers have said meanwhile.
+        # A stuck message counts as silence, whatever the gateway says meanwhile.
         if self.state is not MachineState.STREAMING or not (self._window.is_owed or self._is_writing):
             return None
         return self._heard_at_ns + self._limits.answer_timeout_ns
 
     def _is_reset_due(self) -> bool:
         interval = self._limits.reset_interval_ns
-        # Unless a block became safe: streams to a slow gateway would all end too early.
+        # Only after a newly stored block, or every stream to a slow gateway would end too early.
         if not (self._window.has_offered and self._has_gained):
             return False
         return interval is not None and self._now_ns >= self._began_at_ns + interval

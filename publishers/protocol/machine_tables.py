@@ -1,8 +1,7 @@
 """One publisher's side of the protocol as tables: what each event means in each state.
 
-Pure. `TABLE` has every (state, event); `REFUSE` marks the impossible, so a hole cannot hide. `ENDINGS` says
-where the publisher goes next after each code that a gateway can end a stream with. `machine.py` has one
-method for each `MachineStep`.
+Pure. `TABLE` has every (state, event); `REFUSE` marks the impossible ones. `ENDINGS` says where the publisher
+goes after each end code. `machine.py` has one method for each `MachineStep`.
 
     IDLE ─────block──> CONNECTING ──connected──> STREAMING ──all safe──> FINISHING ──disconnected──> DONE
        ^                 ^    ^                    │  │
@@ -42,15 +41,13 @@ class MachineState(Enum):
     IDLE = "idle"
     """No stream, and nothing to offer."""
     CONNECTING = "connecting"
-    """A stream was asked for."""
     STREAMING = "streaming"
-    """Blocks go out, answers come in."""
     STOPPING = "stopping"
-    """The user wants to end; the publisher first finishes the block that it is sending."""
+    """The user wants to end; the block in flight comes first."""
     LEAVING = "leaving"
-    """The stream is ending; the machine remembers what follows."""
+    """The stream is ending."""
     FINISHING = "finishing"
-    """Everything is safe; the sending side is closed, the gateway's is to follow."""
+    """Every block is stored; our side is closed."""
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -60,40 +57,38 @@ FINAL_STATES: Final = frozenset({MachineState.DONE, MachineState.FAILED, Machine
 
 
 class MachineStep(Enum):
-    """What the machine does on an event; each is one method of `PublisherMachine`."""
+    """The machine's reaction to an event; each is one method of `PublisherMachine`."""
 
     NOTHING = "nothing"
     REFUSE = "refuse"
-    """This event is impossible here: `MachineError`, state unchanged."""
+    """The event is impossible here: raise `MachineError`."""
     TAKE_BLOCK = "take block"
     END_SOURCE = "end source"
     FAIL = "fail"
-    """The source broke and no stream is open."""
     LEAVE_BROKEN = "leave broken"
-    """The source broke: EndStream(ERROR), then fail."""
+    """The source failed: EndStream(ERROR), then fail."""
     BEGIN = "begin"
-    """The stream is open: start with the oldest block held."""
+    """Start with the oldest block held."""
     RETRY = "retry"
-    """The stream is gone: another one."""
     SEND = "send"
     SEND_PARTING = "send parting"
-    """Send what is left to say on a stream that is ending."""
+    """Send the stream's last messages."""
     WATCH = "watch"
-    """Check the clocks: deadline, silence, routine reset."""
+    """Check deadline and silence."""
     CLOSE_OVERDUE = "close overdue"
-    """End the call by force when the gateway does not end it."""
+    """Cancel a call that the gateway does not end."""
     COUNT_SAFE = "count safe"
     SKIP = "skip"
     RESEND = "resend"
     BEHIND = "behind"
     LEARN_FIRST = "learn first"
-    """The gateway has told its first block: its acknowledgements count, or the publisher leaves it."""
+    """Count the gateway's acknowledgements, or leave it."""
     OBEY_END = "obey end"
-    """The gateway ended the stream: see ENDINGS."""
+    """Follow ENDINGS."""
     STOP_AFTER_BLOCK = "stop after block"
     STOP_NOW = "stop now"
     STOP_CLOSED = "stop closed"
-    """The gateway ended the stream while stopping: close it, then stop."""
+    """The gateway ended the stream while stopping."""
     DEPART = "depart"
     FINISHED = "finished"
     CLOSE = "close"
@@ -153,7 +148,7 @@ TABLE: Final[dict[MachineState, dict[EventKind, MachineStep]]] = {
         EventKind.FIRST_TOLD: MachineStep.LEARN_FIRST,
     },
     MachineState.STOPPING: {
-        EventKind.BLOCK_READY: MachineStep.NOTHING,  # not taken: it stays unacknowledged, as the report says
+        EventKind.BLOCK_READY: MachineStep.NOTHING,  # not taken, so the report counts it as unacknowledged
         EventKind.SOURCE_ENDED: MachineStep.NOTHING,
         EventKind.SOURCE_FAILED: MachineStep.NOTHING,
         EventKind.CONNECTED: MachineStep.REFUSE,
@@ -177,7 +172,7 @@ TABLE: Final[dict[MachineState, dict[EventKind, MachineStep]]] = {
         EventKind.WRITABLE: MachineStep.SEND_PARTING,
         EventKind.CLOCK: MachineStep.CLOSE_OVERDUE,
         EventKind.STOP: MachineStep.STOP_AFTER_BLOCK,
-        EventKind.ACKNOWLEDGED: MachineStep.COUNT_SAFE,  # still true, and what is safe is not offered again
+        EventKind.ACKNOWLEDGED: MachineStep.COUNT_SAFE,  # still true, and saves an offer
         EventKind.SKIPPED: MachineStep.NOTHING,
         EventKind.RESEND_ASKED: MachineStep.NOTHING,
         EventKind.NODE_BEHIND: MachineStep.NOTHING,
@@ -194,14 +189,14 @@ TABLE: Final[dict[MachineState, dict[EventKind, MachineStep]]] = {
         EventKind.CLOCK: MachineStep.CLOSE_OVERDUE,
         EventKind.STOP: MachineStep.NOTHING,  # there is nothing left to stop
         EventKind.ACKNOWLEDGED: MachineStep.NOTHING,
-        EventKind.SKIPPED: MachineStep.SKIP,  # of a block that looked won
-        # the gateway acknowledged everything: it cannot mean our blocks
+        EventKind.SKIPPED: MachineStep.SKIP,  # corrects a block that looked won
+        # The gateway acknowledged everything, so it cannot mean our blocks.
         EventKind.RESEND_ASKED: MachineStep.NOTHING,
         EventKind.NODE_BEHIND: MachineStep.NOTHING,
         EventKind.STREAM_ENDED: MachineStep.CLOSE,
         EventKind.FIRST_TOLD: MachineStep.NOTHING,
     },
-    MachineState.DONE: _OVER,  # a shell that is winding down may still pass events
+    MachineState.DONE: _OVER,  # the shell may still pass events
     MachineState.FAILED: _OVER,
     MachineState.STOPPED: _OVER,
 }
@@ -212,7 +207,7 @@ class Gateway(Enum):
 
     SAME = "same"
     NEXT = "next"
-    """The next of the list, the first after the last; with one gateway, the same."""
+    """The next of the list, in a circle."""
 
 
 class Pace(Enum):
@@ -220,14 +215,14 @@ class Pace(Enum):
 
     AT_ONCE = "at once"
     SOON = "soon"
-    """As BACKOFF, but where there are several gateways the first waits are short."""
+    """Like BACKOFF, but several gateways get short waits first."""
     BACKOFF = "backoff"
-    """After the wait of the retry policy; at once where a gateway of the list was not tried yet."""
+    """The wait of the retry policy; none if a gateway is untried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What follows a gateway's EndOfStream code."""
+    """The next stream after a gateway's EndOfStream code."""
 
     gateway: Gateway
     pace: Pace
@@ -245,7 +240,7 @@ ENDINGS: Final[dict[EndCode, Ending]] = {
         "the gateway cannot go on: it lacks what the block is checked with, or failed",
     ),
     EndCode.TIMEOUT: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway found us too slow"),
-    # Everything up to its last block is safe: go on behind it. Without news in it, with backoff.
+    # Everything up to its last block is stored: go on behind it; with backoff if that is no news.
     EndCode.DUPLICATE_BLOCK: Ending(Gateway.SAME, Pace.AT_ONCE, "the gateway has the block already"),
     # Bounded: BAD_PROOF_RETRIES_MAX. "To the same or a different block node."
     EndCode.BAD_BLOCK_PROOF: Ending(Gateway.NEXT, Pace.BACKOFF, "the gateway refused the block's proof"),
@@ -295,7 +290,7 @@ ADVICE: Final[dict[MachineStep, tuple[str, str]]] = {
         """,
     ),
 }
-"""Step of an answer while streaming -> the answer, and what any publisher should do on it."""
+"""The advice to any publisher for each answer while streaming."""
 
 
 def advice_table() -> str:

@@ -1,7 +1,7 @@
 """The events that the publish machine takes, and the actions that it returns, as values.
 
-Pure. Numbers are block numbers; a last block of `None` means that there is none (2^64 - 1 on the wire).
-Events have no times: the shell passes `now_ns` with each.
+Pure. Numbers are block numbers; a last block of None means that there is none (2^64 - 1 on the wire). The
+shell passes the time with each event.
 
 Source: docs/spec/wire.md section 2.1.
 """
@@ -98,9 +98,7 @@ class BlockReady:
     kind: ClassVar = EventKind.BLOCK_READY
     number: int
     sets: tuple[ItemSet, ...]
-    """The block's items, cut into messages; at least one set."""
     size_bytes: int
-    """Bytes of all items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class SourceEnded:
 
 @dataclass(frozen=True, slots=True)
 class SourceFailed:
-    """The source broke off; the blocks it gave are good."""
+    """The source failed; the blocks before are good."""
 
     kind: ClassVar = EventKind.SOURCE_FAILED
     reason: str
@@ -124,22 +122,22 @@ class Connected:
 
     kind: ClassVar = EventKind.CONNECTED
     first: int | None = 0
-    """The first block that the gateway holds or will hold, as its status says; None: it is not settled."""
+    """None: its status does not settle it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The stream is over, or did not open; it gives no further event."""
+    """The stream is over, or did not open; no further event follows."""
 
     kind: ClassVar = EventKind.DISCONNECTED
     reason: str
     is_too_long: bool = False
-    """The gateway refused a message for its length."""
+    """True: the gateway refused a message for its length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writable:
-    """The last send is done, the next may follow. No other event returns sends."""
+    """The last send is done. Only this event returns sends."""
 
     kind: ClassVar = EventKind.WRITABLE
 
@@ -153,7 +151,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The user wants to end: finish the block that is being sent, then end the stream."""
+    """The user wants to end: finish the block in flight, then end the stream."""
 
     kind: ClassVar = EventKind.STOP
 
@@ -197,9 +195,9 @@ class StreamEnded:
     kind: ClassVar = EventKind.STREAM_ENDED
     code: EndCode
     last: int | None
-    """The last block that it acknowledged, as it says; believed with DUPLICATE_BLOCK only."""
+    """Its last block; believed with DUPLICATE_BLOCK only."""
     proximate: int = 0
-    """The block that the code is about; 0 may also mean that it names none."""
+    """The block that the code is about; 0 can also mean none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,7 @@ class FirstTold:
 
     kind: ClassVar = EventKind.FIRST_TOLD
     first: int | None
-    """As in `Connected`; None: the gateway does not say."""
+    """None: unknown."""
 
 
 Event = (
@@ -232,7 +230,7 @@ Event = (
 
 
 class StreamOutcome(Enum):
-    """How a publisher ended."""
+    """The end of a publisher."""
 
     DONE = "done"
     FAILED = "failed"
@@ -244,16 +242,16 @@ class ConnectGateway:
     """Open a stream; answer `Connected` or `Disconnected`."""
 
     gateway: int
-    """0-based position in the list of gateways."""
+    """0-based position in the list."""
     attempt: int
     """0: at once; k: after the wait before the k-th retry."""
     is_soon: bool = False
-    """Whether a short wait takes the place of that."""
+    """Wait briefly instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskFirst:
-    """Ask the gateway of the present stream for its status; answer `FirstTold` while that stream is open."""
+    """Ask the present gateway for its status; answer `FirstTold` while that stream is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +289,7 @@ class CloseStream:
 
     reason: str
     force: bool = False
-    """False: send nothing more and let the gateway end it. True: cancel it."""
+    """True: cancel it. False: send no more and let the gateway end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +298,6 @@ class Finish:
 
     outcome: StreamOutcome
     reason: str | None = None
-    """Why it failed."""
 
 
 Action = (

@@ -1,21 +1,19 @@
-"""When one publisher tries again, at which gateway, and when it gives up.
+"""The retries of one publisher: when, at which gateway, and when it gives up.
 
-Pure. `GatewayChoice` picks the next gateway and the wait before it, `Refusals` counts what gateways refused.
+Pure. A publisher stays with a gateway while that works. After trouble it tries each other gateway once, at
+once; then it waits before each try, longer each time. After streams that ended in order the first waits are
+short, as the load may be moving between nodes. A newly stored block starts all this over. The shell does the
+waiting.
 
-A publisher stays with a gateway as long as that works. After trouble it goes to the next one at once, as long
-as there is one that it has not tried since a block last became safe; then it waits, longer each time. After
-gateways that ended the stream in order it first waits shortly, as the load may be moving from one to the
-other. The waits themselves are the shell's.
-
-A refusal may be the gateway's fault (a wrong key, another chain), so every gateway of the list is tried once,
-and each refusal is retried some times:
+A refusal may be the gateway's fault (a wrong key, another chain). So the publisher tries every gateway of the
+list once, and retries each refusal some times:
 
     refused with       counted                                          the count ends
     BAD_BLOCK_PROOF    for each block                                   never; a block that is stored is gone
-    INVALID_REQUEST    streams in a row, as the fault may be anywhere   when a block becomes safe
-    message too long   streams in a row                                 when a block becomes safe
+    INVALID_REQUEST    streams in a row, as the fault may be anywhere   when a block is stored
+    message too long   streams in a row                                 when a block is stored
 
-A block below the first one of every gateway of the list is stored by none of them: that is final at once.
+A block below the first block of every gateway is final at once: no gateway stores it.
 
 Source: docs/protocol.md, "Trying again".
 """
@@ -31,8 +29,8 @@ from sluice.publishers.protocol.tally import Tally
 __all__ = ["GatewayChoice", "Refusals"]
 
 SOON_TRIES_MAX: Final = 50
-"""So many of these waits in a row, without a block becoming safe, before the growing ones: 5 seconds, well
-over a failover, and so few that gateways which are all standbys are not bothered for long."""
+"""Short waits in a row before growing ones: 5 seconds, well over a failover, without bothering standbys for
+long."""
 _BAD_PROOF_MEANS: Final = (
     ": its proof is not of the gateway's ledger keys, or it does not continue the gateway's chain; "
     "the gateway's log says which"
@@ -40,35 +38,31 @@ _BAD_PROOF_MEANS: Final = (
 
 
 class GatewayChoice:
-    """The list of gateways, and how much trouble there was."""
+    """The list of gateways, and the trouble since a block was last stored."""
 
     def __init__(self, gateway_count: int) -> None:
-        """Start at the first gateway of at least one."""
+        """Start at the first of at least one gateway."""
         assert gateway_count >= 1, "a publisher needs a gateway"
         self._gateway_count = gateway_count
         self._gateway = 0
-        self._tries = 0  # streams that ended or did not open, with backoff, since a block last became safe
-        self._soon_count = 0  # short waits since then
+        self._tries = 0  # failed streams since a block was last stored
+        self._soon_count = 0  # short waits among them
 
     def progress(self) -> None:
-        """Note that a block became safe: the trouble is over."""
+        """Note a newly stored block: the trouble is over."""
         self._tries = self._soon_count = 0
 
     def first(self) -> ConnectGateway:
-        """Connect at once, to the gateway of the last stream or the one that was aimed at."""
+        """Connect at once, to the gateway of the last stream or of `aim`."""
         return ConnectGateway(self._gateway, attempt=0)
 
     def aim(self, gateway: Gateway) -> None:
-        """Note where the next stream begins, after one that ended with nothing left to offer."""
+        """Choose the next stream's gateway, after one that ended with nothing left to offer."""
         if gateway is Gateway.NEXT:
             self._gateway = (self._gateway + 1) % self._gateway_count
 
     def after(self, gateway: Gateway, pace: Pace) -> ConnectGateway:
-        """Connect after a stream that ended.
-
-        Returns:
-            `attempt` 0 means at once, k after the wait before the k-th retry; `is_soon` means a short wait.
-        """
+        """Connect after a stream that ended."""
         self.aim(gateway)
         if pace is Pace.AT_ONCE:
             return ConnectGateway(self._gateway, attempt=0)
@@ -90,14 +84,7 @@ class Refusals:
     def __init__(
         self, tally: Tally, gateway_count: int, bad_proof_retries_max: int, invalid_request_retries_max: int
     ) -> None:
-        """Start with none.
-
-        Args:
-            tally: keeps the count for each block.
-            gateway_count: how many gateways there are to try.
-            bad_proof_retries_max: how often a block is offered again after BAD_BLOCK_PROOF.
-            invalid_request_retries_max: how many streams in a row INVALID_REQUEST may end before it is final.
-        """
+        """Start with none; the maxima are those of `MachineLimits`."""
         self._tally = tally
         self._gateway_count = gateway_count
         self._bad_proof_retries_max = bad_proof_retries_max
@@ -106,11 +93,11 @@ class Refusals:
         self._firsts: dict[int, int] = {}
 
     def progress(self) -> None:
-        """Note that a block became safe: requests are valid."""
+        """Note a newly stored block: requests are valid."""
         self._invalid_streak = self._too_long_streak = 0
 
     def begins_with(self, gateway: int, first: int) -> None:
-        """Note the first block that a gateway, at a 0-based position in the list, stores."""
+        """Note the first block of a gateway."""
         self._firsts[gateway] = first
 
     def stored_nowhere(self, number: int) -> str | None:
@@ -123,26 +110,24 @@ class Refusals:
         return f"no gateway stores {blocks}: {gateways} begins with block {first}"
 
     def bad_proof(self, number: int) -> str | None:
-        """Count BAD_BLOCK_PROOF for a block; return why it is final, None if it is not."""
+        """Count BAD_BLOCK_PROOF for a block; return why it is final, or None."""
         refused_count = self._tally.refuse(number, EndCode.BAD_BLOCK_PROOF.name)
         if refused_count <= self._bad_proof_retries_max or refused_count < self._gateway_count:
             return None
         return f"block {number} was refused {refused_count} times with BAD_BLOCK_PROOF{_BAD_PROOF_MEANS}"
 
     def too_long(self) -> bool:
-        """Count a stream that ended because a message was too long; return whether that is final.
+        """Count a stream that a too long message ended; return whether that is final.
 
-        It takes two at least: the second stream to a gateway first hears of the blocks before that message.
+        It takes at least two: the second stream first learns which blocks before that message are stored.
         """
         self._too_long_streak += 1
         return self._too_long_streak >= max(2, self._gateway_count)
 
     def invalid_request(self, number: int, *, is_held: bool) -> str | None:
-        """Count a stream that INVALID_REQUEST ended; return why it is final, None if it is not.
+        """Count a stream that INVALID_REQUEST ended; return why it is final, or None.
 
-        Args:
-            number: the block that was sent last.
-            is_held: whether this publisher holds it, so that the refusal is about it.
+        `number` is the block that was sent last, which this publisher may no longer hold.
         """
         self._invalid_streak += 1
         if is_held:

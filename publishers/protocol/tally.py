@@ -1,14 +1,10 @@
-"""The running counts of one publisher.
-
-Pure. The machine counts here; `PublishReport` is the frozen result.
-"""
+"""The running counts of one publisher. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 
 from sluice.publishers.limits import LATENCY_SAMPLES_MAX, OFFERS_MAX
-from sluice.publishers.protocol.cache import HeldBlock
 from sluice.publishers.report import PublishReport, RefusedBlock
 
 __all__ = ["Tally"]
@@ -57,22 +53,16 @@ class Tally:
         self.last_block = number
         self.blocks += 1
 
-    def offer(self, block: HeldBlock) -> None:
-        """Count a header, once for each block."""
-        self.offered += not block.offered_ever
-        block.offered_ever = True
-
-    def skip(self, block: HeldBlock) -> None:
-        """Count a skip, once for each block; wins of blocks before it are confirmed."""
+    def skip(self, *, again: bool) -> None:
+        """Count a skip, once for each block; it confirms the wins before."""
         self._stream_wins.clear()
-        self.skipped += not block.skipped_ever
-        block.skipped_ever = True
+        self.skipped += not again
 
     def skip_stored(self, number: int) -> None:
-        """Count a skip of a block that is known to be stored: another publisher won it after all.
+        """Count a skip of a stored block: another publisher won it after all.
 
-        Within its duplicate window a gateway answers so, instead of with DUPLICATE_BLOCK. It has passed all
-        headers before, so their wins are confirmed.
+        A gateway with a duplicate window answers so instead of with DUPLICATE_BLOCK. It has passed all
+        headers before, which confirms their wins.
         """
         wins = self._stream_wins
         while wins and wins[0] < number:
@@ -98,14 +88,11 @@ class Tally:
         self._stream_wins.append(number)
 
     def retract_wins(self, from_number: int) -> None:
-        """Retract the unconfirmed wins of this stream from a block on.
+        """Retract the unconfirmed wins of this stream from a block on; 0: from all.
 
-        An acknowledgement of another publisher's block can cross with the same block sent here. It looks like
-        a win, until the gateway reaches that header and ends the stream with DUPLICATE_BLOCK: it accepted no
-        header from that on.
-
-        Args:
-            from_number: the block of that header; 0: the gateway does not say.
+        An acknowledgement of another publisher's block can cross with our header of it, and looks like a win.
+        When the gateway reaches that header, it ends the stream with DUPLICATE_BLOCK and accepts nothing from
+        there on.
         """
         while self._stream_wins and self._stream_wins[-1] >= from_number:
             self._stream_wins.pop()
@@ -114,7 +101,7 @@ class Tally:
                 self._latency_ns.pop()
 
     def refuse(self, number: int, code: str) -> int:
-        """Count a refusal of a block; return how many it has now."""
+        """Count a refusal of a block; return its count."""
         self._refusals[number] += 1
         self._refusal_codes[number] = code
         return self._refusals[number]

@@ -1,9 +1,9 @@
-"""A follower of a chain over `subscribeBlockStream`, from several gateways in turn: no gap, no repeat.
+"""A follower of a chain over `subscribeBlockStream`, from several gateways: no gap, no repeat.
 
-A shell: `cluster.catch_up` decides which gateway comes next, `services.subscription_client` what it may send.
-The start becomes a block number before the first subscription, so a connection that breaks before its first
-block loses none. The chain of an empty gateway may begin with another block than the gateway expected; where
-it refuses that number, it is asked for its first block.
+A shell: `cluster.catch_up` chooses the next gateway, `services.subscription_client` checks what it sends. The
+start becomes a block number before the first subscription, so a connection that breaks before its first block
+loses none. An empty gateway's chain may begin with another block than it expected; if it refuses that number,
+the follower asks for its first block.
 Source: docs/spec/wire.md section 2.2.
 """
 
@@ -33,7 +33,7 @@ from sluice.publishers.sources.block_gateways import channel_options, failure_of
 __all__ = ["BlockFollower", "Received", "Start"]
 
 Start = int | Literal["first", "new"]
-"""A block number; the first block that the gateway has; the first one that is committed from now on."""
+"""A block number; the gateway's first block; the first block committed from now on."""
 
 _Code = subscribe_pb2.SubscribeStreamResponse.Code
 _REFUSALS: Final = frozenset(
@@ -63,10 +63,9 @@ class BlockFollower:
         start: the first block.
         end: the last block; None: without end.
         tls: None: connect without TLS.
-        patience_seconds: the longest time without a subscription; 0: no limit. While one is quiet, that time
-            does not count.
-        on_trouble: called with one line when a gateway is left.
-        message_bytes_max: the longest message; an item may be as long.
+        patience_seconds: the longest time without a subscription, which may be quiet; 0: no limit.
+        on_trouble: called with one line when the follower leaves a gateway.
+        message_bytes_max: the longest message.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class BlockFollower:
         message_bytes_max: int = limits.MESSAGE_BYTES_MAX,
     ) -> None:
         self.next_number = start if isinstance(start, int) else None
-        """The next block; None: not known yet."""
         self._start = start
         self._end = end
         self._tls = tls
@@ -92,19 +90,17 @@ class BlockFollower:
         self._refusals: dict[str, str] = {}
         self._has_begun = False
         self._is_expected_only = False
-        """Whether `next_number` is only what an empty gateway expects."""
+        """True if an empty gateway only expects `next_number`."""
         self._has_read_tls = False
         self._is_subscribed = False
-        """Whether a gateway accepted the subscription of this attempt."""
+        """True if a gateway accepted this subscription."""
         self._heard_at = time.monotonic()
-        """When a gateway was last there."""
 
     async def blocks(self) -> AsyncIterator[Received]:
         """Yield the blocks in order, up to the last one.
 
         Raises:
-            SourceRefused: every gateway refuses the start, or the next block has an item that is longer than
-                `message_bytes_max`.
+            SourceRefused: every gateway refuses the start, or an item is longer than `message_bytes_max`.
             SourceUnreachable: no gateway accepted a subscription for `patience_seconds`.
             TlsError: a file of `tls` cannot be read at the first connection.
         """
@@ -135,7 +131,7 @@ class BlockFollower:
                     raise SourceRefused(self._what(), f"{step.address}: {why}") from error
             except _Ended as ended:
                 outcome, reason = AttemptOutcome.BROKE_OFF, str(ended)
-            except TlsError as error:  # files that were good before are being renewed
+            except TlsError as error:  # somebody is renewing the files
                 if not self._has_read_tls:
                     raise
                 reason = str(error)
@@ -146,7 +142,6 @@ class BlockFollower:
             self._check_patience(machine, f"{step.address}: {reason}")
 
     def _check_patience(self, machine: CatchUp, trouble: str) -> None:
-        """Give up if every gateway refused the start, or none was there for too long."""
         if not self._has_begun and set(self._refusals) == set(machine.addresses):
             raise SourceRefused(self._what(), "; ".join(sorted(self._refusals.values())))
         if self._patience_seconds and time.monotonic() - self._heard_at >= self._patience_seconds:
@@ -156,7 +151,6 @@ class BlockFollower:
         return f"the {self._start} block" if self.next_number is None else f"block {self.next_number}"
 
     async def _subscribe(self, address: str) -> AsyncIterator[Received]:
-        """Yield the blocks of one subscription; return after the last one."""
         channel = open_channel(address, self._tls, self._channel_options)
         self._has_read_tls = True
         try:
@@ -192,7 +186,7 @@ class BlockFollower:
         await call.wait_for_connection()
         self._is_subscribed = True
         async for response in call:
-            if response is None:  # gRPC's answer to bytes that do not parse
+            if response is None:  # unparsable bytes
                 raise _nonsense("subscription", "a SubscribeStreamResponse")
             block = assembler.feed(response)
             self._heard_at = time.monotonic()
@@ -212,7 +206,7 @@ class BlockFollower:
         _, last = held_of(status)
         self._is_expected_only = last is None
         if last is None:
-            self._start = "first"  # all that will come is new
+            self._start = "first"  # every block will be new
         if last is None or self._start == "first":
             return begins_with(status)
         return last + 1
@@ -223,7 +217,7 @@ def _nonsense(what: str, expected: str) -> SubscriptionError:
 
 
 class _Ended(Exception):
-    """A gateway ended the subscription before the last block; the text is its status."""
+    """A gateway ended the subscription before the last block."""
 
     def __str__(self) -> str:
         return f"the subscription ended with {self.args[0]}"

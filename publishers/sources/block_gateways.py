@@ -36,23 +36,21 @@ _Options = tuple[tuple[str, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class HeldRange:
-    """The blocks that a gateway holds."""
+    """The blocks that a gateway holds; None: none."""
 
     first: int | None
-    """None: it holds nothing."""
     last: int | None
-    """None: it holds nothing."""
 
 
 class _Trouble(Exception):
-    """A gateway did not do what was asked of it."""
+    """A gateway did not do what we asked."""
 
 
 _FAULTS: Final = (_Trouble, SubscriptionError)
 
 
 def channel_options(message_bytes_max: int) -> _Options:
-    """Return the options of a channel on which blocks come: a connection of its own, and a message limit."""
+    """Return options of a channel for blocks: a connection of its own, and a message limit."""
     return (
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.max_receive_message_length", message_bytes_max),
@@ -67,12 +65,7 @@ def failure_of(error: grpc.RpcError) -> str:
 
 
 def ask_held(address: str, tls: ClientTls | None, seconds: float, options: _Options = ()) -> HeldRange:
-    """Ask one gateway which blocks it holds; `seconds` is the longest wait.
-
-    Raises:
-        TlsError: a file of `tls` cannot be read.
-        grpc.RpcError: the gateway does not answer.
-    """
+    """Ask one gateway which blocks it holds; raise TlsError or grpc.RpcError."""
 
     def ask(channel: grpc.Channel) -> node_pb2.ServerStatusResponse:
         stub = node_pb2_grpc.BlockNodeServiceStub(channel)
@@ -82,14 +75,14 @@ def ask_held(address: str, tls: ClientTls | None, seconds: float, options: _Opti
 
 
 class BlockGateways:
-    """The gateways of one chain. It is sent to Spark workers, and connects there.
+    """The gateways of one chain, in order of preference. It travels to Spark workers, and connects there.
 
     Args:
-        gateways: `host:port` each, in order of preference; at least one.
+        gateways: `host:port` each.
         tls: None: connect without TLS.
         answer_seconds: the longest silence of a gateway; at most `deadline_seconds`.
         deadline_seconds: the longest time without a block that is there.
-        message_bytes_max: the longest message; an item may be as long.
+        message_bytes_max: the longest message.
     """
 
     def __init__(
@@ -115,19 +108,11 @@ class BlockGateways:
             return None
 
     def held_surely(self, wanted: str = "what the gateways hold") -> HeldRange:
-        """Return what the first gateway that answers holds; each is asked once. The error names `wanted`.
-
-        Raises:
-            SourceUnreachable: no gateway answers.
-        """
+        """Ask each gateway once; return what the first that answers holds, or raise SourceUnreachable."""
         return first_answer(self._gateways, self._ask, _FAULTS, wanted)
 
     def held_in_time(self, wanted: str, wait: Callable[[float], None] = time.sleep) -> HeldRange:
-        """Return what the first gateway that answers holds; they are asked until one does.
-
-        Raises:
-            SourceUnreachable: no gateway answered within the deadline; it names `wanted`.
-        """
+        """Ask the gateways until one answers; raise SourceUnreachable at the deadline."""
         give_up_at = time.monotonic() + self._deadline_seconds
         while True:
             try:
@@ -138,11 +123,7 @@ class BlockGateways:
             wait(RETRY_SECONDS)
 
     def held_by(self, address: str) -> HeldRange:
-        """Return what one gateway holds.
-
-        Raises:
-            SourceUnreachable: it does not answer.
-        """
+        """Return what one gateway holds; raise SourceUnreachable."""
         return first_answer((address,), self._ask, _FAULTS, "what it holds")
 
     def _ask(self, address: str) -> HeldRange:
@@ -152,7 +133,7 @@ class BlockGateways:
             raise _Trouble(failure_of(error)) from error
 
     def blocks(self, first: int, last: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Block]:
-        """Yield the blocks `first` to `last` in order; those not committed yet are waited for.
+        """Yield the blocks `first` to `last` in order, as they are committed.
 
         Raises:
             SourceUnreachable: no gateway gave the next block within the deadline.
@@ -167,7 +148,6 @@ class BlockGateways:
         return read_on(self._gateways, subscribe, _FAULTS, "block", first, last, deadline, wait)
 
     def _subscribe(self, address: str, first: int, last: int) -> Iterator[Block]:
-        """Yield the blocks of one subscription, up to the last one or a fault."""
         assembler = BlockAssembler(first, last)
         request = subscribe_pb2.SubscribeStreamRequest(start_block_number=first, end_block_number=last)
         with open_blocking_channel(address, self._tls, self._channel_options) as channel:
@@ -197,7 +177,7 @@ class BlockGateways:
 
 
 class _Watch:
-    """Cancels a call that is silent for too long; gRPC has deadlines for whole calls only."""
+    """Cancels a silent call; gRPC has deadlines for whole calls only."""
 
     def __init__(self, call: Any, silence_seconds: float) -> None:
         self.is_over = False

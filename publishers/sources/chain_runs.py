@@ -1,7 +1,7 @@
 """The block numbers of a DataFrame as runs: their gaps and repetitions, and the plan of a chain.
 
 Pure. A run is (partition, first, last): consecutive ascending numbers in row order. A sorted DataFrame
-without gaps has one run in each partition, however long its chain; a shuffled one about as many as rows.
+without gaps has one run a partition; a shuffled one about as many as rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from sluice.publishers.errors import FrameError
 __all__ = ["ChainPlan", "ChainRun", "plan_chain", "runs_of"]
 
 _NAMED_MAX: Final = 10
-"""Ranges that an error names; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +22,6 @@ class ChainRun:
     """Consecutive numbers in consecutive rows."""
 
     partition: int
-    """0-based."""
     first: int
     last: int
 
@@ -35,9 +33,9 @@ class ChainPlan:
     first_block: int
     last_block: int
     partition_count: int
-    """Partitions that have blocks."""
+    """Those that have blocks."""
     is_ordered: bool
-    """Whether the partitions are consecutive ranges in order, each with its rows in order."""
+    """True if the partitions are consecutive ranges, in order like their rows."""
 
     @property
     def block_count(self) -> int:
@@ -60,7 +58,7 @@ def runs_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def plan_chain(runs: Sequence[ChainRun]) -> ChainPlan | None:
-    """Return the chain that runs make, given in the order of partitions and rows; None: there are no blocks.
+    """Return the chain of runs in order of partitions and rows; None: there are no blocks.
 
     Raises:
         FrameError: naming the numbers that are missing or repeated.
@@ -91,7 +89,6 @@ def plan_chain(runs: Sequence[ChainRun]) -> ChainPlan | None:
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join ranges that touch or overlap."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:

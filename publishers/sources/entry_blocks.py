@@ -1,8 +1,8 @@
 """The blocks that begin in a part of a stream, each whole.
 
-Pure. A part, entries F to E - 1, mostly begins and ends inside a block. Its reader skips the rest of the
-block that began before F, and continues beyond E to the end of the last block that began before E. So readers
-of neighbouring parts yield every block once.
+Pure. A part, entries F to E - 1, mostly begins and ends inside a block. Its reader skips to the first block
+that begins in it, and continues to the end of the last one, beyond E. So readers of neighbouring parts yield
+every block once.
 Source: docs/spec/block-layout.md.
 """
 
@@ -17,7 +17,7 @@ from sluice.gateway.blocks.stream_layout import BlockDecoder, StoredBlock
 
 __all__ = ["begins_block", "blocks_that_begin_in"]
 
-# The first bookmark of a block is in protobuf form; its second begins with 0x00.
+# A block's first bookmark is in protobuf form; its second begins with 0x00.
 _BLOCK_BOOKMARK: Final = b"\x08\x02"
 
 
@@ -27,8 +27,8 @@ def blocks_that_begin_in(
     """Yield the blocks whose first entry is in a part of a stream.
 
     Args:
-        entries: of the stream from `first_number` on; no more are read than are needed.
-        first_number: of the part. Entry 0 of a stream must be the first of a block.
+        entries: of the stream from `first_number` on; it reads no more than it needs.
+        first_number: of the part. Entry 0 of a stream must begin a block.
         end_number: the entry after the part's last.
 
     Raises:

@@ -23,10 +23,10 @@ _FAULTS: Final = (OSError, DatastreamError)
 
 
 class EntryServers:
-    """The servers of one stream. It is sent to Spark workers, and connects there.
+    """The servers of one stream, in order of preference. It travels to Spark workers, and connects there.
 
     Args:
-        servers: in order of preference; at least one.
+        servers: at least one.
         stream_type: named by every command.
         answer_seconds: for connecting and for each answer.
         deadline_seconds: the longest time without an entry.
@@ -53,19 +53,11 @@ class EntryServers:
             return None
 
     def header_surely(self) -> StreamHeader:
-        """Return the stream's header from the first server that answers; each is asked once.
-
-        Raises:
-            SourceUnreachable: no server answers.
-        """
+        """Ask each server once; return the first header, or raise SourceUnreachable."""
         return first_answer(self._servers, self._header_of, _FAULTS, "how many entries there are")
 
     def entries(self, first_number: int, wait: Callable[[float], None] = time.sleep) -> Iterator[Entry]:
-        """Yield the entries from a number on, then live ones; the caller stops when it has enough.
-
-        Raises:
-            SourceUnreachable: no server gave an entry within the deadline.
-        """
+        """Yield the entries from a number on, then live ones; raise SourceUnreachable at the deadline."""
         deadline = self._deadline_seconds
         return read_on(self._servers, self._stream, _FAULTS, "entry", first_number, None, deadline, wait)
 

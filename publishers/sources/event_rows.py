@@ -1,7 +1,7 @@
 """The typed events of a zkEVM stream as rows of one table.
 
-Pure. Both generations share the columns; what an event lacks is null. An entry of an unknown kind, and one
-with a number above 2^63 - 1, which no column holds, keeps its bytes in `data`.
+Pure. Both generations share the columns; what an event lacks is null. An entry of an unknown kind, or with a
+number above 2^63 - 1, which no column holds, keeps its bytes in `data`.
 Source: docs/spec/stream-file.md section 5; `datastream/events/events.py`.
 """
 
@@ -59,7 +59,7 @@ EVENT_COLUMNS: Final[dict[str, type]] = {
     "debug": str,
     "data": bytes,
 }
-"""Every column and the type of its values."""
+"""The columns, with the type of their values."""
 
 _SAME_MEANING: Final = {
     "l1_blockhash": "l1_block_hash",
@@ -86,9 +86,9 @@ _BY_EVENT: Final[dict[type, dict[str, str]]] = {
 def event_row(
     entry_number: int, entry_type: int, data: bytes, generation: Generation | None = None
 ) -> dict[str, Any]:
-    """Return the row of an entry: values by column, without those that are null.
+    """Return the row of an entry: values by column, without nulls.
 
-    `generation` says whose events they are; None: the bytes tell.
+    `generation` None: the bytes tell.
 
     Raises:
         EventMalformed: a known kind of the stated generation, but not such an event.

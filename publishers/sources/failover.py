@@ -32,12 +32,8 @@ NumberedT = TypeVar("NumberedT", bound=_Numbered)
 def first_answer(
     servers: Sequence[ServerT], ask: Callable[[ServerT], AnswerT], faults: Faults, wanted: str
 ) -> AnswerT:
-    """Ask each server once, in order; return the first answer.
-
-    After one of `faults` the next server is asked; `wanted` is named in the error.
-
-    Raises:
-        SourceUnreachable: no server answered.
+    """Ask each server once, in order, until one answers without one of `faults`; else raise
+    SourceUnreachable.
     """
     trouble = ""
     for server in servers:
@@ -65,9 +61,9 @@ def read_on(
         servers: in order of preference.
         read: reads one server from a number on.
         faults: the exceptions of `read` after which the next server is read.
-        what: the kind of what is read, for the error and the log.
+        what: a word for the error and the log, such as `block`.
         deadline_seconds: the longest time without a further number.
-        wait: sleeps for some seconds.
+        wait: sleeps.
 
     Raises:
         SourceUnreachable: the deadline has passed.

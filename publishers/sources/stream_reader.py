@@ -1,6 +1,6 @@
-"""A legacy client that compares the stream of a node with its source, over TCP.
+"""A legacy client that compares the stream of a node with its source, over TCP, for the demo and tests.
 
-The demo and tests go by it: the entries that a client gets must decode to exactly the published items.
+The entries that a client gets must decode to exactly the published items.
 """
 
 from __future__ import annotations
@@ -25,32 +25,27 @@ class ReadTotals:
     blocks: int = 0
     items: int = 0
     bytes: int = 0
-    """Of items."""
+    """Bytes of items."""
     differing: int = 0
     """Blocks whose items differ from the source."""
     last_number: int | None = None
 
 
 class StreamReader(threading.Thread):
-    """A thread that reads the stream of a TCP address from its first entry to the end of a block.
-
-    Args:
-        source: returns the published block of a number.
-        last_number: the last block to read.
-    """
+    """A thread that reads the stream of a TCP address up to a block, and compares it with `source`."""
 
     def __init__(self, host: str, port: int, source: Callable[[int], Block], last_number: int) -> None:
         super().__init__(name="stream-reader", daemon=True)
         self.totals = ReadTotals()
         self.failure: Exception | None = None
-        """Why it ended early; None while it runs and when it came to the last block."""
+        """The error that ended it early."""
         self._client = BlockingStreamClient(host, port)
         self._source = source
         self._last_number = last_number
         self._stopped = False
 
     def run(self) -> None:
-        """Read until the last block is here."""
+        """Read to the end of the last block."""
         decoder = BlockDecoder()
         try:
             self._client.start(0)

@@ -3,8 +3,8 @@
     | header page | page 0 | page 1 | page 2 | page 3 | ...
                   '------ run 0 ----'------ run 1 ----'
 
-A data page begins with an entry, whose head has its number; so a run is read without what is before it. What
-is committed when the header is read does not change; nothing is locked, and no other file is looked at.
+A data page begins with an entry, whose head has its number; so a reader needs nothing before its run. What
+the header says is committed does not change; readers lock nothing and open no other file.
 Source: docs/spec/stream-file.md section 1; `datastream/layout.py` shows the format.
 """
 
@@ -38,7 +38,6 @@ from sluice.publishers.number_range import cut_evenly
 __all__ = ["STREAM_FILE_NAME", "PageRun", "PagesReader", "stream_file_in"]
 
 STREAM_FILE_NAME: Final = "datastream.bin"
-"""The name of a node's stream file."""
 
 PageT = TypeVar("PageT", bound=Sized)
 
@@ -52,9 +51,9 @@ class PageRun:
     end_page: int
     """The page after the last."""
     first_number: int
-    """Number of the first entry on the first page."""
+    """The number of its first entry."""
     end_number: int
-    """The number after that of the last entry on the last page."""
+    """The number after its last entry."""
 
 
 def stream_file_in(path: Path) -> Path:
@@ -80,11 +79,9 @@ class PagesReader:
             raise
 
     def __enter__(self) -> PagesReader:
-        """Return self."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Close."""
         self._disk.close()
 
     @property
@@ -93,22 +90,14 @@ class PagesReader:
         return pages_used(self.header.total_length)
 
     def plan(self, parts: int) -> list[PageRun]:
-        """Cut the pages into at most so many runs of about the same length.
-
-        Raises:
-            EntriesDisagree: a page does not begin with an entry.
-        """
+        """Cut the pages into at most `parts` runs of about the same length; raise EntriesDisagree."""
         return [
             PageRun(start, stop, self._first_number(start), self._first_number(stop))
             for start, stop in cut_evenly(0, self.page_count, parts)
         ]
 
     def run_from(self, page_number: int) -> PageRun:
-        """Return the run of all pages from one on.
-
-        Raises:
-            EntriesDisagree: the page does not begin with an entry.
-        """
+        """Return the run of all pages from one on; raise EntriesDisagree."""
         end_number = self.header.total_entries
         return PageRun(page_number, self.page_count, self._first_number(page_number), end_number)
 
@@ -122,7 +111,7 @@ class PagesReader:
         Args:
             run: where to begin, and its end for a check.
             read: takes the bytes of a page, the number of its first entry, and the position where its entries
-                end at the latest. It raises PageFault for a damaged page. Its length is the count of entries.
+                end at the latest; returns the entries, or raises PageFault.
 
         Raises:
             EntriesDisagree: the entries differ from the format or the header, or from the run at its end.

@@ -2,23 +2,15 @@
 
 A block is a row, `block_number BIGINT, items ARRAY<BINARY>`, each item a serialized `BlockItem`.
 
-    source or sink   what it does                                         its options
-    blockfiles       reads block files in folders and archives            block_files.py
-    datastream       reads a stream file, or a data streamer over TCP     data_stream.py
-    blockstream      reads blocks from gateways, and publishes to them    block_stream.py, sink_options.py
-
-    function                                        what it does
-    register                                        makes the sources known to a session
-    publish                                         publishes a DataFrame, whatever the order of its rows
-    root_hashes, link_blocks, sign_blocks,          hash, link and sign blocks
-    link_and_sign_blocks, chain_start
-    records_to_blocks, records_to_signed_blocks     make blocks out of any records
-    verify_blocks                                   checks root hashes, proofs and links
-    by_publisher, read_totals                       add up the reports of publishers
+    blockfiles    reads block files in folders and archives
+    datastream    reads a stream file, or a data streamer over TCP
+    blockstream   reads blocks from gateways, and publishes to them
 
     from sluice.publishers.spark import publish, register
     register(spark)
     publish(spark.read.format("blockfiles").load("chain/"), "127.0.0.1:40840")
+
+docs/spark.md has the options.
 """
 
 from __future__ import annotations
@@ -83,17 +75,15 @@ _registering: Final = Lock()
 
 
 def __getattr__(name: str) -> Any:
-    """Import a function on first use, so that this package can be imported without PySpark."""
+    """Import a function on first use: this package can be imported without PySpark."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def register(spark: SparkSession) -> None:
-    """Make the data sources `blockfiles`, `datastream` and `blockstream` known to a session.
-
-    Args:
-        spark: the session; registering again is harmless. `build_session` of session.py registers by itself.
+    """Make the data sources `blockfiles`, `datastream` and `blockstream` known to a session; again is
+    harmless.
     """
     from sluice.publishers.spark.block_files import BlockFilesDataSource
     from sluice.publishers.spark.block_stream import BlockStreamDataSource
@@ -110,11 +100,11 @@ def _environment_for_many_queries(spark: SparkSession) -> Iterator[None]:
     """Give the data sources that are registered meanwhile a concurrent map for their workers' environment.
 
     PySpark (4.3) makes a Java HashMap of it for each data source, and each streaming query puts names into
-    that map from its own thread (PythonStreamingSourceRunner.init). Two queries that begin at once can leave
-    the map with a size that is not the number of its entries. From then on no task of any query of the
-    session can be read (OptionalDataException), even after a restart. PySpark keeps a Java map as it is.
+    that map from its own thread (PythonStreamingSourceRunner.init). Two queries that begin at once can
+    corrupt the map's size. Then no task of any query of the session can be read (OptionalDataException), even
+    after a restart. PySpark keeps a Java map that it is given.
     """
-    # A session of Spark Connect has no JVM here; its server makes these maps.
+    # Over Spark Connect the server makes these maps.
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         yield

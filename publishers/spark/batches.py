@@ -1,8 +1,7 @@
 """Rows as Arrow batches, and Arrow batches as rows and blocks.
 
-A batch is bounded in rows and in bytes, and has only the columns that are wanted. A row of a block has a
-number from 0 on, and items, none of which is null. Rows that were made from blocks (hashes, links) have no
-column of items.
+A row of a block has a number from 0 on, and items, none of which is null. Rows that were made from blocks
+(hashes, links) have no column of items.
 """
 
 from __future__ import annotations
@@ -38,17 +37,18 @@ _LISTS: Final = pa.list_(pa.binary())
 def row_batches(
     rows: Iterable[Mapping[str, Any]],
     columns: Mapping[str, pa.DataType],
-    rows_max: int | None = None,
+    rows_max: int = limits.ARROW_BATCH_ROWS,
+    bytes_max: int = limits.ARROW_BATCH_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of rows.
+    """Yield batches of rows, bounded in rows and bytes.
 
     Args:
         rows: values by column; those of other columns are dropped, missing ones are null.
         columns: names and Arrow types, in order; at least one.
-        rows_max: rows of a batch at most; None: ARROW_BATCH_ROWS, the limit for blocks.
+        rows_max: of a batch.
+        bytes_max: a batch ends once it has reached this size.
     """
     schema = arrow_schema(columns)
-    count_max = limits.ARROW_BATCH_ROWS if rows_max is None else rows_max
     gathered: list[list[Any]] = [[] for _ in columns]
     size_bytes = 0
     for row in rows:
@@ -56,7 +56,7 @@ def row_batches(
             value = row.get(name)
             values.append(value)
             size_bytes += _size_of(value)
-        if len(gathered[0]) >= count_max or size_bytes >= limits.ARROW_BATCH_BYTES:
+        if len(gathered[0]) >= rows_max or size_bytes >= bytes_max:
             yield _batch(gathered, schema, size_bytes)
             gathered, size_bytes = [[] for _ in columns], 0
     if gathered[0]:
@@ -77,8 +77,8 @@ def _batch(gathered: Sequence[Sequence[Any]], schema: pa.Schema, size_bytes: int
 def _joined(values: Sequence[Sequence[bytes]]) -> pa.Array:
     """Return an array of lists with exactly the bytes that it needs.
 
-    `pa.array` doubles its buffer as it grows, which takes several times the memory, and most of the time for
-    new pages. It is faster for small batches.
+    `pa.array` doubles its buffer as it grows: slow and several times as large for large batches, but faster
+    for small ones.
     """
     items = list(itertools.chain.from_iterable(values))
     list_ends = array("i", itertools.accumulate(map(len, values), initial=0))
@@ -99,18 +99,13 @@ def _size_of(value: Any) -> int:
 # --- rows and blocks of batches -----------------------------------------------------------------------------
 
 Refuse = Callable[[int | None, str], PublisherError]
-"""Makes the error for a row, of its block number (None: it has none) and what is wrong."""
+"""Makes the error for a row from its block number, if any, and the reason."""
 
 
 def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[str, Any]]:
     """Yield the rows of batches, values by column.
 
-    Args:
-        batches: with a column of block numbers; a column of items is checked, too.
-        refuse: makes the error.
-
-    Raises:
-        PublisherError: the error of `refuse`: a number or items are null, or a number is below 0.
+    `refuse` makes the error to be raised: a number or items are null, or a number is below 0.
     """
     for batch in batches:
         names = batch.schema.names
@@ -132,7 +127,7 @@ def rows_in(batches: Iterable[pa.RecordBatch], refuse: Refuse) -> Iterator[dict[
 
 
 def blocks_in(batches: Iterable[pa.RecordBatch]) -> Iterator[Block]:
-    """Yield the blocks of batches, row by row; other columns are not read.
+    """Yield the blocks of batches, row by row.
 
     Raises:
         FrameError: a row without a block number.

@@ -1,29 +1,11 @@
 """The Spark source `blockfiles`: blocks in files and archives as rows, one per block; batch and streaming.
 
-    spark.read.format("blockfiles").load("chain/")
-    spark.read.format("blockfiles").load(["historic/", "live/**/*.blk.zstd"])
-    spark.readStream.format("blockfiles").load("chain/")
+A partition holds consecutive blocks in order, and reads only its own members of an archive. In a batch a
+missing number is an error before anything is read. A stream waits for a missing number, and for a damaged
+file that changed a moment ago; its offset is a block number.
 
-    option            meaning                                                  (`FileOptions`: defaults)
-    path              a folder with all below it, a file, an archive or a glob (the argument of `load`);
-                      a URL of an object store, too
-    paths             several of them, as a JSON array of texts
-    from, to          the first and the last block to read
-    partitions        parts of consecutive blocks, about as many bytes each
-    decode            `blocks`, or `hashes`: a row has the root hash and the links of its block, as
-                      `root_hashes` returns them, and no items
-    check             `true`: a block that no gateway would take (structure, root hash, links within the
-                      partition) counts as a damaged file
-    mode              `failfast`: a damaged file is an error; `permissive`: it is a row without a block, whose
-                      column `_corrupt` says why
-    blocks_per_batch  streaming: blocks in one batch at most
-
-A partition holds consecutive blocks in order. Members of one archive may be in several partitions, each of
-which reads its own members only. In a batch a missing number is an error that names it, before anything is
-read. A stream waits for a missing number, and so for all after it; its offset is a block number. A stream
-also waits for a damaged file that changed a moment ago, since it is being written.
 Checking and hashing here saves a process: Spark would carry each block to it through the JVM.
-Source: docs/spark.md, "Block files".
+Source: docs/spark.md, "Sources", "Block files".
 """
 
 from __future__ import annotations
@@ -47,6 +29,7 @@ from sluice.publishers.blocks.linking import summary_of
 from sluice.publishers.errors import BadBlock, BlockFileError, BlockListError, OptionError, PrepareError
 from sluice.publishers.limits import (
     ARROW_BATCH_HASHES,
+    ARROW_BATCH_ROWS,
     BLOCKS_PER_BATCH_DEFAULT,
     PARTITIONS_MAX,
 )
@@ -84,14 +67,14 @@ __all__ = [
 ]
 
 FILE_WRITE_SECONDS_MAX: Final = 300.0
-"""How long a stream waits at most for a file that is being written."""
+"""Longest wait of a stream for a file that is being written."""
 FILE_LOOK_SECONDS: Final = 0.2
-"""Time between two looks at such a file."""
+"""Time between two looks at it."""
 _KNOWN: Final = option_names("path paths from to partitions decode check mode blocks_per_batch")
 _COLUMNS: Final = {"blocks": BLOCK_COLUMNS, "hashes": ROOT_COLUMNS}
 """The columns of each `decode`."""
 _ALL: Final = NumberRange()
-_BLOCK_BYTES: Final = 16_384  # the cost of a block beside its bytes, as bytes
+_BLOCK_BYTES: Final = 16_384  # what a block costs beside its bytes
 
 
 @dataclass(frozen=True)
@@ -100,24 +83,20 @@ class FileOptions:
 
     folders: BlockFolders
     first_block: int | None = None
-    """None: begin with the first block there is."""
+    """None: the first there is."""
     last_block: int | None = None
-    """None: end with the last block there is."""
+    """None: the last there is."""
     partition_count: int = field(default_factory=processor_count)
-    """At most so many partitions; the default is a processor's each."""
+    """The most partitions."""
     decode: str = "blocks"
     is_checked: bool = False
-    """Whether blocks are checked as gateways do, except for their proofs."""
+    """True: check blocks as gateways do, except for proofs."""
     mode: str = "failfast"
     blocks_per_batch: int = BLOCKS_PER_BATCH_DEFAULT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> FileOptions:
-        """Read the options that Spark passes.
-
-        Raises:
-            OptionError: naming the option, what it was, and what it may be.
-        """
+        """Read the options that Spark passes; raise OptionError."""
         check_known(options, _KNOWN)
         first, last = block_bounds(options)
         return cls(
@@ -135,12 +114,12 @@ class FileOptions:
 
     @property
     def is_permissive(self) -> bool:
-        """Whether a damaged file is a row, not an error."""
+        """True if a damaged file is a row, not an error."""
         return self.mode == "permissive"
 
     @property
     def numbers(self) -> NumberRange:
-        """The range of blocks that `from` and `to` name."""
+        """The blocks from `from` to `to`."""
         end = None if self.last_block is None else self.last_block + 1
         return NumberRange(self.first_block or 0, end)
 
@@ -161,7 +140,7 @@ class FileRange(InputPartition):
 
 
 class BlockFilesDataSource(DataSource):
-    """The data source `blockfiles`; the module's docstring has its options."""
+    """The data source `blockfiles`."""
 
     @classmethod
     def name(cls) -> str:
@@ -169,24 +148,16 @@ class BlockFilesDataSource(DataSource):
         return "blockfiles"
 
     def schema(self) -> StructType:
-        """Return the columns that the options ask for.
-
-        Raises:
-            OptionError: an option is wrong.
-        """
+        """Return the columns that the options ask for; raise OptionError."""
         return spark_schema(FileOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch.
-
-        Raises:
-            OptionError, SchemaError: an option is wrong, or the source has no such column.
-        """
+        """Return the reader of a batch; raise OptionError or SchemaError."""
         options = FileOptions.parse(self.options)
         return BlockFilesReader(options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> BlockFilesStreamReader:
-        """Return the reader of a stream; it raises as `reader`."""
+        """Return the reader of a stream; raise as `reader`."""
         options = FileOptions.parse(self.options)
         return BlockFilesStreamReader(options, columns_of(schema, options.columns))
 
@@ -194,9 +165,7 @@ class BlockFilesDataSource(DataSource):
 class BlockFilesReader(DataSourceReader):
     """The reader of a batch: plans partitions on the driver, and reads them on the workers.
 
-    Args:
-        options: of the source.
-        columns: the wanted columns; without others than numbers, no file is opened.
+    If `columns` has only the number, it opens no file.
     """
 
     def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
@@ -218,11 +187,10 @@ class BlockFilesReader(DataSourceReader):
         return _ranges(self._options, places) or [FileRange(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range as Arrow batches, bounded in rows and bytes."""
+        """Read one range as Arrow batches."""
         return _row_batches(self._options, self._columns, partition, is_stream=False)
 
     def _check_ends(self, places: list[BlockPlace]) -> None:
-        """Check that the blocks of `from` and `to` are there."""
         there = {places[0].number, places[-1].number} if places else set()
         for number in (self._options.first_block, self._options.last_block):
             if number is not None and number in self._numbers and number not in there:
@@ -230,12 +198,7 @@ class BlockFilesReader(DataSourceReader):
 
 
 class BlockFilesStreamReader(NumberStreamReader):
-    """The reader of a stream: blocks in order of number, as soon as all before them are there.
-
-    Args:
-        options: of the source.
-        columns: the wanted columns.
-    """
+    """The reader of a stream: blocks in order of number, as soon as all before them are there."""
 
     def __init__(self, options: FileOptions, columns: Mapping[str, pa.DataType]) -> None:
         super().__init__(options.blocks_per_batch)
@@ -243,7 +206,7 @@ class BlockFilesStreamReader(NumberStreamReader):
         self._columns = dict(columns)
 
     def first_number(self) -> int | None:
-        """Return `from`, else the lowest number there is."""
+        """Return `from`, or the lowest number there is."""
         if self._options.first_block is not None:
             return self._options.first_block
         places = self._places()
@@ -263,7 +226,7 @@ class BlockFilesStreamReader(NumberStreamReader):
         return places[-1].number + 1 if places else 0
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range, which was complete when its end was determined.
+        """Cut a range that had no gap when `end_number` was called.
 
         Raises:
             BlockListError: a file has gone since; the batch would count as read without its block.
@@ -276,20 +239,15 @@ class BlockFilesStreamReader(NumberStreamReader):
         return _ranges(self._options, places)
 
     def _places(self, numbers: NumberRange = _ALL) -> list[BlockPlace]:
-        """List the blocks that are there now, while more are being written."""
         return self._options.folders.blocks(numbers, is_growing=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one range as Arrow batches, bounded in rows and bytes."""
+        """Read one range as Arrow batches."""
         return _row_batches(self._options, self._columns, partition, is_stream=True)
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    """Return the paths that `load` was given: one, or several.
-
-    Raises:
-        OptionError: `paths` is no JSON array of texts.
-    """
+    """Return the paths of `load`; raise OptionError if `paths` is no JSON array of texts."""
     text = options.get("paths")
     if text is None:
         return [options.get("path", "")]
@@ -306,11 +264,11 @@ def _ranges(options: FileOptions, places: Sequence[BlockPlace]) -> list[FileRang
     def weight(place: BlockPlace) -> int:
         if place.entry >= 0:
             return _BLOCK_BYTES + place.size_bytes
-        with suppress(OSError):  # reading it will say what is wrong
+        with suppress(OSError):  # `read` says what is wrong
             return _BLOCK_BYTES + store.state(place.path).size_bytes
         return _BLOCK_BYTES
 
-    # In a bucket, a request for the size of each object would cost more than it gains.
+    # In a bucket, asking for the size of each object would cost more than it gains.
     weights = [
         _BLOCK_BYTES if options.folders.is_remote and place.entry < 0 else weight(place) for place in places
     ]
@@ -321,9 +279,8 @@ def _ranges(options: FileOptions, places: Sequence[BlockPlace]) -> list[FileRang
 def _row_batches(
     options: FileOptions, columns: Mapping[str, pa.DataType], partition: InputPartition, *, is_stream: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Read one range as Arrow batches, bounded in rows and bytes."""
     assert isinstance(partition, FileRange)
-    rows_max = ARROW_BATCH_HASHES if options.decode == "hashes" else None
+    rows_max = ARROW_BATCH_HASHES if options.decode == "hashes" else ARROW_BATCH_ROWS
     return row_batches(_rows(options, columns, partition, is_stream), columns, rows_max)
 
 
@@ -348,7 +305,7 @@ def _rows(
 
 
 def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -> None:
-    """Wait for a file that is being written, until it holds a whole block or no longer changes."""
+    """Wait until a file that is being written holds a whole block or no longer changes."""
     give_up_at = time.monotonic() + FILE_WRITE_SECONDS_MAX
     while store.is_being_written(place.path) and time.monotonic() < give_up_at:
         with suppress(BlockFileError, ItemError):
@@ -361,7 +318,6 @@ def _await_whole(store: FileStore, reader: BlockFileReader, place: BlockPlace) -
 def _row(
     options: FileOptions, check: OfferCheck | None, reader: BlockFileReader, place: BlockPlace
 ) -> dict[str, Any]:
-    """Read one block, check or hash it as the options say, and return its row."""
     block = reader.read(place)
     try:
         summary = None if check is None else check.check(block)

@@ -4,12 +4,11 @@
                           └── in a thread, up to a quarter of the cache ahead ──┘
 
 A task succeeds when every block of its partition is known to be stored. It passes over blocks that are stored
-already, so a task that Spark runs again, or twice, does no harm. Tasks prepare at once and publish in order:
-the task of a later partition begins to send when the gateways have all blocks before it.
+already, so a task that runs again, or twice, does no harm.
 
-Batch: the blocks of a partition are consecutive; a gap or a repetition is an error that names the numbers.
-Streaming: a task passes over a block that came before, and before a gap waits until a gateway has the missing
-blocks from somebody else.
+In a batch, a gap or a repetition in a partition is an error that names the numbers. A streaming task passes
+over a block that came before, and waits at a gap until a gateway has the missing blocks from another
+publisher.
 Source: docs/spark.md, "How blocks get out".
 """
 
@@ -61,15 +60,14 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 LAST_WORD_SECONDS: Final = 1.0
-"""How long each gateway may take to say what it holds after a job has failed: often it is silent."""
+"""Longest wait for each gateway to say what it holds after a failed job: often it is silent."""
 BATCH_REPORTS_KEPT: Final = 100
-"""Batches of a streaming query whose reports stay in `report_path`; the totals of all stay in one file."""
+"""Batches of a streaming query whose reports stay in `report_path`."""
 PACE_LEAD_SECONDS: Final = 1.0
-"""With `blocks_per_second`, the time between the start and the first block, in which publishers connect: else
-the one that connects first would be far ahead of the others."""
+"""Time for all publishers to connect, with `blocks_per_second`; otherwise the first would be far ahead."""
 THREAD_SWITCH_SECONDS: Final = 0.001
-"""How long the thread of a task that checks blocks may keep the interpreter while the one that publishes
-waits. With Python's default, 5 ms, the gateway is idle while a task reads ahead."""
+"""Longest time that the checking thread keeps the interpreter. With Python's default, 5 ms, the gateway is
+idle while a task reads ahead."""
 _BATCH_PROPERTY = "streaming.sql.batchId"
 _QUERY_PROPERTY = "sql.streaming.queryId"
 _REMEDY = (
@@ -83,7 +81,7 @@ class PartitionPublished(WriterCommitMessage):
 
     reports: tuple[str, ...]
     query_id: str | None = None
-    """Spark's id of the streaming query; None: a batch."""
+    """Spark's id of the streaming query."""
 
 
 class _Runs:
@@ -95,7 +93,7 @@ class _Runs:
         self._next_number: int | None = None
 
     async def begin(self) -> int | None:
-        """Return the number of the first block of the next run; None: there is none."""
+        """Return the first block of the next run; None: there is none."""
         if self._pending is None:
             self._pending = await anext(self._blocks, None)
         return None if self._pending is None else self._pending.number
@@ -124,18 +122,13 @@ def publish_partition(
 ) -> list[PublishReport]:
     """Publish the rows of one task.
 
-    Args:
-        batches: with at least the columns of blocks.
-        options: of the sink.
-        is_streaming: whether the task waits at a gap.
-
     Returns:
         A report of each publisher and run; none for a partition without rows.
 
     Raises:
         BadBlock: a block that no gateway would take.
         FrameError: rows out of order, or without a number.
-        PublishFailed, TurnTimeout, ItemTooLarge: the partition cannot be published to its end.
+        PublishFailed, PartOrderTimeout, ItemTooLarge: the partition cannot be published to its end.
         PublishStopped: the coordinator told the task to stop.
     """
     switch_seconds = sys.getswitchinterval()
@@ -180,16 +173,12 @@ async def _publish(
 
 
 def _task_name(publisher_id: str, partition: int, attempt: int) -> str:
-    """Return the name of a task's publisher.
-
-    Nodes know a publisher by its name. So each task has its own, and each attempt, as two may run at once.
-    """
+    """Return the name of a task's publisher; each attempt has its own, as two may run at once."""
     name = publisher_id if partition == 0 else f"{publisher_id}-{partition}"
     return name if attempt == 0 else f"{name}-attempt-{attempt}"
 
 
 def _batch_of(context: TaskContext | None) -> int:
-    """Return the number of a task's streaming batch, as Spark tells its tasks."""
     text = None if context is None else context.getLocalProperty(_BATCH_PROPERTY)
     return NO_BATCH if text is None else int(text)
 
@@ -204,10 +193,8 @@ def _checked(blocks: Iterator[Block], is_checked: bool) -> Iterator[Block]:
 
 async def _await_part_order(racers: list[Racer], first_block: int, options: SinkOptions) -> list[Racer]:
     ask = options.asker().held_by
-    waits = [
-        await_part_order(racer.gateways, first_block, ask, options.turn_seconds, options.deadline_seconds)
-        for racer in racers
-    ]
+    timeouts = (options.part_order_seconds, options.deadline_seconds)
+    waits = [await_part_order(racer.gateways, first_block, ask, *timeouts) for racer in racers]
     ordered = await asyncio.gather(*waits)
     return [Racer(racer.publisher_id, gateways) for racer, gateways in zip(racers, ordered, strict=True)]
 
@@ -215,11 +202,11 @@ async def _await_part_order(racers: list[Racer], first_block: int, options: Sink
 async def _paced(
     blocks: AsyncIterator[Block], per_second: float, *, is_beginning: bool
 ) -> AsyncIterator[Block]:
-    """Yield each block no sooner than it is due, and up to half an interval later by chance.
+    """Yield each block when it is due, or by chance up to half an interval later.
 
-    So do consensus nodes: they have a block at almost the same time, and none is always the first. The times
-    count from the first block that is asked for, which a later shard does when it may send. At the beginning
-    of the chain all racing publishers first have time to connect.
+    So do consensus nodes: all have a block at almost the same time, and none is always the first. Times count
+    from the first block that is asked for. At the beginning of the chain all racing publishers first get time
+    to connect.
     """
     loop = asyncio.get_running_loop()
     started, count = loop.time() + (PACE_LEAD_SECONDS if is_beginning else 0), 0
@@ -231,14 +218,10 @@ async def _paced(
 
 
 class PreparedBlocks:
-    """Blocks that a thread prepares ahead, up to so many bytes; read it once, with `async for`.
+    """Blocks that a thread prepares ahead, up to a size limit; read them once, with `async for`.
 
-    Spark hands a task its rows by blocking calls, and decoding, hashing and checking take time: all of that
-    happens in the thread while the event loop publishes. At the limit the thread waits, and Spark with it.
-
-    Args:
-        blocks: the iterator that the thread reads; the reader gets what it raises.
-        size_bytes_max: bytes of blocks at which the thread reads no more.
+    Spark hands a task its rows by blocking calls, and decoding and checking take time; the event loop
+    publishes meanwhile. At the limit the thread waits, and Spark with it.
     """
 
     def __init__(self, blocks: Iterator[Block], size_bytes_max: int) -> None:
@@ -264,13 +247,9 @@ class PreparedBlocks:
             self._changed.notify_all()
 
     async def __aiter__(self) -> AsyncIterator[Block]:
-        """Yield the blocks in order.
-
-        Raises:
-            Exception: what the iterator raised, after the blocks before it.
-        """
+        """Yield the blocks in order, then raise what the iterator raised."""
         while True:
-            # A hop to a thread takes longer than a small block: only to wait.
+            # A hop to a thread takes longer than a small block.
             block = self._take(wait=False) or await asyncio.to_thread(self._take, wait=True)
             if block is None:
                 if self._error is not None:
@@ -313,7 +292,6 @@ class BlockStreamWriter(DataSourceArrowWriter):
     """The writer of a batch: publishes partitions on the workers, and gathers reports on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """Take the options."""
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -337,7 +315,6 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
     """The writer of a streaming query's batches; a batch that runs again does no harm."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """Take the options."""
         self._options = options
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -347,7 +324,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
         return _message(publish_partition(iterator, self._options, is_streaming=True), query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Write the reports of a batch, and the totals of the query, to `report_path`, and log them."""
+        """Write the reports of a batch and the totals of the query to `report_path`, and log the reports."""
         reports = _reports_in(messages)
         for report in reports:
             log.info("batch %d published: %s", batchId, report.to_json())
@@ -366,11 +343,7 @@ class BlockStreamStreamWriter(DataSourceStreamArrowWriter):
 
 
 def make_report_folder(report_path: str) -> None:
-    """Make the folder for reports if it is missing; on the driver, before a block is sent.
-
-    Raises:
-        OptionError: it cannot be made or written to, or is no folder on a disk.
-    """
+    """Make the folder for reports, on the driver, before a block is sent; raise OptionError."""
     folder = _report_folder(report_path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -381,10 +354,8 @@ def make_report_folder(report_path: str) -> None:
 
 
 def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
-    """Return the reports that `commit` wrote to `report_path`; none if the job did not commit.
-
-    Returns:
-        A report of each publisher of each partition that had blocks, in no order.
+    """Return the reports that `commit` wrote to `report_path`, one of each publisher of each partition with
+    blocks.
     """
     path = _report_file(folder, publisher_id)
     if not path.exists():
@@ -393,21 +364,16 @@ def read_reports(folder: Path, publisher_id: str) -> list[PublishReport]:
 
 
 def read_totals(report_path: str | Path, publisher_id: str = "spark") -> QueryTotals:
-    """Return what a streaming query has published so far, from the folder `report_path`.
+    """Return what a streaming query has published so far, from the folder `report_path`; empty if nothing.
 
-    Args:
-        report_path: the option of the sink.
-        publisher_id: the option of the sink. Queries that share both are added up.
-
-    Returns:
-        The totals of all batches that are committed; empty if there are none.
+    Queries that share `report_path` and `publisher_id` are added up.
     """
     path = _report_file(_report_folder(str(report_path)), f"{publisher_id}-totals")
     return QueryTotals.from_json(path.read_text()) if path.exists() else QueryTotals(publisher_id)
 
 
 def _totals_before(folder: Path, name: str, batch: int) -> QueryTotals:
-    """Return the totals before a batch; damaged ones, as after a power failure, begin anew."""
+    """Return the totals before a batch; start anew if a power failure damaged them."""
     try:
         return read_totals(folder, name)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
@@ -439,7 +405,7 @@ def _say_what_is_safe(options: SinkOptions, reports: list[PublishReport]) -> Non
     known = safe_through_of(reports)
     try:
         held = options.asker(LAST_WORD_SECONDS).held()
-    except Exception as error:  # Spark would show this one in place of the job's
+    except Exception as error:  # Spark would show this error, not the job's
         log.warning("the gateways cannot be asked what they have: %s", error)
         held = None
     if held is not None and held.last is not None:

@@ -1,27 +1,12 @@
 """The Spark source and sink `blockstream`: the blocks of gateways; batch and streaming.
 
     blocks.write.format("blockstream").option("gateways", "a:40840,b:40840").mode("append").save()
-    blocks.writeStream.format("blockstream").option("gateways", …).option("checkpointLocation", …).start()
     spark.read.format("blockstream").option("gateways", "a:40840,b:40840").load()
-    spark.readStream.format("blockstream").option("gateways", "a:40840,b:40840").load()
 
-Writing publishes: block_sink.py says what it promises, sink_options.py has its options. Reading subscribes to
-committed blocks, with these options:
-
-    option            meaning                                                (`SubscriptionOptions`: defaults)
-    gateways, tls…,   see gateway_options.py; when one gateway fails, the next takes over
-    max_message_bytes
-    from              the first block: a number, `first`, or `latest` (streaming: only blocks after the last
-                      one there is)
-    to                the last block
-    partitions        parts that are read in parallel, each a subscription; default: the processors for a
-                      batch, 1 for a stream
-    blocks_per_batch  streaming: blocks in one batch at most
-    deadline_seconds  fail after so long without a block that is there
-
-The streaming offset is a block number. A query asks once, when it begins, which block is the latest; where a
-gateway has no block then, every block comes after it.
-Source: docs/spark.md; docs/spec/wire.md section 2.2.
+Writing publishes (block_sink.py). Reading subscribes to committed blocks; when one gateway fails, the next
+takes over. The streaming offset is a block number. A query with `from` `latest` asks for the latest block
+once, when it begins; if a gateway has no block then, every block is later.
+Source: docs/spark.md, "Sources", "Options of the sink"; docs/spec/wire.md section 2.2.
 """
 
 from __future__ import annotations
@@ -76,8 +61,7 @@ __all__ = [
 ]
 
 SUBSCRIPTIONS_MAX: Final = 10_000
-"""Parts that blocks of a gateway may be read in; each is a subscription, of which a gateway has 1,000 at once
-and Spark a few."""
+"""Most parts, each a subscription; a gateway has 1,000 at once and Spark runs a few."""
 _KNOWN: Final = GATEWAY_OPTIONS | option_names("from to partitions blocks_per_batch deadline_seconds path")
 FIRST, LATEST = "first", "latest"
 
@@ -88,25 +72,20 @@ class SubscriptionOptions:
 
     gateways: tuple[str, ...]
     tls: ClientTls | None = None
-    """How connections are secured; None: not at all."""
+    """None: connect without TLS."""
     message_bytes: int = limits.MESSAGE_BYTES_MAX
-    """The longest message that is taken from a gateway."""
     begin: int | str = FIRST
     """A block number, `first` or `latest`."""
     last_block: int | None = None
-    """None: the last there is; a stream has no end."""
+    """None: the last there is; for a stream, none."""
     partition_count: int | None = None
-    """None: as many as there are processors for a batch, one for a stream."""
+    """None: the processors for a batch, 1 for a stream."""
     blocks_per_batch: int = limits.BLOCKS_PER_BATCH_DEFAULT
     deadline_seconds: float = limits.SOURCE_DEADLINE_SECONDS_DEFAULT
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SubscriptionOptions:
-        """Read the options that Spark passes.
-
-        Raises:
-            OptionError: naming the option, what it was, and what it may be.
-        """
+        """Read the options that Spark passes; raise OptionError."""
         check_known(options, _KNOWN)
         word = options.get("from", "").strip().lower()
         is_word = word in (FIRST, LATEST)
@@ -125,7 +104,7 @@ class SubscriptionOptions:
         )
 
     def connect(self) -> BlockGateways:
-        """Return what reads from the gateways."""
+        """Return the gateways to read from."""
         return BlockGateways(
             self.gateways,
             self.tls,
@@ -134,24 +113,20 @@ class SubscriptionOptions:
         )
 
     def held(self) -> HeldRange:
-        """Return what the first gateway that answers holds.
-
-        Raises:
-            SourceUnreachable: no gateway answers.
-        """
+        """Return what the first gateway that answers holds; raise SourceUnreachable."""
         return self.connect().held_surely()
 
 
 @dataclass
 class BlockRange(InputPartition):
-    """One partition: blocks `first` to `end` - 1."""
+    """A partition: blocks `first` to `end` - 1."""
 
     first: int
     end: int
 
 
 class BlockStreamDataSource(DataSource):
-    """The data source and sink `blockstream`; block_stream.py and sink_options.py have its options."""
+    """The data source and sink `blockstream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -159,23 +134,19 @@ class BlockStreamDataSource(DataSource):
         return "blockstream"
 
     def schema(self) -> StructType:
-        """Return the columns of reading: block_number and items."""
+        """Return the columns of blocks."""
         return spark_schema(BLOCK_COLUMNS)
 
     def reader(self, schema: StructType) -> BlockStreamReader:
-        """Return the reader of a batch.
-
-        Raises:
-            OptionError, SchemaError: an option is wrong, or the source has no such column.
-        """
+        """Return the reader of a batch; raise OptionError or SchemaError."""
         return BlockStreamReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
 
     def streamReader(self, schema: StructType) -> SubscriptionReader:
-        """Return the reader of a stream; it raises as `reader`."""
+        """Return the reader of a stream; raise as `reader`."""
         return SubscriptionReader(SubscriptionOptions.parse(self.options), columns_of(schema, BLOCK_COLUMNS))
 
     def writer(self, schema: StructType, overwrite: bool) -> BlockStreamWriter:
-        """Return the writer of a batch, after checking options and columns on the driver.
+        """Return the writer of a batch.
 
         Raises:
             OptionError: an option is wrong, `report_path` cannot be written to, or the mode is `overwrite`: a
@@ -185,7 +156,7 @@ class BlockStreamDataSource(DataSource):
         return BlockStreamWriter(self._checked_for_writing(schema, overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> BlockStreamStreamWriter:
-        """Return the writer of a streaming query; it raises as `writer`."""
+        """Return the writer of a streaming query; raise as `writer`."""
         return BlockStreamStreamWriter(self._checked_for_writing(schema, overwrite))
 
     def _checked_for_writing(self, schema: StructType, overwrite: bool) -> SinkOptions:
@@ -199,23 +170,14 @@ class BlockStreamDataSource(DataSource):
 
 
 class BlockStreamReader(DataSourceReader):
-    """The reader of a batch: the blocks that gateways hold now.
-
-    Args:
-        options: of the source.
-        columns: the wanted columns.
-    """
+    """The reader of a batch: the blocks that gateways hold now."""
 
     def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
         self._options = options
         self._columns = dict(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the blocks into ranges.
-
-        Raises:
-            SourceUnreachable: no gateway answers.
-        """
+        """Cut the blocks into ranges; raise SourceUnreachable if no gateway answers."""
         held = self._options.held()
         begin, last = self._options.begin, self._options.last_block
         numbers = NumberRange()
@@ -237,25 +199,20 @@ class BlockStreamReader(DataSourceReader):
 
 
 class SubscriptionReader(NumberStreamReader):
-    """The reader of a stream: the blocks that gateways commit.
-
-    Args:
-        options: of the source.
-        columns: the wanted columns.
-    """
+    """The reader of a stream: the blocks that gateways commit."""
 
     def __init__(self, options: SubscriptionOptions, columns: Mapping[str, pa.DataType]) -> None:
         super().__init__(options.blocks_per_batch)
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
-        """The result of `available_end`, which holds even if the gateways go away before it is read."""
+        """The result of `available_end`, which must hold."""
 
     def first_number(self) -> int | None:
         """Return the block that a new query begins with; None: the gateway has none yet.
 
         Raises:
-            SourceUnreachable: no gateway said within the deadline which block is the latest.
+            SourceUnreachable: no gateway named its latest block within the deadline.
         """
         if self._options.begin != LATEST:
             return self.first_arrival()
@@ -264,7 +221,7 @@ class SubscriptionReader(NumberStreamReader):
         return None if held.last is None else held.last + 1
 
     def first_arrival(self) -> int | None:
-        """Return the first wanted block that is there; None: no gateway says which it is."""
+        """Return the first wanted block that is there; None: no gateway names it."""
         if isinstance(self._options.begin, int):
             return self._options.begin
         held = self._options.connect().held()
@@ -275,16 +232,12 @@ class SubscriptionReader(NumberStreamReader):
         return max(following, self._promised_end, self._end_in(self._options.connect().held()))
 
     def available_end(self) -> int:
-        """Return how far the chain is.
-
-        Raises:
-            SourceUnreachable: no gateway answers.
-        """
+        """Return how far the chain is; raise SourceUnreachable if no gateway answers."""
         self._promised_end = self._end_in(self._options.held())
         return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range of blocks; each part is a subscription of its own."""
+        """Cut a range of blocks; each part is a subscription."""
         return [BlockRange(*part) for part in cut_evenly(first, end, self._options.partition_count or 1)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,13 +1,8 @@
 """The sources of `sluice publish` as DataFrames that the sink can write: consecutive parts, each in order.
 
-    blockfiles    the driver lists folders and archives; the jobs read the blocks
-    blockstream   a gateway says what it holds
-    datastream    of a file the numbers are read first; a server's stream is a query that ends where the
-                  stream ended when it began
-    parquet,      the numbers are read first; rows that are not in order, or come from a shuffle, as those of
-    table         a view may, are partitioned by range and sorted
-
-Errors of a chain (no blocks, a gap, a number twice, an end that is missing) are found before a job starts.
+The driver lists block files, asks a node what it holds, and reads the block numbers of stream files and
+tables. So a broken chain (no blocks, a gap, a number twice, a missing end) is an error before a job starts.
+The stream of a data streamer's server is a query that ends where the stream ended when the query began.
 Source: docs/spark.md.
 """
 
@@ -52,32 +47,22 @@ class ChainFrame:
     """A chain that is ready for the sink."""
 
     frame: DataFrame
-    """The columns of blocks; partitions are consecutive ranges in order."""
+    """Partitions are consecutive ranges in order."""
     first_block: int | None = None
     """None: unknown before the rows are read."""
     last_block: int | None = None
     """None: unknown, or there is no end."""
     is_streaming: bool = False
-    """Whether it is a streaming DataFrame."""
 
 
 def check_before_spark(source: SourceName, numbers: NumberRange) -> None:
-    """Check a folder of block files before Spark starts, which takes seconds.
-
-    Raises:
-        BlockListError: it has no blocks, a gap, a number twice, or not the wanted blocks.
-        OptionError: an option of the format cannot be used.
-    """
+    """Check block files before Spark starts, which takes seconds; raise BlockListError or OptionError."""
     if source.kind == "blockfiles":
         _listed(source, numbers)
 
 
 def check_options(source: SourceName) -> None:
-    """Check the options of one of Sluice's formats; Spark's own formats take any.
-
-    Raises:
-        OptionError: there is no such option, or its value is wrong.
-    """
+    """Check the options of one of Sluice's formats; raise OptionError. Spark's own formats take any."""
     from sluice.publishers.spark.block_files import FileOptions
     from sluice.publishers.spark.block_stream import SubscriptionOptions
     from sluice.publishers.spark.data_stream import StreamOptions
@@ -92,11 +77,7 @@ def check_options(source: SourceName) -> None:
 
 
 def check_followed(source: SourceName) -> None:
-    """Check that a source can be followed.
-
-    Raises:
-        OptionError: it cannot.
-    """
+    """Raise OptionError if a source cannot be followed."""
     if source.kind in ("blockfiles", "blockstream") or source.is_server:
         return
     if source.kind == "datastream":
@@ -113,10 +94,7 @@ def checked_where_read(
     Args:
         source: what to read.
         sink: options of the sink. If either side has `check`, both stay as they are.
-        is_signed_next: whether blocks get their proofs after they are read; they may have none before.
-
-    Returns:
-        The source and the options of the sink.
+        is_signed_next: whether blocks get their proofs only after they are read.
     """
     if is_signed_next or source.kind != "blockfiles" or "check" in sink or "check" in source.options:
         return source, dict(sink)
@@ -124,16 +102,10 @@ def checked_where_read(
 
 
 def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    """Return the DataFrame of the blocks that are there now.
+    """Return the DataFrame of the blocks that are there now, in `shards` partitions; both ends of `numbers`
+    must be there.
 
-    Args:
-        spark: a session that knows the sources.
-        source: what to read.
-        numbers: the wanted blocks; both ends must be there.
-        shards: partitions.
-
-    Returns:
-        A batch; of a data streamer's TCP side a stream, to be read with `availableNow`.
+    Of a data streamer's server it is a stream, to be read with `availableNow`.
 
     Raises:
         BlockListError, FrameError: the blocks are no chain, or not the wanted ones.
@@ -150,9 +122,7 @@ def batch_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, s
 def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
     """Return the streaming DataFrame of the blocks that are there and those that will come.
 
-    Args:
-        spark, source, shards: as in `batch_frame`.
-        numbers: the wanted blocks; without an end the stream has none.
+    `numbers` without an end makes it endless.
 
     Raises:
         BlockListError: Spark cannot read it.
@@ -166,7 +136,6 @@ def stream_frame(spark: SparkSession, source: SourceName, numbers: NumberRange, 
 
 @contextmanager
 def _readable(source: SourceName) -> Iterator[None]:
-    """Turn an error of Spark (no such table, no driver for such a path, …) into one about the source."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -206,14 +175,12 @@ def _block_files(spark: SparkSession, source: SourceName, numbers: NumberRange, 
 
 
 def _paths(source: SourceName) -> dict[str, str]:
-    """Return the option of `blockfiles` that names the locations."""
     if len(source.locations) == 1:
         return {"path": source.location}
     return {"paths": json.dumps(source.locations)}
 
 
 def _listed(source: SourceName, numbers: NumberRange) -> tuple[int, int]:
-    """Return the first and the last wanted block of folders."""
     from sluice.publishers.spark.block_files import FileOptions
 
     folders = FileOptions.parse({**_paths(source), **source.options}).folders
@@ -244,7 +211,6 @@ def _block_stream(spark: SparkSession, source: SourceName, numbers: NumberRange,
 def _check_ends(
     source: SourceName, numbers: NumberRange, there: tuple[int, int], wanted: range | set[int]
 ) -> None:
-    """Check that the blocks of --from and --to are there."""
     for number in _ends(numbers):
         if number not in wanted:
             reason = f"block {number} is not there; the first is {there[0]} and the last {there[1]}"
@@ -260,11 +226,11 @@ def _ends(numbers: NumberRange) -> list[int]:
 
 
 def _planned(spark: SparkSession, source: SourceName, numbers: NumberRange, shards: int) -> ChainFrame:
-    """Read the numbers, and sort the rows where they are not in order."""
+    """Read the numbers, and sort the rows if they are not in order."""
     from sluice.publishers.spark.publishing import is_shuffled, plan_frame
     from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
 
-    # Numbers are read with all processors; a publisher reads with its shards.
+    # All processors read the numbers; a publisher reads with its parts.
     found = _within(_read(spark, source, os.cpu_count() or 1), numbers)
     check_schema(found.schema)
     plan = plan_frame(found)
@@ -309,8 +275,6 @@ def _bounds(numbers: NumberRange) -> dict[str, str]:
 
 
 def _check_server(source: SourceName, numbers: NumberRange) -> None:
-    """Check that a data streamer has entries, and the blocks of --from and --to."""
-
     def missing(client: BlockingStreamClient) -> str | None:
         if not client.header().total_entries:
             return "the stream has no entries"
@@ -323,7 +287,7 @@ def _check_server(source: SourceName, numbers: NumberRange) -> None:
 
 
 def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
-    """Return the number of the entry that a block begins with; None: the server does not have the block."""
+    """Return the entry that a block begins with; None: the server does not have the block."""
     try:
         return client.bookmark(bookmark_of(block_number)).number - BOOKMARK_COUNT
     except BookmarkNotFound:
@@ -331,7 +295,6 @@ def _entry_of(client: BlockingStreamClient, block_number: int) -> int | None:
 
 
 def _asked(source: SourceName, what: str, ask: Callable[[BlockingStreamClient], T]) -> T:
-    """Return the answer of the first server that gives one."""
     from sluice.publishers.spark.data_stream import StreamOptions
 
     stream_type = StreamOptions.parse(source.options).stream_type

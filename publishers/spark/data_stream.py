@@ -1,25 +1,8 @@
-"""The Spark source `datastream`: the entries of a data stream, from its file or from a server.
+"""The Spark source `datastream`: the entries of a data stream, from its file (batch) or a server (streaming).
 
-    spark.read.format("datastream").load("sluice-data/datastream.bin")
-    spark.read.format("datastream").option("decode", "blocks").load("sluice-data")
-    spark.readStream.format("datastream").option("server", "127.0.0.1:6900").load()
-
-    option             meaning                                                     (`StreamOptions`: defaults)
-    path               batch: the stream file, or the data folder of a node
-    server             streaming: `host:port` of the TCP side, comma list; when one server fails, the next
-                       takes over
-    decode             `entries`: entry_number, entry_type, data; `blocks`: block_number, items; `events`: a
-                       column for each field of the typed events
-    generation         with decode=events: `auto`, `network` or `original`
-    partitions         parts that are read in parallel
-    from               streaming: the first entry to read
-    entries_per_batch  streaming: entries in one batch at most
-    stream_type        streaming: the stream type that the commands name
-    deadline_seconds   streaming: fail after so long without an entry that is there
-
-A partition of the file is a run of data pages. With decode=blocks it has the blocks that begin in it.
-The streaming offset is an entry number.
-Source: docs/spark.md; docs/spec/stream-file.md.
+A partition of the file is a run of data pages; with `decode` `blocks` it has the blocks that begin in it. The
+streaming offset is an entry number.
+Source: docs/spark.md, "Sources"; docs/spec/stream-file.md.
 """
 
 from __future__ import annotations
@@ -79,7 +62,7 @@ __all__ = [
 ]
 
 ARROW_BATCH_ENTRIES: Final = 8_192
-"""Entries of a stream in one Arrow batch; most of them are small."""
+"""Entries in one Arrow batch; most are small."""
 ENTRIES_PER_BATCH_DEFAULT: Final = 100_000
 """Entries in one batch of a streaming query."""
 ENTRY_NUMBER: Final = "entry_number"
@@ -107,9 +90,8 @@ class StreamOptions:
     """The source's options, parsed and checked."""
 
     decode: str = "entries"
-    """`entries`, `blocks` or `events`."""
     generation: Generation | None = None
-    """None: `auto`, as the bytes say."""
+    """None: by the bytes."""
     partition_count: int = field(default_factory=processor_count)
     first_entry: int = 0
     entries_per_batch: int = ENTRIES_PER_BATCH_DEFAULT
@@ -118,11 +100,7 @@ class StreamOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> StreamOptions:
-        """Read the options that Spark passes.
-
-        Raises:
-            OptionError: naming the option, what it was, and what it may be.
-        """
+        """Read the options that Spark passes; raise OptionError."""
         check_known(options, _KNOWN)
         generation = one_of(options, "generation", ("auto", *(kind.value for kind in Generation)))
         return cls(
@@ -145,21 +123,21 @@ class StreamOptions:
 
 @dataclass
 class RunPartition(InputPartition):
-    """One partition of a file: a run of data pages."""
+    """A partition of a file: a run of data pages."""
 
     run: PageRun
 
 
 @dataclass
 class EntryRange(InputPartition):
-    """One partition of a server's stream: entries `first` to `end` - 1."""
+    """A partition of a server's stream: entries `first` to `end` - 1."""
 
     first: int
     end: int
 
 
 class DataStreamDataSource(DataSource):
-    """The data source `datastream`; the module's docstring has its options."""
+    """The data source `datastream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -167,19 +145,11 @@ class DataStreamDataSource(DataSource):
         return "datastream"
 
     def schema(self) -> StructType:
-        """Return the columns that `decode` asks for.
-
-        Raises:
-            OptionError: an option is wrong.
-        """
+        """Return the columns that `decode` asks for; raise OptionError."""
         return spark_schema(StreamOptions.parse(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a file.
-
-        Raises:
-            OptionError, SchemaError: an option is wrong, or the source has no such column.
-        """
+        """Return the reader of a file; raise OptionError or SchemaError."""
         options = StreamOptions.parse(self.options)
         if "server" in self.options:
             raise OptionError("server", repr(self.options["server"]), "readStream, or a path instead of it")
@@ -187,7 +157,7 @@ class DataStreamDataSource(DataSource):
         return DataStreamReader(stream_file_in(folder_of(path)), options, columns_of(schema, options.columns))
 
     def streamReader(self, schema: StructType) -> DataStreamTcpReader:
-        """Return the reader of a server; it raises as `reader`."""
+        """Return the reader of a server; raise as `reader`."""
         options = StreamOptions.parse(self.options)
         text = required(self.options, "server", "host:port, or several with commas between")
         try:
@@ -198,13 +168,7 @@ class DataStreamDataSource(DataSource):
 
 
 class DataStreamReader(DataSourceReader):
-    """The reader of a stream file: several runs of pages at once.
-
-    Args:
-        path: of the file; the same on every worker.
-        options: of the source.
-        columns: the wanted columns.
-    """
+    """The reader of a stream file, whose path is the same on every worker."""
 
     def __init__(self, path: Path, options: StreamOptions, columns: Mapping[str, pa.DataType]) -> None:
         self._path = path
@@ -212,11 +176,7 @@ class DataStreamReader(DataSourceReader):
         self._columns = dict(columns)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Cut the file's pages into runs.
-
-        Raises:
-            OSError, StreamFileRefused: the file is missing, or is no stream file.
-        """
+        """Cut the file's pages into runs; raise OSError or StreamFileRefused."""
         with PagesReader(self._path) as pages:
             runs = pages.plan(self._options.partition_count)
         # Without a partition Spark would make one itself.
@@ -236,7 +196,7 @@ class DataStreamReader(DataSourceReader):
                 yield from block_batches(from_run, run.first_number, run.end_number, self._columns)
                 return
             for page in itertools.islice(from_run, run.end_page - run.first_page):
-                # Entries that a node has added to the page since the run was planned are left out.
+                # Without the entries that a node has added to the page since `plan`.
                 count = min(len(page), run.end_number - page.first_number)
                 if self._options.decode == "events":
                     yield from _event_batches(page.entries()[:count], self._options, self._columns)
@@ -245,13 +205,7 @@ class DataStreamReader(DataSourceReader):
 
 
 class DataStreamTcpReader(NumberStreamReader):
-    """The reader of a server's stream.
-
-    Args:
-        servers: in the order in which they are tried.
-        options: of the source.
-        columns: the wanted columns.
-    """
+    """The reader of a server's stream; tries servers in the given order."""
 
     def __init__(
         self, servers: Sequence[Address], options: StreamOptions, columns: Mapping[str, pa.DataType]
@@ -261,7 +215,7 @@ class DataStreamTcpReader(NumberStreamReader):
         self._options = options
         self._columns = dict(columns)
         self._promised_end = 0
-        """The result of `available_end`, which holds even if the servers go away before it is read."""
+        """The result of `available_end`, which must hold."""
 
     def first_number(self) -> int | None:
         """Return `from`."""
@@ -273,16 +227,12 @@ class DataStreamTcpReader(NumberStreamReader):
         return max(following, self._promised_end, 0 if header is None else header.total_entries)
 
     def available_end(self) -> int:
-        """Return how many entries there are.
-
-        Raises:
-            SourceUnreachable: no server answers.
-        """
+        """Return how many entries there are; raise SourceUnreachable if no server answers."""
         self._promised_end = self._servers.header_surely().total_entries
         return self._promised_end
 
     def cut(self, first: int, end: int) -> Sequence[InputPartition]:
-        """Cut a range of entries; each part is a connection of its own."""
+        """Cut a range of entries; each part is a connection."""
         return [EntryRange(*part) for part in cut_evenly(first, end, self._options.partition_count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

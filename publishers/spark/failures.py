@@ -1,8 +1,8 @@
 """The line that matters in Spark's report of a failure, and remedies for the usual failures.
 
 Pure. Spark's report has tracebacks of several processes. The line that matters is, in this order: an error of
-Sluice's; a known failure, with its remedy; what Python raised, in a function of the user's, say; the first
-line with words.
+Sluice's; a known failure, with its remedy; what Python raised, perhaps in the user's function; the first line
+with words.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ __all__ = ["is_passing", "known_failure", "reason_in"]
 
 _OUR_ERROR: Final = re.compile(r"^sluice\.[\w.]*\.errors\.\w+: (?P<reason>.*)$", re.MULTILINE)
 _RAISED: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<error>\S.*)")
-# Failures that have nothing to do with the job, and may not happen again.
+# Failures that have nothing to do with the job.
 _PASSING: Final = (
-    # Queries that read the same data source share a Java map, their workers' environment. Spark may serialize
-    # it for one query while it adds names for another, and then cannot read it. Sluice's own sources have a
-    # concurrent map (`register`); others may not.
+    # Queries of one data source share a Java map; Spark may serialize it for one query while it adds names
+    # for another. Sluice's own sources have a concurrent map (`register`); others may not.
     "OptionalDataException",
     "ConcurrentModificationException",
-    # The Python that reads a streaming source on the driver has 10 seconds to start, and no setting changes
-    # that (4.3, PythonWorkerFactory.createSimpleWorker).
+    # Spark (4.3, PythonWorkerFactory.createSimpleWorker) gives the Python of a streaming source 10 seconds to
+    # start, and has no setting for it.
     "Python worker failed to connect back",
 )
 _STATUS_MARK: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
@@ -136,11 +135,7 @@ _KNOWN: Final = (
 
 
 def known_failure(text: str) -> str | None:
-    """Return the explanation of a known failure; None: it is not known.
-
-    Args:
-        text: what Spark, Java or a worker wrote.
-    """
+    """Return the explanation of a failure that Spark, Java or a worker wrote; None: it is not known."""
     for known in _KNOWN:
         match = known.pattern.search(text)
         if match is not None:
@@ -151,20 +146,12 @@ def known_failure(text: str) -> str | None:
 
 
 def is_passing(text: str) -> bool:
-    """Return whether a streaming query that failed so may be started again, from its checkpoint.
-
-    Args:
-        text: as for `known_failure`.
-    """
+    """Return whether a streaming query that failed so may be started again, from its checkpoint."""
     return any(mark in text for mark in _PASSING)
 
 
 def reason_in(text: str) -> str:
-    """Return the line that matters in Spark's report of a failed job.
-
-    Args:
-        text: an exception's text, with tracebacks of several processes in it.
-    """
+    """Return the line that matters in the text of a Spark exception."""
     ours = [match["reason"] for match in _OUR_ERROR.finditer(text)]
     if ours:
         return _STATUS_MARK.sub("", ours[-1])
@@ -175,6 +162,6 @@ def reason_in(text: str) -> str:
     if raised:
         return _STATUS_MARK.sub("", raised[-1])
     lines = [line.strip(" :") for line in text.splitlines() if line.strip()]
-    # py4j's own first line only names the Java call that failed.
+    # py4j's first line only names the Java call.
     useful = [line for line in lines if not line.startswith("An error occurred while calling")]
     return (useful or lines or ["no reason given"])[0]

@@ -4,8 +4,8 @@
     file:///data/chain                          a URL of one            read with the file system
     s3://bucket/chain                           an object store, HDFS   read with pyarrow.fs; s3a, s3n mean s3
 
-A Python data source cannot reach Spark's Hadoop connectors, which are in the JVM. `pyarrow.fs` has S3, Google
-storage (gs), Azure (abfss) and HDFS, with the usual environment variables for credentials.
+A Python data source cannot reach Spark's Hadoop connectors in the JVM. `pyarrow.fs` has S3, Google storage
+(gs), Azure (abfss) and HDFS, with the usual environment variables for credentials.
 """
 
 from __future__ import annotations
@@ -37,20 +37,12 @@ __all__ = ["BlockFolders", "RemoteStore", "folder_of"]
 
 _URL: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://")
 _SAME_SCHEMES: Final = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
-_FETCH_BYTES: Final = 1 << 20  # of an archive in an object store; its members are mostly read in order
+_FETCH_BYTES: Final = 1 << 20  # of an archive, whose members are mostly read in order
 _ALL: Final = NumberRange()
 
 
 def folder_of(path: str, option: str = "path") -> Path:
-    """Return the path of an option: a path, or a file: URL.
-
-    Args:
-        path: as it was given.
-        option: for the error.
-
-    Raises:
-        OptionError: it is a URL of another kind.
-    """
+    """Return the path of an option, which may be a file: URL; raise OptionError for another URL."""
     if _is_remote(path):
         raise OptionError(option, repr(path), "a path, or a file: URL")
     parts = urlsplit(path)
@@ -60,11 +52,8 @@ def folder_of(path: str, option: str = "path") -> Path:
 class BlockFolders:
     """Folders, files, archives and globs; they travel to the workers, and connect on use.
 
-    Args:
-        paths: paths or URLs, as `load` was given them; all on disks, or all in one object store.
-
     Raises:
-        OptionError: there is no path, or they are not in one store.
+        OptionError: there is no path, or they are not all on disks or in one object store.
     """
 
     def __init__(self, paths: Sequence[str]) -> None:
@@ -77,15 +66,11 @@ class BlockFolders:
 
     @property
     def is_remote(self) -> bool:
-        """Whether pyarrow.fs reads them."""
+        """True if pyarrow.fs reads them."""
         return _is_remote(self._paths[0])
 
     def blocks(self, numbers: NumberRange = _ALL, *, is_growing: bool = False) -> list[BlockPlace]:
-        """Find the blocks, in order of number; see `find_blocks`.
-
-        Raises:
-            BlockListError: as `find_blocks`.
-        """
+        """Find the blocks, in order of number; see `find_blocks`."""
         if not self.is_remote:
             sources = [str(folder_of(path)) for path in self._paths]
             return find_blocks(self.store(), sources, numbers, is_growing=is_growing)
@@ -94,20 +79,16 @@ class BlockFolders:
         return find_blocks(self.store(), sources, numbers, is_growing=is_growing)
 
     def store(self) -> FileStore:
-        """Return what reads the files."""
+        """Return the store of the files."""
         return RemoteStore(self._paths[0]) if self.is_remote else LocalStore()
 
     def reader(self) -> BlockFileReader:
-        """Return what reads the blocks."""
+        """Return a reader of the blocks."""
         return BlockFileReader(self.store())
 
 
 class RemoteStore:
-    """The files of an object store.
-
-    Args:
-        url: of anything in it.
-    """
+    """The files of an object store, given a URL of anything in it."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -182,7 +163,6 @@ def _connect(path: str) -> tuple[Any, str]:
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Turn errors of a store into one line."""
     try:
         yield
     except (OSError, ValueError, NotImplementedError) as error:
@@ -191,7 +171,6 @@ def _named(path: str) -> Iterator[None]:
 
 @contextmanager
 def _as_os_error() -> Iterator[None]:
-    """Turn all errors of pyarrow into OSError."""
     try:
         yield
     except FileNotFoundError:

@@ -1,17 +1,7 @@
-"""The options that name gateways and how to connect to them: the same for publishing and subscribing.
+"""The options that name gateways and how to connect to them, for publishing and subscribing.
 
-    gateways            `host:port`, comma list, the preferred one first. A priority may follow each, as in
-                        `a:40840/1,b:40840/1,c:40840/2`: the lowest number is preferred, and racing publishers
-                        share those with the same number
-    max_message_bytes   the longest message that the gateways take, or that is taken from them, as in their
-                        setting `grpc.max_message_bytes` (131072000)
-    tls                 `true`: TLS with the system's authorities. Any of the following means TLS, too
-    tls_ca              PEM file of the authorities that sign the gateways' certificates
-    tls_certificate     PEM file of the client's certificate, for gateways that ask for one
-    tls_key             PEM file of its private key
-    tls_server_name     the name in the gateways' certificates, where it is not their host
-
-Workers read the files when they connect: no key is in the plan.
+Workers read the TLS files when they connect: no key is in the plan.
+Source: docs/spark.md, "Options of the sink".
 """
 
 from __future__ import annotations
@@ -49,10 +39,7 @@ Gateways = tuple[tuple[str, int], ...]
 
 
 def gateways_of(options: Mapping[str, str]) -> Gateways:
-    """Read the list of gateways.
-
-    Returns:
-        The gateways in order of priority; without priorities in the order given.
+    """Read the list of gateways, in order of priority; without priorities in the order given.
 
     Raises:
         OptionError: the list is empty, or one is no address.
@@ -72,11 +59,7 @@ def gateways_of(options: Mapping[str, str]) -> Gateways:
 
 
 def message_bytes_of(options: Mapping[str, str]) -> int:
-    """Read how many bytes a message may have.
-
-    Raises:
-        OptionError: it is no number, or not one of those that nodes take.
-    """
+    """Read how many bytes a message may have; raise OptionError."""
     size_bytes = whole_number(options, SIZE_OPTION, limits.MESSAGE_OPTION_MIN, limits.MESSAGE_OPTION_MAX)
     return limits.MESSAGE_BYTES_MAX if size_bytes is None else size_bytes
 
@@ -84,9 +67,7 @@ def message_bytes_of(options: Mapping[str, str]) -> int:
 def rotated(gateways: Gateways, place: int) -> tuple[str, ...]:
     """Return the addresses for one of several racing publishers, the one to begin with first.
 
-    Args:
-        gateways: as `gateways_of` returns them.
-        place: 0-based number of the publisher; it rotates the gateways of the same priority.
+    `place`, its 0-based number, rotates the gateways of the same priority.
     """
     ordered: list[str] = []
     for priority in sorted({priority for _, priority in gateways}):

@@ -5,9 +5,9 @@
              {"next": -1}                nothing was there yet when the query began; the first number that
                                          comes is the beginning
 
-An offset in a checkpoint means the same numbers for ever, so a batch that runs again reads the same rows.
-Spark asks for the beginning of a query again when it runs the first batch; even if that has moved, the batch
-begins at F. A source defines its beginning, how far it goes, and the partitions of a range.
+An offset in a checkpoint means the same numbers for ever, so a repeated batch reads the same rows. Spark asks
+again for the beginning of a query when it runs the first batch; even if that has moved, the batch begins at
+F.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _UNKNOWN: Final = -1
 
 
 class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The common part of such sources.
+    """The base class; a source defines its beginning, how far it goes, and the partitions of a range.
 
-    Args:
-        rows_max: numbers in one batch at most; None: all that are there.
+    A batch has at most `rows_max` numbers; None: all that are there.
     """
 
     def __init__(self, rows_max: int | None) -> None:
@@ -47,19 +46,15 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the number that a new query begins with; None: nothing is there yet."""
 
     def first_arrival(self) -> int | None:
-        """Return where a query goes on that began when nothing was there; None: still nothing is.
+        """Return where a query begins that started when nothing was there; None: still nothing is.
 
-        All that came since belongs to it, wherever a new query would begin now.
+        It includes all numbers since then, wherever a new query would begin now.
         """
         return self.first_number()
 
     @abstractmethod
     def end_number(self, following: int) -> int:
-        """Return the number after the last that can be read now without a gap.
-
-        Args:
-            following: the number to read next; the result if nothing is there.
-        """
+        """Return the number after the last before a gap; `following` if nothing is there."""
 
     @abstractmethod
     def available_end(self) -> int:
@@ -79,7 +74,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"next": _UNKNOWN if first is None else first}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the bound of a batch."""
+        """Return the limit of a batch."""
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -101,7 +96,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Cut the range between two offsets."""
         first, following = _next_in(start), _next_in(end)
-        if "first" not in start:  # no batch ended there; the beginning may have moved since
+        if "first" not in start:  # no batch ended there, and the beginning may have moved
             first = end.get("first", first)
         if first == _UNKNOWN or following <= first:
             return []
@@ -113,11 +108,7 @@ class NumberStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _next_in(offset: object) -> int:
-    """Return the number after an offset.
-
-    Raises:
-        OptionError: it comes from the checkpoint of another kind of query.
-    """
+    """Return the number after an offset; raise OptionError if another kind of query wrote the checkpoint."""
     number = offset.get("next") if isinstance(offset, dict) else None
     if not isinstance(number, int):
         got = f"the offset {offset!r}"

@@ -1,13 +1,13 @@
-"""Readers for the options of data sources: text by name, each with its range.
+"""Readers for the options of data sources, which Spark passes as text by case-insensitive name.
 
-Spark passes every option as text, under names without regard to case. An option that is not given is
-None; its default stands in the dataclass of the source's options (`given` leaves such options out).
+An option that is not given is None; its default stands in the dataclass of the source's options.
 """
 
 from __future__ import annotations
 
 import operator
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, SupportsIndex
 
@@ -18,6 +18,7 @@ __all__ = [
     "block_bounds",
     "check_known",
     "check_root_layout",
+    "current_names",
     "flag",
     "given",
     "one_of",
@@ -30,31 +31,45 @@ __all__ = [
 ]
 
 OPTION_MAX: Final = 1e9
-"""The longest time, and the highest rate, that an option takes: 31 years. Clocks count in nanoseconds, and
-what is far longer is too large a number for them."""
+"""The longest time, 31 years, and the highest rate that an option takes: clocks count in nanoseconds."""
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None: arguments for a dataclass, which has a default for the others."""
+    """Return the values that are not None: arguments for a dataclass with defaults."""
     return {name: value for name, value in values.items() if value is not None}
 
 
+def current_names(options: Mapping[str, str], former_names: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with each former name replaced by its current one, after a warning.
+
+    `former_names` has the current name by the former one, in lower case.
+
+    Raises:
+        OptionError: an option is given under both names.
+    """
+    renamed: dict[str, str] = {}
+    for name, value in options.items():
+        current = former_names.get(name.lower(), name)
+        if current != name:
+            if current in options:
+                raise OptionError(current, f"{name} as well", "one of the two")
+            warnings.warn(f"option {name!r} is now {current!r}", FutureWarning, stacklevel=2)
+        renamed[current] = value
+    return renamed
+
+
 def option_names(text: str) -> frozenset[str]:
-    """Return the names of options that stand in a text, for `check_known`."""
+    """Return the names of options in a text, for `check_known`."""
     return frozenset(text.split())
 
 
 def processor_count() -> int:
-    """Return the default of `partitions`: how many processors the driver has."""
+    """Return how many processors the driver has, the default of `partitions`."""
     return os.cpu_count() or 1
 
 
 def required(options: Mapping[str, str], name: str, example: str) -> str:
-    """Return an option that must be there.
-
-    Raises:
-        OptionError: it is missing or blank.
-    """
+    """Return an option that must be there; raise OptionError."""
     text = options.get(name, "").strip()
     if not text:
         raise OptionError(name, "nothing", example)
@@ -62,11 +77,7 @@ def required(options: Mapping[str, str], name: str, example: str) -> str:
 
 
 def whole_number(options: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    """Return a whole number.
-
-    Raises:
-        OptionError: it is no whole number, or out of range.
-    """
+    """Return a whole number; raise OptionError if it is none, or out of range."""
     text = options.get(name)
     if text is None:
         return None
@@ -80,11 +91,7 @@ def whole_number(options: Mapping[str, str], name: str, least: int, most: int) -
 
 
 def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None = None) -> int:
-    """Return a whole number that a caller passed as an argument, not as text.
-
-    Raises:
-        OptionError: it is no whole number, or out of range.
-    """
+    """Return a whole number that a caller passed as an argument; raise OptionError."""
     expected = f"at least {least}" if most is None else f"{least} to {most}"
     try:
         number = operator.index(value)
@@ -96,16 +103,7 @@ def whole_argument(name: str, value: SupportsIndex, least: int, most: int | None
 
 
 def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
-    """Return a number above 0.
-
-    Args:
-        options: as given.
-        name: of the option.
-        unit: what it counts, for the error.
-
-    Raises:
-        OptionError: it is no such number, or above OPTION_MAX.
-    """
+    """Return a number above 0; raise OptionError."""
     text = options.get(name)
     if text is None:
         return None
@@ -121,11 +119,7 @@ def positive(options: Mapping[str, str], name: str, unit: str) -> float | None:
 
 
 def one_of(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str | None:
-    """Return one of a few words, in lower case.
-
-    Raises:
-        OptionError: it is another word.
-    """
+    """Return one of a few words, in lower case; raise OptionError."""
     text = options.get(name)
     if text is None:
         return None
@@ -136,45 +130,25 @@ def one_of(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str
 
 
 def flag(options: Mapping[str, str], name: str) -> bool | None:
-    """Return a yes or no.
-
-    Raises:
-        OptionError: it is neither `true` nor `false`.
-    """
+    """Return a yes or no; raise OptionError."""
     word = one_of(options, name, ("true", "false"))
     return None if word is None else word == "true"
 
 
 def block_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """Return the options `from` and `to`: the first and the last block to read.
-
-    Raises:
-        OptionError: one is no block number, or the last is before the first.
-    """
+    """Return the options `from` and `to`, the first and the last block to read; raise OptionError."""
     first = whole_number(options, "from", 0, NUMBER_MAX - 1)
     return first, whole_number(options, "to", first or 0, NUMBER_MAX - 1)
 
 
 def check_root_layout(root_layout: object) -> None:
-    """Refuse a layout of root hashes that does not exist, such as the text "8".
-
-    Raises:
-        OptionError: it is not `auto`, 8 or 16.
-    """
+    """Raise OptionError for a layout of root hashes other than `auto`, 8 or 16, such as the text "8"."""
     if root_layout not in ("auto", 8, 16):
         raise OptionError("root_layout", repr(root_layout), "'auto', 8 or 16")
 
 
 def check_known(options: Mapping[str, str], known: frozenset[str]) -> None:
-    """Refuse options that nobody reads: typing errors, or several paths given to `load`.
-
-    Args:
-        options: as given.
-        known: names in lower case.
-
-    Raises:
-        OptionError: naming the first unknown option.
-    """
+    """Raise OptionError for options that nobody reads: typing errors, or several paths given to `load`."""
     if "paths" in options and "paths" not in known:
         raise OptionError("path", f"several: {options['paths']}", "one; join what is read of each by union")
     for name in sorted(options):

@@ -1,10 +1,10 @@
-"""The blocks of pages of a stream file as Arrow batches, without a step of Python for each item. Pure.
+"""The blocks of pages of a stream file as Arrow batches, without a Python step for each item. Pure.
 
     page ─► page ─► page            the pages with the end of a block make a window:
     └──── window ────┘└─ the rest begins the next window
 
-A window holds whole blocks. Its layout is checked column by column, as `BlockDecoder` does entry by entry.
-The decoder itself takes the rare cases: items in several entries, and errors.
+A window holds whole blocks. numpy checks its layout column by column; `BlockDecoder` takes the rare cases:
+items in several entries, and errors.
 Source: docs/spec/block-layout.md; `gateway/blocks/stream_layout.py` has the layout.
 """
 
@@ -42,7 +42,7 @@ _NUMBER_SIZE: Final = 8
 _END_SIZE: Final = _NUMBER_SIZE + HASH_SIZE
 _UNKNOWN: Final = 0
 _ENTRIES_MIN: Final = BOOKMARK_COUNT + 2
-"""Of a block: its bookmarks, one item, its end."""
+"""Least entries of a block: its bookmarks, one item, its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Part:
     first_number: int
     types: NDArray[np.uint32]
     kinds: NDArray[np.uint32]
-    """The kind of each entry's item, from its data; 0: unknown."""
+    """The kind of each entry's item; 0: unknown."""
     data: pa.Array
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ def block_batches(
 
     Args:
         pages: from the one that begins with entry `first_number` on, as far as needed.
-        first_number: of the part. Entry 0 of a stream has to begin a block.
+        first_number: of the part.
         end_number: the entry after the part's last.
         columns: the wanted columns of blocks.
 
@@ -117,7 +117,7 @@ def _part_of(page: PageEntries) -> _Part:
 
 
 def _kinds_in(page: PageEntries) -> NDArray[np.uint32]:
-    """Return the kinds of items with a tag of one byte and a length of one or two, as `kind_of` does."""
+    """Return the kinds of items with a tag of one byte and a length of one or two."""
     every_byte = np.frombuffer(page.page, np.uint8)
     starts = page.positions[:-1].astype(np.int64) + ENTRY_HEAD_SIZE
     sizes = page.positions[1:].astype(np.int64) - starts
@@ -150,11 +150,7 @@ def _joined(parts: list[_Part]) -> _Part:
 
 
 def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
-    """Check the beginning of a block that has no end yet.
-
-    Raises:
-        LayoutError: it is no block, or the stream is over.
-    """
+    """Check the beginning of a block that has no end yet; raise LayoutError."""
     bookmark_count = sum(int((part.types == BOOKMARK_TYPE).sum()) for part in held)
     size_bytes = sum(part.data.nbytes for part in held)
     begins = list(held[0].types[:BOOKMARK_COUNT]) == [BOOKMARK_TYPE] * min(BOOKMARK_COUNT, len(held[0]))
@@ -171,7 +167,6 @@ def _check_open(held: list[_Part], *, is_over: bool = False) -> None:
 def _window_batches(
     window: _Part, end_number: int, columns: Mapping[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the blocks of a window that begin before `end_number`."""
     ends = np.flatnonzero(window.types == BLOCK_END_TYPE)
     starts = np.concatenate(([0], ends[:-1] + 1))
     count = int(np.searchsorted(starts, end_number - window.first_number))
@@ -194,7 +189,7 @@ def _window_batches(
 
 
 def _numbers_of(window: _Part, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[int] | None:
-    """Check the layout of whole blocks; return their numbers, None if the decoder has to check."""
+    """Check the layout of whole blocks; return their numbers, or None if the decoder has to check."""
     types = window.types
     if (
         bool((ends - starts < _ENTRIES_MIN - 1).any())
@@ -213,7 +208,7 @@ def _numbers_of(window: _Part, starts: NDArray[np.int64], ends: NDArray[np.int64
             return None
     is_wrong = window.kinds != types
     is_wrong[starts] = is_wrong[starts + 1] = is_wrong[ends] = False
-    for index in np.flatnonzero(is_wrong).tolist():  # those of more than 16 kB, most often
+    for index in np.flatnonzero(is_wrong).tolist():  # mostly items of more than 16 kB
         if not _is_item(window.data[index].as_py(), int(types[index])):
             return None
     return numbers

@@ -1,15 +1,14 @@
-"""The entries of a data page as columns, without a step of Python for each of them. Pure.
+"""The entries of a data page as columns, without a Python step for each. Pure.
 
-Each entry says how long it is, so a page is walked from entry to entry. In Python that takes longer than all
-the rest. So numpy finds the heads at once: positions with the packet type of data, 9 bytes before a number
-that an entry of this page can have. They are right if they are what a walk would find:
+A walk from entry to entry in Python would take longer than all the rest. So numpy finds the entry heads at
+once: positions with the packet type of data, 9 bytes before a number that an entry of this page can have.
+They are right if:
 
   - the first is at position 0, each further one where the one before it ends;
   - their numbers are consecutive;
   - the last ends where the page's data may end.
 
-Data can look like a head. Then, and when a page is damaged, the page is walked after all, and the walk says
-what is wrong.
+Otherwise (data can look like a head, a page can be damaged) `walk_page` decides.
 Source: docs/spec/stream-file.md section 1; `datastream/file/pages.py` has the walk.
 """
 
@@ -32,7 +31,7 @@ _SIZE_AT: Final = 1
 _TYPE_AT: Final = 5
 _NUMBER_AT: Final = 9
 _LOW_BYTES: Final = 2
-"""Bytes of an entry number that differ within a page: it has fewer than 2^16 entries."""
+"""Bytes of an entry number that differ within a page, which has fewer than 2^16 entries."""
 assert PAGE_SIZE // ENTRY_HEAD_SIZE < 1 << 8 * _LOW_BYTES
 
 
@@ -42,14 +41,11 @@ class PageEntries:
 
     page: bytes
     first_number: int
-    """Number of the first entry."""
     positions: NDArray[np.int32]
-    """Where each entry begins in the page, and where the last one ends: one more than there are entries."""
+    """The beginning of each entry in the page, and the end of the last."""
     types: NDArray[np.uint32]
-    """Type of each entry."""
 
     def __len__(self) -> int:
-        """Return how many entries there are."""
         return len(self.types)
 
     def numbers(self) -> pa.Array:
@@ -81,9 +77,9 @@ def read_page(page: bytes, first_number: int, end: int) -> PageEntries:
     """Find the entries of a page, and check each head.
 
     Args:
-        page: the page's bytes from its start, at least `end` of them.
-        first_number: the number of the page's first entry.
-        end: position, in bytes, where the entries end at the latest: PAGE_SIZE, or that of `total_length`.
+        page: at least `end` bytes, from the page's start.
+        first_number: of the page's first entry.
+        end: position where the entries end at the latest: PAGE_SIZE, or that of `total_length`.
 
     Raises:
         PageFault: as `walk_page`.
@@ -96,7 +92,7 @@ def read_page(page: bytes, first_number: int, end: int) -> PageEntries:
 
 
 def _heads(page: bytes, first_number: int, end: int) -> NDArray[np.int32] | None:
-    """Find the heads; None: it is not certain that a walk would find the same."""
+    """Find the heads; None: a walk may find others."""
     places = end - ENTRY_HEAD_SIZE + 1
     count_max = end // ENTRY_HEAD_SIZE
     if places <= 0:
@@ -128,7 +124,6 @@ def _heads(page: bytes, first_number: int, end: int) -> NDArray[np.int32] | None
 
 
 def _walk(page: bytes, first_number: int, end: int) -> NDArray[np.int32]:
-    """Walk the page; raise PageFault where that is not possible."""
     walk = walk_page(page, first_number, end)
     sizes = _at_every_byte(page, end, _SIZE_AT, ">u4")
     positions = np.empty(walk.entries_end - first_number + 1, np.int32)
@@ -142,5 +137,5 @@ def _walk(page: bytes, first_number: int, end: int) -> NDArray[np.int32]:
 
 
 def _at_every_byte(page: bytes, end: int, offset: int, kind: str) -> NDArray[Any]:
-    """Return the integers that stand `offset` bytes after each position where a head has room."""
+    """Return the integers `offset` bytes after each position where a head has room."""
     return np.ndarray((max(0, end - ENTRY_HEAD_SIZE + 1),), kind, page, offset, (1,))

@@ -1,16 +1,7 @@
 """Checks of this machine before Spark starts, besides Java.
 
-Later, an error costs seconds, and another process words it.
-
-    pandas, pyarrow      in the bounds that PySpark and Sluice know
-    SPARK_HOME           a Spark of PySpark's own version, where it is set
-    the local folder     can be written to, and has some space
-    the folder for       has a name that Java can encode, or the JVM would wait for ever
-    temporary files
-    the workers' Python  of the driver's version, with Sluice's own modules and a protobuf that fits them
-
-The last is checked only if it is another interpreter than the driver's, or PYTHONPATH is set. Workers of a
-cluster are other machines; failures.py explains their failures.
+Later, an error costs seconds, and another process words it. Workers of a cluster are other machines;
+failures.py explains their failures.
 """
 
 from __future__ import annotations
@@ -38,8 +29,7 @@ __all__ = [
 ]
 
 SPARK_LOCAL_BYTES_MIN: Final = 64 * 1024 * 1024
-"""Space in Spark's folder for temporary files below which it is not started: broadcasts and shuffles of a
-small chain need some megabytes."""
+"""Least space for Spark's temporary files: broadcasts and shuffles of a small chain need some megabytes."""
 _INSTALL: Final = "pip install 'sluice-gateway[spark]' brings those that fit"
 _BOUNDS: Final = (
     # Name, at least, below; None: no bound. pyproject.toml has the same.
@@ -49,7 +39,7 @@ _BOUNDS: Final = (
 _ASCII_LOCALES: Final = ("C", "POSIX")
 _PROBE_SECONDS: Final = 60
 _CORE_JAR: Final = re.compile(r"spark-core_[\d.]+-(?P<version>[\w.-]+)\.jar")
-# Runs in the workers' interpreter, with its own paths.
+# Runs in the workers' interpreter.
 _PROBE: Final = """
 import json, sys
 found = {"version": "%d.%d" % sys.version_info[:2]}
@@ -64,11 +54,7 @@ print("\\n" + json.dumps(found))
 
 
 def check_libraries() -> None:
-    """Check that pandas and pyarrow are there, in versions that PySpark knows.
-
-    Raises:
-        SparkUnavailable: one is missing, too old or too new.
-    """
+    """Raise SparkUnavailable unless pandas and pyarrow are there, in known versions."""
     for name, least, below in _BOUNDS:
         wanted = f"{_dotted(least)} or later" + (f", below {_dotted(below)}" if below else "")
         try:
@@ -81,11 +67,7 @@ def check_libraries() -> None:
 
 
 def check_spark_home(environment: Mapping[str, str]) -> None:
-    """Check that a Spark that SPARK_HOME names is of PySpark's version.
-
-    Raises:
-        SparkUnavailable: it is no Spark, or of another version.
-    """
+    """Raise SparkUnavailable unless SPARK_HOME, if set, has a Spark of PySpark's version."""
     home = environment.get("SPARK_HOME")
     if not home:
         return
@@ -101,16 +83,10 @@ def check_spark_home(environment: Mapping[str, str]) -> None:
         raise SparkUnavailable(reason, remedy)
 
 
-def check_local_folder(environment: Mapping[str, str], settings: Mapping[str, str]) -> None:
-    """Check that Spark's folders for temporary files can be written to, and have some space.
-
-    Args:
-        environment: of this process.
-        settings: the given settings of Spark.
-
-    Raises:
-        SparkUnavailable: one cannot be written to, or is full.
-    """
+def check_local_folder(
+    environment: Mapping[str, str], settings: Mapping[str, str], *, bytes_min: int = SPARK_LOCAL_BYTES_MIN
+) -> None:
+    """Raise SparkUnavailable unless Spark's folders for temporary files are writable and have some space."""
     text = environment.get("SPARK_LOCAL_DIRS") or settings.get("spark.local.dir")
     remedy = "set SPARK_LOCAL_DIRS to a folder on a disk with space"
     try:
@@ -129,18 +105,17 @@ def check_local_folder(environment: Mapping[str, str], settings: Mapping[str, st
         except OSError as error:
             raise SparkUnavailable(f"{what} cannot be written to: {_why(error)}", remedy) from error
         free_bytes = space.f_bavail * space.f_frsize
-        if free_bytes < SPARK_LOCAL_BYTES_MIN:
-            reason = f"{what} has {free_bytes} bytes of space, and {SPARK_LOCAL_BYTES_MIN} are the least"
+        if free_bytes < bytes_min:
+            reason = f"{what} has {free_bytes} bytes of space, and {bytes_min} are the least"
             raise SparkUnavailable(reason, remedy)
 
 
 def check_temporary_folder(environment: Mapping[str, str]) -> None:
-    """Check that Java can encode the name of the folder where PySpark leaves a file for the JVM.
+    """Raise SparkUnavailable unless Java can encode the name of the folder where PySpark leaves a file for
+    the JVM.
 
-    Without LC_ALL it can: where LANG is C or unset, Python gives Java a locale with UTF-8.
-
-    Raises:
-        SparkUnavailable: it cannot.
+    Otherwise both would wait for ever. Without LC_ALL Java can: if LANG is C or unset, Python gives it a
+    locale with UTF-8.
     """
     locale = environment.get("LC_ALL")
     if locale in _ASCII_LOCALES and not (folder := tempfile.gettempdir()).isascii():
@@ -149,10 +124,10 @@ def check_temporary_folder(environment: Mapping[str, str]) -> None:
 
 
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what workers have in their environment.
+    """Return the environment variables that workers need.
 
-    They run as `python -m`, which looks for modules in the working directory first: a `gateway.py` there
-    would hide the package. PYTHONSAFEPATH prevents that.
+    Workers run as `python -m`, which looks for modules in the working directory first: a `gateway.py` there
+    would hide the package, without PYTHONSAFEPATH.
     """
     return {
         "PYSPARK_PYTHON": environment.get("PYSPARK_PYTHON") or sys.executable,
@@ -162,10 +137,10 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_worker_python(environment: Mapping[str, str]) -> None:
-    """Run the workers' interpreter, if it may differ from the driver's, and check what it imports.
+    """Run the workers' interpreter, and check what it imports: Sluice's own modules and a protobuf that fits
+    them.
 
-    Args:
-        environment: of the workers: that of this process, with `worker_environment` in it.
+    `environment` is that of the workers. The driver's own interpreter without PYTHONPATH needs no check.
 
     Raises:
         SparkUnavailable: it does not run, is of another version, or does not import Sluice.
@@ -202,7 +177,7 @@ def _check_found(python: str, found: Mapping[str, Any], remedy: str) -> None:
         )
         raise SparkUnavailable(reason, remedy)
     ours = str(Path(__file__).parents[2] / "__init__.py")
-    # Another interpreter may well have its Sluice elsewhere.
+    # Another interpreter may have its Sluice elsewhere.
     if found.get("sluice", ours) != ours and ("error" in found or python == sys.executable):
         reason = f"the workers import another module 'sluice': {found['sluice']}"
         raise SparkUnavailable(reason, "remove it from PYTHONPATH")

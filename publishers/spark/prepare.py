@@ -1,14 +1,9 @@
 """Blocks prepared in parallel: root hashes, links, signatures; DataFrames of blocks in and out.
 
-    linked = link_blocks(blocks)                                  footers that make one chain
-    signed = sign_blocks(linked, key_file="network.key")          a proof each
-    signed = link_and_sign_blocks(blocks, key_file="network.key") both, with one pass of hashing
-
-Tasks hash all of each block but its links, which leaves 200 bytes a block (`blocks.linking`). One task goes
-over these in order of number and computes links and root hashes. They are joined to the blocks, and tasks
-make footers and signatures in parallel again. Everything is lazy, no block passes through the driver, and the
-result depends on the blocks alone, not on partitions or order. The DataFrame is read twice, for the hashes
-and for the footers: `persist()` it if that is expensive, and always if it may differ each time.
+Tasks hash all of each block but its links, which leaves 200 bytes a block (`blocks.linking`). One task
+computes links and root hashes from these, in order of number. Tasks then make footers and signatures in
+parallel. Everything is lazy, no block passes through the driver, and partitions do not matter. Spark reads
+the DataFrame twice: `persist()` it if that is expensive, and always if it may differ each time.
 
 Results are in no order. Source: docs/spark-prepare.md.
 """
@@ -35,7 +30,7 @@ from sluice.publishers.blocks.linking import (
 )
 from sluice.publishers.blocks.signing_key import KeyPlace
 from sluice.publishers.errors import PrepareError
-from sluice.publishers.limits import ARROW_BATCH_HASHES
+from sluice.publishers.limits import ARROW_BATCH_HASHES, ARROW_BATCH_ROWS
 from sluice.publishers.spark.batches import root_row, row_batches, rows_in
 from sluice.publishers.spark.options import check_root_layout
 from sluice.publishers.spark.schema import (
@@ -77,18 +72,17 @@ Rows = Iterable[Mapping[str, Any]]
 
 
 def root_hashes(blocks: DataFrame, root_layout: RootLayout = "auto") -> DataFrame:
-    """Compute the root hashes of blocks; proofs may be missing and are not read.
+    """Compute the root hashes of blocks, without reading proofs.
 
-    For block files, the source's option `decode=hashes` gives the same rows, and no item leaves the process
-    that reads the file.
+    For block files, the option `decode=hashes` gives the same rows without moving items between processes.
 
     Args:
         blocks: `block_number BIGINT, items ARRAY<BINARY>`; batch or streaming.
         root_layout: leaves of the top hash tree, 8 or 16; `auto` goes by the version in the header.
 
     Returns:
-        A row for each block: block_number BIGINT, root_hash BINARY (48 bytes), root_layout BIGINT (8 or 16),
-        and the links in its footer, previous_root_hash and all_blocks_root_hash BINARY (48 bytes each).
+        A row for each block: block_number BIGINT, root_layout BIGINT (8 or 16), and BINARY of 48 bytes:
+        root_hash, and the footer's links, previous_root_hash and all_blocks_root_hash.
 
     Raises:
         SchemaError: the DataFrame does not have these columns.
@@ -110,11 +104,10 @@ def chain_start(
         root_layout: as in `root_hashes`.
 
     Returns:
-        What the block after the last links to, for `start` of `link_blocks`; `start` itself if there are no
-        blocks.
+        The `start` of `link_blocks` for the block after the last.
 
     Raises:
-        PySparkException: it has the text of the PrepareError, which names the block: a gap, a number twice, a
+        PySparkException: with the text of a PrepareError, which names the block: a gap, a number twice, a
             wrong link.
     """
     begin = start or ChainStart()
@@ -133,18 +126,14 @@ def link_blocks(
 ) -> DataFrame:
     """Add the footers that make blocks one chain.
 
-    An existing footer is replaced, and its state root kept. Proofs are dropped: they sign other root hashes.
+    It replaces an existing footer except for its state root, and drops proofs, which sign other root hashes.
 
     Args:
-        blocks: `block_number BIGINT, items ARRAY<BINARY>`, each a header and items, with or without footer
-            and proofs; in any order.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order, with or without footer and proofs.
         start: where the chain goes on (`chain_start`); None: the first block is block 0.
         root_layout: as in `root_hashes`.
         broadcast_links: whether the links (some 200 bytes a block) go to every worker, through the driver;
-            False: both sides are shuffled, for chains of very many blocks.
-
-    Returns:
-        The same columns, blocks with footers and no proofs, in no order.
+            False: Spark shuffles both sides, for very long chains.
 
     Raises:
         SchemaError: the DataFrame does not have these columns.
@@ -161,17 +150,13 @@ def sign_blocks(
     key_env: str | None = None,
     root_layout: RootLayout = "auto",
 ) -> DataFrame:
-    """Sign blocks: each gets one proof, an Ed25519 signature of its root hash.
+    """Sign blocks: each gets one proof, an Ed25519 signature of its root hash, in place of its proofs.
 
     Args:
-        blocks: `block_number BIGINT, items ARRAY<BINARY>`, with footers; batch or streaming. Existing proofs
-            are replaced.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, with footers; batch or streaming.
         key_file: path of a key file (`sluice keygen`) that every worker has.
-        key_env: name of an environment variable of the workers with the text of such a file.
-        root_layout: as in `root_hashes`; the links of the blocks must have the same layout.
-
-    Returns:
-        The same columns, blocks with one proof each, in no order.
+        key_env: environment variable of the workers with the text of such a file.
+        root_layout: as in `root_hashes`; the blocks' links must have the same layout.
 
     Raises:
         SchemaError: the DataFrame does not have these columns.
@@ -193,15 +178,7 @@ def link_and_sign_blocks(
 ) -> DataFrame:
     """Link and sign blocks as `link_blocks` and then `sign_blocks`, but hash each block once.
 
-    Args:
-        blocks, start, root_layout, broadcast_links: as in `link_blocks`.
-        key_file, key_env: as in `sign_blocks`.
-
-    Returns:
-        The same columns, blocks with footers and one proof each, in no order.
-
-    Raises:
-        SchemaError, OptionError, PrepareError, KeyFileError: as `link_blocks` and `sign_blocks`.
+    Arguments and errors are those of the two functions.
     """
     return _linked(blocks, KeyPlace.parse(key_file, key_env), start, root_layout, broadcast_links)
 
@@ -239,11 +216,11 @@ def _mapped(
     frame: DataFrame,
     rows: Callable[[Rows], Iterator[dict[str, Any]]],
     columns: Mapping[str, pa.DataType],
-    rows_max: int | None = None,
+    rows_max: int = ARROW_BATCH_ROWS,
     *,
     check: bool = True,
 ) -> DataFrame:
-    """Run a function over rows, as Arrow batches; with `check` they are blocks, without other columns."""
+    """Run a function over rows, as Arrow batches; with `check` they are blocks."""
     if check:
         check_schema(frame.schema)
         frame = frame.select(BLOCK_NUMBER, ITEMS)
@@ -253,7 +230,7 @@ def _mapped(
 def _map_batches(
     rows: Callable[[Rows], Iterator[dict[str, Any]]],
     columns: Mapping[str, pa.DataType],
-    rows_max: int | None,
+    rows_max: int,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     return row_batches(rows(rows_in(batches, PrepareError)), columns, rows_max)

@@ -1,15 +1,11 @@
 """Publishes a DataFrame of blocks, whatever the order of its rows.
 
-    from sluice.publishers.spark import publish
-    publish(spark.read.format("blockfiles").load("chain/"), "a:40840,b:40840", race=2)
+It reads the block numbers first: a missing or repeated number is an error, and nothing is published. It then
+partitions by range and sorts rows that are not in order or come from a shuffle. Adaptive execution merges a
+shuffle's partitions by size: numbers alone may come in one partition and whole blocks in several, in any
+order.
 
-The block numbers are read first, alone: a missing or repeated number is an error that names it, and nothing
-is published. Rows that are not in order are then partitioned by range and sorted. So are rows that come from
-a shuffle: adaptive execution merges partitions by size, so numbers alone may come in one partition and whole
-blocks in several, in any order.
-
-The DataFrame is read twice; a source that can leave out columns reads no blocks the first time. Cache a
-DataFrame that is expensive, or may have other rows the second time.
+So it reads the DataFrame twice. Cache one that is expensive, or may have other rows the second time.
 Source: docs/spark.md.
 """
 
@@ -32,10 +28,10 @@ from sluice.publishers.spark import register
 from sluice.publishers.spark.block_sink import read_reports
 from sluice.publishers.spark.failures import reason_in
 from sluice.publishers.spark.folders import folder_of
-from sluice.publishers.spark.options import whole_argument
+from sluice.publishers.spark.options import current_names, whole_argument
 from sluice.publishers.spark.schema import BLOCK_NUMBER, ITEMS, check_schema
-from sluice.publishers.spark.session import active_session, turn_seconds_for
-from sluice.publishers.spark.sink_options import SinkOptions
+from sluice.publishers.spark.session import active_session, part_order_seconds_for
+from sluice.publishers.spark.sink_options import FORMER_NAMES, SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -46,7 +42,7 @@ _RUN_SCHEMA: Final = "partition INT, first BIGINT, last BIGINT"
 _RUN_COLUMNS: Final = pa.schema([("partition", pa.int32()), ("first", pa.int64()), ("last", pa.int64())])
 _NO_NUMBER: Final = -1
 _SPARK_ERRORS: Final = (PySparkException, Py4JError)
-"""The second is what PySpark (4.3) makes of a job that was cancelled, or a worker that crashed."""
+"""PySpark (4.3) makes the second of a job that was cancelled, or a worker that crashed."""
 
 
 def publish(
@@ -55,12 +51,10 @@ def publish(
     """Publish all blocks of a DataFrame, and return when each is known to be stored.
 
     Args:
-        blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order; other columns are not read.
+        blocks: `block_number BIGINT, items ARRAY<BINARY>`, in any order, perhaps with other columns.
         gateways: `host:port`, comma list or sequence, the preferred one first; as the option `gateways`.
-        shards: consecutive ranges that are prepared in parallel and published in order; None: as many as the
-            DataFrame has partitions.
-        options: options of the sink by name (sink_options.py), such as `race=3`, `check=False`,
-            `deadline_seconds=60`; None leaves an option out.
+        shards: parts that are prepared in parallel and published in order; None: the DataFrame's partitions.
+        options: options of the sink by name (docs/spark.md), such as `race=3`; None leaves one out.
 
     Returns:
         A report of each publisher of each partition; none for a DataFrame without blocks.
@@ -77,10 +71,11 @@ def publish(
         raise FrameError("the DataFrame is a stream, which has no last block", remedy)
     if shards is not None:
         shards = whole_argument("shards", shards, 1)
-    texts = {name: _text(value) for name, value in options.items() if value is not None}
+    given = {name: _text(value) for name, value in options.items() if value is not None}
+    texts = current_names(given, FORMER_NAMES)
     texts["gateways"] = gateways if isinstance(gateways, str) else ",".join(gateways)
     if "report_path" in texts:
-        # The Python process that writes them may have another working directory.
+        # The writing process may have another working directory.
         texts["report_path"] = str(folder_of(texts["report_path"], "report_path").absolute())
     parsed = SinkOptions.parse(texts)
     with active_session(blocks.sparkSession):
@@ -95,8 +90,8 @@ def _publish(
         return []
     texts["first_block"] = str(plan.first_block)
     count = min(shards or plan.partition_count, plan.block_count)
-    # A task that waits holds a slot, which the task that it waits for may need for another try.
-    texts.setdefault("turn_seconds", str(turn_seconds_for(rows.sparkSession, count)))
+    # A waiting task holds a slot, which a failed task may need.
+    texts.setdefault("part_order_seconds", str(part_order_seconds_for(rows.sparkSession, count)))
     if not plan.is_ordered or count != plan.partition_count or is_shuffled(rows):
         rows = rows.repartitionByRange(count, BLOCK_NUMBER).sortWithinPartitions(BLOCK_NUMBER)
     with tempfile.TemporaryDirectory(prefix="sluice-publish-") as folder:
@@ -111,7 +106,7 @@ def _publish(
 
 
 def _check_all_came(plan: ChainPlan, reports: list[PublishReport]) -> None:
-    """Check that the last block was also read the second time; a gap before it fails the job by itself."""
+    """Check that the second read had the last block, too; a gap before it fails the job by itself."""
     known = safe_through_of(reports)
     if known is None or known < plan.last_block:
         came = "no block" if known is None else f"only blocks up to {known}"
@@ -135,10 +130,7 @@ def _save(rows: DataFrame, options: Mapping[str, str]) -> None:
 
 
 def plan_frame(blocks: DataFrame) -> ChainPlan | None:
-    """Read the block numbers of a DataFrame, and nothing else of it.
-
-    Returns:
-        The plan of the chain; None: there are no rows.
+    """Read only the block numbers of a DataFrame, and plan the chain; None: there are no rows.
 
     Raises:
         FrameError: the rows are no chain; it names the numbers.
@@ -158,7 +150,7 @@ def plan_frame(blocks: DataFrame) -> ChainPlan | None:
 def is_shuffled(frame: DataFrame) -> bool:
     """Return whether a DataFrame's partitions and order come from a shuffle, and so may differ each time.
 
-    A cached DataFrame does not change. Over Spark Connect nothing is known, and the result is True.
+    A cached DataFrame does not change. Over Spark Connect the result is True, as nothing is known.
     """
     frame_in_jvm = getattr(frame, "_jdf", None)
     if frame_in_jvm is None:
@@ -177,7 +169,6 @@ def is_shuffled(frame: DataFrame) -> bool:
 
 
 def _runs_of_partition(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the runs of numbers of one partition; on its worker."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     numbers = (

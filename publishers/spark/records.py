@@ -2,17 +2,15 @@
 
     records_to_blocks(events, payload="body", time="at", items_per_block=500)
 
-Records are numbered in order of time, then of `order_by`, then of their payloads' bytes: the same records
-give the same blocks, however they are partitioned. Block N has the records from N times `items_per_block` on;
-the last block may have fewer.
+Records are numbered in order of time, then of `order_by`, then of their payloads' bytes. Block N has the
+records from N times `items_per_block` on; the last block may have fewer.
 
     time    a small job reads the times alone, for bounds that cut them into parts of about the same size
     part    each part is sorted; a record's number is its place there plus the count of the parts before
     block   the records of each block are gathered and wrapped (`publishers.blocks.block_items`)
 
-Bounds only balance the parts; the numbers do not depend on them. Records of the same time are in one part, so
-one task sorts them; Spark spills. The DataFrame is read several times: `persist()` it if that is expensive,
-and always if it may differ each time. Source: docs/spark-prepare.md.
+One task sorts all records of the same time; Spark spills. Spark reads the DataFrame several times:
+`persist()` it if that is expensive, and always if it may differ each time. Source: docs/spark-prepare.md.
 """
 
 from __future__ import annotations
@@ -41,12 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["records_to_blocks", "records_to_signed_blocks"]
 
 RECORDS_PER_BLOCK_DEFAULT: Final = 1_000
-"""Records that are wrapped into one block, where nothing else is said."""
 RECORDS_PER_BLOCK_MAX: Final = 1_000_000
-"""Half the items that a gateway takes in a block; a block's records are in the memory of one task."""
+"""Half the items that a gateway takes in a block; one task holds them in memory."""
 RECORD_PARTS_MAX: Final = 256
-"""Parts that records are sorted in. Finding a record's part takes a comparison for each doubling, and the
-expression for it has as many cases as there are parts."""
+"""Parts that records are sorted in; the expression that finds a record's part has a case for each."""
 _BALANCE_ERROR: Final = 0.001
 _MICROSECOND_NS: Final = 1_000
 
@@ -67,16 +63,16 @@ def records_to_blocks(
 
     Args:
         records: any DataFrame; only the named columns are read.
-        payload: name of a BINARY column; each value is the content of an item.
-        time: name of a TIMESTAMP column, or a BIGINT one with nanoseconds since 1970; a block has the time of
-            its first record.
-        items_per_block: records in a block, 1 to 1,000,000.
-        order_by: names of columns that order records of the same time, before their payloads do.
+        payload: a BINARY column; each value is the content of an item.
+        time: a TIMESTAMP column, or a BIGINT one with nanoseconds since 1970; a block has the time of its
+            first record.
+        items_per_block: 1 to 1,000,000.
+        order_by: columns that order records of the same time, before their payloads do.
         item_kind: field number of the items in `BlockItem`; by default 4, signed transaction.
         previous: where the chain goes on (`chain_start`); None: it begins with block 0.
 
     Returns:
-        `block_number BIGINT, items ARRAY<BINARY>`, in no order; no rows for no records.
+        `block_number BIGINT, items ARRAY<BINARY>`, in no order.
 
     Raises:
         SchemaError: a column is missing, or has another type.
@@ -100,18 +96,9 @@ def records_to_signed_blocks(
     key_file: str | os.PathLike[str] | None = None,
     key_env: str | None = None,
 ) -> DataFrame:
-    """Make a chain of linked and signed blocks out of records.
+    """Make a chain of linked and signed blocks out of records, with one proof each.
 
-    Args:
-        records, payload, time, items_per_block, order_by, item_kind, previous: as in `records_to_blocks`.
-        key_file, key_env: as in `sign_blocks`.
-
-    Returns:
-        `block_number BIGINT, items ARRAY<BINARY>`, with one proof each, in no order; no rows for no records.
-
-    Raises:
-        SchemaError, OptionError, PrepareError, ItemTooLarge, KeyFileError: as `records_to_blocks` and
-            `sign_blocks`.
+    Arguments and errors are those of `records_to_blocks` and `sign_blocks`.
     """
     bodies = _bodies(records, payload, time, items_per_block, order_by, item_kind, previous)
     return link_and_sign_blocks(bodies, key_file, key_env, previous)
@@ -125,8 +112,9 @@ def _bodies(
     order_by: Sequence[str],
     item_kind: int,
     previous: ChainStart | None,
+    *,
+    parts_max: int = RECORD_PARTS_MAX,
 ) -> DataFrame:
-    """Return blocks without footers and proofs."""
     from pyspark.sql import functions as F
 
     items_per_block = whole_argument("items_per_block", items_per_block, 1, RECORDS_PER_BLOCK_MAX)
@@ -142,7 +130,7 @@ def _bodies(
         records[payload].alias(_PAYLOAD),
         *(records[name].alias(tie) for name, tie in zip(order_by, ties, strict=True)),
     )
-    numbered = _numbered(keyed, [_TIME, *ties, _PAYLOAD])
+    numbered = _numbered(keyed, [_TIME, *ties, _PAYLOAD], parts_max)
     first_block = 0 if previous is None else previous.next_number
     blocks = (
         numbered.groupBy(F.expr(f"{_INDEX} div {items_per_block} + {first_block}").alias(BLOCK_NUMBER))
@@ -171,18 +159,18 @@ def _check_columns(records: DataFrame, payload: str, time: str, order_by: Sequen
     return _MICROSECOND_NS if got == "timestamp" else 1
 
 
-def _numbered(keyed: DataFrame, order: Sequence[str]) -> DataFrame:
+def _numbered(keyed: DataFrame, order: Sequence[str], parts_max: int) -> DataFrame:
     """Number records from 0 in the order of some columns, the first of which is the time."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     shuffle_partitions = keyed.sparkSession.conf.get("spark.sql.shuffle.partitions") or "1"
-    part_count = max(1, min(RECORD_PARTS_MAX, int(shuffle_partitions)))
+    part_count = max(1, min(parts_max, int(shuffle_partitions)))
     shares = [part / part_count for part in range(1, part_count)]
     bounds = sorted({int(bound) for bound in keyed.approxQuantile(_TIME, shares, _BALANCE_ERROR)})
     parted = keyed.withColumn(_PART, _part_of(F.col(_TIME), bounds))
     counts = parted.groupBy(_PART).agg(F.count("*").alias("part_count"))
-    # One row a part: a window over all of them is cheap.
+    # One row a part: this window is cheap.
     before = F.sum("part_count").over(Window.orderBy(_PART)) - F.col("part_count")
     offsets = counts.select(F.col(_PART).alias("offset_part"), before.alias("offset"))
     place = F.row_number().over(Window.partitionBy(_PART).orderBy(*order)) - 1
@@ -194,7 +182,7 @@ def _numbered(keyed: DataFrame, order: Sequence[str]) -> DataFrame:
 
 
 def _part_of(moment: Column, bounds: Sequence[int], first_part: int = 0) -> Column:
-    """Return the part of a time, by bisection: part P has the times from bound P - 1 on and below bound P.
+    """Return the part of a time, by bisection: part P has the times from bound P - 1 to before bound P.
 
     A null is below everything, as in Spark's sort.
     """

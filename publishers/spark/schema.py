@@ -12,7 +12,6 @@
     previous_root_hash     BINARY    of the footer, 48 bytes
     all_blocks_root_hash   BINARY    of the footer, 48 bytes
 
-A source can be asked for some of its columns alone: `spark.read.schema("block_number BIGINT")`.
 Source: docs/spark.md.
 """
 
@@ -61,13 +60,12 @@ PREVIOUS: Final = "previous_root_hash"
 ALL_BLOCKS: Final = "all_blocks_root_hash"
 
 BLOCK_SCHEMA: Final = f"{BLOCK_NUMBER} BIGINT, {ITEMS} ARRAY<BINARY>"
-"""The columns of a block, as Spark writes them."""
 
 BLOCK_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     BLOCK_NUMBER: pa.int64(),
     ITEMS: pa.list_(pa.binary()),
 }
-"""The columns of a block, in order, with their types in Arrow."""
+"""The columns of blocks, in order, with their types in Arrow."""
 
 ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     BLOCK_NUMBER: pa.int64(),
@@ -76,7 +74,7 @@ ROOT_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     PREVIOUS: pa.binary(),
     ALL_BLOCKS: pa.binary(),
 }
-"""The columns of a hashed block, in order, with their types in Arrow."""
+"""The columns of hashed blocks, in order, with their types in Arrow."""
 
 _SPARK_TYPES: Final[dict[pa.DataType, DataType]] = {
     pa.int64(): LongType(),
@@ -100,11 +98,8 @@ def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[s
     """Return the wanted columns of a source.
 
     Args:
-        schema: what Spark wants: the source's own schema, or the one of `schema(...)`.
+        schema: the source's own schema, or that of `spark.read.schema(…)`.
         offered: all columns of the source.
-
-    Returns:
-        The wanted ones, in the order of `schema`.
 
     Raises:
         SchemaError: the source has no such column, or it is of another type.
@@ -123,7 +118,7 @@ def columns_of(schema: StructType, offered: Mapping[str, pa.DataType]) -> dict[s
 
 
 def check_schema(schema: StructType) -> None:
-    """Check that a DataFrame has the columns of blocks; others are not read.
+    """Check that a DataFrame has the columns of blocks, perhaps among others.
 
     Raises:
         SchemaError: a column is missing, or has another type.

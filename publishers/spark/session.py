@@ -1,8 +1,8 @@
 """Starts a Spark session for publishers, or says clearly why it cannot.
 
-It needs Java 17 or later and passes preflight.py. Workers get the driver's interpreter, each racing publisher
-a task slot, Arrow batches are small, as a row is a whole block, and Spark's log goes to a file. Under
-spark-submit there is a JVM already; the user's settings stay as they are. Source: docs/spark.md.
+Workers get the driver's interpreter, racing publishers a task slot each, Arrow batches are small, and Spark's
+log goes to a file. Under spark-submit a JVM runs already, and the user's settings stay. Source:
+docs/spark.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sluice.publishers.errors import SparkUnavailable
 from sluice.publishers.limits import (
     ARROW_BATCH_BYTES,
     ARROW_BATCH_ROWS,
-    TURN_SECONDS_DEFAULT,
+    PART_ORDER_SECONDS_DEFAULT,
 )
 from sluice.publishers.spark import preflight
 from sluice.publishers.spark.failures import known_failure
@@ -43,26 +43,24 @@ __all__ = [
     "is_submitted",
     "java_version",
     "leave_signals_to_python",
+    "part_order_seconds",
+    "part_order_seconds_for",
     "require_java",
-    "turn_seconds",
-    "turn_seconds_for",
     "with_slots",
 ]
 
 JAVA_VERSION_MIN: Final = 17
-"""PySpark 4 needs Java 17 or later."""
 JVM_STARTS_MAX: Final = 3
-"""Starts of a JVM that ends before it has said anything. PySpark forks this process to start it; where gRPC
-runs already, its handler in the forked child can abort before Java begins (about one fork in fifty with
-grpcio 1.85), and the next fork is another try."""
-TURN_SECONDS_CROWDED: Final = 60.0
-"""How long a part waits without progress where there are more parts than task slots, and tasks are tried
-again. Waiting tasks may hold all slots, and a failed one that they wait for finds none until one gives up."""
+"""Starts of a JVM that ends silently. PySpark forks this process to start it; a gRPC that runs already can
+abort in the forked child before Java begins (about one fork in fifty with grpcio 1.85)."""
+PART_ORDER_SECONDS_CROWDED: Final = 60.0
+"""See `part_order_seconds`."""
 _JAVA_REMEDY: Final = (
     f"install Java {JAVA_VERSION_MIN} or later (Debian and Ubuntu: apt-get install openjdk-17-jre-headless, "
     "or default-jre-headless where that is gone; macOS: brew install openjdk@17), or set JAVA_HOME to one"
 )
-_JAVA_TIMEOUT_SECONDS: Final = 60  # it takes 0.1 s, and far longer on a busy machine
+JAVA_TIMEOUT_SECONDS: Final = 60.0
+"""Longest wait for `java -version`, on a busy machine."""
 _STACK_FRAME: Final = re.compile(r"\s*at [\w.$]+\(|\s*\.\.\. \d+ more")
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 _LOCAL_MASTER: Final = re.compile(r"local(?:\[(?P<slots>\*|\d+)(?P<failures>,\s*\d+)?\])?")
@@ -71,13 +69,12 @@ _GATEWAY_PORT: Final = "PYSPARK_GATEWAY_PORT"
 _LOG_TAIL_LINES: Final = 200
 _LOG_SHOWN_LINES: Final = 5
 _READ_BY_PYSPARK: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-"""Read in this process, whenever a session or a query begins."""
+"""PySpark reads them here whenever a session or a query begins."""
 _LOOPBACK: Final = "127.0.0.1"
 _LOCAL_HEAP: Final = "4g"
-"""The largest heap of the JVM, which takes what it needs. A task holds the blocks of an Arrow batch several
-times, and one block may have 125 MB: with Spark's 1 GB, two such tasks end the JVM."""
-# Java spends most of a local job compiling Spark: with the quick compiler alone, a session and two small jobs
-# take 14 s of processor time instead of 23 s. The JVM only passes Arrow batches on, so nothing is lost.
+"""A task holds the blocks of an Arrow batch several times, and a block may have 125 MB: Spark's 1 GB is too
+little."""
+# A local job mostly compiles Spark: the quick compiler is enough.
 _LOCAL_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _LOG_CONFIGURATION: Final = """\
@@ -91,14 +88,14 @@ appender.stderr.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
 
-def java_version(java: Path) -> int | str:
-    """Return the major version of a Java, or, as text, what it did instead of saying it."""
+def java_version(java: Path, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS) -> int | str:
+    """Return the major version of a Java, or a text that says what it did instead."""
     try:
         answer = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_SECONDS, check=False
+            [java, "-version"], capture_output=True, text=True, timeout=timeout_seconds, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"did not say its version within {_JAVA_TIMEOUT_SECONDS} s"
+        return f"did not say its version within {timeout_seconds:g} s"
     except OSError as error:
         return f"does not run: {error.strerror or error}"
     said = answer.stderr + answer.stdout
@@ -109,18 +106,10 @@ def java_version(java: Path) -> int | str:
     return f"does not run: it says {lines[0]!r} and ends with status {answer.returncode}"
 
 
-def require_java(environment: Mapping[str, str] | None = None) -> int:
-    """Check that Spark will find a Java that it runs on.
-
-    Args:
-        environment: for JAVA_HOME and PATH; by default that of the process.
-
-    Returns:
-        The major version.
-
-    Raises:
-        SparkUnavailable: there is no Java, or it is too old; it says how to get one.
-    """
+def require_java(
+    environment: Mapping[str, str] | None = None, *, timeout_seconds: float = JAVA_TIMEOUT_SECONDS
+) -> int:
+    """Return the major version of a Java that Spark will find and runs on; raise SparkUnavailable."""
     environment = os.environ if environment is None else environment
     home = environment.get("JAVA_HOME")
     if home:
@@ -137,7 +126,7 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
                 _JAVA_REMEDY,
             )
         java, where = Path(found), found
-    version = java_version(java)
+    version = java_version(java, timeout_seconds=timeout_seconds)
     if isinstance(version, str):
         reason = f"Spark needs Java {JAVA_VERSION_MIN}: the one in {where} {version}"
         raise SparkUnavailable(reason, _JAVA_REMEDY)
@@ -149,10 +138,9 @@ def require_java(environment: Mapping[str, str] | None = None) -> int:
 
 
 def with_slots(master: str, slot_count: int) -> str:
-    """Return a local master with at least so many task slots; another master is unchanged.
+    """Return a local master with at least `slot_count` task slots; another master is unchanged.
 
-    A racing publisher is one long task: with fewer slots than publishers, some would begin when others are
-    done.
+    A racing publisher is one long task: with fewer slots, some would begin when others are done.
     """
     match = _LOCAL_MASTER.fullmatch(master.strip())
     if match is None:
@@ -165,9 +153,7 @@ def with_slots(master: str, slot_count: int) -> str:
 def failures_allowed(master: str, setting: str | None) -> int:
     """Return how often a task may fail before its job does; a local master says it itself.
 
-    Args:
-        master: of the session.
-        setting: `spark.task.maxFailures`; None: Spark's 4.
+    `setting` is `spark.task.maxFailures`; None: Spark's 4.
     """
     match = _LOCAL_MASTER.fullmatch(master.strip())
     if match is not None:
@@ -178,8 +164,7 @@ def failures_allowed(master: str, setting: str | None) -> int:
 def is_local(master: str | None) -> bool:
     """Return whether the workers run on this machine.
 
-    Args:
-        master: None: `local[*]`; under spark-submit it is unknown, and the result is False.
+    `master` None means `local[*]`; under spark-submit it is unknown, and the result is False.
     """
     if master is None:
         return not is_submitted(os.environ)
@@ -202,13 +187,10 @@ def build_session(
 
     Args:
         master: a Spark master; None: that of spark-submit, else `local[*]`.
-        publishers: how many task slots a local master gets at least.
+        publishers: least number of task slots of a local master.
         app_name: shown in Spark's UI and logs.
-        log_file: where Spark's log goes; None: a temporary file, shown when Spark does not start.
+        log_file: for Spark's log; None: a temporary file.
         settings: further Spark settings, which win over the defaults.
-
-    Returns:
-        The session, which knows `blockfiles`, `blockstream` and `datastream`.
 
     Raises:
         SparkUnavailable: PySpark or Java is missing, or Spark does not start; it says what to do.
@@ -232,7 +214,7 @@ def build_session(
             builder = builder.config(name, value)
     environment = preflight.worker_environment(os.environ)
     if is_local(master):
-        # Else the JVM resolves this machine's name, and ends if that has no address.
+        # Otherwise the JVM ends if this machine's name has no address.
         environment["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP") or _LOOPBACK
     try:
         spark = _started(builder, log_path, environment)
@@ -249,11 +231,11 @@ def build_session(
 
 
 def _started(builder: SparkSession.Builder, log_path: Path, environment: Mapping[str, str]) -> SparkSession:
-    """Start the session; beside a running gRPC, start a JVM again that ended without a word."""
+    """Start the session; beside a running gRPC, retry a JVM that ended without a word."""
     from pyspark.errors import PySparkRuntimeError
 
     if "grpc" not in sys.modules:
-        # gRPC reads it when it starts: forks then run none of its handlers.
+        # gRPC, when it starts, reads this: its handlers do not run in forks.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     for start in range(1, JVM_STARTS_MAX + 1):
         try:
@@ -270,8 +252,8 @@ def _started(builder: SparkSession.Builder, log_path: Path, environment: Mapping
 def _start_context(builder: SparkSession.Builder) -> None:
     """Start the Spark context, and restore the handler of SIGINT.
 
-    PySpark's own handler asks the JVM to cancel jobs. If it interrupts another call to the JVM, which it
-    mostly does while a session starts, that ends in tracebacks, and sometimes in no interrupt at all.
+    PySpark's own handler asks the JVM to cancel jobs. If it interrupts another call to the JVM, that ends in
+    tracebacks, and sometimes in no interrupt at all.
     """
     from pyspark import SparkConf, SparkContext
 
@@ -288,10 +270,10 @@ def _start_context(builder: SparkSession.Builder) -> None:
 
 @contextmanager
 def _interrupts_deferred() -> Iterator[None]:
-    """Defer Ctrl-C, SIGTERM and SIGHUP to the end; for the few seconds in which the JVM starts.
+    """Defer Ctrl-C, SIGTERM and SIGHUP for the few seconds in which the JVM starts.
 
-    Interrupted there, PySpark removes the file in which the JVM would say how to reach it; and the JVM, which
-    ends with this process only after it has said so, would stay for ever.
+    An interrupted PySpark removes the file in which the JVM says how to reach it, and the JVM would stay for
+    ever.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -315,7 +297,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 
 def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
-    """Return Spark's settings; the folder is for files that Spark would leave in the working directory."""
+    """Return Spark's settings; `folder` is for files that Spark would leave in the working directory."""
     # As a URI: Spark splits options at spaces, which a path may have.
     java_options = f"-Dlog4j2.configurationFile={configuration.as_uri()}"
     local = {}
@@ -340,11 +322,7 @@ def _settings(master: str, folder: Path, configuration: Path) -> dict[str, str]:
 
 
 def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
-    """Check the machine before Spark starts, and set the workers' interpreter.
-
-    Raises:
-        SparkUnavailable: something that Spark needs is missing.
-    """
+    """Check the machine before Spark starts, and set the workers' interpreter."""
     preflight.check_libraries()
     if not is_submitted(os.environ):
         require_java()
@@ -358,7 +336,6 @@ def _check_machine(master: str | None, settings: Mapping[str, str]) -> None:
 
 
 def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
-    """Return why Spark did not start, as far as its log and the error tell."""
     lines = list(dict.fromkeys(line for line in _tail(log_path) if not _STACK_FRAME.match(line)))
     explained = known_failure("\n".join([str(error), *lines]))
     tail = " | ".join(lines[-_LOG_SHOWN_LINES:]) or str(error).split("\n", 1)[0]
@@ -368,8 +345,8 @@ def _not_started(error: Exception, log_path: Path) -> SparkUnavailable:
 def leave_signals_to_python(spark: SparkSession) -> None:
     """Let the JVM ignore signals: they end this process, which then ends the JVM.
 
-    A terminal sends SIGINT and SIGHUP, and systemd SIGTERM, to all processes of a command. Under spark-submit
-    the supervisor knows the JVM only, which passes its SIGTERM on.
+    A terminal or systemd signals all processes of a command. Under spark-submit the supervisor knows only the
+    JVM, which passes its SIGTERM on.
     """
     jvm: Any = spark._jvm
     signals = jvm.sun.misc
@@ -386,7 +363,7 @@ def leave_signals_to_python(spark: SparkSession) -> None:
 
 
 class _HandOn:
-    """A signal handler of the JVM that sends SIGTERM to this process."""
+    """A signal handler of the JVM that passes SIGTERM on."""
 
     def handle(self, signal_of_jvm: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -396,7 +373,6 @@ class _HandOn:
 
 
 def _submitted_settings() -> dict[str, str]:
-    """Return the settings and the master of spark-submit, which win over the defaults."""
     if not is_submitted(os.environ):
         return {}
     from pyspark import SparkConf, SparkContext
@@ -407,7 +383,7 @@ def _submitted_settings() -> dict[str, str]:
 
 @contextmanager
 def _passed_on(environment: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment of the JVM and its workers, but not of processes that start later."""
+    """Set the environment of the JVM and its workers, but not of later processes."""
     before = {name: os.environ.get(name) for name in environment if name not in _READ_BY_PYSPARK}
     os.environ.update(environment)
     try:
@@ -447,13 +423,13 @@ def _tail(path: Path) -> list[str]:
 
 @contextmanager
 def active_session(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread, and afterwards the one that was, or none.
+    """Make a session the active one of this thread, and afterwards restore the one before.
 
-    Spark finds data sources that were registered from Python through the active session of the thread, not
-    through the session that a DataFrame is of. A thread of Python has none in the JVM, and the first session
-    of a program stays active when the program works with a second one. There is no public call for it.
+    Spark finds data sources of Python through the thread's active session, not through the session of a
+    DataFrame. A thread has none in the JVM, and a program's first session stays active when it uses a second.
+    There is no public call for it.
     """
-    # Spark Connect's session has no JVM here; its server looks at no thread of ours.
+    # A session of Spark Connect has no JVM here.
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
         yield
@@ -470,40 +446,33 @@ def active_session(spark: SparkSession) -> Iterator[None]:
             session_class.clearActiveSession()
 
 
-def turn_seconds(part_count: int, slot_count: int, failures_max: int) -> float:
+def part_order_seconds(part_count: int, slot_count: int, failures_max: int) -> float:
     """Return how long a part of a chain waits until it is next, without progress of the gateways.
 
         slots     parts     a failed task is
-        enough    any       tried again at once, in the slot that it had                   600 s
-        too few   any       not tried again: the job fails, and the waiting ones with it   600 s
-        too few   any       tried again when a slot is free, but those that wait for it     60 s
-                            have them all, and go on only when it has gone on
+        enough    any       retried at once, in the slot that it had                       600 s
+        too few   any       not retried: the job fails, and the waiting ones with it       600 s
+        too few   any       retried when a slot is free, but tasks that wait for it have    60 s
+                            them all, and go on only when it has gone on
 
-    Args:
-        part_count: parts that are published at once, each a task.
-        slot_count: tasks that can run at once.
-        failures_max: failures of one task with which the job fails.
-
-    Returns:
-        Seconds, for the sink's option of that name.
+    With `failures_max` failures of one task the job fails.
     """
     is_crowded = part_count > slot_count and failures_max > 1
-    return TURN_SECONDS_CROWDED if is_crowded else TURN_SECONDS_DEFAULT
+    return PART_ORDER_SECONDS_CROWDED if is_crowded else PART_ORDER_SECONDS_DEFAULT
 
 
-def turn_seconds_for(spark: SparkSession, part_count: int) -> float:
-    """Return `turn_seconds` for a session, which has so many task slots.
+def part_order_seconds_for(spark: SparkSession, part_count: int) -> float:
+    """Return `part_order_seconds` for the task slots of a session.
 
-    A cluster that grows with its tasks has a slot for a failed one; a session over Spark Connect does not
-    tell.
+    Over Spark Connect they are unknown, and a cluster that grows with its tasks has enough.
     """
     try:
         context = spark.sparkContext
-    except Exception:  # Connect's own error, which exists only if Connect is installed
-        return TURN_SECONDS_DEFAULT
+    except Exception:  # Connect's error exists only if Connect is installed
+        return PART_ORDER_SECONDS_DEFAULT
     settings = context.getConf()
     if settings.get("spark.dynamicAllocation.enabled") == "true":
-        return TURN_SECONDS_DEFAULT
+        return PART_ORDER_SECONDS_DEFAULT
     cpus = int(settings.get("spark.task.cpus") or 1)
     failures_max = failures_allowed(str(context.master), settings.get("spark.task.maxFailures"))
-    return turn_seconds(part_count, context.defaultParallelism // cpus, failures_max)
+    return part_order_seconds(part_count, context.defaultParallelism // cpus, failures_max)

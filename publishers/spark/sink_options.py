@@ -1,26 +1,6 @@
-"""The options of the sink `blockstream`; `SinkOptions` has their defaults.
+"""The options of the sink `blockstream`.
 
-option                  meaning
-gateways, tls…,         see gateway_options.py
-max_message_bytes
-publisher_id            the name by which nodes know this publisher: printable ASCII
-race                    publishers of every block in each task, each with its own connection; one of them has
-                        to succeed
-check                   `true`: check structure, root hash and links of a block before offering it
-deadline_seconds        give up after so long without a block becoming safe; while a partition waits for its
-                        turn, after so long in which no gateway answers
-reset_interval_seconds  leave the stream in good order after so long, between blocks, and go on at the next
-                        gateway at once
-turn_seconds            give up waiting for the blocks before this partition after so long in which gateways
-                        answer and make no progress; `publish` sets it (`turn_seconds_for` in session.py)
-answer_seconds          leave a gateway that is silent for so long
-set_bytes               size of an item set in a message
-cache_bytes             bytes of blocks that a task holds
-window_blocks           blocks offered and not acknowledged
-blocks_per_second       offer blocks no faster than this, with some jitter
-first_block             the chain's first block: the partition that has it need not wait for others
-report_path             folder for `<publisher_id>.json`, the reports of the partitions; made if it is missing
-coordinator             `host:port/token` of a coordinator (coordinator.py), for races of jobs
+Source: docs/spark.md, "Options of the sink".
 """
 
 from __future__ import annotations
@@ -46,22 +26,31 @@ from sluice.publishers.spark.gateway_options import (
     message_bytes_of,
     rotated,
 )
-from sluice.publishers.spark.options import check_known, flag, given, option_names, positive, whole_number
+from sluice.publishers.spark.options import (
+    check_known,
+    current_names,
+    flag,
+    given,
+    option_names,
+    positive,
+    whole_number,
+)
 
-__all__ = ["SPARK_OPTIONS", "SinkOptions"]
+__all__ = ["FORMER_NAMES", "SPARK_OPTIONS", "SinkOptions"]
 
 CACHE_BYTES_MAX: Final = 1 << 40
-"""The largest cache that an option may ask for, far above any machine: a slip of the hand is said."""
+"""Largest cache, far above any machine: it catches typing errors."""
 PUBLISHER_ID_CHARS_MAX: Final = 128
-"""Longest `publisher_id`. Partitions, attempts and racers add to it, and reports are in files of that name,
-which may have 255."""
+"""Longest name: partitions, attempts and racers add to it, and a file name may have 255."""
 SPARK_OPTIONS: Final = frozenset(("path", "checkpointlocation", "queryname"))
-"""Options that Spark passes along with those of a sink: of `save(path)`, and of a streaming query."""
+"""The options that Spark adds to a sink's: of `save(path)`, and of a streaming query."""
+FORMER_NAMES: Final = {"turn_seconds": "part_order_seconds"}
+"""Current name by former name: version 0.2 takes both."""
 _KNOWN: Final = (
     GATEWAY_OPTIONS
     | SPARK_OPTIONS
     | option_names(
-        "publisher_id race check deadline_seconds reset_interval_seconds turn_seconds answer_seconds "
+        "publisher_id race check deadline_seconds reset_interval_seconds part_order_seconds answer_seconds "
         "set_bytes cache_bytes window_blocks blocks_per_second first_block report_path coordinator"
     )
 )
@@ -72,22 +61,17 @@ class SinkOptions:
     """The sink's options, read and checked; they travel to the workers."""
 
     gateways: Gateways
-    """Addresses and priorities, the preferred one first."""
     tls: ClientTls | None = None
-    """How connections are secured; None: not at all."""
+    """None: connect without TLS."""
     message_bytes: int = limits.MESSAGE_BYTES_MAX
-    """The longest message that the gateways take."""
     publisher_id: str = "spark"
     race: int = 1
-    """Publishers of every block in each task."""
     is_checked: bool = True
-    """Whether blocks are checked before they are offered."""
     deadline_seconds: float | None = None
     """None: never give up."""
     reset_interval_seconds: float | None = None
-    """None: never leave a stream that works."""
-    turn_seconds: float = limits.TURN_SECONDS_DEFAULT
-    """A task that waits holds a slot, which the task that it waits for may need for another try."""
+    """None: never leave a working stream."""
+    part_order_seconds: float = limits.PART_ORDER_SECONDS_DEFAULT
     answer_seconds: float = limits.ANSWER_TIMEOUT_SECONDS_DEFAULT
     set_bytes: int = limits.ITEM_SET_BYTES_DEFAULT
     cache_bytes: int = limits.CACHE_BYTES_DEFAULT
@@ -97,16 +81,12 @@ class SinkOptions:
     first_block: int | None = None
     """The chain's first block; None: the first one of partition 0."""
     report_path: str | None = None
-    """None: no reports are written."""
     coordinator: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Read the options that Spark passes.
-
-        Raises:
-            OptionError: naming the option, what it was, and what it may be.
-        """
+        """Read the options that Spark passes; raise OptionError."""
+        options = current_names(options, FORMER_NAMES)
         check_known(options, _KNOWN)
         message_bytes = message_bytes_of(options)
         set_bytes = whole_number(options, "set_bytes", 1, message_bytes - limits.MESSAGE_MARGIN_BYTES)
@@ -123,7 +103,7 @@ class SinkOptions:
                 is_checked=flag(options, "check"),
                 deadline_seconds=positive(options, "deadline_seconds", "seconds"),
                 reset_interval_seconds=positive(options, "reset_interval_seconds", "seconds"),
-                turn_seconds=positive(options, "turn_seconds", "seconds"),
+                part_order_seconds=positive(options, "part_order_seconds", "seconds"),
                 answer_seconds=positive(options, "answer_seconds", "seconds"),
                 cache_bytes=whole_number(options, "cache_bytes", 1, CACHE_BYTES_MAX),
                 window_blocks=whole_number(options, "window_blocks", 1, limits.OFFERS_MAX),
@@ -136,13 +116,13 @@ class SinkOptions:
 
     @property
     def prepared_bytes(self) -> int:
-        """Bytes of blocks that are prepared and not yet with the publisher: a quarter of the cache."""
+        """Bytes of blocks prepared and not yet with the publisher: a quarter of the cache."""
         return max(1, self.cache_bytes // 4)
 
     def client_options(self) -> ClientOptions:
         """Return the options of the client of one partition."""
         machine = MachineLimits(
-            # Blocks prepared, and blocks that one racer is ahead of another, are a quarter of the cache each.
+            # Prepared blocks, and blocks that one racer is ahead, take a quarter of the cache each.
             cache_bytes_max=max(1, self.cache_bytes // 2),
             window_blocks_max=self.window_blocks,
             deadline_ns=_nanoseconds(self.deadline_seconds),
@@ -165,7 +145,7 @@ class SinkOptions:
         ]
 
     def asker(self, answer_seconds: float = 10.0) -> BlockGateways:
-        """Return what asks gateways how far they are; each may take so long to answer."""
+        """Return a client that asks gateways how far they are."""
         return BlockGateways(rotated(self.gateways, 0), self.tls, answer_seconds=answer_seconds)
 
 

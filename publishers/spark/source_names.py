@@ -1,14 +1,8 @@
 """The names of `sluice publish --source`: a format, and where the blocks are.
 
-blockfiles:PATH        a folder of block files, a zip, a tar or a glob, or the URL of one in an object store
-datastream:PATH        a stream file, or the data folder of a node
-datastream:HOST:PORT   a data streamer over TCP; a comma list of several
-blockstream:HOST:PORT  the gRPC address of a node; a comma list of several
-parquet:PATH           a lake table of block_number and items, by its path
-table:NAME             the same by its name in Spark's catalog
-PATH                   whichever of them is there, else a folder of block files
-
-Block files may be in several places: each is a source of its own, and together they are one chain.
+A path without a format is what lies there, or else a folder of block files. Several sources of block files
+are one chain together.
+Source: docs/spark.md, "sluice publish".
 """
 
 from __future__ import annotations
@@ -30,7 +24,6 @@ from sluice.publishers.spark.options import required
 __all__ = ["SourceKind", "SourceName", "parse_source", "parse_sources"]
 
 SourceKind = Literal["blockfiles", "datastream", "blockstream", "parquet", "table"]
-"""The formats."""
 _KINDS: Final[tuple[SourceKind, ...]] = get_args(SourceKind)
 
 _PREFIX: Final = re.compile(r"(?P<word>[A-Za-z_][A-Za-z0-9_-]*):(?!//)(?P<rest>.*)", re.DOTALL)
@@ -47,13 +40,13 @@ class SourceName:
 
     kind: SourceKind
     location: str
-    """An absolute path, a URL, addresses or a name, depending on the format."""
+    """An absolute path, a URL, addresses or a name."""
     is_server: bool = False
-    """With `datastream`: whether it is a server."""
+    """True for a `datastream` over TCP."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Further options of the format."""
+    """The options of the format."""
     further: tuple[str, ...] = ()
-    """With `blockfiles`: further locations."""
+    """Further locations of `blockfiles`."""
 
     @property
     def locations(self) -> tuple[str, ...]:
@@ -61,16 +54,12 @@ class SourceName:
         return (self.location, *self.further)
 
     def __str__(self) -> str:
-        """Return the text that can be parsed again, each location as one source."""
+        """Return the text that can be parsed again."""
         return " ".join(f"{self.kind}:{location}" for location in self.locations)
 
 
 def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None) -> SourceName:
     """Parse the names of one source or, of block files, several.
-
-    Args:
-        texts: as given, at least one.
-        options: of the format.
 
     Raises:
         OptionError: as `parse_source`; or one of several is no source of block files.
@@ -84,10 +73,6 @@ def parse_sources(texts: Sequence[str], options: Mapping[str, str] | None = None
 
 def parse_source(text: str, options: Mapping[str, str] | None = None) -> SourceName:
     """Parse the name of a source; without a format, what is there decides.
-
-    Args:
-        text: as given.
-        options: of the format.
 
     Raises:
         OptionError: the format is unclear, or nothing is there.
@@ -133,7 +118,6 @@ def _named(kind: SourceKind, location: str, options: dict[str, str]) -> SourceNa
 
 
 def _kind_at(path: Path) -> SourceKind:
-    """Return the format of what is at a path."""
     if path.is_dir():
         names = [child.name for child in path.iterdir()]
         if any(is_block_name(name) or is_archive_name(name) for name in names):

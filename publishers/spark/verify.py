@@ -1,22 +1,16 @@
 """Verifies the blocks of a DataFrame in parallel, such as a whole archive on a cluster.
 
-    from sluice.publishers.spark import verify_blocks
     blocks = spark.read.format("blockfiles").load("s3://bucket/chain/")
     verdicts = verify_blocks(blocks, ledger_keys=["tss:id=…"])
     verdicts.filter("verdict = 'refused'").show(truncate=False)
 
-    column        type     a row for each block, in no order
-    block_number  BIGINT
-    verdict       STRING   accepted or refused
-    kind          STRING   the kinds of its proofs, `blocks.proofs.ProofKind`; `none`: none parses
-    reason        STRING   why it is refused, beginning with the kind of the refusal; null: it is accepted
+The task of a block checks its structure, root hash and proofs. Then the footer's previous_block_root_hash
+must be the root hash of an accepted block of the number before, if the frame has one. Only `sluice verify`
+and the node, which see blocks in order, check the second link, the tree over all blocks. A streaming frame
+gets no link checks.
 
-The task that has a block checks its structure, root hash and proofs. Then previous_block_root_hash of each
-footer is compared with the root hash of the block before, if that is in the frame and accepted; if it is
-there more than once, with each. The second link, the tree over all blocks, is for `sluice verify` and the
-node, which see the blocks in order. In a streaming frame no links are checked.
-The driver reads the files that keys name. Where the keys trust what block 0 publishes, it also searches the
-frame for block 0, all of it if need be: for an archive without block 0 name a tss:FILE.
+The driver reads the files that keys name. If the keys trust what block 0 publishes, it searches the frame for
+block 0: for an archive without it name a tss:FILE.
 Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2; docs/spec/tss.md section 1.1.
 """
 
@@ -47,7 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["VERDICT_COLUMNS", "verify_blocks"]
 
 VERDICT_COLUMNS: Final = (BLOCK_NUMBER, "verdict", "kind", "reason")
-"""The columns of the result."""
 
 _CHECKED_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     BLOCK_NUMBER: pa.int64(),
@@ -63,7 +56,7 @@ _CHECKED_SCHEMA: Final = (
     "other_root_hash STRING, previous_root_hash STRING"
 )
 _BLOCK_0_ROWS_MAX: Final = 8
-"""Rows of number 0 that are tried for the ledger data: some may be garbage."""
+"""Most rows of number 0 to try for the ledger data: some may be garbage."""
 _VERDICT_ROWS: Final = 4096
 """Verdicts in one Arrow batch."""
 
@@ -79,16 +72,17 @@ def verify_blocks(
     """Check the blocks of a DataFrame: structure, root hashes, proofs and links.
 
     Args:
-        frame: `block_number BIGINT, items ARRAY<BINARY>`, batch or streaming; of other columns only
-            `_corrupt` is read, which says why a row has no items.
-        ledger_keys: as `--ledger-key` of `sluice serve`; without any, what block 0 publishes is trusted.
+        frame: `block_number BIGINT, items ARRAY<BINARY>`, batch or streaming; also `_corrupt`, if it has
+            that.
+        ledger_keys: as `--ledger-key` of `sluice serve`; without any, trust what block 0 publishes.
         mode: `full`, or `hash`, which does not check proofs.
         root_layout: leaves of the top hash tree, 8 or 16; `auto` goes by the version in the header.
         rsa_threshold: how many nodes must have signed a record file; 0: more than a third.
 
     Returns:
         A row for each block, in no order: block_number BIGINT; verdict STRING, `accepted` or `refused`; kind
-        STRING, the kinds of its proofs; reason STRING, why it is refused, null if it is accepted.
+        STRING, the kinds of its proofs, `none` if none parses; reason STRING, why it is refused, beginning
+        with the kind of the refusal, or null.
 
     Raises:
         SchemaError: the frame does not have these columns.
@@ -108,7 +102,6 @@ def verify_blocks(
 
 
 def _check_options(mode: str, root_layout: str | int, rsa_threshold: int) -> None:
-    """Refuse values that do not exist."""
     if mode not in ("full", "hash"):
         raise OptionError("mode", repr(mode), "full or hash")
     check_root_layout(root_layout)
@@ -118,11 +111,10 @@ def _check_options(mode: str, root_layout: str | int, rsa_threshold: int) -> Non
 
 def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:
     """Take the ledger data from block 0, if it is there and verifies with them."""
-    # Spark cannot push this filter into the source. It would keep a pushed one for the next query over the
-    # same frame, which would then see block 0 alone.
+    # Spark cannot push this filter into the source; a pushed one would stay for the next query.
     is_block_0 = f"CAST({BLOCK_NUMBER} AS STRING) = '0' AND {ITEMS} IS NOT NULL"
     rows_0 = frame.filter(is_block_0).select(ITEMS)
-    # More rows are tried only if the first is no good: that may read all of the frame.
+    # More rows only if the first is bad: that may read all of the frame.
     for count in (1, _BLOCK_0_ROWS_MAX):
         for row in rows_0.take(count):
             items = [None if item is None else bytes(item) for item in row[0]]
@@ -135,8 +127,6 @@ def _believe_block_0(verifier: BlockVerifier, frame: DataFrame) -> None:
 def _checker(
     verifier: BlockVerifier,
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function that the workers run, with the verifier."""
-
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = (_checked_row(verifier, row) for batch in batches for row in batch.to_pylist())
         return row_batches(rows, _CHECKED_COLUMNS, _VERDICT_ROWS)
@@ -145,7 +135,6 @@ def _checker(
 
 
 def _checked_row(verifier: BlockVerifier, row: Mapping[str, Any]) -> dict[str, str | int | None]:
-    """Check the block of one row."""
     number, items = row[BLOCK_NUMBER], row[ITEMS]
     checked = _check(verifier, number, items, row.get(CORRUPT))
     summary, refusal = checked.summary, checked.refusal
@@ -187,18 +176,18 @@ def _refused(number: int | None, what: str, got: str, expected: str) -> CheckedB
 
 
 def _with_links(checked: DataFrame) -> DataFrame:
-    """Refuse the blocks whose footer names another root hash than that of the block before them."""
+    """Refuse the blocks whose footer names another root hash than that of the block before."""
     from pyspark.sql import functions as F
     from pyspark.sql.window import Window
 
-    # Only accepted blocks count: the number of another one may be anything.
+    # Only accepted blocks count: a refused one may claim any number.
     is_accepted = F.col("verdict") == "accepted"
     accepted_number = F.when(is_accepted, F.col(BLOCK_NUMBER))
-    # One task sees all rows here, without items, some 300 bytes each. A number may be there more than once:
-    # so the window has all rows of the number before, not the row before.
+    # One task sees all rows, some 300 bytes each without items. The window has all rows of the number before,
+    # as there may be several.
     just_before = Window.orderBy(accepted_number).rangeBetween(-1, -1)
     linked = checked.withColumn("_roots", F.sort_array(F.collect_set("root_hash").over(just_before)))
-    # Where no proof signs the root hash of the block before, the footer may name it in the other layout.
+    # If no proof signs the root hash of the block before, the footer may name it in the other layout.
     linked = linked.withColumn("_other_roots", F.collect_set("other_root_hash").over(just_before))
     is_broken = (
         is_accepted

@@ -1,7 +1,7 @@
 """Verdicts on the blocks of an existing chain: each block by itself, then the links between them.
 
-Pure. `check_block` looks at one block alone, so that many can be checked at once, in any order.
-`ChainChecker` takes the results in order of number and checks the links (`gateway.blocks.chain`):
+Pure. `check_block` looks at one block alone, in any order. `ChainChecker` takes the results in order of
+number and checks the links (`gateway.blocks.chain`):
 
     before this block                       previous_block_root_hash    root_hash_of_all_block_hashes_tree
     all blocks from 0 on                    checked                     checked
@@ -11,12 +11,12 @@ Pure. `check_block` looks at one block alone, so that many can be checked at onc
     here, and the predecessor of that       block: its proof holds      were here
     more than one such block                believed: a new anchor      believed; from here on not checked
 
-So one altered block is one refused block; the blocks after it are not refused for it.
+So one altered block is one refused block.
 
-Where no proof signs a block's root hash (record files, mode `hash`), only the next footer confirms it. If the
-two do not fit, either may be altered: the next block is refused, and the one after it is a new anchor. Where
-the layout of such a block is uncertain (`blocks.chain`), the next footer decides it, and the next block's
-note says which root hash it has.
+If no proof signs a block's root hash (record files, mode `hash`), only the next footer confirms it. If the
+two do not fit, either may be altered: the next block is refused, and the one after it is a new anchor. If the
+layout of such a block is uncertain (`blocks.chain`), the next footer decides it, and a note names the root
+hash.
 Source: docs/spec/block-hash.md section 4; docs/spec/proofs.md section 2.
 """
 
@@ -44,18 +44,16 @@ class CheckedBlock:
     """The result for one block alone: structure, root hash and proofs."""
 
     number: int
-    """Block number."""
     proof_kinds: tuple[str, ...] = ()
-    """The kinds of its proofs, `blocks.proofs.ProofKind`, in order; empty: it has none that parses."""
+    """The kinds of its proofs that parse (`blocks.proofs.ProofKind`), in order."""
     summary: BlockSummary | None = None
-    """Without the items that its proofs are checked with, and without the root of the other layout if a proof
-    signs the root; None: it cannot be hashed."""
+    """The summary without items, and without the root of the other layout if a proof signs the root; None: it
+    cannot be hashed."""
     refusal: Refusal | None = None
-    """Why it is refused; None: it holds."""
     is_root_signed: bool = False
-    """Whether a checked proof signs its root hash."""
+    """True if a checked proof signs its root hash."""
     published: LedgerData | None = None
-    """The ledger data that an accepted block 0 publishes, if they may check proofs."""
+    """The ledger data of an accepted block 0, if they may check proofs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,19 +61,16 @@ class BlockVerdict:
     """The verdict on one block, its links included."""
 
     number: int
-    """Block number."""
     proof_kinds: tuple[str, ...]
-    """The kinds of its proofs, in order."""
     root_hash: bytes | None
     """48 bytes; None: it cannot be hashed."""
     refusal: Refusal | None
-    """Why it is refused; None: it is accepted."""
     note: str | None
-    """Which links are believed and not checked; None: all are checked, or it is refused."""
+    """The links that are believed and not checked; None: all are checked, or it is refused."""
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the block holds."""
+        """True if the block holds."""
         return self.refusal is None
 
     def as_json(self) -> dict[str, Any]:
@@ -136,12 +131,12 @@ def _kinds(summary: BlockSummary) -> tuple[str, ...]:
 
 
 def _light(summary: BlockSummary) -> BlockSummary:
-    """Remove the items, which may have megabytes: the summary goes from process to process."""
+    """Remove the items, perhaps megabytes, for the way between processes."""
     return summary._replace(proofs=(), record_file=None, header=b"", footer=b"")
 
 
 class ChainChecker:
-    """A check of the links of blocks that come in order of number; numbers may be missing."""
+    """A check of the links of blocks in order of number; numbers may be missing."""
 
     def __init__(self) -> None:
         self._chain: Chain | None = None  # up to the last block that was accepted
@@ -167,7 +162,7 @@ class ChainChecker:
     def _link(
         self, summary: BlockSummary, is_root_signed: bool
     ) -> tuple[BlockSummary, Refusal | None, str | None]:
-        """Check the links of a block that holds by itself, and take it in, in its layout."""
+        """Check the links of a block that holds by itself, and add it, in its layout."""
         chain, note = _chain_before(summary, self._chain)
         refusal = chain.check_links(summary)
         settled = None if self._chain is None else self._chain.in_other_layout()
@@ -182,7 +177,7 @@ class ChainChecker:
             chain.advance(summary.number, summary.root_hash, LastLayout.of(summary))
             self._chain, self._is_root_signed = chain, is_root_signed
         elif not self._is_root_signed:
-            self._chain = None  # which of the two was altered cannot be told
+            self._chain = None  # either of the two may be altered
         return summary, refusal, note if refusal is None else None
 
 
@@ -202,6 +197,6 @@ def _chain_before(summary: BlockSummary, chain: Chain | None) -> tuple[Chain, st
 
 
 def unreadable(number: int, path: str, reason: str) -> CheckedBlock:
-    """Return the result for a block file that cannot be read, or holds no such block."""
+    """Return the result for a block file that is unreadable or holds no such block."""
     refusal = Refusal(RefusalKind.CANNOT_PARSE, path, reason, f"the file of block {number}")
     return CheckedBlock(number, refusal=refusal)

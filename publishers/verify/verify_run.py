@@ -2,8 +2,8 @@
 
     source ── jobs ──►  processes: read, hash, check the proofs  ──► here: links ──► verdicts, by number
 
-A shell around `verify.verdicts`. Where the keys allow it, a TSS network's ledger data come from block 0 of
-the source, once its own proof holds with them; without ledger data TSS proofs are refused.
+If the keys allow it, a TSS network's ledger data come from block 0 of the source, once its own proof holds
+with them; without ledger data TSS proofs are refused.
 Source: docs/spec/tss.md section 1.1.
 """
 
@@ -36,7 +36,7 @@ __all__ = ["VerifyRun", "make_verifier"]
 
 
 VERIFY_ALONE_BLOCKS_MAX: Final = 32
-"""So few blocks are checked in this process: starting others takes about a second."""
+"""Most blocks that this process checks alone: starting others takes about a second."""
 
 VERIFY_AHEAD_BLOCKS: Final = 4
 """Blocks on their way to each process, so that none waits and few are in memory."""
@@ -45,26 +45,16 @@ VERIFY_AHEAD_BLOCKS: Final = 4
 def make_verifier(
     keys: TrustedKeys, mode: VerificationMode, root_layout: RootLayout, rsa_threshold: int
 ) -> BlockVerifier:
-    """Return the verifier; the files that the keys name are read here.
+    """Return the verifier, after reading the files that the keys name; raise LedgerKeyError.
 
-    Args:
-        keys: of the operator.
-        mode: `full` or `hash`.
-        root_layout: as the setting `verification.root_layout`.
-        rsa_threshold: nodes that must have signed a record file; 0: more than a third.
-
-    Raises:
-        LedgerKeyError: a file cannot be used.
+    The arguments are those of the settings `verification.*`.
     """
     book = given_address_book(keys, mode, rsa_threshold)
     return BlockVerifier(ProofVerifier(keys, mode, given_ledger(keys, mode), book), root_layout)
 
 
 class VerifyRun:
-    """One run over a source; `verdicts` is called once. With one worker, this process checks alone.
-
-    The verifier believes what block 0 publishes, if its keys allow that.
-    """
+    """One run over a source; call `verdicts` once. With one worker, this process checks alone."""
 
     def __init__(self, source: BlockSource, verifier: BlockVerifier, workers_count: int) -> None:
         self._source = source
@@ -72,9 +62,9 @@ class VerifyRun:
         self._workers_count = workers_count
         self._links = ChainChecker()
         self.is_from_block_0 = False
-        """Whether the ledger data were taken from block 0."""
+        """True if the ledger data come from block 0."""
         self.block_0_refusal: Refusal | None = None
-        """Why block 0 was refused when it was asked for ledger data; its verdict may not be wanted."""
+        """The reason why block 0 gave no ledger data."""
 
     @property
     def count(self) -> int | None:
@@ -97,7 +87,7 @@ class VerifyRun:
 
         Raises:
             SourceUnreachable, SourceRefused: a node does not give a block.
-            Fatal: a process that checks was killed.
+            Fatal: a worker process was killed.
         """
         if self._verifier.awaits_block_0:
             self._believe_block_0()
@@ -121,7 +111,7 @@ class VerifyRun:
 
     def _in_processes(self, jobs: Iterator[Job]) -> Iterator[CheckedBlock]:
         """Check in worker processes, a bounded number of blocks ahead."""
-        # Spawned, not forked: a fork would not have gRPC's threads.
+        # Spawned: a fork would not have gRPC's threads.
         pool = ProcessPoolExecutor(
             self._workers_count, multiprocessing.get_context("spawn"), _begin, (self._verifier,)
         )
@@ -139,21 +129,21 @@ class VerifyRun:
                 "a process that checks blocks", got="its sudden end", expected="memory enough for all of them"
             ) from error
         finally:
-            # Python would wait at its end, and may print a traceback if the pool ends just then. A second
-            # Ctrl-C waits too: it would leave a pool on which Python hangs.
+            # Otherwise Python waits at its end, and may print a traceback. A second Ctrl-C waits too, or
+            # Python would hang on the pool.
             with _interrupts_held():
                 pool.shutdown(wait=True, cancel_futures=True)
 
 
 _verifier: BlockVerifier | None = None
-"""The verifier of this process, if it is a worker."""
+"""The verifier of a worker process."""
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Hold Ctrl-C back until the end; a process that is started meanwhile never gets it.
+    """Hold Ctrl-C back until the end; a process that starts meanwhile never gets it.
 
-    This process ends its workers itself. Several interrupts become one.
+    This process ends its workers itself.
     """
     with _interrupts_kept():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -165,9 +155,8 @@ def _interrupts_held() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Have the main thread handle an interrupt at the end only.
-
-    A mask belongs to one thread, and gRPC's threads would take the signal instead.
+    """Have the main thread handle an interrupt at the end only: with a mask, gRPC's threads would take the
+    signal.
     """
     handler = signal.getsignal(signal.SIGINT)
     if handler is None or threading.current_thread() is not threading.main_thread():

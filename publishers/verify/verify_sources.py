@@ -1,7 +1,7 @@
 """The sources of `sluice verify`: block files, a node (gRPC), a data stream (TCP), and a node's data folder.
 
-A source names its blocks in order of number; numbers may be missing. The process that checks a block reads it
-from its file or archive; a block that comes over the network, or from a stream file, is read here.
+A source names its blocks in order of number; numbers may be missing. The checking process reads a block from
+its file; this one reads blocks from the network or a stream file.
 Source: docs/spec/wire.md section 2.3; docs/spec/stream-file.md; docs/spec/block-layout.md.
 """
 
@@ -60,11 +60,9 @@ class Job:
     """One block to check; it may go to another process."""
 
     number: int
-    """Block number, by the source."""
     place: BlockPlace | None = None
-    """The block's place; else `items` has it."""
+    """None: `items` has the block."""
     items: tuple[bytes, ...] = ()
-    """Else its items."""
     stored_root_hash: bytes | None = None
     """The root hash at the block's end in a stream, 48 bytes."""
 
@@ -73,23 +71,19 @@ class BlockSource(Protocol):
     """Blocks in order of number."""
 
     count: int | None
-    """The count of blocks; None: not known before."""
+    """None: not known before."""
 
     def jobs(self) -> Iterator[Job]:
         """Yield each block."""
         ...
 
     def block_0(self) -> Job | None:
-        """Return block 0 even if it is not wanted; None: it is not here."""
+        """Return block 0, wanted or not; None: it is not here."""
         ...
 
 
 def _wanted(numbers: NumberRange, first: int, last: int, where: object) -> range:
-    """Return the wanted blocks of those that somebody has.
-
-    Raises:
-        SourceRefused: there are none.
-    """
+    """Return the wanted ones of the blocks `first` to `last`; raise SourceRefused if there are none."""
     held = numbers.narrowed(first, last + 1)
     assert held.end is not None
     if held.first >= held.end:
@@ -98,7 +92,7 @@ def _wanted(numbers: NumberRange, first: int, last: int, where: object) -> range
 
 
 _reader = BlockFileReader(LocalStore())
-"""The reader of this process; an archive stays open for its next block."""
+"""An archive stays open for its next block."""
 
 
 def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
@@ -115,7 +109,7 @@ def check_job(verifier: BlockVerifier, job: Job) -> CheckedBlock:
     stored, summary = job.stored_root_hash, checked.summary
     if stored is None or summary is None or checked.refusal is not None or stored == summary.root_hash:
         return checked
-    if stored == summary.root_hash_other_layout:  # the node's setting says so, and no proof says otherwise
+    if stored == summary.root_hash_other_layout:  # by the node's setting, and no proof contradicts
         return replace(checked, summary=summary.in_other_layout())
     return _differs(job.number, "root hash at the block's end", stored.hex(), summary.root_hash.hex())
 
@@ -131,8 +125,7 @@ class FileSource:
     """The wanted blocks in files, folders, archives and globs.
 
     Raises:
-        BlockListError: there is no block, two files hold different blocks of one number, or a source is
-            unreadable.
+        BlockListError: there is no block, files disagree on a number, or a source is unreadable.
     """
 
     def __init__(self, sources: Sequence[str], numbers: NumberRange) -> None:
@@ -156,7 +149,7 @@ class FileSource:
 
 
 class NodeSource:
-    """The wanted blocks that a node has committed by now, one gRPC request each.
+    """The wanted blocks that a node has by now, one gRPC request each.
 
     Raises:
         SourceUnreachable: the node does not answer.
@@ -172,11 +165,7 @@ class NodeSource:
         self.count: int | None = len(self._wanted)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield each block.
-
-        Raises:
-            SourceUnreachable, SourceRefused: the node does not give one.
-        """
+        """Yield each block; raise SourceUnreachable or SourceRefused."""
         return self._get(self._wanted)
 
     def block_0(self) -> Job | None:
@@ -231,7 +220,7 @@ class StreamSource:
 
         Raises:
             SourceUnreachable: the streamer does not answer, or has no such block.
-            SourceRefused: it has none of these blocks, or its stream is not one of blocks.
+            SourceRefused: it has none of these blocks, or other entries.
         """
         is_empty = True
         for stored in self._read(self._numbers.first):
@@ -252,7 +241,7 @@ class StreamSource:
         return Job(0, items=first.items, stored_root_hash=first.root_hash)
 
     def _read(self, first: int) -> Generator[StoredBlock, None, None]:
-        """Read from a block on (0: from the first that there is) to the end as it is now."""
+        """Read from a block on (0: from the first) to the stream's present end."""
         decoder = BlockDecoder()
         seconds = limits.BLOCK_SECONDS
         try:
@@ -298,8 +287,8 @@ def holds_stream(path: Path) -> bool:
 class StoredSource:
     """The wanted blocks that a stream file has by now. The file is not locked; a node may append to it.
 
-    The path may be a node's data folder; nothing else in it is looked at. The beginning of a block is found
-    by bisection over the data pages, so that the last blocks of a long chain are as near as the first ones.
+    Bisection over the data pages finds where a block begins: the last blocks of a long chain are as near as
+    the first.
 
     Raises:
         SourceRefused: the file is unreadable, damaged, or holds none of these blocks.
@@ -317,11 +306,7 @@ class StoredSource:
         self.count: int | None = len(self._wanted)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield each block.
-
-        Raises:
-            SourceRefused: the file is damaged, or changes below what was committed.
-        """
+        """Yield each block; raise SourceRefused for a damaged file."""
         for stored in self._blocks_from(self._page_before(self._wanted.start)):
             if stored.number >= self._wanted.stop:
                 return
@@ -333,7 +318,6 @@ class StoredSource:
         return _job(next(self._blocks_from(0))) if self._first_held == 0 else None
 
     def _blocks_from(self, page_number: int) -> Iterator[StoredBlock]:
-        """Yield the blocks that begin on a page or after it."""
         run = self._pages.run_from(page_number)
         with self._faults_named():
             entries = chain.from_iterable(self._pages.pages_from(run))
@@ -352,7 +336,7 @@ class StoredSource:
         return low
 
     def _block_ending_from(self, page_number: int) -> int:
-        """Return the number of the first block that ends on a page or after it."""
+        """Return the first block that ends on a page or after it."""
         for entries in self._pages.pages_from(self._pages.run_from(page_number)):
             for entry in entries:
                 if entry.type == BLOCK_END_TYPE:
@@ -360,7 +344,7 @@ class StoredSource:
         raise LayoutError(f"stream from data page {page_number} on", "no end of a block", "one")
 
     def _last_number(self) -> int:
-        """Return the number of the last block, whose end is the last entry."""
+        """Return the last block, whose end is the last entry."""
         [entries] = self._pages.pages_from(self._pages.run_from(self._pages.page_count - 1))
         if entries[-1].type != BLOCK_END_TYPE:
             got = f"entry type {entries[-1].type:#x}"
@@ -369,7 +353,6 @@ class StoredSource:
 
     @contextlib.contextmanager
     def _faults_named(self) -> Iterator[None]:
-        """Refuse the file for what is wrong with it."""
         try:
             yield
         except (OSError, DatastreamError, LayoutError) as error:

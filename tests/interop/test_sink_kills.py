@@ -143,7 +143,7 @@ def test_speculative_tasks_on_a_cluster(chain: Path, tmp_path: Path, seed: int) 
             chain=str(chain),
             partitions=8,
             gateways=addresses(nodes),
-            options={"race": 3, "deadline_seconds": 120, "turn_seconds": 10},
+            options={"race": 3, "deadline_seconds": 120, "part_order_seconds": 10},
             seed=seed,
         ) as driver,
         ThreadPoolExecutor(1) as threads,

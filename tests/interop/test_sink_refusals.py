@@ -119,7 +119,7 @@ def test_a_streaming_query_ends_at_a_damaged_block(spark: SparkSession, tmp_path
             query.awaitTermination()
         assert node.store.last_number in (1, 2)
     reason = reason_in(str(caught.value))
-    assert reason.startswith("block 3 is bad, it and what follows was not sent: ")
+    assert reason.startswith("block 3 is bad; neither it nor later blocks were sent: ")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.nodes import running_node
 
 
 def store(data_dir: Path, blocks: Sequence[Block]) -> None:
-    """Put blocks into the ledger of a node that is not running, as if it had taken them from publishers."""
+    """Put blocks into the block store of a node that is not running, as if publishers had sent them."""
     verified = []
     for block in blocks:
         hasher = BlockHasher()

@@ -21,8 +21,8 @@ def large_blocks(count: int) -> tuple[Block, ...]:
 
 
 @contextmanager
-def ledger_of(folder: Path, blocks: tuple[Block, ...]) -> Iterator[BlockStore]:
-    """A ledger that holds the blocks."""
+def store_of(folder: Path, blocks: tuple[Block, ...]) -> Iterator[BlockStore]:
+    """A block store that holds the blocks."""
     store = BlockStore.open(folder)
     try:
         store.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in blocks])

@@ -12,20 +12,20 @@ from sluice.publishers.report import PublishReport
 CASES = [
     (
         errors.BadBlock(5, "bad root hash"),
-        "block 5 is bad, it and what follows was not sent: bad root hash",
+        "block 5 is bad; neither it nor later blocks were sent: bad root hash",
     ),
     (errors.ArchiveError("not a zip"), "not a zip"),
     (errors.SparkJobFailed("no Java"), "the Spark job failed: no Java"),
     (errors.FrameError("block 5 is missing", "add it"), "block 5 is missing; add it"),
     (
-        errors.TurnTimeout(5, 3, 2.5),
+        errors.PartOrderTimeout(5, 3, 2.5),
         (
             "block 5 cannot be sent before block 4 is stored; block 3 is the last that is stored, "
             "without change for 2.5 s"
         ),
     ),
     (
-        errors.TurnTimeout(5, None, 2.5, "a:1: refused"),
+        errors.PartOrderTimeout(5, None, 2.5, "a:1: refused"),
         "block 5 cannot be sent before block 4 is stored; no gateway has answered for 2.5 s (a:1: refused)",
     ),
     (errors.CheckpointError("a", "of another source"), "checkpoint a: of another source"),
@@ -50,7 +50,7 @@ CASES = [
     (errors.SourceCancelled(None), "the source of blocks was cancelled before its first block"),
     (
         errors.SourceRefused("block 5", "a:1 says NOT_AVAILABLE"),
-        "block 5 cannot be had: a:1 says NOT_AVAILABLE",
+        "cannot get block 5: a:1 says NOT_AVAILABLE",
     ),
     (
         errors.SchemaError("items", "string", "ARRAY<BINARY>"),

@@ -1,1 +1,1 @@
-"""The script that spark-submit is given; in a folder of its own, which Python puts before all others."""
+"""The script for spark-submit, in a folder of its own, which Python puts before all others."""

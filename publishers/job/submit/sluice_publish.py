@@ -1,4 +1,4 @@
-"""`sluice publish` for spark-submit, which starts scripts and no commands: the same options follow it.
+"""`sluice publish` for spark-submit, which starts scripts only; the same options follow it.
 
 spark-submit --master spark://host:7077 \\
     "$(python -m sluice.publishers.job.submit.sluice_publish --where)" --source …
@@ -13,7 +13,7 @@ import click
 
 
 def main(words: list[str]) -> int:
-    """Run `sluice publish` with these words; with `--where` alone, say where this script is."""
+    """Run `sluice publish` with these words; with `--where` alone, print the path of this script."""
     if words == ["--where"]:
         click.echo(Path(__file__).absolute())
         return 0

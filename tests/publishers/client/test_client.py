@@ -258,9 +258,8 @@ async def test_the_next_gateway_takes_over() -> None:
     assert report.acknowledged == 20
 
 
-async def test_gateways_that_go_away_together_are_asked_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gateways_that_go_away_together_are_asked_again_soon() -> None:
     """After a wait that is short, but is one: they do not come back at once."""
-    monkeypatch.setattr("sluice.publishers.client.client.SOON_SECONDS", 0.5)
     went_at: list[float] = []
 
     async def go(stream: FakeStream) -> None:
@@ -270,7 +269,7 @@ async def test_gateways_that_go_away_together_are_asked_again_soon(monkeypatch: 
         await stream.drain()
 
     async def run() -> PublishReport:
-        options = replace(QUICK, wait=wait_fixed(60))
+        options = replace(QUICK, wait=wait_fixed(60), soon_seconds=0.5)
         async with FakeNode([go, go]) as one, FakeNode([go]) as two:
             return await publish_blocks(source_of(BLOCKS), [one.address, two.address], "alice", options)
 

@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 import pytest
 
-import sluice.publishers.client.client
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.client.client import PublishClient, publish_blocks
 from sluice.publishers.errors import PublishFailed
@@ -23,6 +22,9 @@ from sluice.publishers.report import PublishReport
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 from tests.publishers.client.test_client import BLOCKS, QUICK, TINY_SETS, source_of
 from tests.publishers.fake_node import NO_BLOCK, FakeNode, FakeStream
+
+# On a busy machine the client waits for a refusal as long as it takes.
+PATIENT = replace(TINY_SETS, refusal_seconds_max=20.0, refusal_status_seconds_max=20.0)
 
 
 @asynccontextmanager
@@ -44,7 +46,7 @@ class Listening(PublishClient):
     """Notes how streams ended, and stops when `last` is how."""
 
     def __init__(self, gateways: Sequence[str], last: str, visits_max: int) -> None:
-        super().__init__(gateways, "alice", TINY_SETS)
+        super().__init__(gateways, "alice", PATIENT)
         self.said: list[str] = []
         self._last, self._visits_max = last, visits_max
 
@@ -66,14 +68,7 @@ NOT_TODAY = "UNAVAILABLE: not today"
 LOST = "ended while it was written to; gRPC does not say why"
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for a refusal as long as it takes, where the machine stands still meanwhile."""
-    monkeypatch.setattr(sluice.publishers.client.client, "_REFUSAL_SECONDS_MAX", 20.0)
-    monkeypatch.setattr(sluice.publishers.client.client, "_STATUS_SECONDS_MAX", 20.0)
-
-
-async def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time(patient: None) -> None:
+async def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_time() -> None:
     """grpcio has no status for a call that a write finds over; the next write waits for an answer."""
 
     async def run() -> list[str]:
@@ -85,7 +80,7 @@ async def test_a_gateway_that_refuses_while_it_is_written_to_is_heard_the_next_t
     assert await run() in ([LOST, NOT_TODAY], [NOT_TODAY])
 
 
-async def test_it_is_heard_too_where_another_gateway_answers_meanwhile(patient: None) -> None:
+async def test_it_is_heard_too_where_another_gateway_answers_meanwhile() -> None:
     """What a standby says is nothing that the gateway which refuses has said."""
 
     async def stand_by(stream: FakeStream) -> None:

@@ -1,4 +1,4 @@
-"""Signals to messages and back."""
+"""Machine messages to gRPC messages and back."""
 
 from __future__ import annotations
 

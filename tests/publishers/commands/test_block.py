@@ -18,12 +18,10 @@ from sluice.gateway.commands.cli import main
 from sluice.gateway.limits import BLOCK_ANSWER_BYTES_MAX
 from sluice.gateway.node.node import Node
 from sluice.gateway.transport.channels import WHOLE_BLOCKS
-from sluice.publishers import limits
 from sluice.publishers.blocks.block_files import read_block_file
 from sluice.publishers.blocks.block_summary import summarize
-from sluice.publishers.commands import block as block_module
-from sluice.publishers.commands.block import command
-from sluice.publishers.errors import SourceRefused
+from sluice.publishers.commands.block import command, get_block
+from sluice.publishers.errors import SourceRefused, SourceUnreachable
 from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
@@ -99,10 +97,10 @@ def test_standard_output(node: Node) -> None:
 def test_errors_are_one_line(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     address = str(node.grpc_address)
     cases = {
-        ("7", "--gateway", address): (1, f"sluice: block 7 cannot be had: {address} says NOT_AVAILABLE"),
+        ("7", "--gateway", address): (1, f"sluice: cannot get block 7: {address} says NOT_AVAILABLE"),
         ("x", "--gateway", address): (2, "'x' is not a block number or 'latest'"),
         ("9" * 5000, "--gateway", address): (2, "9' is not a block number or 'latest'"),
-        ("0", "--gateway", NOBODY): (1, f"sluice: block 0 cannot be had: {NOBODY}: UNAVAILABLE: "),
+        ("0", "--gateway", NOBODY): (1, f"sluice: cannot get block 0: {NOBODY}: UNAVAILABLE: "),
         ("0", "--gateway", address, "--out", str(tmp_path / "no" / "x")): (1, "No such file or directory"),
         ("0", "--gateway", address, "--out", str(tmp_path)): (
             2,
@@ -118,15 +116,12 @@ def test_errors_are_one_line(node: Node, tmp_path: Path, capsys: pytest.CaptureF
         assert words in line
 
 
-def test_a_node_that_says_nothing_is_waited_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "BLOCK_SECONDS", 0.2)
+def test_a_node_that_says_nothing_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert main(["block", "0", "--gateway", address]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"sluice: block 0 did not come within 0.2 s ({address}: DEADLINE_EXCEEDED: ")
+        with pytest.raises(SourceUnreachable) as caught:
+            get_block(address, 0, timeout_seconds=0.2)
+    assert str(caught.value).startswith(f"block 0 did not come within 0.2 s ({address}: DEADLINE_EXCEEDED: ")
 
 
 def test_a_link_is_left_where_it_is(node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,9 +157,7 @@ def test_a_disk_that_does_not_take_it_is_left_without_half_a_block(
     assert path.exists() is is_there
 
 
-def test_a_block_of_so_many_bytes_is_taken_and_of_one_more_not(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_of_so_many_bytes_is_taken_and_of_one_more_not(node: Node) -> None:
     """Of an answer with 1 GiB otherwise."""
     assert dict(WHOLE_BLOCKS) == {"grpc.max_receive_message_length": BLOCK_ANSWER_BYTES_MAX}
     answer = node_pb2.BlockResponse(
@@ -172,10 +165,8 @@ def test_a_block_of_so_many_bytes_is_taken_and_of_one_more_not(
     )
     for more_bytes in (0, -1):
         options = (("grpc.max_receive_message_length", answer.ByteSize() + more_bytes),)
-        monkeypatch.setattr(block_module, "WHOLE_BLOCKS", options)
-        result = run(1, "--gateway", node.grpc_address)
         if not more_bytes:
-            assert result.exit_code == 0, result.output
+            assert get_block(str(node.grpc_address), 1, options=options) == BLOCKS[1]
             continue
-        assert isinstance(result.exception, SourceRefused)
-        assert "RESOURCE_EXHAUSTED: " in str(result.exception)
+        with pytest.raises(SourceRefused, match="RESOURCE_EXHAUSTED: "):
+            get_block(str(node.grpc_address), 1, options=options)

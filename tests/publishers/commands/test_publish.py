@@ -126,6 +126,13 @@ def test_options_reach_spark_and_the_job(chain: Path, calls: dict[str, Any]) -> 
     assert calls["session"].is_stopped
 
 
+def test_a_former_name_of_a_sink_option_is_taken_with_a_warning(chain: Path, calls: dict[str, Any]) -> None:
+    words = ("--source", chain, "--gateway", "a:1", "--sink-option", "turn_seconds=5")
+    with pytest.warns(FutureWarning, match="option 'turn_seconds' is now 'part_order_seconds'"):
+        assert run(*words).return_value == 0
+    assert calls["publish"][1]["sink_options"] == {"part_order_seconds": "5"}
+
+
 def test_plain_lines_when_piped(chain: Path, calls: dict[str, Any]) -> None:
     result = run("--source", chain, "--gateway", "a:1")
     summary, publisher = result.stdout.splitlines()

@@ -36,7 +36,7 @@ SUMMARY = "blocks 0 to 1: stored, safe_through 1, 8.0 blocks_per_second, 1.2 s"
 
 def progress(*publishers: PublishReport, reachable: bool = True, stopping: bool = False) -> JobProgress:
     return JobProgress(
-        head=1,
+        last_stored=1,
         is_reachable=reachable,
         ready=1,
         running=len(publishers),

@@ -117,7 +117,7 @@ def test_errors_are_one_line(node: Node, tmp_path: Path, capsys: pytest.CaptureF
     address = str(node.grpc_address)
     assert main(["subscribe", "--gateway", address, "--from", "9000"]) == 1
     assert capsys.readouterr().err.splitlines()[-1] == (
-        f"sluice: block 9000 cannot be had: {address} says NOT_AVAILABLE"
+        f"sluice: cannot get block 9000: {address} says NOT_AVAILABLE"
     )
     assert main(["subscribe", "--gateway", NOBODY, "--from", "0", "--patience", "0.1"]) == 1
     *troubles, end = capsys.readouterr().err.splitlines()

@@ -25,7 +25,6 @@ from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.commands import verify
 from sluice.publishers.commands.verify import VERIFY_TABLE_ROWS_MAX, VERIFY_WORKERS_MAX, command
 from sluice.publishers.errors import SourceRefused, SourceUnreachable
-from sluice.publishers.verify import verify_run
 from sluice.publishers.verify.verify_run import VERIFY_ALONE_BLOCKS_MAX
 from sluice.publishers.verify.verify_sources import Job
 from tests.certificates import Authority
@@ -299,25 +298,27 @@ def test_a_second_ctrl_c_waits_with_the_first_for_the_processes(tmp_path: Path) 
 def test_what_was_found_before_a_node_failed_is_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    blocks = make_blocks(VERIFY_ALONE_BLOCKS_MAX + 1)  # so many are asked for before the first is checked
+
     class Failing:
-        count = 3
+        count = len(blocks) + 2
 
         def jobs(self) -> Iterator[Job]:
-            yield Job(0, items=BLOCKS[0].items)
-            raise SourceRefused("block 1", "it is not there")
+            for block in blocks:
+                yield Job(block.number, items=block.items)
+            raise SourceRefused("the next block", "it is not there")
 
         def block_0(self) -> Job | None:
             return None
 
-    monkeypatch.setattr(verify_run, "VERIFY_ALONE_BLOCKS_MAX", -1)  # none is asked for before it is checked
     monkeypatch.setattr(verify, "_source", lambda *_, **__: Failing())
     assert main(["verify", "anything", *KEY, "--workers", "1"]) == 1
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-2:] == [
-        "1 block: 1 accepted, 0 refused",
-        "not complete: the check ended after block 0",
+        f"{len(blocks)} blocks: {len(blocks)} accepted, 0 refused",
+        f"not complete: the check ended after block {len(blocks) - 1}",
     ]
-    assert printed.err == f"sluice: {SourceRefused('block 1', 'it is not there')}\n"
+    assert printed.err == f"sluice: {SourceRefused('the next block', 'it is not there')}\n"
 
 
 def test_many_blocks_are_not_all_listed(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sluice.publishers.coordination import coordinator as coordinator_module
 from sluice.publishers.coordination.coordinator import (
     COORDINATOR_HELLO_BYTES_MAX,
     COORDINATOR_LINE_BYTES_MAX,
@@ -155,13 +154,12 @@ def test_a_first_line_has_a_length_that_it_may_have_and_no_more() -> None:
                     assert one.makefile("rb").readline() == b'{"say": "go"}\n'
 
 
-def test_a_report_has_a_length_that_it_may_have_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_has_a_length_that_it_may_have_and_no_more() -> None:
     """16 MiB otherwise: what the reports of all racers of a task need, with times of 100 seconds each."""
     longest = PublishReport("p", latency_ns=(100_000_000_000,) * LATENCY_SAMPLES_MAX)
     assert RACE_MAX * len(json.dumps(asdict(longest), separators=(",", ":"))) < COORDINATOR_LINE_BYTES_MAX
-    monkeypatch.setattr(coordinator_module, "COORDINATOR_LINE_BYTES_MAX", 1000)
     report = PublishReport("p", won=1)
-    with Coordinator() as coordinator:
+    with Coordinator(line_bytes_max=1000) as coordinator:
         for size, is_taken in ((1000, True), (1001, False)):
             name = f"p-{size}"
             with task(coordinator, name) as one:

@@ -11,7 +11,6 @@ import pytest
 
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.client.client import ClientOptions, PublishClient
-from sluice.publishers.coordination import coordinator_client
 from sluice.publishers.coordination.coordinator import Coordinator
 from sluice.publishers.coordination.coordinator_client import CoordinatorClient
 from sluice.publishers.errors import PublishStopped
@@ -50,17 +49,15 @@ async def test_a_coordinator_that_goes_opens_the_gate() -> None:
         await run()
 
 
-async def test_a_coordinator_that_reads_nothing_any_more_holds_up_no_task(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_coordinator_that_reads_nothing_any_more_holds_up_no_task() -> None:
     """As of a driver that is suspended, or whose machine went away."""
 
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as deaf:
-            link = CoordinatorClient(f"127.0.0.1:{deaf.getsockname()[1]}/x", "p", "p")
+            address = f"127.0.0.1:{deaf.getsockname()[1]}/x"
+            link = CoordinatorClient(address, "p", "p", close_seconds=0.2)
             async with link:
                 assert link._writer is not None
-                monkeypatch.setattr(coordinator_client, "COORDINATOR_CONNECT_SECONDS", 0.2)  # connected it is
                 link._writer.write(bytes(32 << 20))  # more than any socket takes
 
     await asyncio.wait_for(run(), 30)

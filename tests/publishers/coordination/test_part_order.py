@@ -1,4 +1,4 @@
-"""Whose turn it is."""
+"""Tests of the part order: which part is next, and at which gateway."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice.publishers.coordination.part_order import UNREACHABLE, await_part_order, gateway_for_part
-from sluice.publishers.errors import SourceUnreachable, TurnTimeout
+from sluice.publishers.coordination.part_order import (
+    PART_PATIENCE_SECONDS,
+    UNREACHABLE,
+    await_part_order,
+    gateway_for_part,
+)
+from sluice.publishers.errors import PartOrderTimeout, SourceUnreachable
 from sluice.publishers.sources.block_gateways import HeldRange
 
 
 @pytest.mark.parametrize(
-    ("heads", "patient", "impatient"),
+    ("lasts", "patient", "impatient"),
     [
         ([9], 0, 0),
         ([12, -1], 0, 0),
@@ -26,17 +31,18 @@ from sluice.publishers.sources.block_gateways import HeldRange
         ([8, 7], None, None),
     ],
 )
-def test_the_turn_comes_when_the_block_before_is_held(
-    heads: list[int], patient: int | None, impatient: int | None
+def test_a_part_is_next_when_the_block_before_is_held(
+    lasts: list[int], patient: int | None, impatient: int | None
 ) -> None:
-    assert gateway_for_part(heads, 9, is_patient=True) == patient
-    assert gateway_for_part(heads, 9, is_patient=False) == impatient
+    assert gateway_for_part(lasts, 9, is_patient=True) == patient
+    assert gateway_for_part(lasts, 9, is_patient=False) == impatient
 
 
-def wait_for_turn(
+def wait_until_next(
     say: Callable[[str], HeldRange | None],
     timeout_seconds: float | None = None,
     deadline_seconds: float | None = None,
+    patience_seconds: float = PART_PATIENCE_SECONDS,
 ) -> tuple[str, ...]:
     """Wait with three gateways, which do not answer where `say` gives None."""
 
@@ -46,55 +52,60 @@ def wait_for_turn(
             raise SourceUnreachable("what it holds", None, f"{address}: refused")
         return held
 
-    return asyncio.run(await_part_order(("a", "b", "c"), 10, ask, timeout_seconds, deadline_seconds))
+    waiting = await_part_order(
+        ("a", "b", "c"),
+        10,
+        ask,
+        timeout_seconds,
+        deadline_seconds,
+        poll_seconds=0.01,
+        patience_seconds=patience_seconds,
+    )
+    return asyncio.run(waiting)
 
 
-def test_a_part_waits_until_the_blocks_before_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.publishers.coordination.part_order.PART_POLL_SECONDS", 0)
-    heads = iter(range(5, 20))
-    assert wait_for_turn(lambda address: HeldRange(0, next(heads)) if address == "a" else None) == (
+def test_a_part_waits_until_the_blocks_before_are_there() -> None:
+    lasts = iter(range(5, 20))
+    assert wait_until_next(lambda address: HeldRange(0, next(lasts)) if address == "a" else None) == (
         "a",
         "b",
         "c",
     )
-    assert next(heads) == 10
+    assert next(lasts) == 10
 
 
-def test_it_begins_with_the_gateway_that_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.publishers.coordination.part_order.PART_PATIENCE_SECONDS", 0)
+def test_it_begins_with_the_gateway_that_has_them() -> None:
     held = {"a": HeldRange(0, 3), "b": HeldRange(0, 9), "c": HeldRange(None, None)}
-    assert wait_for_turn(held.__getitem__) == ("b", "a", "c")
+    assert wait_until_next(held.__getitem__, patience_seconds=0) == ("b", "a", "c")
 
 
-@pytest.mark.parametrize(("last", "head"), [(3, 3), (None, None)])
-def test_waiting_may_have_an_end(monkeypatch: pytest.MonkeyPatch, last: int | None, head: int | None) -> None:
-    monkeypatch.setattr("sluice.publishers.coordination.part_order.PART_POLL_SECONDS", 0)
-    with pytest.raises(TurnTimeout) as caught:
-        wait_for_turn(lambda address: HeldRange(None, last), timeout_seconds=0.01)
-    assert (caught.value.first_block, caught.value.head) == (10, head)
+@pytest.mark.parametrize(("last", "last_stored"), [(3, 3), (None, None)])
+def test_waiting_may_have_an_end(last: int | None, last_stored: int | None) -> None:
+    with pytest.raises(PartOrderTimeout) as caught:
+        wait_until_next(lambda address: HeldRange(None, last), timeout_seconds=0.01)
+    assert (caught.value.first_block, caught.value.last_stored) == (10, last_stored)
 
 
-def test_the_deadline_counts_while_no_gateway_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.publishers.coordination.part_order.PART_POLL_SECONDS", 0.01)
+def test_the_deadline_counts_while_no_gateway_answers() -> None:
     answers = iter([HeldRange(0, 3)] * 5)
-    with pytest.raises(TurnTimeout) as caught:
-        wait_for_turn(lambda address: next(answers, None), timeout_seconds=60, deadline_seconds=0.05)
-    assert (caught.value.first_block, caught.value.head, caught.value.seconds) == (10, None, 0.05)
+    with pytest.raises(PartOrderTimeout) as caught:
+        wait_until_next(lambda address: next(answers, None), timeout_seconds=60, deadline_seconds=0.05)
+    assert (caught.value.first_block, caught.value.last_stored, caught.value.seconds) == (10, None, 0.05)
     assert caught.value.trouble == "c: refused"
 
 
-def test_the_deadline_does_not_count_while_a_gateway_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deadline_does_not_count_while_a_gateway_answers() -> None:
     """Who publishes the part before may wait for its source, and counts nothing meanwhile."""
-    monkeypatch.setattr("sluice.publishers.coordination.part_order.PART_POLL_SECONDS", 0.01)
     answers = iter([HeldRange(0, 3)] * 30 + [HeldRange(0, 9)])
-    assert wait_for_turn(lambda address: next(answers) if address == "b" else None, 60, 0.05)[0] == "b"
+    assert wait_until_next(lambda address: next(answers) if address == "b" else None, 60, 0.05)[0] == "b"
 
 
-def test_while_no_gateway_answers_nobody_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_no_gateway_answers_nobody_gives_up() -> None:
     """Who publishes the part before is as patient, and is not to be failed by those that wait for it."""
-    monkeypatch.setattr("sluice.publishers.coordination.part_order.PART_POLL_SECONDS", 0.01)
     answers = iter([None] * 30 + [HeldRange(0, 9)])
-    assert wait_for_turn(lambda address: next(answers) if address == "b" else None, timeout_seconds=0.05) == (
+    assert wait_until_next(
+        lambda address: next(answers) if address == "b" else None, timeout_seconds=0.05
+    ) == (
         "b",
         "a",
         "c",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 
 from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.publishers.job.job import GatewayStatus
@@ -16,20 +15,20 @@ from tests.nodes import make_blocks
 from tests.publishers.node_thread import node_thread, store
 
 
-def test_a_head_that_nobody_tells_is_unreachable() -> None:
-    with GatewayStatus(["127.0.0.1:1"]) as head:
-        assert head.ask() == (None, False)
+def test_gateways_that_do_not_answer_are_unreachable() -> None:
+    with GatewayStatus(["127.0.0.1:1"]) as status:
+        assert status.ask() == (None, False)
 
 
 def test_the_first_gateway_that_answers_is_believed(tmp_path: Path) -> None:
     store(tmp_path, make_blocks(3))
-    with node_thread(tmp_path) as node, GatewayStatus(["127.0.0.1:1", str(node.grpc_address)]) as head:
-        assert head.ask() == (2, True)
+    with node_thread(tmp_path) as node, GatewayStatus(["127.0.0.1:1", str(node.grpc_address)]) as status:
+        assert status.ask() == (2, True)
 
 
-def test_an_empty_gateway_has_no_head(tmp_path: Path) -> None:
-    with node_thread(tmp_path) as node, GatewayStatus([str(node.grpc_address)]) as head:
-        assert head.ask() == (None, True)
+def test_an_empty_gateway_has_no_last_block(tmp_path: Path) -> None:
+    with node_thread(tmp_path) as node, GatewayStatus([str(node.grpc_address)]) as status:
+        assert status.ask() == (None, True)
 
 
 class Waiting(node_pb2_grpc.BlockNodeServiceServicer):
@@ -47,10 +46,7 @@ class Waiting(node_pb2_grpc.BlockNodeServiceServicer):
         return node_pb2.ServerStatusDetailResponse()
 
 
-def test_gateways_are_asked_at_once_so_that_mute_ones_cost_one_second_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("sluice.publishers.job.job._STATUS_TIMEOUT_SECONDS", 60.0)
+def test_gateways_are_asked_at_once_so_that_mute_ones_cost_one_second_together() -> None:
     asked = threading.Barrier(3, timeout=60)
     with ThreadPoolExecutor(3) as threads:
         servers, addresses = [], []
@@ -60,7 +56,7 @@ def test_gateways_are_asked_at_once_so_that_mute_ones_cost_one_second_together(
             addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
             server.start()
             servers.append(server)
-        with GatewayStatus(addresses) as head:
-            assert head.ask() == (0, True)
+        with GatewayStatus(addresses, timeout_seconds=60.0) as status:
+            assert status.ask() == (0, True)
         for server in servers:
             server.stop(None).wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluice.publishers.errors import BlockOrderError
-from sluice.publishers.protocol.cache import BlockCache, HeldBlock, HeldState
+from sluice.publishers.protocol.send_window import BlockCache, HeldBlock, HeldState
 
 
 def held(number: int, size_bytes: int = 10) -> HeldBlock:

@@ -94,6 +94,14 @@ def test_a_block_goes_out_set_by_set_and_then_its_end() -> None:
     assert (window.report.offered, window.report.bytes_sent) == (2, 40)
 
 
+def test_a_block_that_is_offered_again_counts_once() -> None:
+    window = Window().take(5)
+    window.send()
+    assert window.edges.resend(5)
+    assert window.send() == ["5", "5."]
+    assert (window.report.offered, window.report.resent) == (1, 1)
+
+
 def test_one_block_beyond_the_window_waits() -> None:
     window = Window(blocks_max=2).take(5, 6, 7)
     assert window.send() == ["5", "5.", "6", "6."]

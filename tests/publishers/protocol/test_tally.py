@@ -5,19 +5,15 @@ from __future__ import annotations
 import pytest
 
 from sluice.publishers.limits import LATENCY_SAMPLES_MAX
-from sluice.publishers.protocol.cache import HeldBlock
 from sluice.publishers.protocol.tally import Tally
 from sluice.publishers.report import RefusedBlock
 
 
-def test_offers_and_skips_count_once_per_block() -> None:
-    tally, block = Tally("alice"), HeldBlock(5, ((b"x",),), 1)
-    for _ in range(2):
-        tally.offer(block)
-        tally.skip(block)
-        block.clear_marks()
-    report = tally.report(None, 0)
-    assert (report.offered, report.skipped) == (1, 1)
+def test_skips_count_once_per_block() -> None:
+    tally = Tally("alice")
+    for again in (False, True):
+        tally.skip(again=again)
+    assert tally.report(None, 0).skipped == 1
 
 
 def test_refusals_are_reported_in_order_of_number_with_their_last_code() -> None:
@@ -75,7 +71,7 @@ def test_wins_are_taken_back_from_a_block_on(from_number: int, left: tuple[int, 
 
 def test_wins_before_a_skip_stand() -> None:
     tally = wins(5, 6)
-    tally.skip(HeldBlock(7, ((b"x",),), 1))
+    tally.skip(again=False)
     tally.win(8, 8)
     tally.retract_wins(0)
     assert tally.report(None, 0).won == 2

@@ -89,7 +89,7 @@ async def test_what_an_empty_gateway_refuses_again_is_an_error() -> None:
         with pytest.raises(SourceRefused) as caught:
             await follow([peer.address], "first")
         says_it = f"{peer.address} says INVALID_START_BLOCK_NUMBER"
-        assert str(caught.value) == f"block 0 cannot be had: {says_it}"
+        assert str(caught.value) == f"cannot get block 0: {says_it}"
         assert (peer.status_count, len(peer.asked)) == (2, 2)
 
 
@@ -154,7 +154,7 @@ async def test_what_every_gateway_refuses_is_an_error_at_once() -> None:
                 f"{behind.address} says NOT_AVAILABLE",
             )
         )
-        assert str(caught.value) == f"block 2 cannot be had: {'; '.join(answers)}"
+        assert str(caught.value) == f"cannot get block 2: {'; '.join(answers)}"
         blocks, _ = await follow([pruned.address, (await _good(stack)).address], 2, 9)
         assert blocks == BLOCKS[2:10]
 
@@ -178,5 +178,5 @@ async def test_an_item_longer_than_is_taken_ends_the_following_at_once_and_says_
         with pytest.raises(SourceRefused) as caught:
             await follow([peer.address], 0, 0, message_bytes_max=4_000_000, patience_seconds=0)
         said = str(caught.value)
-        assert said.startswith(f"block 0 cannot be had: {peer.address}: message: got 50000")
+        assert said.startswith(f"cannot get block 0: {peer.address}: message: got 50000")
         assert said.endswith(", expected at most 4000000; raise --max-message-bytes here")

@@ -209,6 +209,6 @@ def test_a_message_is_taken_up_to_a_limit_and_one_byte_more_ends_the_reading_at_
             with pytest.raises(SourceRefused) as refused:
                 list(gateways.blocks(0, 0, give_up))
             assert str(refused.value) == (
-                f"block 0 cannot be had: {address}: message: got 5000001 bytes, expected at most 5000000; "
+                f"cannot get block 0: {address}: message: got 5000001 bytes, expected at most 5000000; "
                 "raise max_message_bytes here"
             )

@@ -18,7 +18,7 @@ BLOCKS = make_blocks(3)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BlockStore]:
-    """A ledger that holds BLOCKS."""
+    """A block store that holds BLOCKS."""
     found = BlockStore.open(tmp_path)
     found.append([VerifiedBlock(block.number, block.items, bytes(48)) for block in BLOCKS])
     yield found

@@ -9,7 +9,6 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from sluice.gateway.blocks.block import Block
-from sluice.publishers import limits
 from sluice.publishers.errors import BadBlock, FrameError
 from sluice.publishers.spark.batches import blocks_in, row_batches
 from sluice.publishers.spark.schema import BLOCK_COLUMNS, arrow_schema
@@ -25,10 +24,9 @@ def test_rows_are_cut_into_batches_and_missing_values_are_null() -> None:
     assert batches[0].schema == pa.schema(list(COLUMNS.items()))
 
 
-def test_a_batch_is_closed_when_its_bytes_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "ARROW_BATCH_BYTES", 100)
+def test_a_batch_is_closed_when_its_bytes_are_enough() -> None:
     rows = [{"block_number": number, "items": (bytes(30), bytes(30))} for number in range(5)]
-    assert [batch.num_rows for batch in row_batches(rows, COLUMNS)] == [2, 2, 1]
+    assert [batch.num_rows for batch in row_batches(rows, COLUMNS, bytes_max=100)] == [2, 2, 1]
 
 
 def test_only_wanted_columns_are_kept() -> None:
@@ -69,9 +67,9 @@ def test_other_columns_are_not_looked_at_and_numbers_may_be_small() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ((5, None), "block 5 is bad, it and what follows was not sent: the row has no items (null)"),
-        ((5, [b"a", None]), "block 5 is bad, it and what follows was not sent: item 1 is null"),
-        ((-1, [b"a"]), "block -1 is bad, it and what follows was not sent: numbers begin with 0"),
+        ((5, None), "block 5 is bad; neither it nor later blocks were sent: the row has no items (null)"),
+        ((5, [b"a", None]), "block 5 is bad; neither it nor later blocks were sent: item 1 is null"),
+        ((-1, [b"a"]), "block -1 is bad; neither it nor later blocks were sent: numbers begin with 0"),
     ],
 )
 def test_rows_that_are_no_blocks(row: tuple[int, list[bytes | None] | None], message: str) -> None:

@@ -23,15 +23,16 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from sluice.gateway.blocks.block import Block
-from sluice.publishers import limits
 from sluice.publishers.blocks.block_archives import Archive
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.linking import summary_of
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from sluice.publishers.errors import BlockFileError, BlockListError, OptionError, SchemaError
+from sluice.publishers.limits import ARROW_BATCH_ROWS, PARTITIONS_MAX
 from sluice.publishers.spark import block_files as block_files_module
 from sluice.publishers.spark.batches import root_row
 from sluice.publishers.spark.block_files import (
+    FILE_LOOK_SECONDS,
     FILE_WRITE_SECONDS_MAX,
     BlockFilesDataSource,
     BlockFilesReader,
@@ -190,16 +191,12 @@ def test_several_paths_are_one_chain(tmp_path: Path) -> None:
             BlockFilesDataSource({"paths": text}).schema()
 
 
-def test_batches_have_the_schema_and_are_bounded_in_rows_and_bytes(
-    chain: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader = reader_of(chain, partitions=1)
-    monkeypatch.setattr(limits, "ARROW_BATCH_ROWS", 4)
-    batches = read_all(reader)
-    assert [batch.num_rows for batch in batches] == [4, 4, 2]
+def test_batches_have_the_schema_and_are_bounded_in_rows(tmp_path: Path) -> None:
+    for block in BlockMaker(3, key_of_seed(3), SMALL).blocks(ARROW_BATCH_ROWS + 1):
+        write_block_file(tmp_path / f"{block.number:03}.blk", block)
+    batches = read_all(reader_of(tmp_path, partitions=1))
+    assert [batch.num_rows for batch in batches] == [ARROW_BATCH_ROWS, 1]
     assert batches[0].schema == arrow_schema(BLOCK_COLUMNS)
-    monkeypatch.setattr(limits, "ARROW_BATCH_BYTES", 1)
-    assert [batch.num_rows for batch in read_all(reader)] == [1] * 10
 
 
 def test_hashes_are_those_of_root_hashes(chain: Path) -> None:
@@ -298,11 +295,11 @@ def test_columns_that_are_not_there_are_refused(chain: Path) -> None:
 def test_options_are_checked() -> None:
     source = BlockFilesDataSource({"path": "chain"})
     assert (source.name(), source.schema()) == ("blockfiles", spark_schema(BLOCK_COLUMNS))
-    BlockFilesDataSource({"path": "chain", "partitions": str(limits.PARTITIONS_MAX)}).schema()
+    BlockFilesDataSource({"path": "chain", "partitions": str(PARTITIONS_MAX)}).schema()
     for options, message in (
         ({"partitions": "0"}, "option 'partitions': got 0, expected 1 to 1000000"),
         (
-            {"partitions": str(limits.PARTITIONS_MAX + 1)},
+            {"partitions": str(PARTITIONS_MAX + 1)},
             "option 'partitions': got 1000001, expected 1 to 1000000",
         ),
         (
@@ -478,11 +475,10 @@ def test_a_stream_does_not_wait_for_ever_for_a_file_that_is_being_written(
     now = [1000.0]
 
     def write_on(seconds: float) -> None:
-        now[0] += seconds
+        now[0] += seconds * FILE_WRITE_SECONDS_MAX / FILE_LOOK_SECONDS / 3  # three looks
         path.write_bytes(whole[:-1])  # never the last byte
 
     write_on(0)
-    monkeypatch.setattr(block_files_module, "FILE_LOOK_SECONDS", FILE_WRITE_SECONDS_MAX / 3)
     # Its clock, not that of the process: threads of the Spark session that other tests began sleep as well.
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=write_on)
     monkeypatch.setattr(block_files_module, "time", clock)

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from sluice.gateway.blocks.block import Block
 from sluice.publishers.coordination.coordinator import Coordinator
 from sluice.publishers.coordination.part_order import await_part_order
-from sluice.publishers.errors import BadBlock, FrameError, PublishFailed, PublishStopped, TurnTimeout
+from sluice.publishers.errors import BadBlock, FrameError, PartOrderTimeout, PublishFailed, PublishStopped
 from sluice.publishers.report import PublishReport, QueryTotals
 from sluice.publishers.sources.block_gateways import BlockGateways
 from sluice.publishers.spark import block_sink
@@ -136,17 +136,19 @@ def test_an_unreachable_gateway_fails_the_task_at_the_deadline() -> None:
 def test_the_deadline_counts_while_a_later_partition_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     in_task(monkeypatch, 2)
     said = r"block 6 cannot be sent before block 5 is stored; no gateway has answered for 0\.3 s \(127"
-    with pytest.raises(TurnTimeout, match=said):
+    with pytest.raises(PartOrderTimeout, match=said):
         writer(gateways="127.0.0.1:1", deadline_seconds="0.3").write(batches_of(BLOCKS[6:]))
 
 
-def test_a_later_partition_waits_for_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_partition_waits_until_it_is_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_task(monkeypatch, 2, attempt=1)
     store(tmp_path, BLOCKS[:5])
     with node_thread(tmp_path) as node:
         gateways = f"127.0.0.1:1,{node.grpc_address}"
-        with pytest.raises(TurnTimeout, match="block 6 cannot be sent before block 5 is stored; block 4 is "):
-            writer(gateways=gateways, turn_seconds="0.01").write(batches_of(BLOCKS[6:]))
+        with pytest.raises(
+            PartOrderTimeout, match="block 6 cannot be sent before block 5 is stored; block 4 is "
+        ):
+            writer(gateways=gateways, part_order_seconds="0.01").write(batches_of(BLOCKS[6:]))
         (report,) = reports_in(writer(gateways=gateways).write(batches_of(BLOCKS[5:])))
     assert (report.publisher_id, report.safe_through, report.reconnects) == ("spark-2-attempt-1", 9, 0)
 
@@ -170,8 +172,10 @@ def test_racers_of_one_task(tmp_path: Path) -> None:
 def test_a_stream_passes_over_what_came_before_and_waits_before_a_gap(tmp_path: Path) -> None:
     order = [0, 1, 1, 0, 2, 3, 6, 7]
     with node_thread(tmp_path) as node:
-        sink = stream_writer(gateways=str(node.grpc_address), turn_seconds="0.01")
-        with pytest.raises(TurnTimeout, match="block 6 cannot be sent before block 5 is stored; block 3 is"):
+        sink = stream_writer(gateways=str(node.grpc_address), part_order_seconds="0.01")
+        with pytest.raises(
+            PartOrderTimeout, match="block 6 cannot be sent before block 5 is stored; block 3 is"
+        ):
             sink.write(batches_of([BLOCKS[number] for number in order]))
         writer(gateways=str(node.grpc_address), publisher_id="other").write(batches_of(BLOCKS[:6]))
         reports = reports_in(sink.write(batches_of([BLOCKS[number] for number in order])))
@@ -284,7 +288,7 @@ def test_abort_waits_no_longer_than_a_second_for_a_gateway_that_says_nothing(
     assert "the job failed; as far as is known no block is stored" in caplog.messages
 
 
-async def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_paced_blocks_are_sent_when_they_are_due(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -302,20 +306,20 @@ async def test_paced_blocks_wait_for_their_turn(monkeypatch: pytest.MonkeyPatch)
     for is_beginning, lead_seconds in ((True, PACE_LEAD_SECONDS), (False, 0.0)):
         asked.clear()
         assert await run(is_beginning) == [0, 1, 2, 3, 4]
-        # A turn lasts 1,000 s, of which up to a half is chance; no time passes here.
-        for turn, seconds in enumerate(asked):
-            assert turn * 1000 - 1 <= seconds - lead_seconds <= turn * 1000 + 500
+        # A block is due every 1,000 s and up to half of that later, by chance; no time passes here.
+        for count, seconds in enumerate(asked):
+            assert count * 1000 - 1 <= seconds - lead_seconds <= count * 1000 + 500
 
 
-def test_the_pace_of_a_later_partition_begins_with_its_turn(
+def test_the_pace_of_a_later_partition_begins_when_it_is_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Turns counted from the task's start had all passed when it might send: nothing held it back."""
+    """Counted from the task's start, all blocks would be due by then, and nothing would hold it back."""
     order: list[str] = []
 
     async def waiting(*arguments: Any) -> tuple[str, ...]:
         gateways = await await_part_order(*arguments)
-        order.append("turn")
+        order.append("next")
         return gateways
 
     async def pacing(blocks: AsyncIterator[Block], *arguments: Any, **named: Any) -> AsyncIterator[Block]:
@@ -330,4 +334,4 @@ def test_the_pace_of_a_later_partition_begins_with_its_turn(
     with node_thread(tmp_path) as node:
         writer(gateways=str(node.grpc_address), blocks_per_second="1000").write(batches_of(BLOCKS[5:]))
         assert node.store.last_number == 9
-    assert order == ["turn", "pace"]
+    assert order == ["next", "pace"]

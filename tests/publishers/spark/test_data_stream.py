@@ -19,7 +19,7 @@ from sluice.publishers.sources.event_rows import EVENT_COLUMNS
 from sluice.publishers.spark.data_stream import DataStreamDataSource, DataStreamReader, DataStreamTcpReader
 from tests.datastream.serving import ServerThread
 from tests.datastream.streams import sample_file
-from tests.publishers.stored import large_blocks, ledger_of
+from tests.publishers.stored import large_blocks, store_of
 from tests.reference_data import needs_stream
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ BLOCKS = large_blocks(12)
 def node(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data folder of a node that holds BLOCKS, on several data pages."""
     folder = tmp_path_factory.mktemp("node")
-    with ledger_of(folder, BLOCKS):
+    with store_of(folder, BLOCKS):
         pass
     return folder
 
@@ -73,12 +73,12 @@ def test_blocks_of_a_file(node: Path, partitions: str) -> None:
 
 @pytest.mark.parametrize("decode", ["entries", "blocks"])
 def test_a_file_that_grows_after_it_was_planned_gives_what_was_there(tmp_path: Path, decode: str) -> None:
-    with ledger_of(tmp_path, BLOCKS[:5]):
+    with store_of(tmp_path, BLOCKS[:5]):
         pass
     reader = reader_of(tmp_path, decode=decode, partitions="1")
     parts = reader.partitions()
     there = rows_of(reader, parts)
-    with ledger_of(tmp_path, BLOCKS[5:]):
+    with store_of(tmp_path, BLOCKS[5:]):
         pass
     assert len(rows_of(reader, reader.partitions())) > len(there)
     assert rows_of(reader, parts) == there
@@ -124,7 +124,7 @@ def stream_of(server: str, **options: str) -> DataStreamTcpReader:
 
 
 def test_a_stream_of_a_server_in_batches(tmp_path: Path) -> None:
-    with ledger_of(tmp_path, BLOCKS) as ledger, ServerThread(ledger.streamer) as server:
+    with store_of(tmp_path, BLOCKS) as store, ServerThread(store.streamer) as server:
         for decode, expected in (("entries", 0), ("blocks", 12)):
             reader = stream_of(
                 f"127.0.0.1:1,{server.host}:{server.port}", decode=decode, entries_per_batch="13"
@@ -153,8 +153,8 @@ def test_what_a_server_has_now_is_read_to_its_end_or_it_is_an_error(tmp_path: Pa
     """A query that ends without it would be taken for one that has read it."""
     with pytest.raises(SourceUnreachable, match=r"^how many entries there are did not come \(127.0.0.1:1: "):
         stream_of("127.0.0.1:1").prepareForTriggerAvailableNow()
-    with ledger_of(tmp_path, BLOCKS) as ledger:
-        with ServerThread(ledger.streamer) as server:
+    with store_of(tmp_path, BLOCKS) as store:
+        with ServerThread(store.streamer) as server:
             reader = stream_of(
                 f"{server.host}:{server.port}", deadline_seconds="0.01", entries_per_batch="13"
             )
@@ -167,7 +167,7 @@ def test_what_a_server_has_now_is_read_to_its_end_or_it_is_an_error(tmp_path: Pa
 
 @pytest.mark.spark
 def test_spark_reads_a_file_and_a_server(spark: SparkSession, tmp_path: Path) -> None:
-    with ledger_of(tmp_path / "node", BLOCKS) as ledger, ServerThread(ledger.streamer) as server:
+    with store_of(tmp_path / "node", BLOCKS) as store, ServerThread(store.streamer) as server:
         frame = spark.read.format("datastream").option("decode", "blocks").load(str(tmp_path / "node"))
         rows = frame.orderBy("block_number").collect()
         assert [tuple(map(bytes, row["items"])) for row in rows] == [block.items for block in BLOCKS]

@@ -111,12 +111,11 @@ def test_a_folder_for_temporary_files_that_java_cannot_name(
     )
 
 
-def test_a_local_folder_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "SPARK_LOCAL_BYTES_MIN", 1 << 62)
+def test_a_local_folder_without_space(tmp_path: Path) -> None:
     with pytest.raises(
         SparkUnavailable, match=r"has \d+ bytes of space, and 4611686018427387904 are the least"
     ):
-        check_local_folder({"SPARK_LOCAL_DIRS": str(tmp_path)}, {})
+        check_local_folder({"SPARK_LOCAL_DIRS": str(tmp_path)}, {}, bytes_min=1 << 62)
 
 
 def test_a_spark_home_of_another_version(tmp_path: Path) -> None:

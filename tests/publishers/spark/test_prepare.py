@@ -21,6 +21,7 @@ from sluice.publishers.blocks.linking import ChainStart
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions, key_of_seed
 from sluice.publishers.blocks.signing_key import KeyPlace
 from sluice.publishers.errors import OptionError, PrepareError, SchemaError
+from sluice.publishers.limits import ARROW_BATCH_ROWS
 from sluice.publishers.spark import prepare
 from sluice.publishers.spark.failures import reason_in
 from sluice.publishers.spark.prepare import (
@@ -52,7 +53,7 @@ def run(
     rows: Callable[..., Iterator[dict[str, Any]]], given: Sequence[tuple[int | None, Items]]
 ) -> list[Any]:
     """Run a worker's function on Arrow batches, as Spark does."""
-    mapped = prepare._map_batches(rows, BLOCK_COLUMNS, None, batches_of(given))
+    mapped = prepare._map_batches(rows, BLOCK_COLUMNS, ARROW_BATCH_ROWS, batches_of(given))
     return [row for batch in mapped for row in batch.to_pylist()]
 
 
@@ -84,7 +85,7 @@ def test_rows_that_are_no_blocks(number: int | None, items: Items, message: str,
 
 
 def test_the_key_is_not_needed_where_there_is_nothing_to_sign(tmp_path: Path) -> None:
-    assert list(prepare._map_batches(signer(tmp_path), BLOCK_COLUMNS, None, iter(()))) == []
+    assert list(prepare._map_batches(signer(tmp_path), BLOCK_COLUMNS, ARROW_BATCH_ROWS, iter(()))) == []
 
 
 def frame_of(spark: SparkSession, blocks: Sequence[Block], partitions: int = 3) -> DataFrame:

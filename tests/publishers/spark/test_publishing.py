@@ -78,7 +78,7 @@ def test_a_frame_whose_numbers_alone_are_in_one_partition_is_sorted(
     assert plan is not None
     assert (plan.partition_count, plan.is_ordered) == (1, True)
     with node_thread(tmp_path) as node:
-        reports = publish(frame, str(node.grpc_address), deadline_seconds=20, turn_seconds=5)
+        reports = publish(frame, str(node.grpc_address), deadline_seconds=20, part_order_seconds=5)
         assert node.store.last_number == 11
     assert [report.blocks for report in reports] == [12]
 
@@ -147,7 +147,7 @@ def test_a_bad_block_and_an_unreachable_gateway_end_with_one_line(spark: SparkSe
     damaged = dataclasses.replace(BLOCKS[1], items=BLOCKS[1].items[:-2])
     with running(FakeNode()) as node, pytest.raises(SparkJobFailed) as caught:
         publish(frame_of(spark, [BLOCKS[0], damaged, BLOCKS[2]]), node.address, shards=1)
-    assert caught.value.reason.startswith("block 1 is bad, it and what follows was not sent: ")
+    assert caught.value.reason.startswith("block 1 is bad; neither it nor later blocks were sent: ")
     assert [block.number for block in node.received] in ([], [0])
     with pytest.raises(SparkJobFailed, match=r"within 0\.3 s"):
         publish(frame_of(spark, BLOCKS), "127.0.0.1:1", shards=1, deadline_seconds=0.3)

@@ -14,11 +14,12 @@ pytest.importorskip("pyspark")
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from sluice.gateway.blocks.items import header_of, payload_of
+from sluice.gateway.blocks.items import ItemKind, header_of, payload_of
 from sluice.publishers.errors import OptionError, PrepareError, SchemaError
 from sluice.publishers.spark import ChainStart, chain_start, records_to_blocks, records_to_signed_blocks
 from sluice.publishers.spark import records as records_module
 from sluice.publishers.spark.failures import reason_in
+from sluice.publishers.spark.prepare import link_blocks
 from sluice.publishers.spark.records import RECORD_PARTS_MAX, RECORDS_PER_BLOCK_MAX
 from tests.nodes import KEY
 from tests.publishers.node_thread import node_thread
@@ -82,10 +83,14 @@ def test_partitions_and_order_change_nothing(spark: SparkSession, monkeypatch: p
     monkeypatch.setattr(records_module, "_part_of", noted)
     expected = bytes_of(records_to_blocks(frame_of(spark, records), items_per_block=64))
     assert 0 < bounds[0] < RECORD_PARTS_MAX
-    monkeypatch.setattr(records_module, "RECORD_PARTS_MAX", bounds[0])  # one part less than there were
     count = len(bounds)
     spread = frame_of(spark, sorted(records), SCHEMA).repartition(7, "payload")
-    assert bytes_of(records_to_blocks(spread, items_per_block=64)) == expected
+    bodies = records_module._bodies(
+        spread,
+        *("payload", "time", 64, (), ItemKind.SIGNED_TRANSACTION, None),
+        parts_max=bounds[0],  # one part less than there were
+    )
+    assert bytes_of(link_blocks(bodies)) == expected
     assert bounds[count] == bounds[0] - 1
     items = [payload_of(item) for _, items in expected for item in items[1:-1]]
     assert items == [payload for _, payload in sorted(records)]

@@ -26,9 +26,9 @@ from sluice.publishers.spark.session import (
     build_session,
     failures_allowed,
     java_version,
+    part_order_seconds,
+    part_order_seconds_for,
     require_java,
-    turn_seconds,
-    turn_seconds_for,
     with_slots,
 )
 
@@ -77,9 +77,9 @@ def test_java_is_found_in_path(tmp_path: Path) -> None:
     assert require_java({"PATH": f"{home}/bin{os.pathsep}/bin"}) == 17
 
 
-def refusal(environment: dict[str, str]) -> str:
+def refusal(environment: dict[str, str], **limits: float) -> str:
     with pytest.raises(SparkUnavailable) as caught:
-        require_java(environment)
+        require_java(environment, **limits)
     assert caught.value.remedy == REMEDY
     return caught.value.reason
 
@@ -109,11 +109,10 @@ def test_a_java_that_does_not_run(tmp_path: Path) -> None:
     )
 
 
-def test_a_java_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "_JAVA_TIMEOUT_SECONDS", 0.2)
+def test_a_java_that_hangs(tmp_path: Path) -> None:
     home = fake_java(tmp_path, "wait")
     (home / "bin" / "java").write_text("#!/bin/sh\nexec sleep 60\n")
-    assert refusal({"JAVA_HOME": str(home)}) == (
+    assert refusal({"JAVA_HOME": str(home)}, timeout_seconds=0.2) == (
         f"Spark needs Java 17: the one in JAVA_HOME ({home}) did not say its version within 0.2 s"
     )
 
@@ -394,7 +393,7 @@ def test_a_session_over_connect_has_none() -> None:
         pass
 
 
-# --- how long parts wait for their turn ---------------------------------------------------------------------
+# --- how long parts wait until they are next ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -404,7 +403,7 @@ def test_a_session_over_connect_has_none() -> None:
 def test_parts_give_way_where_slots_are_few_and_tasks_are_tried_again(
     parts: int, slots: int, failures: int, seconds: float
 ) -> None:
-    assert turn_seconds(parts, slots, failures) == seconds
+    assert part_order_seconds(parts, slots, failures) == seconds
 
 
 class Session:
@@ -439,4 +438,4 @@ class ConnectSession:
     ],
 )
 def test_a_session_is_asked_for_its_slots(session: Any, seconds: float) -> None:
-    assert turn_seconds_for(session, 4) == seconds
+    assert part_order_seconds_for(session, 4) == seconds

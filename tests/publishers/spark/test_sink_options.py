@@ -22,7 +22,7 @@ def test_the_defaults() -> None:
         is_checked=True,
         deadline_seconds=None,
         reset_interval_seconds=None,
-        turn_seconds=limits.TURN_SECONDS_DEFAULT,
+        part_order_seconds=limits.PART_ORDER_SECONDS_DEFAULT,
         answer_seconds=limits.ANSWER_TIMEOUT_SECONDS_DEFAULT,
         set_bytes=limits.ITEM_SET_BYTES_DEFAULT,
         cache_bytes=limits.CACHE_BYTES_DEFAULT,
@@ -66,6 +66,18 @@ def test_racers_begin_with_different_gateways_of_one_priority() -> None:
         Racer("spark-4.3", ("a:1", "b:1")),
     ]
     assert SinkOptions.parse({"gateways": "a:1"}).racers("x") == [Racer("x", ("a:1",))]
+
+
+def test_a_former_name_is_taken_with_a_warning() -> None:
+    with pytest.warns(FutureWarning, match="option 'turn_seconds' is now 'part_order_seconds'"):
+        options = SinkOptions.parse({"gateways": "a:1", "turn_seconds": "5"})
+    assert options == SinkOptions.parse({"gateways": "a:1", "part_order_seconds": "5"})
+    both = {"gateways": "a:1", "turn_seconds": "5", "part_order_seconds": "5"}
+    with pytest.raises(OptionError) as caught:
+        SinkOptions.parse(both)
+    assert (
+        str(caught.value) == "option 'part_order_seconds': got turn_seconds as well, expected one of the two"
+    )
 
 
 @pytest.mark.parametrize(

@@ -128,22 +128,22 @@ def test_a_node(node: Node) -> None:
     assert part.block_0() == Job(0, items=BLOCKS[0].items)
     with pytest.raises(SourceRefused) as none:
         NodeSource(node.grpc_address, NumberRange(5))
-    assert str(none.value) == f"these blocks cannot be had: {node.grpc_address} has blocks 0 to 4"
+    assert str(none.value) == f"cannot get these blocks: {node.grpc_address} has blocks 0 to 4"
 
 
 def test_an_empty_node(tmp_path: Path) -> None:
     with node_thread(tmp_path) as node:
         with pytest.raises(SourceRefused) as empty:
             NodeSource(node.grpc_address, ALL)
-        assert str(empty.value) == f"what the node has cannot be had: {node.grpc_address} has no blocks"
+        assert str(empty.value) == f"cannot get what the node has: {node.grpc_address} has no blocks"
         with pytest.raises(SourceRefused) as no_stream:
             numbers(StreamSource(node.tcp_address, ALL))
         assert str(no_stream.value) == (
-            f"these blocks cannot be had: the stream of {node.tcp_address} does not have them"
+            f"cannot get these blocks: the stream of {node.tcp_address} does not have them"
         )
         with pytest.raises(SourceRefused) as no_streamer:
             numbers(StreamSource(node.grpc_address, ALL))
-        assert str(no_streamer.value).startswith(f"block 0 cannot be had: {node.grpc_address}: ")
+        assert str(no_streamer.value).startswith(f"cannot get block 0: {node.grpc_address}: ")
     with pytest.raises(SourceUnreachable):
         NodeSource(node.grpc_address, ALL)
     with pytest.raises(SourceUnreachable, match=r"^block 0 did not come \("):
@@ -160,7 +160,7 @@ def test_a_stream(node: Node) -> None:
     assert (block_0.number, block_0.items) == (0, BLOCKS[0].items)
     with pytest.raises(SourceRefused) as none:
         numbers(StreamSource(node.tcp_address, NumberRange(7)))
-    assert str(none.value).startswith(f"block 7 cannot be had: {node.tcp_address}: ")
+    assert str(none.value).startswith(f"cannot get block 7: {node.tcp_address}: ")
 
 
 def test_a_root_that_a_node_has_stored_in_the_other_layout() -> None:
@@ -265,7 +265,7 @@ def test_a_chain_that_begins_after_block_0(tmp_path: Path) -> None:
     assert (numbers(source), source.block_0()) == ([3, 4], None)
     with pytest.raises(SourceRefused) as none:
         StoredSource(tmp_path, NumberRange(0, 3))
-    assert str(none.value) == (f"these blocks cannot be had: {tmp_path / 'datastream.bin'} has blocks 3 to 4")
+    assert str(none.value) == (f"cannot get these blocks: {tmp_path / 'datastream.bin'} has blocks 3 to 4")
 
 
 def test_files_that_give_no_blocks(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_files_that_give_no_blocks(tmp_path: Path) -> None:
     BlockStore.open(tmp_path).close()
     with pytest.raises(SourceRefused) as empty:
         StoredSource(tmp_path, ALL)
-    assert str(empty.value) == f"blocks cannot be had: {path} has none"
+    assert str(empty.value) == f"cannot get blocks: {path} has none"
     other = DataStreamer.open(tmp_path / "other.bin", stream_type=1, system_id=1, version=1)
     other.start_atomic_op()
     other.add_stream_entry(1, b"no block")
@@ -283,11 +283,11 @@ def test_files_that_give_no_blocks(tmp_path: Path) -> None:
     other.close()
     with pytest.raises(SourceRefused) as foreign:
         StoredSource(tmp_path / "other.bin", ALL)
-    assert str(foreign.value).startswith(f"blocks cannot be had: {tmp_path / 'other.bin'}: ")
+    assert str(foreign.value).startswith(f"cannot get blocks: {tmp_path / 'other.bin'}: ")
     path.write_bytes(b"no stream")
     with pytest.raises(SourceRefused) as nonsense:
         StoredSource(tmp_path, ALL)
-    assert str(nonsense.value).startswith(f"blocks cannot be had: {path}: ")
+    assert str(nonsense.value).startswith(f"cannot get blocks: {path}: ")
     os.truncate(path, 0)
     with pytest.raises(SourceRefused):
         StoredSource(path, ALL)
