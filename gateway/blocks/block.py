@@ -13,8 +13,7 @@ from google.protobuf.message import DecodeError
 
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.frame import cannot_parse, refused
-from sluice.gateway.blocks.items import block_number_of
+from sluice.gateway.blocks.items import block_number_of, cannot_parse, refused
 from sluice.gateway.blocks.refusal import RefusalKind
 
 __all__ = ["Block"]

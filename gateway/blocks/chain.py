@@ -57,36 +57,23 @@ class Chain:
     `check_links` changes nothing; `advance` adds a block once it is committed.
     """
 
-    __slots__ = ("_first_number", "_last_layout", "_last_number", "_last_root_hash", "_tree", "_tree_before")
+    __slots__ = ("_last_layout", "_tree", "_tree_before", "first_number", "last_number", "last_root_hash")
 
     def __init__(self, first_number: int = 0) -> None:
         """Begin an empty chain with block `first_number`; above 0 that block is the anchor."""
-        self._first_number = first_number
-        self._last_number: int | None = None
-        self._last_root_hash: bytes | None = None
+        self.first_number = first_number
+        self.last_number: int | None = None
+        """None before the first block."""
+        self.last_root_hash: bytes | None = None
+        """48 bytes; None before the first block."""
         self._tree: StreamingTree | None = StreamingTree() if first_number == 0 else None
         self._tree_before: StreamingTree | None = None  # without the last root; see _LATER_STATE_KEY
         self._last_layout: LastLayout | None = None
 
     @property
-    def first_number(self) -> int:
-        """The block that the chain begins with."""
-        return self._first_number
-
-    @property
-    def last_number(self) -> int | None:
-        """The last block, None before the first."""
-        return self._last_number
-
-    @property
-    def last_root_hash(self) -> bytes | None:
-        """Root of the last block, 48 bytes, None before the first."""
-        return self._last_root_hash
-
-    @property
     def next_number(self) -> int:
         """The block that comes next."""
-        return self._first_number if self._last_number is None else self._last_number + 1
+        return self.first_number if self.last_number is None else self.last_number + 1
 
     @property
     def anchor_note(self) -> str | None:
@@ -94,14 +81,14 @@ class Chain:
         if self._tree is not None:
             return None
         return (
-            f"the chain begins here with block {self._first_number}: its footer's links are believed as they "
+            f"the chain begins here with block {self.first_number}: its footer's links are believed as they "
             "are, and root_hash_of_all_block_hashes_tree is not checked in the blocks after it"
         )
 
     def links_of_next(self) -> tuple[bytes | None, bytes | None]:
         """Return the expected fields 1 and 2 of the next footer, None for one that is not known here."""
-        previous = self._last_root_hash
-        if previous is None and self._first_number == 0:
+        previous = self.last_root_hash
+        if previous is None and self.first_number == 0:
             previous = EMPTY_HASH
         return previous, None if self._tree is None else self._tree.root()
 
@@ -140,7 +127,7 @@ class Chain:
     def in_other_layout(self) -> Self | None:
         """Return the chain with the last block's root in the other layout; None: impossible."""
         layout = self._last_layout
-        if layout is None or layout.other_root_hash is None or self._last_root_hash is None:
+        if layout is None or layout.other_root_hash is None or self.last_root_hash is None:
             return None
         chain = self.copy()
         if self._tree is not None:
@@ -148,23 +135,23 @@ class Chain:
                 return None
             chain._tree = self._tree_before.copy()
             chain._tree.push(layout.other_root_hash)
-        chain._last_root_hash = layout.other_root_hash
+        chain.last_root_hash = layout.other_root_hash
         chain._last_layout = LastLayout(
-            layout.hapi_minor, 8 if layout.root_layout == 16 else 16, self._last_root_hash
+            layout.hapi_minor, 8 if layout.root_layout == 16 else 16, self.last_root_hash
         )
         return chain
 
     def in_its_layout(self, summary: BlockSummary) -> BlockSummary:
         """Return the next block's summary, in the layout of the last block if that has precedence."""
-        last, other = self._last_layout, summary.in_other_layout()
-        if last is None or other is None or last.hapi_minor != summary.hapi_minor:
+        last = self._last_layout
+        if last is None or last.hapi_minor != summary.hapi_minor or last.root_layout == summary.root_layout:
             return summary
-        return summary if summary.root_layout == last.root_layout else other
+        return summary.in_other_layout() or summary
 
     @property
     def lacks_tree_before(self) -> bool:
         """The last root cannot be replaced, since an earlier version has written the state."""
-        return self._last_number is not None and self._tree is not None and self._tree_before is None
+        return self.last_number is not None and self._tree is not None and self._tree_before is None
 
     def learn(self, layout: LastLayout) -> None:
         """Set the layout of the last block, which `advance` was called without."""
@@ -184,15 +171,15 @@ class Chain:
         if self._tree is not None:
             self._tree_before = self._tree.copy()
             self._tree.push(root_hash)
-        self._last_number = number
-        self._last_root_hash = root_hash
+        self.last_number = number
+        self.last_root_hash = root_hash
         self._last_layout = layout
 
     def copy(self) -> Self:
         """Return an independent copy, to check blocks ahead of their commit."""
-        chain = type(self)(self._first_number)
-        chain._last_number = self._last_number
-        chain._last_root_hash = self._last_root_hash
+        chain = type(self)(self.first_number)
+        chain.last_number = self.last_number
+        chain.last_root_hash = self.last_root_hash
         chain._tree = None if self._tree is None else self._tree.copy()
         chain._tree_before = self._tree_before  # nobody changes it
         chain._last_layout = self._last_layout
@@ -201,9 +188,9 @@ class Chain:
     def state(self) -> dict[str, object]:
         """Return the chain, without the last block's layout, as plain values for JSON, hashes in hex."""
         return {
-            "first_number": self._first_number,
-            "last_number": self._last_number,
-            "last_root_hash": None if self._last_root_hash is None else self._last_root_hash.hex(),
+            "first_number": self.first_number,
+            "last_number": self.last_number,
+            "last_root_hash": None if self.last_root_hash is None else self.last_root_hash.hex(),
             "tree_stack": _stack(self._tree),
             _LATER_STATE_KEY: _stack(self._tree_before),
         }
@@ -222,16 +209,16 @@ class Chain:
                 raise ChainStateError(
                     "chain state: last_number", str(last), f"at least {first}, first_number"
                 )
-            chain._last_number = last
-            chain._last_root_hash = _hash(state["last_root_hash"], "last_root_hash")
+            chain.last_number = last
+            chain.last_root_hash = _hash(state["last_root_hash"], "last_root_hash")
         elif state["last_root_hash"] is not None:
             raise ChainStateError(
                 "chain state: last_root_hash", "a value", "none, as there is no last_number"
             )
         chain._tree = _tree(state["tree_stack"], first, chain.next_number)
         before = state.get(_LATER_STATE_KEY)
-        if before is not None and chain._last_number is not None:
-            chain._tree_before = _tree(before, first, chain._last_number)
+        if before is not None and chain.last_number is not None:
+            chain._tree_before = _tree(before, first, chain.last_number)
         return chain
 
 

@@ -100,18 +100,13 @@ def tree_root(hashes: Sequence[bytes]) -> bytes:
 class StreamingTree:
     """A Merkle tree over a stream of leaves, which are hashes already; it holds one hash per level."""
 
-    __slots__ = ("_count", "_peaks")
+    __slots__ = ("_peaks", "leaf_count")
 
     def __init__(self) -> None:
-        self._count = 0
+        self.leaf_count = 0
         # By height: the root of the perfect subtree of 2^height leaves that waits for its right neighbour.
         # There is a peak at a height exactly if the count has a 1 bit there.
         self._peaks: list[bytes | None] = []
-
-    @property
-    def leaf_count(self) -> int:
-        """Number of leaves."""
-        return self._count
 
     def push(self, leaf: bytes) -> None:
         """Append one leaf: a hash of 48 bytes."""
@@ -126,11 +121,11 @@ class StreamingTree:
             peaks.append(node)
         else:
             peaks[height] = node
-        self._count += 1
+        self.leaf_count += 1
 
     def extend(self, leaves: Sequence[bytes]) -> None:
         """Append leaves, 48 bytes each, in order: as `push` of each, but merged level by level."""
-        self._count += len(leaves)
+        self.leaf_count += len(leaves)
         peaks, short_sha384 = self._peaks, _short_sha384
         nodes = list(leaves)
         height = 0
@@ -159,13 +154,13 @@ class StreamingTree:
     def copy(self) -> Self:
         """Return an independent tree with the same leaves."""
         tree = type(self)()
-        tree._count = self._count
+        tree.leaf_count = self.leaf_count
         tree._peaks = self._peaks.copy()
         return tree
 
     def state(self) -> tuple[int, tuple[bytes, ...]]:
         """Return (leaf count, stack): the roots of the perfect subtrees, the oldest and largest first."""
-        return self._count, tuple(peak for peak in reversed(self._peaks) if peak is not None)
+        return self.leaf_count, tuple(peak for peak in reversed(self._peaks) if peak is not None)
 
     @classmethod
     def from_state(cls, leaf_count: int, stack: Sequence[bytes]) -> Self:
@@ -176,7 +171,7 @@ class StreamingTree:
                 f"{leaf_count} leaves, expected one of {HASH_SIZE} bytes for each 1 bit of the count"
             )
         tree = cls()
-        tree._count = leaf_count
+        tree.leaf_count = leaf_count
         newest_first = iter(reversed(stack))
         tree._peaks = [
             next(newest_first) if leaf_count >> height & 1 else None

@@ -34,17 +34,18 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.frame import (
+from sluice.gateway.blocks.items import (
     Footer,
     Header,
+    ItemKind,
     cannot_parse,
     check_proof,
     item_name,
+    kinds_of,
     read_footer,
     read_header,
     refused,
 )
-from sluice.gateway.blocks.items import ItemKind, kinds_of
 from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     HASH_SIZE,
@@ -115,8 +116,9 @@ _PROOF: Final = ItemKind.BLOCK_PROOF
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
 # With fewer items in one call, pushing leaves one by one is faster than gathering them by subtree.
 _FEW_ITEMS: Final = 16
-# The root of eight empty subtrees, the right half of layout 16 in every block so far: cf7e7647f57807….
-_EMPTY_EXTENSION_HALF: Final = tree_root([EMPTY_HASH] * 8)
+# The right half of layout 16 in every block so far: cf7e7647f57807….
+_NO_EXTENSIONS: Final = [EMPTY_HASH] * 8
+_EMPTY_EXTENSION_HALF: Final = tree_root(_NO_EXTENSIONS)
 # An absent state root in layout 8 (docs/spec/block-hash.md section 3.2); layout 16 takes EMPTY_HASH.
 _ABSENT_STATE_LAYOUT_8: Final = bytes(HASH_SIZE)
 
@@ -329,15 +331,14 @@ class BlockHasher:
     def _roots(self, header: Header, footer: Footer) -> tuple[Literal[8, 16], bytes, bytes | None]:
         """Return (layout, root in it, root in the other one)."""
         links = (footer.previous_root_hash, footer.all_blocks_root_hash)
-        subtrees = [tree.root() for tree in self._trees[:EXTENSION_0]]
+        roots = self.subtree_roots()
+        subtrees, extensions = roots[:EXTENSION_0], roots[EXTENSION_0:]
+        has_extension = extensions != _NO_EXTENSIONS
         time_leaf = leaf_hash(header.timestamp)
-        has_extension = any(tree.leaf_count for tree in self._trees[EXTENSION_0:])
 
         state = footer.state_root_hash or EMPTY_HASH
         core = tree_root([*links, state, *subtrees])
-        extension = _EMPTY_EXTENSION_HALF
-        if has_extension:
-            extension = tree_root([tree.root() for tree in self._trees[EXTENSION_0:]])
+        extension = tree_root(extensions) if has_extension else _EMPTY_EXTENSION_HALF
         root_16 = inner_hash(time_leaf, inner_hash(core, extension))
 
         if not footer.state_root_hash:

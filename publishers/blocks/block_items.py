@@ -90,6 +90,8 @@ def record_block(
     at_ns: int | None,
     payloads: Sequence[bytes | None],
     item_kind: int = ItemKind.SIGNED_TRANSACTION,
+    *,
+    size_bytes_max: int = BLOCK_FILE_BYTES_MAX,
 ) -> tuple[bytes, ...]:
     """Return the items of one block, up to the footer.
 
@@ -98,6 +100,7 @@ def record_block(
         at_ns: time of the first record, nanoseconds since 1970; None: the record has none.
         payloads: of the records, in order.
         item_kind: field number of the items.
+        size_bytes_max: bytes of all items.
 
     Raises:
         PrepareError: a record has no time, a time before 1970 or no payload, or the block gets too large.
@@ -117,7 +120,7 @@ def record_block(
             raise ItemTooLarge(number, index + 1, size_in_set(item), ITEM_BYTES_MAX)
         items.append(item)
         size_bytes += len(item)
-    if size_bytes > BLOCK_FILE_BYTES_MAX:
-        got = f"{len(payloads)} records make {size_bytes} bytes, at most {BLOCK_FILE_BYTES_MAX} are allowed"
+    if size_bytes > size_bytes_max:
+        got = f"{len(payloads)} records make {size_bytes} bytes, at most {size_bytes_max} are allowed"
         raise PrepareError(number, f"{got}: take fewer items per block")
     return tuple(items)

@@ -23,8 +23,7 @@ from typing import Final, Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sluice.gateway.blocks.errors import BlockRefused, ItemError
-from sluice.gateway.blocks.frame import read_footer
-from sluice.gateway.blocks.items import ItemKind, kinds_of
+from sluice.gateway.blocks.items import ItemKind, kinds_of, read_footer
 from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     HASH_SIZE,

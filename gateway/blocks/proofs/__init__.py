@@ -32,7 +32,7 @@ from sluice.gateway.blocks.proofs.address_book import read_address_book
 from sluice.gateway.blocks.proofs.ed25519 import SIGNATURE_SIZE, Ed25519Check
 from sluice.gateway.blocks.proofs.ledger_data import LedgerData
 from sluice.gateway.blocks.proofs.record_file import DEFAULT_THRESHOLD, RecordFileCheck
-from sluice.gateway.blocks.proofs.state_proof import SiblingCount, StateProofCheck
+from sluice.gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX, SiblingCount, StateProofCheck
 from sluice.gateway.blocks.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from sluice.gateway.blocks.refusal import Fault, Refusal, RefusalKind
 from sluice.gateway.blocks.root_hash import BlockSummary
@@ -121,24 +121,22 @@ class ProofVerifier:
         mode: VerificationMode = "full",
         ledger: LedgerData | None = None,
         rsa_book: RsaBook | None = None,
+        *,
+        siblings_max: int = STATE_PROOF_SIBLINGS_MAX,
     ) -> None:
         self.keys = keys
         self.ledger = ledger
-        self._mode: VerificationMode = mode
+        self.mode: VerificationMode = mode
         self._ed25519 = Ed25519Check(keys.ed25519)
         self._tss = None if ledger is None else TssCheck(ledger)
         self._state_proofs = StateProofCheck(self._check_tss)
+        self._siblings_max = siblings_max
         self._rsa_book = rsa_book
         self._record_files = None if rsa_book is None else rsa_book.check()
 
     def __reduce__(self) -> tuple[type["ProofVerifier"], tuple[object, ...]]:
         """Pickle the arguments, without the caches."""
-        return ProofVerifier, (self.keys, self._mode, self.ledger, self._rsa_book)
-
-    @property
-    def mode(self) -> VerificationMode:
-        """`full` or `hash`."""
-        return self._mode
+        return ProofVerifier, (self.keys, self.mode, self.ledger, self._rsa_book)
 
     @property
     def needs_process(self) -> bool:
@@ -147,11 +145,11 @@ class ProofVerifier:
 
     def with_ledger(self, ledger: LedgerData) -> "ProofVerifier":
         """Return a verifier with these ledger data."""
-        return ProofVerifier(self.keys, self._mode, ledger, self._rsa_book)
+        return ProofVerifier(self.keys, self.mode, ledger, self._rsa_book)
 
     def is_quick(self, summary: BlockSummary) -> bool:
         """Return whether `verify` takes a millisecond at most, so that it may run in an event loop."""
-        if self._mode == "hash":
+        if self.mode == "hash":
             return True
         proofs = summary.proofs
         if len(proofs) * len(self.keys.ed25519) > QUICK_SIGNATURES_MAX:
@@ -169,7 +167,7 @@ class ProofVerifier:
 
         These are the signatures of the blocks' own roots. For a single block there is nothing to do.
         """
-        if self._tss is None or self._mode == "hash" or len(summaries) < 2:
+        if self._tss is None or self.mode == "hash" or len(summaries) < 2:
             return
         claims = []
         for summary in summaries:
@@ -187,11 +185,11 @@ class ProofVerifier:
 
         If the root layout is not certain, the caller may try `summary.in_other_layout()` too.
         """
-        if self._mode == "hash":
+        if self.mode == "hash":
             return None
         held_count = 0
         unchecked: Refusal | None = None
-        siblings = SiblingCount()
+        siblings: SiblingCount | None = None
         for item in summary.proofs:
             try:
                 proof = proof_of(item)
@@ -200,6 +198,8 @@ class ProofVerifier:
             kind = kind_of_proof(proof)
             if kind is ProofKind.UNKNOWN:
                 continue
+            if kind is ProofKind.STATE:
+                siblings = siblings or SiblingCount(self._siblings_max)
             refusal = self._verify_one(kind, proof, summary, siblings)
             if refusal is None:
                 held_count += 1
@@ -213,7 +213,11 @@ class ProofVerifier:
         return unchecked
 
     def _verify_one(
-        self, kind: ProofKind, proof: block_pb2.BlockProof, summary: BlockSummary, siblings: SiblingCount
+        self,
+        kind: ProofKind,
+        proof: block_pb2.BlockProof,
+        summary: BlockSummary,
+        siblings: SiblingCount | None,
     ) -> Refusal | None:
         signature = proof.signed_block_proof.block_signature
         if kind is ProofKind.ED25519:

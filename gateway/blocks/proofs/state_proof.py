@@ -74,15 +74,15 @@ _SINGLE_CHILD: Final = Sibling(False, b"")
 class SiblingCount:
     """Counts the siblings of the state proofs of one block."""
 
-    def __init__(self) -> None:
-        self.left_count = STATE_PROOF_SIBLINGS_MAX
-        """The number that is left."""
+    def __init__(self, siblings_max: int = STATE_PROOF_SIBLINGS_MAX) -> None:
+        self._siblings_max = siblings_max
+        self._count = 0
 
     def take(self, what: str) -> None:
         """Count one more. Raises ProofDataError, of `what`, if it is one too many."""
-        self.left_count -= 1
-        if self.left_count < 0:
-            raise ProofDataError(what, "more siblings", f"at most {STATE_PROOF_SIBLINGS_MAX} in all")
+        self._count += 1
+        if self._count > self._siblings_max:
+            raise ProofDataError(what, "more siblings", f"at most {self._siblings_max} in all")
 
 
 @dataclass(frozen=True, slots=True)

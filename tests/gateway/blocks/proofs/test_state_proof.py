@@ -11,8 +11,7 @@ import pytest
 
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import ProofDataError
-from sluice.gateway.blocks.frame import read_header
-from sluice.gateway.blocks.items import ItemKind, proof_of
+from sluice.gateway.blocks.items import ItemKind, proof_of, read_header
 from sluice.gateway.blocks.merkle import inner_hash, leaf_hash, tree_root, unary_hash
 from sluice.gateway.blocks.proofs.state_proof import (
     STATE_PROOF_PATHS_MAX,
