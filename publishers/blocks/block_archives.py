@@ -76,7 +76,8 @@ class Archive:
         ArchiveError: it is no archive, or is damaged.
     """
 
-    def __init__(self, file: BinaryIO, size_bytes: int) -> None:
+    def __init__(self, file: BinaryIO, size_bytes: int, *, members_max: int = ARCHIVE_MEMBERS_MAX) -> None:
+        self._members_max = members_max
         self._zip: zipfile.ZipFile | None = None
         self._size_bytes: int | None = size_bytes
         with _faults_named():
@@ -108,8 +109,8 @@ class Archive:
         with _faults_named():
             for name, entry, size_bytes in self._in_zip() if self._zip is not None else self._in_tar():
                 count += 1
-                if count > ARCHIVE_MEMBERS_MAX:
-                    raise ArchiveError(f"more than {ARCHIVE_MEMBERS_MAX} members")
+                if count > self._members_max:
+                    raise ArchiveError(f"more than {self._members_max} members")
                 number = number_of_parts(_checked_parts(name))
                 if number is not None and entry is not None:
                     yield ArchiveMember(number, name, entry, size_bytes)

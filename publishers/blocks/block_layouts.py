@@ -30,6 +30,7 @@ from sluice.publishers.errors import OptionError
 
 __all__ = [
     "STAGING",
+    "ZIP_DIGITS",
     "BlockFormat",
     "BlockLayout",
     "check_format",
@@ -171,16 +172,20 @@ def marker_name(block_name: str) -> str:
     return block_name.split(".", 1)[0] + ".mf"
 
 
-def zip_of(number: int) -> tuple[str, range]:
+def zip_of(number: int, zip_digits: int = ZIP_DIGITS) -> tuple[str, range]:
     """Return the path of a block's historic zip, and all numbers in that zip.
+
+    Args:
+        number: of the block.
+        zip_digits: digits of a block number within one zip.
 
     Raises:
         OptionError: the layout has no name for so large a number.
     """
     digits = _digits("historic", number)
-    folders, first = digits[: -ZIP_DIGITS - 1], digits[-ZIP_DIGITS - 1]
-    name = "/".join([*_threes(folders), f"{first}{'0' * ZIP_DIGITS}.zip"])
-    count = 10**ZIP_DIGITS
+    folders, first = digits[: -zip_digits - 1], digits[-zip_digits - 1]
+    name = "/".join([*_threes(folders), f"{first}{'0' * zip_digits}.zip"])
+    count = 10**zip_digits
     start = number - number % count
     return name, range(start, start + count)
 

@@ -38,6 +38,7 @@ from sluice.publishers.number_range import NumberRange
 
 __all__ = [
     "NO_BLOCKS",
+    "ArchiveLists",
     "BlockFileReader",
     "BlockFileState",
     "BlockPlace",
@@ -307,25 +308,38 @@ def _of_names(
             yield BlockPlace(number, folder + name)
 
 
-_lists: dict[tuple[str, BlockFileState], tuple[ArchiveMember, ...]] = {}
-"""The members of archives that were listed lately, the oldest first."""
+class ArchiveLists:
+    """A cache of archive members: the lists read last, while they have `members_max` members in all."""
+
+    def __init__(self, members_max: int = ARCHIVE_MEMBERS_KEPT) -> None:
+        self._members_max = members_max
+        self._lists: dict[tuple[str, BlockFileState], tuple[ArchiveMember, ...]] = {}  # the oldest first
+
+    def members(self, store: FileStore, path: str, state: BlockFileState) -> tuple[ArchiveMember, ...]:
+        """Return the blocks in an archive. Raises OSError or ArchiveError if it cannot be listed."""
+        lists = self._lists
+        members = lists.pop((path, state), None)
+        if members is None:
+            with store.open(path) as file:
+                members = tuple(Archive(file, state.size_bytes).members())
+        lists[path, state] = members
+        while len(lists) > 1 and sum(map(len, lists.values())) > self._members_max:
+            del lists[next(iter(lists))]
+        return members
+
+
+_lists = ArchiveLists()
 
 
 def _members(store: FileStore, path: str, is_growing: bool) -> Iterator[BlockPlace]:
     """Yield the blocks in an archive."""
     try:
         state = store.state(path)
-        members = _lists.pop((path, state), None)
-        if members is None:
-            with store.open(path) as file:
-                members = tuple(Archive(file, state.size_bytes).members())
+        members = _lists.members(store, path, state)
     except (OSError, ArchiveError) as error:
         if is_growing and (isinstance(error, FileNotFoundError) or store.is_being_written(path)):
             return
         raise BlockListError(path, _reason(error)) from error
-    _lists[path, state] = members
-    while len(_lists) > 1 and sum(map(len, _lists.values())) > ARCHIVE_MEMBERS_KEPT:
-        del _lists[next(iter(_lists))]
     for member in members:
         yield BlockPlace(member.number, path, member.name, member.entry, member.size_bytes, state.changed_ns)
 

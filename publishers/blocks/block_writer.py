@@ -22,6 +22,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import sync_folder, write_block_file, write_whole
 from sluice.publishers.blocks.block_layouts import (
     STAGING,
+    ZIP_DIGITS,
     BlockFormat,
     BlockLayout,
     check_format,
@@ -61,12 +62,14 @@ class BlockWriter:
         block_format: BlockFormat | None = None,
         *,
         is_flushed: bool = True,
+        zip_digits: int = ZIP_DIGITS,
     ) -> None:
         self._format = default_format(layout) if block_format is None else block_format
         check_format(layout, self._format)
         self._folder = folder
         self._layout = layout
         self._is_flushed = is_flushed
+        self._zip_digits = zip_digits
         self._made = {folder}
         self._unflushed: Path | None = None
         self._staged: dict[str, dict[int, Path]] = {}
@@ -104,7 +107,7 @@ class BlockWriter:
         if not count:
             return None
         blocks = "1 block is" if count == 1 else f"{count:,} blocks are"
-        _, numbers = zip_of(0)
+        _, numbers = zip_of(0, self._zip_digits)
         return f"{blocks} in {self._folder / STAGING}: a zip is written when its {len(numbers):,} are there"
 
     def write(self, block: Block) -> None:
@@ -125,7 +128,7 @@ class BlockWriter:
         if self._layout == "consensus":
             write_whole(path.with_name(marker_name(path.name)), b"", is_flushed=False)
         if self._layout == "historic":
-            name, _ = zip_of(block.number)
+            name, _ = zip_of(block.number, self._zip_digits)
             self._staged.setdefault(name, {})[block.number] = path
             self._zip_if_complete(name, block.number)
 
@@ -154,13 +157,13 @@ class BlockWriter:
                 path = Path(folder, file_name)
                 number = number_of_parts(path.parts)
                 if number is not None:
-                    self._staged.setdefault(zip_of(number)[0], {})[number] = path
+                    self._staged.setdefault(zip_of(number, self._zip_digits)[0], {})[number] = path
         for name in list(self._staged):
             self._zip_if_complete(name, next(iter(self._staged[name])))
 
     def _is_zipped(self, block: Block) -> bool:
         """Return whether a zip already has the same block."""
-        name, _ = zip_of(block.number)
+        name, _ = zip_of(block.number, self._zip_digits)
         path = self._folder / name
         if self._zip is None or self._zip[0] != name:
             if not path.exists():
@@ -179,7 +182,7 @@ class BlockWriter:
 
     def _zip_if_complete(self, name: str, number: int) -> None:
         """Make a zip of staged blocks when all are there, and remove them."""
-        _, numbers = zip_of(number)
+        _, numbers = zip_of(number, self._zip_digits)
         staged = self._staged[name]
         if len(staged) < len(numbers):
             return

@@ -46,6 +46,7 @@ __all__ = [
     "SENTINEL_KEY",
     "LedgerData",
     "LedgerNode",
+    "SearchLimits",
     "address_book_hash",
     "may_publish",
     "publications_in",
@@ -60,16 +61,8 @@ PUBLICATION_FIELD: Final = 77
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
-FIELDS_MAX: Final = 50_000
-"""Fields that are read in search of publications, in all of block 0, some 0.04 s. A transaction has some
-fifteen, and only those are read that hold the two bytes of the tag of field 77: of random bytes, such as
-signatures, one transaction in 65 kB. So this is enough for 100 MB of transactions."""
 FIELDS_TO_BEGIN: Final = 6
 """The cost of beginning a message, in fields: a block may have two million short ones."""
-
-PUBLISHING_BYTES_MAX: Final = 2 << 20
-"""Bytes of the transactions of block 0 that are read; the node sends them to a worker process. This is enough
-for as many as the fields allow, and for 20 MB of the longest transactions, of 6 kB."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,
@@ -119,6 +112,27 @@ class LedgerData:
         return sum(node.weight for node in self.nodes)
 
 
+FIELDS_MAX: Final = 50_000
+"""Fields that the search for publications reads in block 0, some 0.04 s. It reads only transactions that hold
+the two bytes of the tag of field 77, some fifteen fields each. Random bytes, such as signatures, hold the tag
+once in 65 kB, so the limit is enough for 100 MB of transactions."""
+
+PUBLISHING_BYTES_MAX: Final = 2 << 20
+"""Bytes of the transactions that the search reads, and that the node sends to a worker process. This is
+enough for as many as the fields allow, and for 20 MB of the longest transactions, of 6 kB."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """Limits of the search for publications in block 0."""
+
+    fields_max: int = FIELDS_MAX
+    bytes_max: int = PUBLISHING_BYTES_MAX
+
+
+_LIMITS: Final = SearchLimits()
+
+
 def may_publish(item: bytes) -> bool:
     """Return whether an item can hold a publication; bytes that are no item cannot.
 
@@ -130,7 +144,7 @@ def may_publish(item: bytes) -> bool:
         return False
 
 
-def publishing_items(items: Iterable[bytes]) -> list[bytes]:
+def publishing_items(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> list[bytes]:
     """Return the items of block 0 that `may_publish`; of too many, enough to be refused for it.
 
     There may be two million items.
@@ -140,37 +154,38 @@ def publishing_items(items: Iterable[bytes]) -> list[bytes]:
     for item in filter(may_publish, items):
         found.append(item)
         size_bytes += len(item)
-        if len(found) * FIELDS_TO_BEGIN > FIELDS_MAX or size_bytes > PUBLISHING_BYTES_MAX:
+        if len(found) * FIELDS_TO_BEGIN > limits.fields_max or size_bytes > limits.bytes_max:
             break
     return found
 
 
-def publications_in(items: Iterable[bytes]) -> list[bytes]:
+def publications_in(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> list[bytes]:
     """Return the publications in the transactions of block 0, each once, in order, unchecked.
 
     It skips unreadable transactions. Raises BlockRefused if reading them all would take too long.
     """
-    return _publications(items, _Walk())
+    return _publications(items, _Walk(limits))
 
 
 class _Walk:
     """Counts the bytes and fields that are read in block 0."""
 
-    def __init__(self) -> None:
-        self._left_count = FIELDS_MAX
-        self._left_bytes = PUBLISHING_BYTES_MAX
+    def __init__(self, limits: SearchLimits) -> None:
+        self._limits = limits
+        self._fields = 0
+        self._bytes = 0
 
     def enter(self, transaction: bytes) -> None:
-        """Count its bytes. Raises BlockRefused if they are more than PUBLISHING_BYTES_MAX in all."""
-        self._left_bytes -= len(transaction)
-        if self._left_bytes < 0:
-            raise self._refused("bytes", PUBLISHING_BYTES_MAX)
+        """Count a transaction's bytes. Raises BlockRefused if they are too many in all."""
+        self._bytes += len(transaction)
+        if self._bytes > self._limits.bytes_max:
+            raise self._refused("bytes", self._limits.bytes_max)
 
     def take(self, field_count: int) -> None:
-        """Count so many fields. Raises BlockRefused if they are more than FIELDS_MAX in all."""
-        self._left_count -= field_count
-        if self._left_count < 0:
-            raise self._refused("fields", FIELDS_MAX)
+        """Count fields. Raises BlockRefused if they are too many in all."""
+        self._fields += field_count
+        if self._fields > self._limits.fields_max:
+            raise self._refused("fields", self._limits.fields_max)
 
     @staticmethod
     def _refused(unit: str, most: int) -> BlockRefused:
@@ -192,7 +207,9 @@ def _publications(items: Iterable[bytes], walk: _Walk) -> list[bytes]:
     return list(found)
 
 
-def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> LedgerData | None:
+def published_ledger(
+    items: Iterable[bytes], ledger_id: bytes | None = None, limits: SearchLimits = _LIMITS
+) -> LedgerData | None:
     """Return the ledger data that a block 0 publishes, checked, or None if it publishes none.
 
     Args:
@@ -203,7 +220,7 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
     Raises:
         BlockRefused: the publication is malformed, not credible, or of another id; or there are two.
     """
-    walk = _Walk()
+    walk = _Walk(limits)
     found = _publications(items, walk)
     if not found:
         return None

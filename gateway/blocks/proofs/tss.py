@@ -56,10 +56,17 @@ class TssCheck:
     The caller has checked the ledger with `ledger_data.refusal_of`; only tests pass other `random_bits`.
     """
 
-    def __init__(self, ledger: LedgerData, random_bits: Callable[[int], int] = secrets.randbits) -> None:
+    def __init__(
+        self,
+        ledger: LedgerData,
+        random_bits: Callable[[int], int] = secrets.randbits,
+        *,
+        statements_max: int = STATEMENTS_MAX,
+    ) -> None:
         self.ledger = ledger
         self._members = [schnorr.RosterMember(node.key.Y, node.weight) for node in ledger.nodes]
         self._random_bits = random_bits
+        self._statements_max = statements_max
         # Errors are not cached: nobody can fill the caches with bad signatures.
         self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)
         self._held: dict[bytes, G1Point] = {}  # by `_digest`
@@ -146,8 +153,8 @@ class TssCheck:
         """Cache that the statement with this digest holds; the oldest go first."""
         # Each step is atomic, so threads need no lock.
         self._held[statement] = apk
-        if len(self._held) > STATEMENTS_MAX:
-            for oldest in list(self._held)[: len(self._held) - STATEMENTS_MAX]:
+        if len(self._held) > self._statements_max:
+            for oldest in list(self._held)[: len(self._held) - self._statements_max]:
                 self._held.pop(oldest, None)
 
     def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:

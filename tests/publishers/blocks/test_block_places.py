@@ -13,9 +13,9 @@ import pytest
 
 from sluice.gateway.blocks.block import Block
 from sluice.publishers import limits
-from sluice.publishers.blocks import block_places
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import (
+    ArchiveLists,
     BlockFileReader,
     LocalStore,
     blocks_in,
@@ -352,8 +352,9 @@ def test_lists_are_kept_until_there_are_too_many(tmp_path: Path, monkeypatch: py
         opened.clear()
         assert numbers(tmp_path) == list(range(10))
         assert opened == expected
-    monkeypatch.setattr(block_places, "ARCHIVE_MEMBERS_KEPT", 9)
-    numbers(tmp_path)
-    opened.clear()
-    numbers(tmp_path)
-    assert opened == ["a.zip", "b.zip"]
+    lists, store = ArchiveLists(members_max=9), LocalStore()
+    for expected in (["a.zip", "b.zip"], ["a.zip", "b.zip"]):
+        opened.clear()
+        for path in (tmp_path / "a.zip", tmp_path / "b.zip"):
+            assert len(lists.members(store, str(path), store.state(str(path)))) == 5
+        assert opened == expected

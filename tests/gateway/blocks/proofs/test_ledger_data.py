@@ -18,6 +18,7 @@ from sluice.gateway.blocks.proofs.ledger_data import (
     PUBLICATION_SIZE_MAX,
     SENTINEL_KEY,
     LedgerData,
+    SearchLimits,
     address_book_hash,
     publications_in,
     published_ledger,
@@ -178,39 +179,37 @@ def test_transactions_that_do_not_parse_are_passed_over() -> None:
     assert publications_in([as_number]) == []
 
 
-def test_the_search_for_publications_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_publications_is_bounded() -> None:
     # Four messages, of 1 + 2 and 1 + 3 fields.
     items = [transaction(body(b"one")), transaction(body(b"one", b"two"))]
     need = 4 * ledger_data.FIELDS_TO_BEGIN + 7
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need)
-    assert publications_in(items) == [b"one", b"two"]
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need - 1)
+    assert publications_in(items, SearchLimits(fields_max=need)) == [b"one", b"two"]
+    too_few = SearchLimits(fields_max=need - 1)
     with pytest.raises(BlockRefused) as caught:
-        publications_in(items)
+        publications_in(items, too_few)
     assert str(caught.value.refusal) == (
         "unsupported: transactions of block 0 that may publish a ledger id: got more fields, "
         f"expected at most {need - 1} in all"
     )
-    assert publications_in([*items[:1], *[transaction(b"\x18\x01")] * 9]) == [b"one"]  # no tag, no walk
+    untagged = [transaction(b"\x18\x01")] * 9  # without the tag, nothing is read
+    assert publications_in([*items[:1], *untagged], too_few) == [b"one"]
 
 
-def test_transactions_that_do_not_parse_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transactions_that_do_not_parse_are_bounded_too() -> None:
     """A block 0 has room for two million; none of them has a field that could be counted."""
     broken = field_item(ItemKind.SIGNED_TRANSACTION, varint(77 << 3 | WireType.LEN))
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 9 * ledger_data.FIELDS_TO_BEGIN)
-    assert publications_in([broken] * 9) == []
+    limits = SearchLimits(fields_max=9 * ledger_data.FIELDS_TO_BEGIN)
+    assert publications_in([broken] * 9, limits) == []
     with pytest.raises(BlockRefused, match=r"that may publish a ledger id: got more fields"):
-        publications_in([broken] * 10)
+        publications_in([broken] * 10, limits)
 
 
-def test_the_bytes_of_transactions_that_are_searched_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_of_transactions_that_are_searched_are_bounded() -> None:
     items = [transaction(body(b"one")), transaction(body(b"two")), transaction(b"\x18\x01" * 99)]
     size_bytes = len(items[0]) + len(items[1])
-    monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", size_bytes)
-    assert publications_in(items) == [b"one", b"two"]
-    monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", size_bytes - 1)
+    assert publications_in(items, SearchLimits(bytes_max=size_bytes)) == [b"one", b"two"]
     with pytest.raises(BlockRefused) as caught:
-        publications_in(items)
+        publications_in(items, SearchLimits(bytes_max=size_bytes - 1))
     assert str(caught.value.refusal) == (
         "unsupported: transactions of block 0 that may publish a ledger id: got more bytes, "
         f"expected at most {size_bytes - 1} in all"
@@ -218,34 +217,31 @@ def test_the_bytes_of_transactions_that_are_searched_are_bounded(monkeypatch: py
 
 
 @pytest.mark.parametrize("reached", ["fields", "bytes"])
-def test_of_items_that_may_publish_no_more_are_taken_than_are_refused(
-    monkeypatch: pytest.MonkeyPatch, reached: str
-) -> None:
+def test_of_items_that_may_publish_no_more_are_taken_than_are_refused(reached: str) -> None:
     """The node need not send all the items of a block 0 to the process that refuses them."""
     other, broken = transaction(b"\x18\x01"), field_item(4, varint(77 << 3 | WireType.LEN))
-    if reached == "fields":
-        monkeypatch.setattr(ledger_data, "FIELDS_MAX", 100 * ledger_data.FIELDS_TO_BEGIN)
-    else:
-        monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", 100 * len(broken))
-    assert publishing_items([other, broken, other, *[broken] * 99]) == [broken] * 100
-    assert publications_in([broken] * 100) == []
-    assert publishing_items([*[broken] * 1_000, other]) == [broken] * 101
+    limits = {
+        "fields": SearchLimits(fields_max=100 * ledger_data.FIELDS_TO_BEGIN),
+        "bytes": SearchLimits(bytes_max=100 * len(broken)),
+    }[reached]
+    assert publishing_items([other, broken, other, *[broken] * 99], limits) == [broken] * 100
+    assert publications_in([broken] * 100, limits) == []
+    assert publishing_items([*[broken] * 1_000, other], limits) == [broken] * 101
     with pytest.raises(BlockRefused, match=rf"got more {reached}, expected at most [0-9]+ in all$"):
-        publications_in([broken] * 101)
+        publications_in([broken] * 101, limits)
 
 
-def test_the_search_for_the_publication_of_an_id_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_the_publication_of_an_id_is_bounded() -> None:
     """Of several publications each is asked for its id: their fields count like those of transactions."""
     named = varint(1 << 3 | WireType.LEN) + b"\x20" + bytes(32)
     others = [named + bytes((0x50, 1)) * 20 + bytes((0x58, index)) for index in range(5)]  # 22 fields each
     items = [transaction(body(*others, NETWORK.publication))]
     of_transaction, of_network = 1 + 1 + 6, 1 + len(NETWORK.weights)
     need = 8 * ledger_data.FIELDS_TO_BEGIN + of_transaction + 5 * 22 + of_network
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need)
-    assert published_ledger(items, NETWORK.ledger.ledger_id) == NETWORK.ledger
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need - 1)
+    ledger_id = NETWORK.ledger.ledger_id
+    assert published_ledger(items, ledger_id, SearchLimits(fields_max=need)) == NETWORK.ledger
     with pytest.raises(BlockRefused, match=rf"expected at most {need - 1} in all$"):
-        published_ledger(items, NETWORK.ledger.ledger_id)
+        published_ledger(items, ledger_id, SearchLimits(fields_max=need - 1))
 
 
 def test_publications_of_other_ids_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,9 +224,8 @@ def test_a_statement_holds_under_its_own_key_alone() -> None:
     assert refusal.what.startswith("hinTS signature: ")
 
 
-def test_the_oldest_statements_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tss, "STATEMENTS_MAX", 2)
-    check = TssCheck(NETWORK.ledger)
+def test_the_oldest_statements_are_forgotten() -> None:
+    check = TssCheck(NETWORK.ledger, statements_max=2)
     for signers in ([0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 2]):
         assert check.check(NETWORK.sign(ROOT, signers), ROOT) is None
         assert len(check._held) <= 2
