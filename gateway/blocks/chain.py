@@ -1,23 +1,20 @@
-"""The chain of blocks on this node: it knows the two links that the next block's footer must hold.
+"""The chain of blocks on this node: it knows the links that the next block's footer must hold.
 
 Pure. Block N's footer names the root of block N-1 and the root of the streaming tree over the roots of blocks
-0 to N-1, each fed as it is. For block 0 both are the hash of the empty tree.
+0 to N-1. For block 0 both are the hash of the empty tree.
 
     chain begins at     previous_block_root_hash        root_hash_of_all_block_hashes_tree
     block 0             checked for every block         checked for every block
     block A > 0         block A: believed, the anchor   block A: believed; later: not checked, since a tree
                         later: checked                  cannot be continued from its root alone
 
-A root has one of two layouts, and the header does not tell for certain which. If both are possible, a block's
-root is the first of these that exists:
+A root has one of two layouts, and the header does not always tell which. If both are possible, a block's root
+is the first of these that exists, so that nodes with the same blocks have the same roots:
 
     the root that its proofs sign
-    the root that the links of the next block name
+    the root that the next block links to
     the root in the layout of the block before it, if both headers have the same HAPI version
     the root in the layout that the header's version suggests
-
-So unless a proof settles the root of the last block, the next block does. Nodes that have the same blocks
-have the same roots.
 
 Source: docs/spec/block-hash.md sections 3.3 and 4; docs/verification.md.
 """
@@ -38,23 +35,23 @@ _LATER_STATE_KEY: Final = "tree_stack_before"
 
 
 class LastLayout(NamedTuple):
-    """The layout of the last block's root, and its root in the other one."""
+    """The layout of the last block's root, and its root in the other layout."""
 
-    hapi_minor: int  # the HAPI version of its header, minor number
-    root_layout: Literal[8, 16]  # the assumed layout of its root
+    hapi_minor: int  # minor number of its header's HAPI version
+    root_layout: Literal[8, 16]
     other_root_hash: bytes | None
-    """48 bytes; None: a proof signs the root, a setting says the layout, or there is no other root."""
+    """48 bytes; None: a proof or a setting has decided the layout, or there is no other root."""
 
     @classmethod
     def of(cls, summary: BlockSummary) -> Self:
-        """Return the layout of a block by its summary."""
+        """Return the layout of a block."""
         return cls(summary.hapi_minor, summary.root_layout, summary.root_hash_other_layout)
 
 
 class Chain:
-    """The roots of the committed blocks, from the first that this node has.
+    """The roots of the committed blocks of this node.
 
-    `check_links` changes nothing; `advance` adds a block once it is committed.
+    `check_links` changes nothing; `advance` adds a committed block.
     """
 
     __slots__ = ("_last_layout", "_tree", "_tree_before", "first_number", "last_number", "last_root_hash")
@@ -67,17 +64,17 @@ class Chain:
         self.last_root_hash: bytes | None = None
         """48 bytes; None before the first block."""
         self._tree: StreamingTree | None = StreamingTree() if first_number == 0 else None
-        self._tree_before: StreamingTree | None = None  # without the last root; see _LATER_STATE_KEY
+        self._tree_before: StreamingTree | None = None  # without the last root
         self._last_layout: LastLayout | None = None
 
     @property
     def next_number(self) -> int:
-        """The block that comes next."""
+        """The number of the next block."""
         return self.first_number if self.last_number is None else self.last_number + 1
 
     @property
     def anchor_note(self) -> str | None:
-        """A note of what a chain that begins after block 0 does not check; None: all is checked."""
+        """What a chain that begins after block 0 does not check; None: it checks everything."""
         if self._tree is not None:
             return None
         return (
@@ -86,7 +83,7 @@ class Chain:
         )
 
     def links_of_next(self) -> tuple[bytes | None, bytes | None]:
-        """Return the expected fields 1 and 2 of the next footer, None for one that is not known here."""
+        """Return fields 1 and 2 that the next footer must have; None for an unknown one."""
         previous = self.last_root_hash
         if previous is None and self.first_number == 0:
             previous = EMPTY_HASH
@@ -94,7 +91,7 @@ class Chain:
 
     @property
     def all_blocks_root_of_last(self) -> bytes | None:
-        """The expected field 2 of the last block's footer; None: not known here."""
+        """Field 2 that the last block's footer must have; None: unknown."""
         return None if self._tree_before is None else self._tree_before.root()
 
     def check_links(self, summary: BlockSummary) -> Refusal | None:
@@ -112,10 +109,10 @@ class Chain:
         return None
 
     def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:
-        """Return the chain that a block continues, and why it does not, None if it does.
+        """Return the chain that a block continues, and a refusal if it continues none.
 
-        It is this chain, or the same with the last block's root in the other layout, if that is possible and
-        the block's links name it.
+        The result is this chain, or its copy with the last block's root in the other layout, if the block
+        links to that root.
         """
         refusal = self.check_links(summary)
         if refusal is not None:
@@ -125,7 +122,7 @@ class Chain:
         return self, refusal
 
     def in_other_layout(self) -> Self | None:
-        """Return the chain with the last block's root in the other layout; None: impossible."""
+        """Return the chain with the last block's root in the other layout; None: there is no such root."""
         layout = self._last_layout
         if layout is None or layout.other_root_hash is None or self.last_root_hash is None:
             return None
@@ -150,20 +147,23 @@ class Chain:
 
     @property
     def lacks_tree_before(self) -> bool:
-        """The last root cannot be replaced, since an earlier version has written the state."""
+        """The last root cannot be replaced, since an earlier version wrote the state."""
         return self.last_number is not None and self._tree is not None and self._tree_before is None
 
     def learn(self, layout: LastLayout) -> None:
-        """Set the layout of the last block, which `advance` was called without."""
+        """Set the layout of the last block, if `advance` was called without it."""
         self._last_layout = layout
 
     def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:
-        """Add the next block, which is committed. Raises ChainMisuse, and changes nothing, for any other.
+        """Add the next block, which is committed.
 
         Args:
             number: of the block.
             root_hash: its root.
-            layout: of that root; None: not known, and `learn` may set it.
+            layout: of that root; None: unknown, until `learn` sets it.
+
+        Raises:
+            ChainMisuse: the block is not the next; nothing changed.
         """
         if number != self.next_number:
             raise ChainMisuse(number, self.next_number)
@@ -186,7 +186,7 @@ class Chain:
         return chain
 
     def state(self) -> dict[str, object]:
-        """Return the chain, without the last block's layout, as plain values for JSON, hashes in hex."""
+        """Return the chain as plain values for JSON, without the last block's layout."""
         return {
             "first_number": self.first_number,
             "last_number": self.last_number,
@@ -197,7 +197,7 @@ class Chain:
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> Self:
-        """Return the chain that `state()` described. Raises ChainStateError if there is none."""
+        """Return the chain that `state()` described. Raises ChainStateError if it described none."""
         if set(state) - {_LATER_STATE_KEY} != _STATE_KEYS:
             expected = f"keys {sorted(_STATE_KEYS | {_LATER_STATE_KEY})}"
             raise ChainStateError("chain state", f"keys {sorted(state)}", expected)
@@ -247,7 +247,7 @@ def _hash(value: object, key: str) -> bytes:
 
 
 def _tree(value: object, first_number: int, leaf_count: int) -> StreamingTree | None:
-    """Return the tree over all roots, one leaf per block; None: the chain begins after block 0."""
+    """Return the tree over the roots of all blocks; None: the chain begins after block 0."""
     if first_number > 0:
         if value is not None:
             raise ChainStateError(

@@ -6,18 +6,12 @@ Pure. An item is one serialized `BlockItem`: a single length-delimited field.
     22 f0 01 <240 bytes>  field 4 (signed transaction), length 240 in two bytes
     ba 01 00              field 23, which needs a tag of two bytes, empty
 
-Items are hashed and stored as received, so two encodings of one item would make two blocks. Tag and length
-must therefore have their shortest form (docs/spec/block-hash.md section 2).
+Nodes hash and store items as received, so two encodings of one item would make two blocks. Tag and length
+must therefore have their shortest form. For the same reason header, footer and proofs are read strictly:
 
-Header, footer and proofs are parsed strictly. A message that a tolerant parser would change is refused: a
-field that occurs twice, another encoding of a timestamp or a footer, bytes that no hash covers.
-
-    header   hapi_proto_version = 1 (needed), software_version = 2, number = 3, block_timestamp = 4 (needed),
-             hash_algorithm = 5 (0, SHA-384); later fields may follow, since the header's bytes are hashed
-    footer   previous_block_root_hash = 1, root_hash_of_all_block_hashes_tree = 2 (48 bytes each),
-             start_of_block_state_root_hash = 3 (48 bytes or absent); no others, since only these are hashed
-    proof    block = 1 (the header's number) and one of the proofs 2, 3, 4 in canonical encoding, or a proof
-             of an unknown kind
+    header   fields 1 and 4 are needed; later fields may follow, since the header's bytes are hashed
+    footer   two or three hashes of 48 bytes and nothing else, since only the hashes are hashed
+    proof    for the header's number, and in canonical encoding if its kind is known
 Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 2; docs/spec/proofs.md section 5.3.
 """
 
@@ -62,13 +56,13 @@ __all__ = [
 
 FIELD_NUMBER_MAX: Final = (1 << 29) - 1
 VARINT_SIZE_MAX: Final = 10
-"""Bytes of the longest varint, for numbers below 2^64."""
+"""Bytes of the longest varint below 2^64."""
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 
 class ItemKind(IntEnum):
-    """The field numbers of the members of `BlockItem`."""
+    """Field numbers of the members of `BlockItem`."""
 
     BLOCK_HEADER = 1
     EVENT_HEADER = 2
@@ -86,7 +80,7 @@ class ItemKind(IntEnum):
 
 
 class WireType(IntEnum):
-    """The framing of a protobuf field's value; groups (3, 4) are refused everywhere."""
+    """The framing of a protobuf field; groups (3, 4) are refused."""
 
     VARINT = 0
     FIXED64 = 1
@@ -100,18 +94,17 @@ class ItemField(NamedTuple):
     number: int  # field number, 1 to 536,870,911
     wire_type: WireType
     value: int | bytes
-    """An unsigned integer for VARINT; the bytes for LEN (without the length), FIXED64 and FIXED32."""
+    """An integer for VARINT, else the bytes, without their length."""
 
 
-# Plain numbers for the loops below: members of an enum are slower to look up and to compare.
+# Plain numbers for the loops below: enum members are slower.
 _VARINT, _FIXED64, _LEN, _FIXED32 = (
     wire_type.value for wire_type in (WireType.VARINT, WireType.FIXED64, WireType.LEN, WireType.FIXED32)
 )
 _WIRE_TYPES: Final = {wire_type.value: wire_type for wire_type in WireType}
-# First byte of an item -> field number; 0: that byte does not tell (two-byte tag, other wire type).
+# First byte of an item -> field number; 0: not enough (two-byte tag, other wire type).
 _KIND_OF_TAG: Final = tuple(tag >> 3 if tag < 0x80 and tag & 7 == WireType.LEN else 0 for tag in range(256))
-# Sizes of an item with a tag of one byte and a length of one or two bytes. None has 130 bytes: a length of
-# 127 takes one byte, 128 takes two.
+# Sizes of items with a one-byte tag and a length of one or two bytes. No such item has 130 bytes.
 _SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
 _SIZE_MIN_LENGTH_2: Final = 1 + 2 + 0x80
 _SIZE_MAX_LENGTH_2: Final = 1 + 2 + 0x3FFF
@@ -119,13 +112,13 @@ assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131
 
 
 def kind_of(item: bytes) -> int:
-    """Return the field number of the item's one member, an `ItemKind` or a number from a later version.
+    """Return the field number of an item, an `ItemKind` or a later version's number.
 
-    This is the hottest function of the gateway. The length field follows from the size of the item, so the
-    usual item costs two comparisons and one lookup; `_kind_slowly` handles all others.
+    This is the hottest function of the gateway. An item's size implies its length field, so the usual item
+    costs two comparisons and one lookup; `_kind_slowly` handles all others.
 
     Raises:
-        ItemError: the bytes are not exactly one length-delimited field with the shortest tag and length.
+        ItemError: the item is not exactly one length-delimited field with the shortest tag and length.
     """
     size = len(item)
     if size <= _SIZE_MAX_LENGTH_1:
@@ -139,21 +132,21 @@ def kind_of(item: bytes) -> int:
 
 
 def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
-    """Return the field number of each item, as `kind_of` does, without the calls.
+    """Return `kind_of` each item, without the calls.
 
     Raises:
-        ItemError: as `kind_of`; it names the first item that is refused, counting from `first_index`.
+        ItemError: naming the first bad item, counted from `first_index`.
     """
     kinds: list[int] = []
     append = kinds.append
     kind_of_tag = _KIND_OF_TAG
     for item in items:
         size = len(item)
-        if size <= 129:  # with a length of one byte; looking up names would cost more than comparing
+        if size <= 129:  # a length of one byte; looking up names would cost more than comparing
             if size > 1 and item[1] == size - 2 and (kind := kind_of_tag[item[0]]):
                 append(kind)
                 continue
-        elif 131 <= size <= 16_386:  # with a length of two bytes
+        elif 131 <= size <= 16_386:  # a length of two bytes
             length = size - 3
             if item[1] == length & 0x7F | 0x80 and item[2] == length >> 7 and (kind := kind_of_tag[item[0]]):
                 append(kind)
@@ -168,7 +161,7 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
 
 
 def _kind_slowly(item: bytes) -> int:
-    """Do as `kind_of` for any item, and find the reason of a refusal."""
+    """Return the field number of any item, or explain its refusal."""
     if not item:
         raise ItemError("item", "no bytes", "one length-delimited field")
     number, wire_type, offset = _read_tag(item, 0, "item tag")
@@ -190,7 +183,7 @@ def _kind_slowly(item: bytes) -> int:
 
 
 def payload_of(item: bytes) -> bytes:
-    """Return the item without its tag and length. Raises ItemError as `kind_of`."""
+    """Return an item without its tag and length. Raises ItemError as `kind_of`."""
     kind_of(item)
     if item[0] < 0x80 and item[1] < 0x80:  # the usual tag, and a length below 128
         return item[2:]
@@ -200,26 +193,27 @@ def payload_of(item: bytes) -> bytes:
 
 
 def header_of(item: bytes) -> block_pb2.BlockHeader:
-    """Parse a block header item. Raises ItemError if it is another item or cannot be parsed."""
+    """Parse a block header. Raises ItemError if the item is no header or does not parse."""
     return _message_of(item, ItemKind.BLOCK_HEADER, block_pb2.BlockHeader)
 
 
 def footer_of(item: bytes) -> block_pb2.BlockFooter:
-    """Parse a block footer item. Raises ItemError if it is another item or cannot be parsed."""
+    """Parse a block footer. Raises ItemError as `header_of`."""
     return _message_of(item, ItemKind.BLOCK_FOOTER, block_pb2.BlockFooter)
 
 
 def proof_of(item: bytes) -> block_pb2.BlockProof:
-    """Parse a block proof item. Raises ItemError if it is another item or cannot be parsed."""
+    """Parse a block proof. Raises ItemError as `header_of`."""
     return _message_of(item, ItemKind.BLOCK_PROOF, block_pb2.BlockProof)
 
 
 def block_number_of(header_item: bytes) -> int:
-    """Return the block number in a header item; absent it is 0, as in all of proto3.
+    """Return the block number in a header item; an absent number is 0.
 
     Raises:
-        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field. The
-            latter is not checked in an overlong header, which could have millions of such fields.
+        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field. An
+        overlong
+            header is not searched for that: it could have millions of fields.
     """
     header = header_of(header_item)
     is_looked_into = not header.number and len(header_item) <= HEADER_SIZE_MAX
@@ -259,26 +253,26 @@ _FOOTER_FIELDS: Final = {
     2: ("root_hash_of_all_block_hashes_tree", WireType.LEN),
     3: ("start_of_block_state_root_hash", WireType.LEN),
 }
-# The only way to write a footer: tag, length 48 and hash of fields 1, 2, and 3 where it is there.
+# The only encoding of a footer: tag, length 48 and hash of fields 1, 2 and, if present, 3.
 _FOOTER: Final = re.compile(rb"\x0a\x30(.{48})\x12\x30(.{48})(?:\x1a\x30(.{48}))?", re.DOTALL)
 assert HASH_SIZE == 0x30 == 48
 
 
 class Header(NamedTuple):
-    """A block header that was checked."""
+    """A checked block header."""
 
     item: bytes
     number: int
     timestamp: bytes
-    """The serialized Timestamp as it is in the item, in canonical encoding."""
+    """The serialized Timestamp of the item, in canonical encoding."""
     timestamp_seconds: int  # consensus time, seconds since 1970
     hapi_major: int
-    """Major number of `hapi_proto_version`; 0 in every version so far."""
+    """Major number of `hapi_proto_version`; always 0 so far."""
     hapi_minor: int  # minor number of `hapi_proto_version`
 
 
 class Footer(NamedTuple):
-    """A block footer that was checked."""
+    """A checked block footer."""
 
     item: bytes
     previous_root_hash: bytes  # 48 bytes
@@ -287,7 +281,7 @@ class Footer(NamedTuple):
 
 
 def read_header(item: bytes, kind: int) -> Header:
-    """Check the first item of a block, of field number `kind`, and return it as a header.
+    """Check and parse the first item of a block, of field number `kind`.
 
     Raises:
         BlockRefused: it is no header, lacks a needed field, or is not encoded as it must be.
@@ -310,7 +304,7 @@ def read_header(item: bytes, kind: int) -> Header:
     if message.hash_algorithm != block_pb2.SHA2_384:
         what = _field_name("block header", 5, _HEADER_FIELDS)
         raise refused(RefusalKind.UNSUPPORTED, what, str(message.hash_algorithm), "0 (SHA2_384)")
-    # The reference hashes the parsed timestamp, serialized again: both agree for its canonical encoding only.
+    # The reference hashes the parsed timestamp, serialized again: only the canonical encoding agrees.
     seconds, nanos = message.block_timestamp.seconds, message.block_timestamp.nanos
     canonical = block_pb2.Timestamp(seconds=seconds, nanos=nanos).SerializeToString(deterministic=True)
     if values[4] != canonical:
@@ -322,7 +316,7 @@ def read_header(item: bytes, kind: int) -> Header:
 
 
 def read_footer(item: bytes) -> Footer:
-    """Check a footer item. The root hash covers its three values, not its bytes: it may hold nothing else.
+    """Check and parse a footer.
 
     Raises:
         BlockRefused: a hash is missing or has another size, or there is anything else.
@@ -337,7 +331,8 @@ def read_footer(item: bytes) -> Footer:
 
 
 def _refused_footer(item: bytes) -> BlockRefused:
-    """Return why a footer does not match `_FOOTER`; raise what is wrong with a field in itself."""
+    """Return why a footer does not match `_FOOTER`. Raises ItemError or BlockRefused for a malformed
+    field."""
     number_before, numbers = 0, set()
     for number, _, value in _checked("block footer", item, _FOOTER_FIELDS):
         what = _field_name("block footer", number, _FOOTER_FIELDS)
@@ -357,10 +352,10 @@ def _refused_footer(item: bytes) -> BlockRefused:
 
 
 def check_proof(item: bytes, block_number: int) -> None:
-    """Check that a proof item parses and is for this block; this does not verify the proof.
+    """Check that a proof parses and names its block; do not verify it.
 
     Raises:
-        BlockRefused: it does not parse, is for another block, or is of a known kind in another encoding.
+        BlockRefused: it does not parse, is for another block, or has a known kind in another encoding.
     """
     try:
         proof = proof_of(item)
@@ -370,7 +365,7 @@ def check_proof(item: bytes, block_number: int) -> None:
         what, expected = "block proof field 1 (block)", f"{block_number}, as in the header"
         raise refused(RefusalKind.BAD_PROOF, what, str(proof.block), expected)
     if proof.WhichOneof("proof") is None:
-        return  # a kind of a later version, whose encoding is not known
+        return  # a later version's kind: its encoding is unknown
     proof.DiscardUnknownFields()
     canonical = field_item(ItemKind.BLOCK_PROOF, proof.SerializeToString(deterministic=True))
     if canonical != item:
@@ -387,7 +382,7 @@ def item_name(kind: int) -> str:
 
 
 def refused(kind: RefusalKind, what: str, got: str, expected: str) -> BlockRefused:
-    """Return the error for a refusal, for the caller to raise."""
+    """Return the error for a refusal."""
     return BlockRefused(Refusal(kind, what, got, expected))
 
 
@@ -425,10 +420,11 @@ def _field_name(what: str, number: int, known: Mapping[int, tuple[str, WireType]
 
 
 def fields_of(message: bytes) -> Iterator[ItemField]:
-    """Yield a message's fields in the order of their bytes, repeated ones each time.
+    """Yield a message's fields as they are encoded, which a parser hides; varints must have their shortest
+    form.
 
-    This shows what a parser hides: the exact bytes of a field, and whether it is there twice. Varints must
-    have their shortest form. Raises ItemError when it comes to bytes that are no field.
+    Raises:
+        ItemError: the next bytes are no field.
     """
     offset, size = 0, len(message)
     while offset < size:
@@ -455,7 +451,7 @@ def fields_of(message: bytes) -> Iterator[ItemField]:
 
 
 def varint(value: int) -> bytes:
-    """Encode an unsigned integer below 2^64 in its shortest form."""
+    """Encode an unsigned integer below 2^64."""
     assert 0 <= value < 1 << 64
     out = bytearray()
     while value >= 0x80:
@@ -466,13 +462,12 @@ def varint(value: int) -> bytes:
 
 
 def field_item(kind: int, payload: bytes) -> bytes:
-    """Build an item: one length-delimited field of number `kind` with `payload`."""
+    """Build an item: one length-delimited field."""
     assert 1 <= kind <= FIELD_NUMBER_MAX
     return varint(kind << 3 | WireType.LEN) + varint(len(payload)) + payload
 
 
 def _read_tag(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int, int]:
-    """Return (field number, wire type, offset after the tag)."""
     tag, offset = _read_varint(data, offset, what, at)
     number = tag >> 3
     if not 1 <= number <= FIELD_NUMBER_MAX:
@@ -481,7 +476,7 @@ def _read_tag(data: bytes, offset: int, what: str, at: int | None = None) -> tup
 
 
 def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int]:
-    """Return (value, offset after it) of the varint at `offset`, which must have its shortest form."""
+    """Return (value, offset after it)."""
     if offset < len(data) and data[offset] < 0x80:
         return data[offset], offset + 1
     value = 0
@@ -504,5 +499,5 @@ def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> 
 
 
 def _named(what: str, at: int | None) -> str:
-    """Return the name of a part of a field for an error; called only for errors, since it costs time."""
+    """Name a part of a field for an error. Only errors call this, since it costs time."""
     return what if at is None else f"{what} of field at byte {at}"

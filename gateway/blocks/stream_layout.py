@@ -9,16 +9,15 @@ Pure. One block is one atomic operation:
     last   0xb1 block end               N as u64 big-endian, then the block root hash, 48 bytes
 
 An entry cannot cross a data page, so its data has at most DATA_SIZE_MAX bytes (1,048,559). A longer item is
-cut into pieces of exactly that size, and a last one with the rest:
+cut into pieces of that size, and a last one with the rest:
 
     0x80000000 | field number           each piece but the last
     field number                        the last piece, 1 to DATA_SIZE_MAX bytes
 
 Invariants
-  - The entries depend on number, items and root hash alone. A block has one layout; the decoder refuses every
-    other.
-  - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused. No block has them, since 176
-    and 177 modulo 20 are 16 and 17, which the root hash refuses.
+  - The entries depend on number, items and root hash alone, and the decoder refuses every other layout.
+  - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused. The root hash refuses them
+    too (176 and 177 modulo 20 are 16 and 17).
 Source: docs/spec/block-layout.md; docs/spec/stream-file.md section 5.
 """
 
@@ -53,11 +52,11 @@ __all__ = [
 BLOCK_END_TYPE: Final = 0xB1
 """Entry type of the mark that ends a block."""
 BOOKMARK_COUNT: Final = 2
-"""Bookmarks of a block: its first entries."""
+"""Bookmarks of a block, which are its first entries."""
 CONTINUED: Final = 0x8000_0000
 """Set in the entry type of each piece of an item but its last."""
 
-# BookMark {type: 2}; the tag of the value follows, except for block 0: proto3 leaves the value 0 out.
+# BookMark {type: 2}; the value follows, except for block 0: proto3 leaves 0 out.
 _BOOKMARK_HEAD: Final = b"\x08\x02"
 _BOOKMARK_VALUE_TAG: Final = b"\x10"
 _LEGACY_BOOKMARK_HEAD: Final = b"\x00"
@@ -67,14 +66,14 @@ _MARK_TYPES: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
 
 
 def bookmark_of(block_number: int) -> bytes:
-    """Return the bookmark that current clients ask for: 2 to 13 bytes."""
+    """Return the bookmark that current clients ask for."""
     if block_number == 0:
         return _BOOKMARK_HEAD
     return _BOOKMARK_HEAD + _BOOKMARK_VALUE_TAG + varint(block_number)
 
 
 def legacy_bookmark_of(block_number: int) -> bytes:
-    """Return the bookmark that the original demo client asks for: 9 bytes."""
+    """Return the bookmark that the original demo client asks for."""
     return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
 
 
@@ -110,22 +109,19 @@ def encode_runs(
     items_max: int = RUN_ITEMS_MAX,
     bytes_max: int = sys.maxsize,
 ) -> Iterator[EntryRun]:
-    """Yield the entries of a block behind its bookmarks, in order, some at a time.
-
-    A run has at most `items_max` entries, and at most `bytes_max` bytes of items or a single entry, without
-    the block end.
+    """Yield the entries of a block after its bookmarks, in order, as runs.
 
     Args:
         block_number: 0 to 2^64 - 1.
         items: serialized items, in block order; at least one.
         root_hash: the block's root, 48 bytes.
         kinds: `kinds_of(items)`, if the caller has them.
-        items_max: 1 or more.
-        bytes_max: 1 or more.
+        items_max: entries of a run, at least 1; the block end does not count.
+        bytes_max: bytes of a run's items, unless it has a single entry; at least 1.
 
     Raises:
         ItemError: an item is not exactly one length-delimited field.
-        LayoutError: there is no item, or one whose field number is a mark's entry type.
+        LayoutError: there is no item, or an item's field number is a mark's entry type.
     """
     assert len(root_hash) == HASH_SIZE
     if not items:
@@ -136,7 +132,7 @@ def encode_runs(
         size_bytes = sum(map(len, data))
         if size_bytes > bytes_max or (size_bytes > DATA_SIZE_MAX < max(map(len, data))):
             fitting = bisect_right(list(accumulate(map(len, data))), min(bytes_max, DATA_SIZE_MAX))
-            del data[max(1, fitting) :]  # an item that must be cut is alone in its runs
+            del data[max(1, fitting) :]  # an item that is cut is alone in its runs
             size_bytes = sum(map(len, data))
         stop = start + len(data)
         entry_types = kinds_of(data, start) if kinds is None else list(kinds[start:stop])
@@ -168,7 +164,7 @@ def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block that was read back from its entries. Only its layout was checked."""
+    """A block read back from its entries. Only its layout was checked."""
 
     number: int  # block number, from the bookmarks and the block end
     items: tuple[bytes, ...]
@@ -186,7 +182,7 @@ class _Expecting(Enum):
 
 
 class BlockDecoder:
-    """Turns the entries of a stream, in order from the first bookmark of a block on, into whole blocks.
+    """Turns the entries of a stream into blocks, from the first bookmark of a block on.
 
     A call that raises leaves the decoder unchanged.
     """
@@ -213,7 +209,8 @@ class BlockDecoder:
     def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
         """Take one entry; return the block if this entry ends it.
 
-        Raises LayoutError if the entry cannot be the next one of a block.
+        Raises:
+            LayoutError: the entry cannot be the next one of a block.
         """
         if self._expecting in (_Expecting.ITEM_OR_END, _Expecting.ITEM, _Expecting.PIECE):
             if entry_type == BLOCK_END_TYPE:
@@ -301,7 +298,7 @@ class BlockDecoder:
 
 
 def _number_in_bookmark(data: bytes) -> int:
-    """Return N of a bookmark in protobuf form, which must be exactly `bookmark_of(N)`."""
+    """Return N of a bookmark, which must be `bookmark_of(N)`."""
     value = data[len(_BOOKMARK_HEAD) + len(_BOOKMARK_VALUE_TAG) :]
     number = 0
     if len(value) <= VARINT_SIZE_MAX:

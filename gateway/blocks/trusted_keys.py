@@ -4,13 +4,13 @@ Pure: `gateway.store.trust_store` reads the files. Each key is `kind:value`:
 
     ed25519:HEX              an Ed25519 public key of 32 bytes in 64 hex digits; may be given repeatedly
     tss:FILE                 the publication of a TSS network's ledger id, or the block file that holds it
-    tss:id=HEX               the ledger id, 32 bytes, which the publication of block 0 or of a file must have
+    tss:id=HEX               the ledger id, 32 bytes, that the publication of block 0 or of a file must have
     tss:block0               believe the publication of block 0, once, and keep it
     rsa:ADDRESS_BOOK.json    the address book that signs record files
 
-No key at all means `tss:block0`: a fresh node of a TSS network starts with nothing but block 0. Keys of other
-kinds do not imply it: an operator who names a key does not want one from a publisher. There is one TSS
-network and one address book; a file and an id may be given together and must agree.
+No key at all means `tss:block0`, so a fresh node of a TSS network needs nothing but block 0. An operator who
+names a key of another kind does not want one from a publisher. There is one TSS network and one address book;
+a file and an id may be given together and must agree.
 Source: docs/verification.md, "How trust begins"; docs/spec/tss.md section 1.1.
 """
 
@@ -38,22 +38,23 @@ _EXPECTED: Final = "ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS
 
 @dataclass(frozen=True, slots=True)
 class TrustedKeys:
-    """The public keys that check block proofs, and the paths of those that are in files."""
+    """The public keys that check block proofs, and the paths of those in files."""
 
     ed25519: tuple[bytes, ...] = ()
-    """Ed25519 public keys, 32 bytes each; one of them must verify a proof."""
+    """Public keys of 32 bytes; one of them must verify a proof."""
     tss_file: str | None = None  # path of a publication
     tss_id: bytes | None = None  # the ledger id that any publication must have, 32 bytes
     tss_block0: bool = False
-    """The operator believes the publication of block 0, whatever its ledger id."""
+    """Believe the publication of block 0, whatever its ledger id."""
     rsa_file: str | None = None  # path of an address book
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Self:
         """Read ledger keys as an operator writes them; a key given twice counts once.
 
-        Raises LedgerKeyError if one is malformed or of an unknown kind, two contradict each other, or
-        they are too many.
+        Raises:
+            LedgerKeyError: a key is malformed or of an unknown kind, two contradict each other, or they are
+            too many.
         """
         values: dict[str, dict[bytes | str, None]] = {}
         count = 0

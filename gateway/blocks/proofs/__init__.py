@@ -10,11 +10,10 @@ Pure. The content of a `BlockProof` decides which module checks it:
     any other field                                       unknown, skipped
 
 Rules
-  - Every proof of a known kind must hold. A proof whose key is not configured is not bad: the node cannot
-  check
-    it (`gateway.blocks.refusal.FAULTS`). A bad proof takes precedence over one that cannot be checked.
+  - Every proof of a known kind must hold. The node cannot check a proof without its key, and does not call
+    it bad (`gateway.blocks.refusal.FAULTS`). A bad proof takes precedence over one that cannot be checked.
   - A block without a proof of a known kind cannot be checked either.
-  - In mode `hash` there is a proof (`BlockHasher` sees to that), and it is not checked.
+  - In mode `hash` no proof is checked; `BlockHasher` sees to it that there is one.
 Source: docs/verification.md, "What is checked"; docs/spec/wire.md section 3; docs/spec/proofs.md sections 1
 and 2.
 """
@@ -51,8 +50,8 @@ __all__ = [
 QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
 """Bytes of a block's proofs that the event loop parses at most, 0.03 ms. An Ed25519 proof has 75."""
 QUICK_SIGNATURES_MAX: Final = 8
-"""Proofs of a block, times Ed25519 keys, that the event loop checks at most: each pair takes 0.05 ms, or
-twice that if the root of the other layout is tried too."""
+"""Proofs of a block, times Ed25519 keys, that the event loop checks at most: 0.05 ms a pair, or twice that if
+the root of the other layout is tried too."""
 
 
 class ProofKind(StrEnum):
@@ -72,7 +71,7 @@ _NEED_NO_PROCESS: Final = frozenset((ProofKind.ED25519, ProofKind.UNKNOWN_SIGNAT
 
 
 def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
-    """Return the kind of a parsed proof, without a check."""
+    """Return the kind of a parsed proof, unchecked."""
     field = proof.WhichOneof("proof")
     if field == "block_state_proof":
         return ProofKind.STATE
@@ -95,7 +94,7 @@ def signs_root(summary: BlockSummary) -> bool:
 class RsaBook:
     """The operator's address book, which checks record files."""
 
-    serialized: bytes  # JSON that was read before without an error
+    serialized: bytes  # readable JSON
     needed_count: int = 0
     """Nodes that must have signed; 0: more than a third of the book's."""
 
@@ -110,9 +109,12 @@ class RsaBook:
 class ProofVerifier:
     """Checks the proofs of blocks with the keys of this node. Several threads may call it at once.
 
-    `ledger` is the ledger data of the TSS network, checked, once they are known; `rsa_book` is the
-    address book
-    that the keys name, if any.
+    Args:
+        keys: the configured ledger keys.
+        mode: `full` or `hash`.
+        ledger: checked ledger data of the TSS network, once known.
+        rsa_book: the address book that the keys name, if any.
+        siblings_max: siblings of all state proofs of a block.
     """
 
     def __init__(
@@ -121,7 +123,6 @@ class ProofVerifier:
         mode: VerificationMode = "full",
         ledger: LedgerData | None = None,
         rsa_book: RsaBook | None = None,
-        *,
         siblings_max: int = STATE_PROOF_SIBLINGS_MAX,
     ) -> None:
         self.keys = keys
@@ -136,7 +137,7 @@ class ProofVerifier:
 
     def __reduce__(self) -> tuple[type["ProofVerifier"], tuple[object, ...]]:
         """Pickle the arguments, without the caches."""
-        return ProofVerifier, (self.keys, self.mode, self.ledger, self._rsa_book)
+        return ProofVerifier, (self.keys, self.mode, self.ledger, self._rsa_book, self._siblings_max)
 
     @property
     def needs_process(self) -> bool:
@@ -145,10 +146,10 @@ class ProofVerifier:
 
     def with_ledger(self, ledger: LedgerData) -> "ProofVerifier":
         """Return a verifier with these ledger data."""
-        return ProofVerifier(self.keys, self.mode, ledger, self._rsa_book)
+        return ProofVerifier(self.keys, self.mode, ledger, self._rsa_book, self._siblings_max)
 
     def is_quick(self, summary: BlockSummary) -> bool:
-        """Return whether `verify` takes a millisecond at most, so that it may run in an event loop."""
+        """Return whether `verify` takes a millisecond at most, so that an event loop may call it."""
         if self.mode == "hash":
             return True
         proofs = summary.proofs
@@ -163,10 +164,7 @@ class ProofVerifier:
         return _NEED_NO_PROCESS.issuperset(kinds)
 
     def check_ahead(self, summaries: Sequence[BlockSummary]) -> None:
-        """Check TSS signatures of several blocks together, which is cheaper; `verify` of each comes next.
-
-        These are the signatures of the blocks' own roots. For a single block there is nothing to do.
-        """
+        """Check TSS signatures of several blocks together, which is cheaper; `verify` of each comes next."""
         if self._tss is None or self.mode == "hash" or len(summaries) < 2:
             return
         claims = []
