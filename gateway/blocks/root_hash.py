@@ -290,7 +290,7 @@ class BlockHasher:
         return [tree.root() for tree in self._trees]
 
     def finish(self) -> BlockSummary:
-        """Return the summary of the whole block. Raises BlockRefused if header, footer or proof is missing."""
+        """Return the block's summary. Raises BlockRefused if header, footer or proof is missing."""
         header, footer = self._header, self._footer
         if header is None:
             raise refused(RefusalKind.MISSING_ITEM, "block", "no items", "a block header first")

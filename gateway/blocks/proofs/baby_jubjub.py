@@ -9,9 +9,10 @@ Pure. The form with a = 1 (arkworks ed-on-bn254), not circom's a = 168700, whose
     scalar        32 bytes   LE, below l
 
 Callers see affine points (x, y). Inside, points have the extended coordinates (X, Y, Z, T) with x = X/Z, y =
-Y/Z, x*y = T/Z, of Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008), sections 3.1 and
-3.3. Since 1 is a square in Fq and d is not, their addition needs no case for equal points or for the
-identity. Nothing here is secret, so nothing runs in constant time. Source: docs/spec/tss.md section 2.4.
+Y/Z, x*y = T/Z. Since 1 is a square in Fq and d is not, their addition is complete: equal points and the
+identity need no case. Nothing here is secret, so nothing runs in constant time.
+Source: docs/spec/tss.md section 2.4; Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008),
+sections 3.1 and 3.3.
 """
 
 from collections.abc import Iterable
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 Point = tuple[int, int]
-"""Affine x and y, each below q."""
+"""Affine x and y."""
 
 FIELD_PRIME: Final = ORDER
 """q, the scalar prime of BN254 (2.4)."""
@@ -60,7 +61,6 @@ BASE: Final[Point] = (
 """G, the generator of the subgroup (tss.md 2.4)."""
 
 IDENTITY: Final[Point] = (0, 1)
-"""The neutral point."""
 
 POINT_SIZE: Final = 64
 """Bytes of an encoded point (2.4)."""
@@ -72,10 +72,7 @@ _WINDOW_BITS: Final = 4
 
 
 def read_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the subgroup, or the identity, from 64 bytes; `what` names it in errors.
-
-    Raises ProofDataError if it is none.
-    """
+    """2.4: decode a point of the subgroup, or the identity. Raises ProofDataError, of `what`, if it is none."""
     point = read_curve_point(encoded, what)
     if multiply(SUBGROUP_ORDER, point) != IDENTITY:
         raise ProofDataError(what, f"{encoded[:8].hex()}…, of another order", "a point of order l")
@@ -83,9 +80,10 @@ def read_point(encoded: bytes, what: str) -> Point:
 
 
 def read_curve_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the curve from 64 bytes; the caller must check that it is in the subgroup.
+    """2.4: decode a point of the curve; the caller must check that it is in the subgroup.
 
-    Raises ProofDataError if it is none; `what` names it.
+    Raises:
+        ProofDataError: of `what`; it is no point of the curve.
     """
     if len(encoded) != POINT_SIZE:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{POINT_SIZE}")
@@ -99,7 +97,7 @@ def read_curve_point(encoded: bytes, what: str) -> Point:
 
 
 def point_bytes(point: Point) -> bytes:
-    """Encode a point: what `read_point` reads."""
+    """Encode a point, as `read_point` reads it."""
     return scalar_bytes(point[0]) + scalar_bytes(point[1])
 
 

@@ -8,10 +8,8 @@ Pure. Points are affine, `(x, y)`, with None for the point at infinity:
     compressed G1   32 bytes: x LE                       flags in the two top bits of the last byte:
     compressed G2   64 bytes: x.c0 LE32, x.c1 LE32       0x80 y is the larger of y and -y, 0x40 infinity
 
-Inside, multiples have Jacobian coordinates: (X, Y, Z) is (X/Z^2, Y/Z^3), and Z = 0 is infinity.
-
-Invariants
-  - A point has one encoding: coordinates below p, no other flag, nothing beside the flag of infinity.
+A point has one encoding: coordinates below p, no other flag, nothing beside the flag of infinity. Inside,
+multiples have Jacobian coordinates: (X, Y, Z) is (X/Z^2, Y/Z^3), and Z = 0 is infinity.
 Source: docs/spec/tss.md section 6; Hankerson, Menezes and Vanstone, "Guide to Elliptic Curve Cryptography",
 3.2.2 (Jacobian coordinates) and 3.3.3 (joint multiples).
 """
@@ -47,15 +45,13 @@ __all__ = [
 ]
 
 G1Point = tuple[int, int] | None
-"""(x, y), or None for infinity."""
 G2Point = tuple[Fp2, Fp2] | None
-"""(x, y), or None for infinity."""
 _Jacobian = tuple[int, int, int]
 
 G1_SIZE: Final = 32
-"""Bytes of a compressed point of G1 (section 6)."""
+"""Bytes of a compressed point (section 6)."""
 G2_SIZE: Final = 64
-"""Bytes of a compressed point of G2 (section 6)."""
+"""Bytes of a compressed point (section 6)."""
 
 # tss.md section 6: y^2 = x^3 + 3, and y^2 = x^3 + 3/(9 + i).
 _B_G1: Final = 3
@@ -70,7 +66,7 @@ _INFINITY: Final[_Jacobian] = (1, 1, 0)
 
 
 def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
-    """6: decode a compressed point of G1, 32 bytes. Raises ProofDataError, of `what`, if it is none."""
+    """6: decode a compressed point of G1. Raises ProofDataError, of `what`, if it is none."""
     flags, plain = _without_flags(encoded, G1_SIZE, what)
     x = integer_below(PRIME, plain, f"{what} x")
     if flags == _FLAG_INFINITY:
@@ -83,9 +79,10 @@ def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
 
 
 def g2_from_bytes(encoded: bytes, what: str) -> G2Point:
-    """6: decode a compressed point of the curve of G2, 64 bytes; `prepare` checks that it is in the group.
+    """6: decode a compressed point of the curve of G2; `prepare` checks that it is in the group.
 
-    Raises ProofDataError, of `what`, if it is none.
+    Raises:
+        ProofDataError: of `what`; it is no point.
     """
     flags, plain = _without_flags(encoded, G2_SIZE, what)
     x = (integer_below(PRIME, plain[:32], f"{what} x.c0"), integer_below(PRIME, plain[32:], f"{what} x.c1"))
@@ -206,7 +203,7 @@ def _to_affine(points: Sequence[_Jacobian]) -> list[G1Point]:
 
 
 def _without_flags(encoded: bytes, size: int, what: str) -> tuple[int, bytes]:
-    """Return (flags of a compressed point, its bytes without them)."""
+    """Return a compressed point's flags, and its bytes without them."""
     if len(encoded) != size:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{size}")
     flags = encoded[-1] & (_FLAG_LARGER | _FLAG_INFINITY)

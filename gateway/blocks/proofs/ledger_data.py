@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 PUBLICATION_FIELD: Final = 77
-"""Field of `TransactionBody` that is a publication of a ledger id (1.1)."""
+"""Field of `TransactionBody` that publishes a ledger id (1.1)."""
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
@@ -76,12 +76,9 @@ PADDING_KEY: Final[Point] = (
     18632581597336484007639911068407412014942769995951822776505801470647807372989,
 )
 """P0, which fills the address book up to 128 entries for its hash: the public key of the secret that the
-reference draws from a generator with a fixed seed (tss.md 7.2; a test derives it). It has no bit in a
-signature."""
+reference draws with a fixed seed (tss.md 7.2; a test derives it)."""
 PADDING_WEIGHT: Final = 0
-"""Weight of a padding entry (7.2)."""
 PADDING_NODE_ID: Final = FIELD_PRIME - 1
-"""Node id of a padding entry (7.2)."""
 
 _WHAT: Final = "ledger id publication"
 _WEIGHT_MAX: Final = (1 << 63) - 1  # tss.md 5.1
@@ -92,8 +89,8 @@ _PUBLICATION_TAG: Final = varint(PUBLICATION_FIELD << 3 | WireType.LEN)
 class LedgerNode:
     """One node of the first address book."""
 
-    node_id: int  # its number, below 2^64
-    weight: int  # its weight, 0 to 2^63 - 1
+    node_id: int  # below 2^64
+    weight: int  # 0 to 2^63 - 1
     key: AttestedKey  # its Schnorr key and the proof that it knows the secret
 
 
@@ -114,12 +111,11 @@ class LedgerData:
 
 FIELDS_MAX: Final = 50_000
 """Fields that the search for publications reads in block 0, some 0.04 s. It reads only transactions that hold
-the two bytes of the tag of field 77, some fifteen fields each. Random bytes, such as signatures, hold the tag
-once in 65 kB, so the limit is enough for 100 MB of transactions."""
+the two bytes of the tag of field 77; random bytes hold them once in 65 kB. So this is enough for 100 MB of
+transactions."""
 
 PUBLISHING_BYTES_MAX: Final = 2 << 20
-"""Bytes of the transactions that the search reads, and that the node sends to a worker process. This is
-enough for as many as the fields allow, and for 20 MB of the longest transactions, of 6 kB."""
+"""Bytes of these transactions, which the node sends to a worker process: as many as the fields allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +130,7 @@ _LIMITS: Final = SearchLimits()
 
 
 def may_publish(item: bytes) -> bool:
-    """Return whether an item can hold a publication; bytes that are no item cannot.
-
-    Nearly none does, and the others need no further check.
-    """
+    """Return whether an item can hold a publication. Nearly none can, and the others need no further check."""
     try:
         return _PUBLICATION_TAG in item and kind_of(item) == ItemKind.SIGNED_TRANSACTION
     except ItemError:
@@ -145,10 +138,7 @@ def may_publish(item: bytes) -> bool:
 
 
 def publishing_items(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> list[bytes]:
-    """Return the items of block 0 that `may_publish`; of too many, enough to be refused for it.
-
-    There may be two million items.
-    """
+    """Return the items of block 0 that `may_publish`; if they are too many, enough to be refused for it."""
     found: list[bytes] = []
     size_bytes = 0
     for item in filter(may_publish, items):
@@ -162,7 +152,8 @@ def publishing_items(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> 
 def publications_in(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> list[bytes]:
     """Return the publications in the transactions of block 0, each once, in order, unchecked.
 
-    It skips unreadable transactions. Raises BlockRefused if reading them all would take too long.
+    Raises:
+        BlockRefused: reading all transactions would take too long.
     """
     return _publications(items, _Walk(limits))
 
@@ -215,7 +206,7 @@ def published_ledger(
     Args:
         items: serialized items of block 0, or those that `may_publish`.
         ledger_id: the expected id, 32 bytes; None: any. Of several publications, those of another id are
-            skipped.
+        skipped. limits: of the search.
 
     Raises:
         BlockRefused: the publication is malformed, not credible, or of another id; or there are two.
@@ -225,7 +216,7 @@ def published_ledger(
     if not found:
         return None
     if len(found) > 1 and ledger_id is not None:
-        # Do not decode those of other ids: each takes up to half a second.
+        # Decoding those of other ids would take up to half a second each.
         claiming = [publication for publication in found if _claimed_id(publication, walk) == ledger_id]
         found = claiming or found[:1]
     if len(found) > 1:
@@ -246,13 +237,11 @@ def published_ledger(
 
 
 def read_publication(publication: bytes) -> LedgerData:
-    """1.1: decode a publication, the message of field 77 of a transaction's body.
-
-    It skips fields of later versions.
+    """1.1: decode a publication; skip fields of later versions.
 
     Raises:
-        ProofDataError: it does not parse, a value is missing, malformed or there twice, or two nodes have
-            one number.
+        ProofDataError: it does not parse, a value is missing, malformed or there twice, or two nodes have one
+        number.
     """
     if len(publication) > PUBLICATION_SIZE_MAX:
         raise ProofDataError(_WHAT, f"{len(publication)} bytes", f"at most {PUBLICATION_SIZE_MAX}")
@@ -310,7 +299,7 @@ def refusal_of(ledger: LedgerData) -> Refusal | None:
 
 
 def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
-    """7.2: the Poseidon hash of 128 x, 128 y, 128 weights and 128 node ids; 32 bytes."""
+    """7.2: the Poseidon hash of 128 x, 128 y, 128 weights and 128 node ids."""
     padding_count = MEMBERS_MAX - len(nodes)
     keys = [node.key.Y for node in nodes] + [PADDING_KEY] * padding_count
     weights = [node.weight for node in nodes] + [PADDING_WEIGHT] * padding_count
@@ -320,9 +309,8 @@ def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
 
 
 def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
-    """Return the ledger id that a publication names; None if it is unreadable.
-
-    Raises BlockRefused if the fields of all publications are too many.
+    """Return the ledger id that a publication names; None if it is unreadable. Raises BlockRefused as
+    `_Walk.take`.
     """
     if len(publication) > PUBLICATION_SIZE_MAX:
         return None
@@ -336,7 +324,9 @@ def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
 def _messages(message: bytes, number: int, walk: _Walk) -> list[bytes]:
     """Return the length-delimited fields of that number.
 
-    Raises ItemError if the message does not parse, BlockRefused if too much was read.
+    Raises:
+        ItemError: the message does not parse.
+        BlockRefused: too much was read.
     """
     walk.take(FIELDS_TO_BEGIN)
     found = []

@@ -17,9 +17,9 @@ node with a single child (a sibling without a hash):
 with block k itself and the u is implied. `_form_a_walk` takes A. `_general_walk` takes C, B, changes of
 layout on the way, paths through the tree of all block hashes, and any number of paths with joins anywhere.
 
-Stricter than the reference (docs/spec/proofs.md section 5.3): each message has one encoding, without unknown
-or repeated fields; hashes have 48 bytes; the end of a path is -1; the time is a canonical Timestamp; a proof
-of three paths has one of each kind. Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
+Stricter than the reference (5.3): each message has one encoding, hashes have 48 bytes, the end of a path is
+-1, the time is a canonical Timestamp, and a proof of three paths has one of each kind.
+Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
 """
 
 from collections.abc import Callable, Sequence
@@ -39,14 +39,14 @@ __all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofChe
 STATE_PROOF_PATHS_MAX: Final = 64
 """Paths of one state proof. A block's has three; a proof of several leaves has two more for each."""
 STATE_PROOF_SIBLINGS_MAX: Final = 20_000
-"""Siblings of all state proofs of a block, in all their paths. A proof has five for each block up to the
-signed one, so this is enough for a network that signs one block of 4,000. Reading and hashing them takes some
-0.06 s, twice that if the root of the other layout is tried too."""
+"""Siblings of all state proofs of a block. A proof has five for each block up to the signed one, so this is
+enough for a network that signs one block of 4,000. Reading and hashing them takes some 0.06 s, or twice that
+if the root of the other layout is tried too."""
 
 PATHS_MIN: Final = 3
 """The least number of paths of a proof (docs/spec/proofs.md section 5.2)."""
 END_OF_PATHS: Final = 0xFFFF_FFFF
-"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits (docs/spec/proofs.md)."""
+"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits."""
 HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF = 3, 4, 5, 6
 """Field numbers of a path's content (docs/spec/proofs.md section 1)."""
 
@@ -64,7 +64,7 @@ _PATH_NAMES: Final = {
 class Sibling:
     """The other child at one step up the tree."""
 
-    is_left: bool  # it is the left child
+    is_left: bool
     hash: bytes  # 48 bytes, or none: the node has a single child
 
 
@@ -90,13 +90,14 @@ class MerklePath:
     """One path: from its content, or from where two other paths join, up to another path or the end."""
 
     content_kind: int  # HASH (3) or a leaf's field number (4, 5, 6); 0 for a join
-    content: bytes  # the hash, or the bytes of the leaf
+    content: bytes  # a hash or a leaf
+
     siblings: tuple[Sibling, ...]  # from the bottom up
     next_index: int  # the path that this one leads to, or END_OF_PATHS
 
     @property
     def start(self) -> bytes:
-        """The hash at the bottom of a path with content: 48 bytes."""
+        """The hash at the bottom of a path with content."""
         return self.content if self.content_kind == HASH else leaf_hash(self.content)
 
 
@@ -110,10 +111,10 @@ class StateProof:
 
 
 class StateProofCheck:
-    """Checks the paths of state proofs; `tss_check` checks their signatures."""
+    """Checks the paths of state proofs."""
 
     def __init__(self, tss_check: Callable[[bytes, bytes], Refusal | None]) -> None:
-        """Take the check of a signature, to be called with (signature, 48-byte root hash)."""
+        """Take the check of a signature, to be called with (signature, root hash)."""
         self._tss_check = tss_check
 
     def check(
@@ -121,7 +122,7 @@ class StateProofCheck:
     ) -> Refusal | None:
         """Return why a serialized StateProof does not prove the block, or None if it does.
 
-        `siblings` counts those of all state proofs of the block; None: it has this one.
+        If the block has several state proofs, `siblings` counts those of all.
         """
         try:
             proof = read_state_proof(state_proof, siblings)
@@ -141,7 +142,7 @@ class StateProofCheck:
 
 
 def _unproven(what: str, got: str, expected: str) -> BlockRefused:
-    """Return the error for paths that do not lead from the block to one root, for the caller to raise."""
+    """Return the error for paths that do not lead from the block to one root."""
     return BlockRefused(Refusal(RefusalKind.BAD_PROOF, f"state proof: {what}", got, expected))
 
 
@@ -149,10 +150,7 @@ def _unproven(what: str, got: str, expected: str) -> BlockRefused:
 
 
 def _signed_root(proof: StateProof, summary: BlockSummary) -> bytes:
-    """Return the root hash that the paths lead to, past the block's own root hash.
-
-    Raises BlockRefused if they do not.
-    """
+    """Return the root hash that the paths lead to, past the block's own. Raises BlockRefused if they do not."""
     paths = proof.paths
     if not any(path.content_kind == TIMESTAMP_LEAF for path in paths):
         raise _unproven("paths", "no timestamp leaf", "the time of the signed block")
@@ -260,8 +258,8 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
 def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) -> StateProof:
     """Read a StateProof message: `1` repeated paths, `2` signed_block_proof { `1` block_signature }.
 
-    `siblings` counts those of all state proofs of the block; None: it has this one. Raises ProofDataError
-    if the message is malformed, holds anything else, or is too long.
+    Raises:
+        ProofDataError: the message is malformed, holds anything else, or is too long.
     """
     siblings = siblings or SiblingCount()
     paths: list[MerklePath] = []

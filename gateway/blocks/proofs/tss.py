@@ -1,6 +1,6 @@
 """TSS block signatures: a network's ledger id vouches for a hinTS key, and the key has signed the block.
 
-Pure. A signature has three parts without framing; its size alone tells which proof is last:
+Pure. A signature has three parts without framing; its size tells which proof is last:
 
     0      1,096 bytes   VK      hinTS verification key
     1096   1,632 bytes   PI      hinTS aggregate signature of the block's root hash under VK
@@ -11,10 +11,9 @@ It holds if
   1. the address-book proof shows that the ledger vouches for VK (`gateway.blocks.proofs.schnorr`, `.wraps`);
   2. PI is a signature of the root hash under VK by more than half of its weight (`blocks.proofs.hints`).
 
-The first does not depend on the block, so vouched keys are cached, and a steady chain pays for the second
-alone. In the second, all but asig depends on who signed and not on what, so it is cached too: a network of
-four has five sets of nodes with enough weight. The caches compare bytes, or SHA-384, never hashArray, which
-two keys may share. Source: docs/spec/tss.md section 1.
+The first does not depend on the block, and in the second only asig does. So both vouched keys and statements
+of who signed are cached. The caches compare bytes, or SHA-384, never hashArray, which two keys may share.
+Source: docs/spec/tss.md section 1.
 """
 
 import secrets
@@ -39,11 +38,10 @@ TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFF
 assert TSS_SIGNATURE_SIZES == (2920, 3432)
 
 VOUCHED_KEYS_MAX: Final = 64
-"""Cached keys, each some 10 kB. A network has one at a time and changes it with its address book; only keys
-that the ledger vouches for are cached."""
+"""Cached keys, each some 10 kB. A network has one at a time and changes it with its address book."""
 STATEMENTS_MAX: Final = 4096
-"""Cached statements of signatures, each some 500 bytes: all sets of more than half of 13 equal nodes. Larger
-networks have more; checking one again takes some 5 ms."""
+"""Cached statements, each some 500 bytes: all sets of more than half of 13 equal nodes. Checking one again
+takes some 5 ms."""
 ALONE_AFTER_BAD: Final = 64
 """Signatures that are checked alone after a bad one, which cost its whole batch a second check."""
 
@@ -67,7 +65,7 @@ class TssCheck:
         self._members = [schnorr.RosterMember(node.key.Y, node.weight) for node in ledger.nodes]
         self._random_bits = random_bits
         self._statements_max = statements_max
-        # Errors are not cached: nobody can fill the caches with bad signatures.
+        # Errors are not cached, so bad signatures cannot fill the caches.
         self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)
         self._held: dict[bytes, G1Point] = {}  # by `_digest`
         self._ahead: set[tuple[bytes, bytes]] = set()
@@ -123,7 +121,9 @@ class TssCheck:
     def _open(self, signature: bytes, root_hash: bytes) -> hints.Claim:
         """Decode a signature whose key the ledger vouches for.
 
-        Raises ProofDataError if it is malformed, BlockRefused if the ledger does not vouch for the key.
+        Raises:
+            ProofDataError: it is malformed.
+            BlockRefused: the ledger does not vouch for the key.
         """
         vk, pi, proof = _parts(signature)
         key = self._vouched_key(vk, proof)
@@ -137,7 +137,8 @@ class TssCheck:
     def _check_pi(self, key: hints.HintsKey, vk: bytes, pi: bytes, root_hash: bytes) -> Refusal | None:
         """Check the aggregate signature; of a known statement, only that it is of this root.
 
-        Raises ProofDataError if it is malformed.
+        Raises:
+            ProofDataError: it is malformed.
         """
         statement, asig = hints.split(pi)
         apk = self._held.get(_digest(vk, statement))
@@ -160,7 +161,9 @@ class TssCheck:
     def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:
         """Return the hinTS key that the proof vouches for.
 
-        Raises ProofDataError if key or proof is malformed, BlockRefused if the proof does not hold.
+        Raises:
+            ProofDataError: key or proof is malformed.
+            BlockRefused: the proof does not hold.
         """
         if len(proof) == wraps.WRAPS_PROOF_SIZE:
             refusal = self._check_wraps(vk, proof)
@@ -190,5 +193,5 @@ def _parts(signature: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _digest(vk: bytes, statement: bytes) -> bytes:
-    """Return the cache key of a statement under a key: SHA-384 of both, which have fixed sizes."""
+    """Return the cache key of a statement under a key."""
     return sha384(vk + statement).digest()

@@ -14,12 +14,10 @@ verification key. The check needs the network's WRAPS key alone, and no key or w
                        Groth16 with pp_hash, i, z0, zi, limbs(CW), limbs(CE), c0, c1, v0, v1, limbs(cmT)
                        KZG: CW opens to v0 at c0 (w0);  CE opens to v1 at c1 (w1)
 
-The three equations are one product of six pairings, and a constant, e(alpha, beta), of the key. The Groth16
-equation has weight 1, the openings have random weights.
-
-Stricter than the reference: counts of vectors are 2; infinity has one encoding; no point of the key that
-takes part, except IC, is infinity. No honest signer is refused. Source: docs/spec/tss.md sections 6.1, 6.2
-and 6.3.
+The three equations are one product of six pairings, and a constant of the key, e(alpha, beta). The openings
+have random weights. Stricter than the reference: counts of vectors are 2, infinity has one encoding, and no
+point of the key that takes part, except IC, is infinity.
+Source: docs/spec/tss.md sections 6.1, 6.2 and 6.3.
 """
 
 import secrets
@@ -47,14 +45,14 @@ from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 __all__ = ["WRAPS_KEY_SIZE", "WRAPS_PROOF_SIZE", "PreparedWrapsKey", "check", "prepare"]
 
 WRAPS_KEY_SIZE: Final = 1768
-"""Bytes of a network's WRAPS verification key (6.1)."""
+"""Bytes of a network's WRAPS key (6.1)."""
 WRAPS_PROOF_SIZE: Final = 704
-"""Bytes of a compressed WRAPS proof (6.2)."""
+"""Bytes of a compressed proof (6.2)."""
 
 LIMB_BITS: Final = 55
 """Bits of a coordinate that one public input holds (tss.md 6.3, step 4)."""
 LIMB_COUNT: Final = 5
-"""Public inputs of one coordinate: as many as its 254 bits need."""
+"""Public inputs of one coordinate of 254 bits."""
 POINT_LIMB_COUNT: Final = 2 * LIMB_COUNT
 INPUT_COUNT: Final = 2 + 2 + 2 + 3 * POINT_LIMB_COUNT + 4
 """Public inputs (6.3, step 4): pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
@@ -64,21 +62,21 @@ assert 32 + 32 + 3 * 64 + 8 + (INPUT_COUNT + 1) * 32 + 2 * 32 + 2 * 64 == WRAPS_
 assert WRAPS_PROOF_SIZE == 32 + 2 * (8 + 64) + 2 * (8 + 64) + (32 + 64 + 32) + 2 * 64 + 32 + 32 + 64
 
 WEIGHT_BITS: Final = 128
-"""Bits of the random weight of an equation: a wrong proof passes with a chance of 2^-128."""
+"""Bits of an equation's random weight: a wrong proof passes with a chance of 2^-128."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedWrapsKey:
     """A network's WRAPS key with the constants prepared; threads may share it."""
 
-    pp_hash: int  # hash of the folding scheme's public parameters, in [0, q)
+    pp_hash: int  # hash of the folding scheme's public parameters
     groth16: Groth16Key
     kzg: KzgKey
 
 
 @dataclass(frozen=True, slots=True)
 class _WrapsProof:
-    """A proof, read (6.2); the names are those of the section."""
+    """A decoded proof, with the names of 6.2."""
 
     i: int
     z0: tuple[int, int]
@@ -99,9 +97,10 @@ class _WrapsProof:
 
 
 def prepare(wraps_vk: bytes) -> PreparedWrapsKey:
-    """6.1: read a network's WRAPS key, 1768 bytes, and prepare the constants, some 25 ms of work.
+    """6.1: read a network's WRAPS key and prepare the constants, some 25 ms of work.
 
-    Raises ProofDataError if it is malformed.
+    Raises:
+        ProofDataError: the key is malformed.
     """
     reader = LayoutReader(wraps_vk, "WRAPS verification key")
     pp_hash = reader.scalar(ORDER, "pp_hash")
@@ -129,8 +128,8 @@ def check(
         key: the network's.
         proof: 704 bytes.
         ledger_id: the network's, 32 bytes.
-        vk_hash: hashArray of the hinTS verification key (tss.md section 2.5), in [0, q).
-        random_bits: returns that many random bits, which the sender of the proof cannot know.
+        vk_hash: hashArray of the hinTS key (tss.md section 2.5).
+        random_bits: returns that many random bits, which the sender cannot know.
     """
     try:
         read = _read_proof(proof)
@@ -161,7 +160,7 @@ def folded_commitments(proof: _WrapsProof) -> tuple[G1Point, G1Point]:
 
 
 def public_inputs(pp_hash: int, proof: _WrapsProof, CW: G1Point, CE: G1Point) -> list[int]:
-    """6.3, 4: the 40 public inputs of the Groth16 proof, in their order."""
+    """6.3, 4: the 40 public inputs of the Groth16 proof."""
     return [
         pp_hash,
         proof.i,
@@ -206,7 +205,7 @@ def _bad(what: str, got: str, expected: str) -> Refusal:
 
 
 def _read_proof(proof: bytes) -> _WrapsProof:
-    """6.2: read a proof. Raises ProofDataError if any part is malformed."""
+    """6.2: read a proof. Raises ProofDataError if a part is malformed."""
     reader = LayoutReader(proof, "WRAPS proof")
 
     def scalar(name: str) -> int:
