@@ -4,9 +4,9 @@
     tar    its headers are read once, from the first to the last; then each member can be read alone
     tar in gzip or zstd: the same, but a member is reached by decompressing all before it
 
-The first bytes of a file tell its kind. The name of a member has the block number; members with other names,
-links and folders are no blocks. An archive with a name that leads out of it (`/x`, `../x`) is refused: no
-software of the field writes one, and a program that unpacked it would write outside its folder.
+The first bytes of a file tell its kind. A member's name has the block number; members with other names, links
+and folders are no blocks. An archive with a name that leads out of it (`/x`, `../x`) is refused: no software
+of the field writes one.
 Source: APPNOTE.TXT (PKWARE), POSIX pax (ustar), RFC 1952, RFC 8878.
 """
 
@@ -31,7 +31,7 @@ from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX
 __all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember"]
 
 ARCHIVE_MEMBERS_MAX: Final = 1_000_000
-"""Members of a zip or a tar: the most that a block node can be told to put into one. Beyond it is refused."""
+"""Members of a zip or a tar: the most that a block node can be told to put into one."""
 
 ARCHIVE_LIST_BYTES_MAX: Final = 96 << 20
 """The list at the end of a zip, read at once: that many members with the names of blocks."""
@@ -69,8 +69,9 @@ class Archive:
     """An open archive.
 
     Args:
-        file: seekable; it stays open while the archive is used.
+        file: seekable; stays open while the archive is used.
         size_bytes: of the file.
+        members_max: of the archive.
 
     Raises:
         ArchiveError: it is no archive, or is damaged.
@@ -84,7 +85,7 @@ class Archive:
             magic = file.read(len(ZSTD_MAGIC))
             file.seek(0)
             if magic in _ZIP_MAGICS:
-                # It reads the whole list at once, and the list says itself how long it is.
+                # It reads the whole list at once, and the file claims how long that is.
                 try:
                     self._zip = zipfile.ZipFile(cast(BinaryIO, _BoundedReads(file)))
                 except zipfile.BadZipFile as error:
@@ -100,10 +101,10 @@ class Archive:
                 raise ArchiveError(f"not an archive: it begins with {begin}; expected a zip or a tar")
 
     def members(self) -> Iterator[ArchiveMember]:
-        """Yield the blocks in stored order, without other members.
+        """Yield the blocks in stored order.
 
         Raises:
-            ArchiveError: it is damaged, has too many members, or a name that leads out of it.
+            ArchiveError: the archive is damaged, has too many members, or a name that leads out of it.
         """
         count = 0
         with _faults_named():
@@ -116,9 +117,7 @@ class Archive:
                     yield ArchiveMember(number, name, entry, size_bytes)
 
     def read(self, entry: int, size_bytes: int, size_bytes_max: int) -> bytes:
-        """Read a member, at most one byte more than `size_bytes_max`.
-
-        `entry` and `size_bytes` are those of its `ArchiveMember`.
+        """Read the member with this `entry` and `size_bytes`, at most one byte more than `size_bytes_max`.
 
         Raises:
             ArchiveError: it is unreadable or damaged.
@@ -165,7 +164,7 @@ class Archive:
             self._check_size(info, begin)
             if info.type in _LONG_NAME_TYPES:
                 long_name = _long_name(self._extension(info), info.type) or long_name
-                yield "", None, 0  # to be counted: a compressed tar may have any number of them
+                yield "", None, 0  # counts: a compressed tar may have any number of them
             elif info.type in _OTHER_EXTENSION_TYPES:
                 yield "", None, 0
             else:
@@ -236,7 +235,6 @@ class _BoundedReads:
         self._file = file
 
     def read(self, count: int = -1) -> bytes:
-        """Read, or refuse to."""
         if count > ARCHIVE_LIST_BYTES_MAX:
             got = f"a list of members of {count:,} bytes"
             raise ArchiveError(f"{got}; expected at most {ARCHIVE_LIST_BYTES_MAX:,}")
@@ -280,7 +278,7 @@ def _long_name(data: bytes, kind: bytes) -> str | None:
 
 
 def _checked_parts(name: str) -> list[str]:
-    """Split the name of a member into its parts; refuse one that leads out of the archive."""
+    """Split a member's name; refuse one that leads out of the archive."""
     parts = name.split("/")
     if name.startswith(("/", "\\")) or ".." in parts:
         raise ArchiveError(f"a member is named {name!r}, which leads out of it")

@@ -1,11 +1,11 @@
 """The items of blocks that are made here: header, footer and proof, and items out of foreign records.
 
-Pure. Blocks that are made here have layout 16 of the block root. `record_block` makes all up to the footer:
+Pure. These blocks have layout 16 of the block root. `record_block` makes all up to the footer:
 
     header (number, time of the first record) | item, item, … one per record, in order
 
 A record's payload is any bytes. It becomes the content of a signed transaction item, or of another item that
-the root hash covers and gateways do not look into.
+the root hash covers and gateways do not parse.
 Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 3.3.
 """
 
@@ -40,7 +40,7 @@ _NOT_FOR_RECORDS: Final = frozenset((ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE
 
 
 def header_item(number: int, at_ns: int) -> bytes:
-    """Return a block header item; `at_ns` is in nanoseconds since 1970."""
+    """Return a block header; `at_ns` is in nanoseconds since 1970."""
     seconds, nanos = divmod(at_ns, SECOND_NS)
     header = block_pb2.BlockHeader(
         hapi_proto_version=block_pb2.SemanticVersion(minor=HAPI_MINOR),
@@ -52,7 +52,7 @@ def header_item(number: int, at_ns: int) -> bytes:
 
 
 def footer_item(previous_root_hash: bytes, all_blocks_root_hash: bytes, state_root_hash: bytes) -> bytes:
-    """Return a block footer item of three hashes, 48 bytes each; the last may be empty."""
+    """Return a block footer of three hashes, 48 bytes each; the last may be empty."""
     footer = block_pb2.BlockFooter(
         previous_block_root_hash=previous_root_hash,
         root_hash_of_all_block_hashes_tree=all_blocks_root_hash,
@@ -62,7 +62,7 @@ def footer_item(previous_root_hash: bytes, all_blocks_root_hash: bytes, state_ro
 
 
 def proof_item(number: int, signature: bytes) -> bytes:
-    """Return a block proof item with a signature of the block's root hash."""
+    """Return a block proof with a signature of the block's root hash."""
     signed = block_pb2.SignedBlockProof(block_signature=signature)
     proof = block_pb2.BlockProof(block=number, signed_block_proof=signed)
     return block_pb2.BlockItem(block_proof=proof).SerializeToString(deterministic=True)
@@ -75,7 +75,7 @@ def check_item_kind(item_kind: int) -> None:
     """Check that records may become items of this kind.
 
     Raises:
-        OptionError: the root hash does not cover such items, or gateways look into them.
+        OptionError: the root hash does not cover such items, or gateways parse them.
     """
     if 1 <= item_kind <= FIELD_NUMBER_MAX and item_kind not in _NOT_FOR_RECORDS:
         subtree = subtree_of(item_kind)

@@ -13,8 +13,8 @@ Pure. N is a block number, `/` a folder; 12 stands for itself and for 19 or 36 d
     tar         0000/0000/0000/12.tar                               block node, 100,000 blocks in a tar, named
                     0000000000001234567.blk.zstd                    as in a zip
 
-A name has the number; in a bucket the folders have its first digits. The first bytes of a file, not its name,
-tell the compression, so `.zst`, `.zstd`, `.gz` and no ending are read alike.
+In a bucket the folders have the first digits of the number. The first bytes of a file, not its name, tell the
+compression.
 Source: hiero-block-node (BlockFile, BlockPath, ExpandedCloudStoragePlugin, ArchiveKey, TarEntries) and
 hiero-consensus-node (FileBlockItemWriter); docs/spark.md, "Block files".
 """
@@ -76,7 +76,7 @@ _FORMATS: Final[dict[BlockLayout, tuple[BlockFormat, ...]]] = {
     "historic": ("blk.zstd", "blk"),
     "bucket": ("blk.zstd", "blk"),
 }
-"""The endings of each layout, which its own software looks for; the first is the default."""
+"""The endings that each layout's own software looks for; the first is the default."""
 
 
 # --- names to numbers ---------------------------------------------------------------------------------------
@@ -93,16 +93,16 @@ def is_archive_name(name: str) -> bool:
 
 
 def is_passed_over(folder_name: str) -> bool:
-    """Return whether a folder below another is left out.
+    """Return whether a search leaves out a folder below another.
 
-    These are hidden folders (snapshots of file servers), a disk's `lost+found`, and those that a block node
-    keeps for itself: links to zips, a zip in the making, and damaged zips.
+    It leaves out hidden folders (snapshots of file servers), a disk's `lost+found`, and those that a block
+    node keeps for itself: links to zips, a zip in the making, and damaged zips.
     """
     return folder_name.startswith(".") or folder_name in _WORK_FOLDERS
 
 
 def number_of_parts(parts: Sequence[str]) -> int | None:
-    """Return the number of the block in a file, by its folders and its name; None: it is no block file."""
+    """Return the block number in a file's folders and name; None: it is no block file."""
     match = _BLOCK.fullmatch(parts[-1]) if parts else None
     if match is None:
         return None
@@ -115,7 +115,7 @@ def number_of_parts(parts: Sequence[str]) -> int | None:
 
 
 def unfinished(names: Iterable[str]) -> frozenset[str]:
-    """Return those names of a folder whose blocks a consensus node is still writing.
+    """Return the names in a folder whose blocks a consensus node is still writing.
 
     It writes a block under its final name, and an empty `.mf` file once the block is whole. In a folder with
     such marks, a block after the last marked one is not whole. Earlier marks may be gone.
@@ -138,11 +138,7 @@ def default_format(layout: BlockLayout) -> BlockFormat:
 
 
 def check_format(layout: BlockLayout, block_format: BlockFormat) -> None:
-    """Check that the layout's own software finds files with an ending.
-
-    Raises:
-        OptionError: with the endings that it finds.
-    """
+    """Check that the layout's own software finds files with an ending. Raises OptionError if not."""
     if block_format not in _FORMATS[layout]:
         expected = f"{' or '.join(_FORMATS[layout])} with layout {layout}"
         raise OptionError("format", block_format, expected)
@@ -168,19 +164,13 @@ def path_in(layout: BlockLayout, number: int, block_format: BlockFormat) -> str:
 
 
 def marker_name(block_name: str) -> str:
-    """Return the name of the mark for a whole block file of a consensus node."""
+    """Return the name of a consensus node's mark for a whole block file."""
     return block_name.split(".", 1)[0] + ".mf"
 
 
 def zip_of(number: int, zip_digits: int = ZIP_DIGITS) -> tuple[str, range]:
-    """Return the path of a block's historic zip, and all numbers in that zip.
-
-    Args:
-        number: of the block.
-        zip_digits: digits of a block number within one zip.
-
-    Raises:
-        OptionError: the layout has no name for so large a number.
+    """Return the path of a block's historic zip, and all numbers in that zip. Raises OptionError as
+    `path_in`.
     """
     digits = _digits("historic", number)
     folders, first = digits[: -zip_digits - 1], digits[-zip_digits - 1]
@@ -224,7 +214,7 @@ def split_glob(path: str) -> tuple[str, str]:
 def matches(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a glob: `*` and `?` stay in a folder, `**` is any number of folders.
 
-    A glob that fits a folder fits all that is in it.
+    A glob that fits a folder fits everything in it.
 
     Raises:
         OptionError: the glob is malformed.
@@ -244,7 +234,6 @@ def matches(pattern: str) -> re.Pattern[str]:
 
 
 def _part(part: str) -> str:
-    """Return a regular expression for one part of a glob."""
     expression, at = "", 0
     while at < len(part):
         letter = part[at]

@@ -2,10 +2,9 @@
 
     sources ──► files, folder by folder ──► block files, members of archives ──► one place for each block
 
-A folder includes everything below it. Links are followed; each folder is read once. Left out are hidden
-folders, those that a block node keeps for itself, and files without the name of a block file or an archive.
-An archive is listed, never unpacked. A block may lie in two places if both hold the same. A `FileStore` is a
-disk or an object store.
+A folder includes everything below it, except hidden folders, those that a block node keeps for itself, and
+files without the name of a block file or an archive. Links are followed; each folder is read once. A block
+may lie in two places if both hold the same. A `FileStore` is a disk or an object store.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ __all__ = [
 
 ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
 """Archive members that a process remembers, some 200 bytes each, so that a stream which looks for new files
-does not list all archives again. Beyond it the oldest lists are forgotten."""
+does not list all archives again."""
 
 FILE_UNCHANGED_SECONDS: Final = 5.0
-"""A stream takes an unreadable block file for one that is being written, until it is unchanged for so long:
-some writers do not write under another name first."""
+"""A stream takes an unreadable block file for unfinished until it is unchanged for so long: some writers do
+not write under another name first."""
 
 NO_BLOCKS: Final = "no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar)"
 _ALL: Final = NumberRange()
@@ -73,11 +72,11 @@ class BlockPlace:
     member: str = ""
     """The name in the archive."""
     entry: int = -1
-    """The member's position in the archive; below 0: the block has a file of its own."""
+    """Its position in the archive; below 0: the block has a file of its own."""
     size_bytes: int = -1
     """Stored size of the member."""
     changed_ns: int = 0
-    """When the archive was last changed, as it was listed: a list holds for that time only."""
+    """When the archive was last changed, as it was listed."""
 
     def __str__(self) -> str:
         return self.path if self.entry < 0 else f"{self.path}!{self.member}"
@@ -95,7 +94,7 @@ class BlockFileState:
     size_bytes: int
     changed_ns: int
     identity: tuple[int, int] | None = None
-    """The same for all names of one file; None: the store does not know it."""
+    """The same for all names of one file; None: unknown."""
 
 
 class FileStore(Protocol):
@@ -124,21 +123,18 @@ class LocalStore:
     """The files of a disk."""
 
     def is_folder(self, path: str) -> bool | None:
-        """Return whether a path is a folder; None: nothing is there."""
+        """See `FileStore`."""
         found = Path(path)
         if found.is_dir():
             return True
         return False if found.exists() or found.is_symlink() else None
 
     def parts(self, path: str) -> Sequence[str]:
-        """Return the folders and the name of a path, from the root of the file system on."""
+        """See `FileStore`; from the root of the file system on."""
         return Path(path).absolute().parts
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
-        """Yield each folder, the root first, with the names of its files, sorted.
-
-        A folder that disappears meanwhile had no blocks: a block node removes empty folders.
-        """
+        """See `FileStore`. A folder that disappears had no blocks: a block node removes empty folders."""
         pending, seen = [root], set()
         while pending:
             folder = pending.pop()
@@ -164,16 +160,16 @@ class LocalStore:
             pending.extend(reversed(below))
 
     def state(self, path: str) -> BlockFileState:
-        """Return the state of a file."""
+        """See `FileStore`."""
         status = Path(path).stat()
         return BlockFileState(status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
 
     def open(self, path: str) -> BinaryIO:
-        """Open a regular file for reading."""
+        """See `FileStore`."""
         return open_regular(Path(path))
 
     def is_being_written(self, path: str) -> bool:
-        """Return whether a file has just been changed."""
+        """See `FileStore`."""
         try:
             changed_at = Path(path).stat().st_mtime
         except OSError:
@@ -196,7 +192,7 @@ def find_blocks(
         is_growing: files are being written: an archive that is not whole, or is gone, has no blocks.
 
     Returns:
-        One place for each block, by number; numbers may be missing, see `check_no_gaps`.
+        One place for each block, by number; numbers may be missing.
 
     Raises:
         BlockListError: a source is missing or unreadable, an archive is damaged, or two places hold different
@@ -226,10 +222,10 @@ def blocks_in(path: Path, numbers: NumberRange = _ALL) -> list[BlockPlace]:
 
 
 def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
-    """Check that there is a block, and no number is missing; `where` is named in the error.
+    """Check that there is a block, and no number is missing.
 
     Raises:
-        BlockListError: with the missing numbers.
+        BlockListError: naming `where` and the missing numbers.
     """
     if not places:
         raise BlockListError(where, NO_BLOCKS)
@@ -246,7 +242,8 @@ def read_chain(folder: Path) -> Iterator[Block]:
     """Return the blocks of a folder in order of number, read one by one.
 
     Raises:
-        BlockListError, BlockFileError: as the functions above, the first before the first block.
+        BlockListError: as `find_blocks` and `check_no_gaps`, before the first block.
+        BlockFileError: as `BlockFileReader.read`.
     """
     places = blocks_in(folder)
     check_no_gaps(str(folder), places)
@@ -309,7 +306,7 @@ def _of_names(
 
 
 class ArchiveLists:
-    """A cache of archive members: the lists read last, while they have `members_max` members in all."""
+    """The archive members listed last, `members_max` in all."""
 
     def __init__(self, members_max: int = ARCHIVE_MEMBERS_KEPT) -> None:
         self._members_max = members_max
@@ -399,7 +396,7 @@ class BlockFileReader:
 
 
 class _Comparison:
-    """A comparison of blocks that lie in two places, with a reader for each of the two."""
+    """A comparison of blocks that lie in two places, with a reader for each."""
 
     def __init__(self, store: FileStore, is_growing: bool, *readers: BlockFileReader) -> None:
         self._store = store
@@ -414,7 +411,7 @@ class _Comparison:
         """
         try:
             states = [self._store.state(place.path) for place in (one, other)]
-        except OSError:  # one is gone: a block node removes files that it has put into a zip
+        except OSError:  # a block node removes files that it has put into a zip
             return one if self._is_there(one) else other
         key = (one, other, states[0], states[1])
         if key in _same or self._is_one_file(one, other, states):
@@ -451,4 +448,4 @@ class _Comparison:
 
 
 _same: set[tuple[BlockPlace, BlockPlace, BlockFileState, BlockFileState]] = set()
-"""Pairs of places that hold the same block, with the states of the files when they were compared."""
+"""Pairs of places that hold the same block, with the states of their files."""

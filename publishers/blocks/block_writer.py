@@ -4,10 +4,9 @@
     DIR/staging/000/…/0000000000000000012.blk.zstd
     DIR/000/000/000/000/00/10000.zip          historic: made of 10,000 staged blocks, when all are there
 
-A file gets its name when it is whole and flushed, and replaces one of that name. So a writer that was killed
-continues when it is started again; no block is lost or half. A historic zip is only ever written whole. Until
-then its blocks are staged, as a block node stages them, and stay there for the next run: the folder holds
-every block at any time, for a block node and for us. An existing zip is compared with, and never changed.
+A file gets its name when it is whole and flushed, and replaces one of that name. So a killed writer continues
+when it is started again; no block is lost or half. A historic zip is only written whole, and never changed.
+Until then its blocks stay staged, as in a block node, so the folder holds every block at any time.
 """
 
 from __future__ import annotations
@@ -49,6 +48,7 @@ class BlockWriter:
         layout: of the names.
         block_format: compression; None: that of the layout's own software.
         is_flushed: whether a block is on disk before its file has its name, and all names are after `close`.
+        zip_digits: digits of a block number within one zip.
 
     Raises:
         OptionError: the layout has no such compression.
@@ -88,11 +88,7 @@ class BlockWriter:
         self.close()
 
     def close(self) -> None:
-        """Flush the names of the last files.
-
-        Raises:
-            BlockFileError: the system refuses.
-        """
+        """Flush the names of the last files. Raises BlockFileError if the system refuses."""
         if self._unflushed is not None and self._is_flushed:
             try:
                 sync_folder(self._unflushed)
@@ -121,7 +117,7 @@ class BlockWriter:
             return
         path = self._folder / path_in(self._layout, block.number, self._format)
         self._make(path.parent)
-        if self._unflushed != path.parent:  # a flush for each folder, not for each block in it
+        if self._unflushed != path.parent:  # flush each folder once, not for each block
             self.close()
             self._unflushed = path.parent
         write_block_file(path, block, is_flushed=self._is_flushed)
@@ -210,14 +206,14 @@ class BlockWriter:
         with archive:
             for number, block_path in sorted(staged.items()):
                 _, blk, ending = block_path.name.partition(".blk")
-                # Without a time: the same blocks give the same zip.
+                # Without a time, the same blocks give the same zip.
                 info = zipfile.ZipInfo(member_name(number, blk + ending))
                 with block_path.open("rb") as block_file, archive.open(info, "w") as member:
                     while data := block_file.read(_COPY_BYTES):
                         member.write(data)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove folders of staged blocks that are empty now."""
+        """Remove empty folders of staged blocks."""
         while folder != self._folder:
             try:
                 folder.rmdir()

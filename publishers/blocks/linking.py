@@ -1,8 +1,8 @@
 """The linking of blocks into a chain: hashing per block, then one short pass over the chain.
 
 Pure. The footer holds the links, and the root hash covers them; each block's links come from the roots of all
-blocks before it. The rest of a block's hashes does not depend on the links, so a block of any size comes down
-to the three or four hashes between its links and its root, which are all that the pass needs:
+blocks before it. The rest of a block's hashes does not depend on the links. So the pass needs only the three
+or four hashes between a block's links and its root:
 
     root ─┬─ time leaf
           └─ M ─┬─ core ─┬─ half ─┬─ node(previous_block_root_hash, root_hash_of_all_block_hashes_tree)
@@ -41,7 +41,7 @@ __all__ = ["ChainStart", "LinkPath", "Linker", "Links", "OpenBlock", "open_block
 
 _NO_SIGNATURE: Final = bytes(SIGNATURE_SIZE)
 _HASHED_WHEN_ABSENT: Final = {8: bytes(HASH_SIZE), 16: EMPTY_HASH}
-"""The hash that stands for an absent state root (docs/spec/block-hash.md sections 3.1 and 3.2)."""
+"""The hash of an absent state root, by layout (docs/spec/block-hash.md sections 3.1 and 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,7 @@ class OpenBlock:
 
 
 def open_block(number: int, items: Sequence[bytes]) -> OpenBlock:
-    """Return a block without footer and proofs.
-
-    A block that has no footer gets the state root of an empty tree.
+    """Return a block without footer and proofs. If it had no footer, its state root is that of an empty tree.
 
     Raises:
         PrepareError: an item or the footer is malformed, or more than proofs follow the footer.
@@ -144,7 +142,7 @@ def open_block(number: int, items: Sequence[bytes]) -> OpenBlock:
 
 
 def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "auto") -> BlockSummary:
-    """Hash a block that has its footer; proofs may be missing, as they are outside the root.
+    """Hash a block that has its footer; proofs, which the root does not cover, may be missing.
 
     Raises:
         PrepareError: no gateway would take the block.
@@ -166,7 +164,7 @@ def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "a
 def sign_block(
     number: int, items: Sequence[bytes], key: Ed25519PrivateKey, root_layout: RootLayout = "auto"
 ) -> tuple[bytes, ...]:
-    """Return the block with one proof, the key's signature of its root hash, instead of those that it has.
+    """Replace the proofs of a block by the key's signature of its root hash.
 
     Raises:
         PrepareError: no gateway would take the block, or it has no footer.
@@ -198,11 +196,7 @@ class ChainStart:
     """Stack of the streaming tree over the roots of all blocks before it (`StreamingTree.state`)."""
 
     def __post_init__(self) -> None:
-        """Check that the three fit together, as far as that can be seen.
-
-        Raises:
-            PrepareError: they do not.
-        """
+        """Check that the three fit together, as far as that can be seen. Raises PrepareError if they do not."""
         try:
             StreamingTree.from_state(self.next_number, self.tree_stack)
         except ValueError as error:
@@ -231,11 +225,7 @@ class ChainStart:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read the text of `to_json`.
-
-        Raises:
-            PrepareError: it is another text.
-        """
+        """Read the text of `to_json`. Raises PrepareError for another text."""
         try:
             fields = json.loads(text)
             number, previous = int(fields["next_number"]), bytes.fromhex(fields["previous_root_hash"])
@@ -261,7 +251,6 @@ class Linker:
     """The pass over a chain, block by block; it holds one hash per level of the tree."""
 
     def __init__(self, start: ChainStart) -> None:
-        """Begin where a chain continues."""
         self._tree = StreamingTree.from_state(start.next_number, start.tree_stack)
         self._previous = start.previous_root_hash
         self._is_first = True
@@ -273,11 +262,7 @@ class Linker:
         return ChainStart(count, self._previous, stack)
 
     def link(self, number: int, path: LinkPath) -> Links:
-        """Link the next block.
-
-        Raises:
-            PrepareError: it is not the next; nothing is changed.
-        """
+        """Link the next block. Raises PrepareError, and changes nothing, for another one."""
         self._check_next(number)
         previous, all_blocks = self._previous, self._tree.root()
         root = path.root(previous, all_blocks)

@@ -1,7 +1,7 @@
 """A maker of chains of blocks that look and link like real ones, signed with an Ed25519 key.
 
-Pure: the same seed, options and key give the same bytes, on every machine. Block N of a chain depends neither
-on the number of blocks made nor on the first of them.
+Pure: the same seed, options and key give the same bytes on every machine. A block does not depend on which
+blocks of its chain are made.
 
     header | per round: round header, per event: event header, its transactions … | state changes | footer |
     proof
@@ -43,13 +43,13 @@ from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
 __all__ = ["BlockMaker", "MakerOptions", "key_of_seed"]
 
 MAKER_ITEM_BYTES_MAX: Final = ITEM_BYTES_MAX - 16
-"""Largest transaction that is made: it fits in a message, with its tags and lengths."""
+"""Largest transaction: with its tags and lengths it fits in a message."""
 
 MAKER_COUNT_MAX: Final = 100_000
-"""Rounds of a block, events of a round, and transactions of a block that are made."""
+"""Rounds of a block, events of a round, and transactions of a block."""
 
 MAKER_EVENTS_MAX: Final = 1_000_000
-"""Events of a block, the two factors multiplied: half the items of a block that a gateway takes."""
+"""Events of a block: half the items of a block that a gateway takes."""
 
 MAKER_BLOCK_BYTES_MAX: Final = BLOCK_FILE_BYTES_MAX
 """Bytes of topic messages in a block: no node takes a larger one, and it is made in memory."""
@@ -75,11 +75,7 @@ class MakerOptions:
     """Timestamp of block 0, seconds since 1970 (2026-01-01)."""
 
     def check(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            MakerOptionError: naming the option of `sluice generate`.
-        """
+        """Check the ranges. Raises MakerOptionError, naming the option of `sluice generate`."""
         for option, got, least, most in (
             ("--rounds-per-block", self.rounds_per_block, 1, MAKER_COUNT_MAX),
             ("--events-per-round", self.events_per_round, 1, MAKER_COUNT_MAX),
@@ -114,7 +110,7 @@ class BlockMaker:
     """A maker of the blocks of one chain."""
 
     def __init__(self, seed: int, key: Ed25519PrivateKey, options: MakerOptions | None = None) -> None:
-        """Describe the chain: the seed decides the content, the key signs the root of each block.
+        """Describe the chain: the seed decides the content, the key signs each block's root.
 
         Raises:
             MakerOptionError: an option is out of range.

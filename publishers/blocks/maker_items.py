@@ -2,7 +2,7 @@
 
 Pure. Shapes and sizes follow real blocks of HAPI 0.78: events with parents, transfers of about 200 bytes,
 topic messages of any size, account creations with an output, the result and the state changes of each
-transaction. Field names and numbers are those of the public HAPI protobufs; only our tests read them.
+transaction. Field names and numbers are those of the public HAPI protobufs.
 Source: docs/spec/wire.md section 3.
 """
 
@@ -24,7 +24,7 @@ ACCOUNT_COUNT: Final = 200
 FEE_ACCOUNT: Final = 802
 STATUS_SUCCESS: Final = 22
 ITEM_BYTES_MIN: Final = 256
-"""Smallest topic message item: transaction id, fee, key and signature need so much."""
+"""Smallest topic message item, with transaction id, fee, key and signature."""
 
 _STATE_ACCOUNTS: Final = 2
 _STATE_TOPICS: Final = 21
@@ -61,7 +61,7 @@ def event_header(rng: Random, round_number: int, creator: int, at_ns: int, event
         round_number: birth round of the event.
         creator: node that created it, 0-based.
         at_ns: nanoseconds since 1970.
-        events_before: events of this block so far; the parents are the last two, if there are so many.
+        events_before: events of this block so far; the last two, if any, are the parents.
     """
     core = message(1, number(1, creator), number(2, round_number), message(3, timestamp(at_ns)))
     parents = []
@@ -90,7 +90,7 @@ def transaction(rng: Random, at_ns: int, item_bytes: int) -> MadeTransaction:
     Args:
         rng: decides everything but time and size.
         at_ns: consensus time, nanoseconds since 1970.
-        item_bytes: size of the signed transaction item of a topic message; transfers have about 200 bytes.
+        item_bytes: size of the signed transaction item of a topic message.
     """
     payer = _some_account(rng)
     fee = rng.randrange(80_000, 700_000)

@@ -30,7 +30,7 @@ _RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """The place of the key; one of the two is given."""
+    """The place of the key: one of a file and a variable."""
 
     file: str | None
     """Path on the worker."""
@@ -42,8 +42,9 @@ class KeyPlace:
         """Return the place that a caller gave; nothing is read.
 
         Raises:
-            OptionError: not exactly one is given, or it is no path or name. The error does not repeat it:
-                it may be the key itself.
+            OptionError: not exactly one is given, or it is no path or name. The error does not repeat it: it
+            may be the
+                key itself.
         """
         file = None if key_file is None else os.fspath(key_file)
         if (file is None) == (key_env is None):
