@@ -8,8 +8,8 @@ Pure. Block N's footer names the root of block N-1 and the root of the streaming
     block A > 0         block A: believed, the anchor   block A: believed; later: not checked, since a tree
                         later: checked                  cannot be continued from its root alone
 
-A root has one of two layouts, and the header does not always tell which. If both are possible, a block's root
-is the first of these that exists, so that nodes with the same blocks have the same roots:
+A root may have one of two layouts. It is the first of these that exists, so nodes with the same blocks have
+the same roots:
 
     the root that its proofs sign
     the root that the next block links to
@@ -40,7 +40,7 @@ class LastLayout(NamedTuple):
     hapi_minor: int  # minor number of its header's HAPI version
     root_layout: Literal[8, 16]
     other_root_hash: bytes | None
-    """48 bytes; None: a proof or a setting has decided the layout, or there is no other root."""
+    """None: a proof or a setting has decided the layout, or there is no other root."""
 
     @classmethod
     def of(cls, summary: BlockSummary) -> Self:
@@ -49,10 +49,7 @@ class LastLayout(NamedTuple):
 
 
 class Chain:
-    """The roots of the committed blocks of this node.
-
-    `check_links` changes nothing; `advance` adds a committed block.
-    """
+    """The roots of this node's committed blocks."""
 
     __slots__ = ("_last_layout", "_tree", "_tree_before", "first_number", "last_number", "last_root_hash")
 
@@ -109,10 +106,9 @@ class Chain:
         return None
 
     def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:
-        """Return the chain that a block continues, and a refusal if it continues none.
+        """Return the chain that a block continues, or this chain and a refusal.
 
-        The result is this chain, or its copy with the last block's root in the other layout, if the block
-        links to that root.
+        If the block links to the last block's root in the other layout, that chain is a copy with this root.
         """
         refusal = self.check_links(summary)
         if refusal is not None:
@@ -122,7 +118,7 @@ class Chain:
         return self, refusal
 
     def in_other_layout(self) -> Self | None:
-        """Return the chain with the last block's root in the other layout; None: there is no such root."""
+        """Return the chain with the last block's root in the other layout, if there is one."""
         layout = self._last_layout
         if layout is None or layout.other_root_hash is None or self.last_root_hash is None:
             return None
@@ -155,12 +151,7 @@ class Chain:
         self._last_layout = layout
 
     def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:
-        """Add the next block, which is committed.
-
-        Args:
-            number: of the block.
-            root_hash: its root.
-            layout: of that root; None: unknown, until `learn` sets it.
+        """Add the next block, once it is committed; `learn` may tell the layout of its root later.
 
         Raises:
             ChainMisuse: the block is not the next; nothing changed.
@@ -176,7 +167,7 @@ class Chain:
         self._last_layout = layout
 
     def copy(self) -> Self:
-        """Return an independent copy, to check blocks ahead of their commit."""
+        """Return an independent copy."""
         chain = type(self)(self.first_number)
         chain.last_number = self.last_number
         chain.last_root_hash = self.last_root_hash
@@ -247,7 +238,7 @@ def _hash(value: object, key: str) -> bytes:
 
 
 def _tree(value: object, first_number: int, leaf_count: int) -> StreamingTree | None:
-    """Return the tree over the roots of all blocks; None: the chain begins after block 0."""
+    """Return the tree over all roots, if the chain begins with block 0."""
     if first_number > 0:
         if value is not None:
             raise ChainStateError(

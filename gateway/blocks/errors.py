@@ -37,7 +37,6 @@ class LedgerKeyError(GatewayError):
     def __init__(self, what: str, *, got: str, expected: str) -> None:
         super().__init__(f"{what}: got {got}, expected {expected}")
         self.what = what
-        """The wrong key, or the wrong part of it."""
         self.got = got
         self.expected = expected
 
@@ -47,7 +46,7 @@ class ItemError(InvalidInput):
 
 
 class ProofDataError(InvalidInput):
-    """A part of a proof or of published ledger data is malformed: a point, a scalar, a count, a size."""
+    """A part of a proof or of published ledger data is malformed."""
 
 
 class BlockRefused(InvalidInput):
@@ -64,13 +63,12 @@ class StoredDataError(GatewayError):
     def __init__(self, what: str, got: str, expected: str) -> None:
         super().__init__(f"{what}: got {got}, expected {expected}")
         self.what = what
-        """The wrong object."""
         self.got = got
         self.expected = expected
 
 
 class LayoutError(StoredDataError):
-    """Stream entries do not have the layout of a block (docs/spec/block-layout.md)."""
+    """Stream entries do not have a block's layout (docs/spec/block-layout.md)."""
 
 
 class ChainStateError(StoredDataError):
@@ -78,7 +76,7 @@ class ChainStateError(StoredDataError):
 
 
 class ChainMisuse(GatewayError):
-    """Our own code advanced a chain with a block that is not its next."""
+    """A bug: a chain was advanced with a block that is not its next."""
 
     def __init__(self, block_number: int, block_number_next: int) -> None:
         super().__init__(f"chain: got block {block_number}, expected block {block_number_next}")

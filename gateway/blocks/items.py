@@ -115,7 +115,7 @@ def kind_of(item: bytes) -> int:
     """Return the field number of an item, an `ItemKind` or a later version's number.
 
     This is the hottest function of the gateway. An item's size implies its length field, so the usual item
-    costs two comparisons and one lookup; `_kind_slowly` handles all others.
+    costs two comparisons and one lookup.
 
     Raises:
         ItemError: the item is not exactly one length-delimited field with the shortest tag and length.
@@ -161,7 +161,6 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
 
 
 def _kind_slowly(item: bytes) -> int:
-    """Return the field number of any item, or explain its refusal."""
     if not item:
         raise ItemError("item", "no bytes", "one length-delimited field")
     number, wire_type, offset = _read_tag(item, 0, "item tag")
@@ -211,9 +210,9 @@ def block_number_of(header_item: bytes) -> int:
     """Return the block number in a header item; an absent number is 0.
 
     Raises:
-        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field. An
-        overlong
-            header is not searched for that: it could have millions of fields.
+        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field.
+        Overlong
+            headers, which may have millions of fields, are not searched for that.
     """
     header = header_of(header_item)
     is_looked_into = not header.number and len(header_item) <= HEADER_SIZE_MAX
@@ -267,7 +266,6 @@ class Header(NamedTuple):
     """The serialized Timestamp of the item, in canonical encoding."""
     timestamp_seconds: int  # consensus time, seconds since 1970
     hapi_major: int
-    """Major number of `hapi_proto_version`; always 0 so far."""
     hapi_minor: int  # minor number of `hapi_proto_version`
 
 
@@ -281,11 +279,7 @@ class Footer(NamedTuple):
 
 
 def read_header(item: bytes, kind: int) -> Header:
-    """Check and parse the first item of a block, of field number `kind`.
-
-    Raises:
-        BlockRefused: it is no header, lacks a needed field, or is not encoded as it must be.
-    """
+    """Check and parse the first item of a block. Raises BlockRefused if it is no valid header."""
     if kind != ItemKind.BLOCK_HEADER:
         raise refused(RefusalKind.MISSING_ITEM, "first item", item_name(kind), "a block header")
     if len(item) > HEADER_SIZE_MAX:
@@ -316,11 +310,7 @@ def read_header(item: bytes, kind: int) -> Header:
 
 
 def read_footer(item: bytes) -> Footer:
-    """Check and parse a footer.
-
-    Raises:
-        BlockRefused: a hash is missing or has another size, or there is anything else.
-    """
+    """Check and parse a footer. Raises BlockRefused if it is invalid."""
     try:
         footer = _FOOTER.fullmatch(payload_of(item))
         if footer is None:
@@ -331,8 +321,7 @@ def read_footer(item: bytes) -> Footer:
 
 
 def _refused_footer(item: bytes) -> BlockRefused:
-    """Return why a footer does not match `_FOOTER`. Raises ItemError or BlockRefused for a malformed
-    field."""
+    """Return why a footer does not match `_FOOTER`, or raise it."""
     number_before, numbers = 0, set()
     for number, _, value in _checked("block footer", item, _FOOTER_FIELDS):
         what = _field_name("block footer", number, _FOOTER_FIELDS)
@@ -382,7 +371,7 @@ def item_name(kind: int) -> str:
 
 
 def refused(kind: RefusalKind, what: str, got: str, expected: str) -> BlockRefused:
-    """Return the error for a refusal."""
+    """Return an error with a refusal."""
     return BlockRefused(Refusal(kind, what, got, expected))
 
 
@@ -499,5 +488,5 @@ def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> 
 
 
 def _named(what: str, at: int | None) -> str:
-    """Name a part of a field for an error. Only errors call this, since it costs time."""
+    """Name a part of a field for an error; costs time."""
     return what if at is None else f"{what} of field at byte {at}"

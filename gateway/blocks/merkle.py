@@ -58,7 +58,7 @@ EMPTY_HASH: Final = hashlib.sha384(b"\x00").digest()
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """Return SHA-384 of 0x00 and the data."""
+    """Return the hash of a leaf's data."""
     if len(data) <= _SHORT_DATA_SIZE_MAX:
         return _short_sha384(_LEAF + data).digest()
     context = _leaf_context()
@@ -67,17 +67,17 @@ def leaf_hash(data: bytes) -> bytes:
 
 
 def unary_hash(child: bytes) -> bytes:
-    """Return the hash of a node with one child: SHA-384 of 0x01 and the child's hash."""
+    """Return the hash of a node with one child."""
     return _short_sha384(_UNARY + child).digest()
 
 
 def inner_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of a node with two children: SHA-384 of 0x02 and their hashes."""
+    """Return the hash of a node with two children."""
     return _short_sha384(_INNER + left + right).digest()
 
 
 def hand_out_leaf_hashes(items: Iterable[bytes], takers: Iterable[Callable[[bytes], object]]) -> None:
-    """Call each item's taker with the item's `leaf_hash`, in order: one loop, for many short items."""
+    """Call each item's taker with the item's `leaf_hash`: one loop, for many short items."""
     new_context, short_sha384 = _leaf_context, _short_sha384
     for item, take in zip(items, takers, strict=True):
         if len(item) <= 110:  # a name would be slower

@@ -1,7 +1,7 @@
 """The reason to refuse a block, as a value.
 
-Pure. Verification accepts a block or returns one `Refusal`, never a bare boolean. The caller adds the block's
-number and its publisher.
+Pure. Verification accepts a block or returns one `Refusal`. The caller adds the block's number and its
+publisher.
 Source: docs/spec/block-hash.md sections 2.1 and 4; docs/spec/proofs.md sections 2, 4 and 5.
 """
 
@@ -21,7 +21,7 @@ class Fault(Enum):
 
 
 class RefusalKind(StrEnum):
-    """The class of a refusal; its value is the text in logs and metrics labels."""
+    """The class of a refusal; its value appears in logs and metrics labels."""
 
     BAD_PROOF = "bad proof"
     """A proof of a known kind does not hold."""
@@ -32,13 +32,12 @@ class RefusalKind(StrEnum):
     MISSING_ITEM = "missing item"
     """The block lacks its header, footer or proof."""
     MISSING_FIELD = "missing field"
-    """A header, footer or proof lacks a field that verification needs."""
+    """A header, footer or proof lacks a needed field."""
     MISSING_VERIFICATION_DATA = "missing verification data"
     """The node knows the kind of the proof, but lacks its key or data."""
     UNSUPPORTED = "unsupported"
     """The node cannot process an item or a proof."""
     NOT_CHECKED = "not checked"
-    """The check did not finish."""
 
     @property
     def fault(self) -> Fault:

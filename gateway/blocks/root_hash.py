@@ -70,15 +70,15 @@ __all__ = [
 
 PROOFS_BYTES_MAX: Final = 1_250_000
 """Bytes of all proof items of one block. Real ones have 4,000 at most; the longest valid one is a state proof
-of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. The event loop parses them, a MB in 1 ms or more."""
+of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. The event loop parses a MB in 1 ms."""
 PROOFS_PER_BLOCK_MAX: Final = 4
-"""Proofs in one block. Real blocks carry one. Each costs a signature check of up to 40 ms."""
+"""Real blocks carry one proof. Each costs a signature check of up to 40 ms."""
 
 RootLayout = Literal["auto", 8, 16]
 """Setting `verification.root_layout`; `auto` goes by the version in the header."""
 
 HAPI_MINOR_LAYOUT_16: Final = 78
-"""The first minor HAPI version that `auto` takes for layout 16."""
+"""The first minor HAPI version with layout 16."""
 
 CONSENSUS_HEADERS, INPUTS, OUTPUTS, STATE_CHANGES, TRACE_DATA, EXTENSION_0 = range(6)
 SUBTREE_COUNT: Final = EXTENSION_0 + 8
@@ -181,9 +181,8 @@ class ItemLook(NamedTuple):
 class BlockHasher:
     """Takes the items of one block as they come, and gives its summary at the end.
 
-    The caller passes every item to `add` once, in order, and then calls `finish` once. A caller that has the
-    items hashed elsewhere calls `look` and `take` instead of `add`. `BlockRefused` comes as early as
-    possible.
+    The caller passes every item to `add` once, in order, and then calls `finish` once. If the items are
+    hashed elsewhere, it calls `look` and `take` instead of `add`.
     """
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
@@ -198,7 +197,7 @@ class BlockHasher:
 
     @property
     def number(self) -> int | None:
-        """The block's number; None before its header."""
+        """The block's number, once known."""
         return None if self._header is None else self._header.number
 
     @property
@@ -224,7 +223,7 @@ class BlockHasher:
     ) -> ItemLook | None:
         """Check the next items and change nothing; return None if there are none.
 
-        A caller may pass `kinds`, from `kinds_of(items)`, and `size_bytes`, the sum of their sizes.
+        A caller may know `kinds_of(items)` and their `size_bytes`.
 
         Raises:
             BlockRefused: an item is malformed, unsupported or in the wrong place.
@@ -253,7 +252,7 @@ class BlockHasher:
         body_kinds = present if body_end - body_start == len(kinds) else kinds[body_start:body_end]
         if not _BODY_KINDS.issuperset(body_kinds):
             record_file, subtree_of_kind = self._look_at_body(items, kinds, body_start, body_end)
-        # The header is hashed with the body.
+        # The body includes the header.
         item_count = len(items)
         if size_bytes is None:
             size_bytes = sum(map(len, items))
@@ -265,7 +264,7 @@ class BlockHasher:
     def take(self, looked: ItemLook, grown: Mapping[int, StreamingTree] | None = None) -> None:
         """Take the items of the last `look`; this cannot fail.
 
-        If the leaves were hashed elsewhere, `grown` has the trees with the new leaves, by subtree.
+        `grown` has the trees with the new leaves, by subtree, if they were hashed elsewhere.
         """
         if grown is None:
             hash_into(self._trees, looked.leaves)
@@ -279,14 +278,11 @@ class BlockHasher:
 
     @property
     def trees(self) -> Sequence[StreamingTree]:
-        """The tree of each subtree, in the order of the layouts."""
+        """The tree of each subtree."""
         return self._trees
 
     def subtree_roots(self) -> list[bytes]:
-        """Return the root of each subtree over the items so far, in the order of the layouts.
-
-        A maker of blocks computes the root from them before it knows the footer's links.
-        """
+        """Return the root of each subtree so far."""
         return [tree.root() for tree in self._trees]
 
     def finish(self) -> BlockSummary:
@@ -403,7 +399,7 @@ class BlockHasher:
 
 
 def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:
-    """Append the leaf of each item to the tree of its subtree; `trees` has at least those that get one."""
+    """Append the leaf of each item to the tree of its subtree."""
     subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds
     if len(items) < _FEW_ITEMS:
         for kind, item in zip(kinds, items, strict=True):

@@ -52,7 +52,6 @@ __all__ = [
 BLOCK_END_TYPE: Final = 0xB1
 """Entry type of the mark that ends a block."""
 BOOKMARK_COUNT: Final = 2
-"""Bookmarks of a block, which are its first entries."""
 CONTINUED: Final = 0x8000_0000
 """Set in the entry type of each piece of an item but its last."""
 
@@ -114,10 +113,10 @@ def encode_runs(
     Args:
         block_number: 0 to 2^64 - 1.
         items: serialized items, in block order; at least one.
-        root_hash: the block's root, 48 bytes.
-        kinds: `kinds_of(items)`, if the caller has them.
-        items_max: entries of a run, at least 1; the block end does not count.
-        bytes_max: bytes of a run's items, unless it has a single entry; at least 1.
+        root_hash: the block's root.
+        kinds: `kinds_of(items)`, if known.
+        items_max: entries of a run; the block end does not count.
+        bytes_max: bytes of a run's items, unless it has a single entry.
 
     Raises:
         ItemError: an item is not exactly one length-delimited field.
@@ -152,12 +151,11 @@ def encode_runs(
 
 
 def _last_piece_at(item: bytes) -> int:
-    """Return the offset of the last piece of an item that is too long for one entry."""
     return (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
 
 
 def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
-    """Yield all pieces of an item but the last, one at a time, since copying them takes a while."""
+    """Yield all pieces of an item but the last, one at a time, since copying takes a while."""
     for offset in range(0, _last_piece_at(item), DATA_SIZE_MAX):
         yield EntryRun([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
 
@@ -172,8 +170,6 @@ class StoredBlock:
 
 
 class _Expecting(Enum):
-    """The expected next entry."""
-
     BOOKMARK = "a bookmark"
     LEGACY_BOOKMARK = "the block's second bookmark"
     ITEM = "an item"
@@ -188,7 +184,6 @@ class BlockDecoder:
     """
 
     def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX) -> None:
-        """Begin before a block; one block may have `block_bytes_max` bytes of items."""
         self._block_bytes_max = block_bytes_max
         self.reset()
 
@@ -207,10 +202,8 @@ class BlockDecoder:
         return None if self._expecting is _Expecting.BOOKMARK else self._number
 
     def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
-        """Take one entry; return the block if this entry ends it.
-
-        Raises:
-            LayoutError: the entry cannot be the next one of a block.
+        """Take one entry; return the block that it ends. Raises LayoutError if it cannot be the next one of a
+        block.
         """
         if self._expecting in (_Expecting.ITEM_OR_END, _Expecting.ITEM, _Expecting.PIECE):
             if entry_type == BLOCK_END_TYPE:
@@ -298,7 +291,6 @@ class BlockDecoder:
 
 
 def _number_in_bookmark(data: bytes) -> int:
-    """Return N of a bookmark, which must be `bookmark_of(N)`."""
     value = data[len(_BOOKMARK_HEAD) + len(_BOOKMARK_VALUE_TAG) :]
     number = 0
     if len(value) <= VARINT_SIZE_MAX:
@@ -310,5 +302,4 @@ def _number_in_bookmark(data: bytes) -> int:
 
 
 def _short(data: bytes) -> str:
-    """Return data in hex, cut to the length of a bookmark."""
     return f"{data[:16].hex()}… ({len(data)} bytes)" if len(data) > 16 else data.hex() or "no bytes"

@@ -23,15 +23,13 @@ from sluice.gateway.blocks.errors import LedgerKeyError
 __all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "TrustedKeys", "VerificationMode"]
 
 LEDGER_KEYS_MAX: Final = 64
-"""Ledger keys that may be configured. Each proof is tried with all keys of its kind, 0.1 ms each at most."""
+"""Each proof is tried with all keys of its kind, 0.1 ms each at most."""
 
 VerificationMode = Literal["full", "hash"]
 """Setting `verification.mode`: `full` checks signatures, `hash` only root, links and presence of a proof."""
 
 ED25519_KEY_SIZE: Final = 32
-"""Bytes of an Ed25519 public key."""
 LEDGER_ID_SIZE: Final = 32
-"""Bytes of a TSS network's ledger id."""
 
 _EXPECTED: Final = "ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS_BOOK.json"
 
@@ -53,8 +51,7 @@ class TrustedKeys:
         """Read ledger keys as an operator writes them; a key given twice counts once.
 
         Raises:
-            LedgerKeyError: a key is malformed or of an unknown kind, two contradict each other, or they are
-            too many.
+            LedgerKeyError: keys are malformed, of unknown kinds, contradictory or too many.
         """
         values: dict[str, dict[bytes | str, None]] = {}
         count = 0

@@ -1,9 +1,7 @@
 """Verification of one block: structure, root hash and proofs. `blocks.chain` checks links later, in order.
 
-Pure. A proof signs the root hash, and an older block does not tell which layout its root has. If the proofs
-refuse the root of the layout that the header suggests, the verifier tries the root of the other layout.
-
-Block 0 of a TSS network brings the ledger data that check its own proof and every later one:
+Pure. If the proofs refuse the root of the layout that the header suggests, the verifier tries the root of the
+other layout. Block 0 of a TSS network brings the ledger data that check its own proof and every later one:
 
     ledger data known     block 0 publishes     then
     yes                   the same, or none     the known data check its proof
@@ -44,11 +42,10 @@ class Verdict(NamedTuple):
 
 
 class BlockVerifier:
-    """Checks blocks one at a time; `root_layout` is the setting `verification.root_layout`."""
+    """Checks blocks one at a time."""
 
     def __init__(self, proofs: ProofVerifier, root_layout: RootLayout = "auto") -> None:
         self.proofs = proofs
-        """`believe` replaces it."""
         self._root_layout: RootLayout = root_layout
 
     @property
@@ -66,13 +63,11 @@ class BlockVerifier:
         return BlockHasher(self._root_layout)
 
     def verify(self, hasher: BlockHasher, items: Iterable[bytes] = ()) -> BlockSummary:
-        """Finish the block of a hasher that has taken all items, and check its proofs. Arguments and errors
-        as `check`.
-        """
+        """Finish a hasher that has taken a whole block, and `check` it."""
         return self.check(hasher.finish(), items).summary
 
     def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
-        """Check the proofs of a block. `items` are those of a block 0, or those of them that
+        """Check the proofs of a block. Of a block 0, `items` are all, or those that
         `ledger_data.may_publish`.
 
         Raises:
@@ -96,9 +91,9 @@ class BlockVerifier:
     def _vouching(self, published: LedgerData) -> LedgerData:
         """Return the part of the ledger data from block 0 that may vouch for block 0 itself.
 
-        A pinned ledger id does not cover the WRAPS key: with a key of its own a stranger could prove
-        anything. So a Schnorr proof, with which all networks begin, must vouch for block 0, and thereby for
-        its WRAPS key.
+        A pinned ledger id does not cover the WRAPS key: with one of its own a stranger could prove anything.
+        So a Schnorr proof, with which all networks begin, must vouch for block 0, and thereby for its WRAPS
+        key.
         """
         return published if self.proofs.keys.tss_id is None else replace(published, wraps_vk=b"")
 
@@ -131,8 +126,7 @@ def _proven(proofs: ProofVerifier, summary: BlockSummary) -> BlockSummary:
     """Return the summary with the root that the proofs fit.
 
     Raises:
-        BlockRefused: they fit neither root. If the node lacks something to check one of them, the refusal
-        says so.
+        BlockRefused: they fit neither root; if the node lacks something to check one of them, it says so.
     """
     refusal = proofs.verify(summary)
     if refusal is None:

@@ -48,10 +48,9 @@ __all__ = [
 ]
 
 QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
-"""Bytes of a block's proofs that the event loop parses at most, 0.03 ms. An Ed25519 proof has 75."""
+"""Bytes of a block's proofs that the event loop parses at most, 0.03 ms."""
 QUICK_SIGNATURES_MAX: Final = 8
-"""Proofs of a block, times Ed25519 keys, that the event loop checks at most: 0.05 ms a pair, or twice that if
-the root of the other layout is tried too."""
+"""Proofs of a block, times Ed25519 keys, that the event loop checks at most: 0.05 ms a pair and layout."""
 
 
 class ProofKind(StrEnum):
@@ -92,7 +91,7 @@ def signs_root(summary: BlockSummary) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RsaBook:
-    """The operator's address book, which checks record files."""
+    """The operator's address book of record-file signers."""
 
     serialized: bytes  # readable JSON
     needed_count: int = 0
@@ -114,7 +113,7 @@ class ProofVerifier:
         mode: `full` or `hash`.
         ledger: checked ledger data of the TSS network, once known.
         rsa_book: the address book that the keys name, if any.
-        siblings_max: siblings of all state proofs of a block.
+        siblings_max: of all state proofs of a block.
     """
 
     def __init__(
@@ -179,10 +178,7 @@ class ProofVerifier:
         self._tss.check_ahead(claims)
 
     def verify(self, summary: BlockSummary) -> Refusal | None:
-        """Return why the proofs do not hold for the summary's root hash, or None if they do.
-
-        If the root layout is not certain, the caller may try `summary.in_other_layout()` too.
-        """
+        """Return why the proofs do not hold for the summary's root hash, or None if they do."""
         if self.mode == "hash":
             return None
         held_count = 0

@@ -80,7 +80,7 @@ def read_address_book(serialized: bytes) -> AddressBook:
 
 
 def key_of_entry(entry: object) -> tuple[int, bytes] | None:
-    """Return (node id, DER SubjectPublicKeyInfo) of an entry, None if it has no usable key."""
+    """Return (node id, DER SubjectPublicKeyInfo) of an entry, if it has a usable key."""
     node_id = _node_id(entry)
     if node_id is None or not isinstance(entry, dict):
         return None
@@ -99,7 +99,7 @@ def _node_id(entry: object) -> int | None:
 
 
 def rsa_key(der: bytes) -> RSAPublicKey | None:
-    """Decode a SubjectPublicKeyInfo; None if it is not a usable RSA key."""
+    """Decode a SubjectPublicKeyInfo, if it is a usable RSA key."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):

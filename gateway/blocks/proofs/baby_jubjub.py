@@ -50,7 +50,7 @@ SUBGROUP_ORDER: Final = 27360303589799094027808007181571593860768139721585672592
 """l, the prime order of the subgroup (tss.md 2.4)."""
 
 D: Final = 168696 * pow(168700, -1, q) % q
-"""The curve's coefficient d (tss.md 2.4)."""
+"""The curve's coefficient (tss.md 2.4)."""
 assert D == 9706598848417545097372247223557719406784115219466060233080913168975159366771  # 2.4
 assert pow(D, (q - 1) // 2, q) == q - 1  # no square: the addition is complete
 
@@ -72,7 +72,7 @@ _WINDOW_BITS: Final = 4
 
 
 def read_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the subgroup, or the identity. Raises ProofDataError, of `what`, if it is none."""
+    """Decode a point of the subgroup, or the identity (2.4). Raises ProofDataError, of `what`, if it is none."""
     point = read_curve_point(encoded, what)
     if multiply(SUBGROUP_ORDER, point) != IDENTITY:
         raise ProofDataError(what, f"{encoded[:8].hex()}…, of another order", "a point of order l")
@@ -80,10 +80,8 @@ def read_point(encoded: bytes, what: str) -> Point:
 
 
 def read_curve_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the curve; the caller must check that it is in the subgroup.
-
-    Raises:
-        ProofDataError: of `what`; it is no point of the curve.
+    """Decode a point of the curve (2.4); the caller must check that it is in the subgroup. Raises as
+    `read_point`.
     """
     if len(encoded) != POINT_SIZE:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{POINT_SIZE}")
@@ -102,13 +100,13 @@ def point_bytes(point: Point) -> bytes:
 
 
 def compressed(point: Point) -> bytes:
-    """2.4: encode a point in 32 bytes: y, and the choice of x in the top bit."""
+    """Encode a point in 32 bytes: y, and the choice of x in the top bit (2.4)."""
     x, y = point
     return scalar_bytes(y | (1 << 255 if x > -x % q else 0))
 
 
 def is_on_curve(point: Point) -> bool:
-    """2.4: return whether x^2 + y^2 = 1 + d x^2 y^2."""
+    """Return whether x^2 + y^2 = 1 + d x^2 y^2."""
     xx, yy = point[0] * point[0] % q, point[1] * point[1] % q
     return (xx + yy - 1 - D * xx * yy) % q == 0
 
@@ -147,7 +145,6 @@ def weighted_sum(terms: Iterable[tuple[int, Point]]) -> Point:
 
 
 def _digits(scalar: int) -> list[int]:
-    """Return the scalar's digits to the base 16, the lowest first."""
     digits = []
     while scalar:
         digits.append(scalar & (1 << _WINDOW_BITS) - 1)
@@ -156,7 +153,6 @@ def _digits(scalar: int) -> list[int]:
 
 
 def _multiples(point: Point) -> list[_Extended]:
-    """Return 0 to 15 times the point."""
     one = _extended(point)
     table = [_IDENTITY, one]
     while len(table) < 1 << _WINDOW_BITS:

@@ -59,7 +59,7 @@ _INFINITY_G2: Final = bytes((_INFINITY,)) + bytes(G2_SIZE - 1)
 
 
 def read_g1(encoded: bytes, what: str) -> G1Point:
-    """2.1: decode a point of G1. Raises ProofDataError, of `what`, if it is none."""
+    """Decode a point of G1 (2.1). Raises ProofDataError, of `what`, if it is none."""
     if encoded == _INFINITY_G1:
         return G1Point.identity()
     _check_form(encoded, G1_SIZE, what)
@@ -70,7 +70,7 @@ def read_g1(encoded: bytes, what: str) -> G1Point:
 
 
 def read_g2(encoded: bytes, what: str) -> G2Point:
-    """2.1: decode a point of G2. Raises ProofDataError, of `what`, if it is none."""
+    """Decode a point of G2 (2.1). Raises as `read_g1`."""
     if encoded == _INFINITY_G2:
         return G2Point.identity()
     _check_form(encoded, G2_SIZE, what)
@@ -128,5 +128,4 @@ def _not_in_group(encoded: bytes, what: str, group: str) -> ProofDataError:
 
 
 def _swapped(encoded: bytes) -> bytes:
-    """Return the four coordinates with each pair swapped."""
     return encoded[48:96] + encoded[:48] + encoded[144:192] + encoded[96:144]

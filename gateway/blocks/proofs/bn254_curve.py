@@ -66,7 +66,7 @@ _INFINITY: Final[_Jacobian] = (1, 1, 0)
 
 
 def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
-    """6: decode a compressed point of G1. Raises ProofDataError, of `what`, if it is none."""
+    """Decode a compressed point of G1 (6). Raises ProofDataError, of `what`, if it is none."""
     flags, plain = _without_flags(encoded, G1_SIZE, what)
     x = integer_below(PRIME, plain, f"{what} x")
     if flags == _FLAG_INFINITY:
@@ -79,10 +79,8 @@ def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
 
 
 def g2_from_bytes(encoded: bytes, what: str) -> G2Point:
-    """6: decode a compressed point of the curve of G2; `prepare` checks that it is in the group.
-
-    Raises:
-        ProofDataError: of `what`; it is no point.
+    """Decode a compressed point of the curve of G2 (6); `prepare` checks that it is in the group. Raises as
+    `g1_from_bytes`.
     """
     flags, plain = _without_flags(encoded, G2_SIZE, what)
     x = (integer_below(PRIME, plain[:32], f"{what} x.c0"), integer_below(PRIME, plain[32:], f"{what} x.c1"))
@@ -113,7 +111,6 @@ class G1Table:
     __slots__ = ("_rows",)
 
     def __init__(self, points: Sequence[G1Point]) -> None:
-        """Compute the tables, once for points that are used repeatedly."""
         rows = [_multiples(point) for point in points]
         flat = _to_affine([multiple for row in rows for multiple in row])
         count = (1 << _WINDOW_BITS) - 1
@@ -142,7 +139,6 @@ def g1_sum_of_multiples(terms: Iterable[tuple[int, G1Point]]) -> G1Point:
 
 
 def _multiples(point: G1Point) -> list[_Jacobian]:
-    """Return 1 P to 15 P."""
     if point is None:
         return [_INFINITY] * 15
     row = [(point[0], point[1], 1)]

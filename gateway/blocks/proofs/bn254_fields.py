@@ -101,7 +101,7 @@ def fp2_inverse(a: Fp2) -> Fp2:
 
 
 def fp2_power(a: Fp2, exponent: int) -> Fp2:
-    """Return a^exponent, for an exponent of 0 or more."""
+    """Return a^exponent."""
     result = FP2_ONE
     for bit in bin(exponent)[2:]:
         result = fp2_square(result)
@@ -113,8 +113,8 @@ def fp2_power(a: Fp2, exponent: int) -> Fp2:
 def fp2_square_root(a: Fp2) -> Fp2 | None:
     """Return a square root in Fp2, or None if there is none.
 
-    With n = sqrt(norm(a)) in Fp, one of (a0 + n)/2 and (a0 - n)/2 is a square r0^2, and the root is r0 +
-    a1/(2 r0) i.
+    With n = sqrt(norm(a)) in Fp, one of (a0 + n)/2 and (a0 - n)/2 is a square r0^2; the root is r0 + a1/(2
+    r0) i.
     """
     a0, a1 = a
     if a1 == 0:  # either a0 or -a0 is a square, since -1 is none

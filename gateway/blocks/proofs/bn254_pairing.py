@@ -76,10 +76,10 @@ assert gcd(_LOOP_NORM, ORDER * (PRIME - 1 + TRACE)) == ORDER
 
 
 def prepare(point: G2Point, what: str) -> PreparedG2:
-    """6: compute the lines of a point of the curve of G2, and check that it is in the group.
+    """Compute the lines of a point of the curve of G2.
 
     Raises:
-        ProofDataError: of `what`; the point is not in the subgroup of order q.
+        ProofDataError: of `what`; the point is not in the group.
     """
     if point is None:
         return None
@@ -141,8 +141,7 @@ def miller_product(pairs: Sequence[tuple[G1Point, PreparedG2]]) -> Fp12:
 def final_exponentiation(f: Fp12) -> Fp12:
     """Return f^((p^12 - 1)/q) = (f^((p^6 - 1)(p^2 + 1)))^((p^4 - p^2 + 1)/q); f is not 0.
 
-    The second exponent is l0 + l1 p + l2 p^2 + p^3 with polynomials in x as coefficients; the addition chain
-    in y0 to y6 is the one of Scott et al., section 5.
+    The addition chain in y0 to y6 is the one of Scott et al., section 5.
     """
     f = fp12_multiply(fp12_conjugate(f), fp12_inverse(f))
     f = fp12_multiply(_frobenius(f, 2), f)
@@ -166,7 +165,7 @@ def final_exponentiation(f: Fp12) -> Fp12:
 
 
 def pairing_product(pairs: Sequence[tuple[G1Point, PreparedG2]]) -> Fp12:
-    """6: the product of e(P, Q) over the pairs (P, lines of Q)."""
+    """Return the product of e(P, Q) over the pairs (P, lines of Q)."""
     return final_exponentiation(miller_product(pairs))
 
 

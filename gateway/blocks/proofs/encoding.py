@@ -32,7 +32,8 @@ def scalar_bytes(value: int) -> bytes:
 
 
 class LayoutReader:
-    """Reads the fields of one fixed layout in order. A method raises ProofDataError if a field is malformed."""
+    """Reads the fields of one fixed layout in order. A method raises ProofDataError if a field is
+    malformed."""
 
     __slots__ = ("_data", "_offset", "_what")
 

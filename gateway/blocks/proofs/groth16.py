@@ -74,7 +74,7 @@ def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
 def groth16_pairs(
     key: Groth16Key, proof: Groth16Proof, inputs: Sequence[int]
 ) -> list[tuple[G1Point, PreparedG2]]:
-    """6.3, 5: the pairs whose product of pairings is `key.alpha_beta` if and only if the proof holds."""
+    """Return the pairs whose product of pairings is `key.alpha_beta` if and only if the proof holds (6.3, 5)."""
     public_input_point = key.ic.sum_of_multiples([1, *inputs])
     return [
         (proof.a, proof.b),

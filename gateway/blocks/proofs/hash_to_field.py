@@ -36,7 +36,7 @@ def element_size(modulus: int) -> int:
 
 
 def expand(message: bytes, dst: bytes, size: int, z_pad_size: int) -> bytes:
-    """2.2, xmd: `size` bytes that look random and depend on all of the message and the DST.
+    """Return `size` bytes that look random and depend on all of the message and the DST (2.2, xmd).
 
     Args:
         message: any bytes.
@@ -60,7 +60,7 @@ def expand(message: bytes, dst: bytes, size: int, z_pad_size: int) -> bytes:
 
 
 def hash_to_field(message: bytes, dst: bytes, modulus: int, count: int = 1) -> tuple[int, ...]:
-    """2.2: `count` elements of the prime field, drawn from one output."""
+    """Return `count` elements of the prime field, drawn from one output (2.2)."""
     size = element_size(modulus)
     output = expand(message, dst, count * size, size)
     return tuple(

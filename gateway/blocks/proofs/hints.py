@@ -2,7 +2,7 @@
 
 Pure. The key `VK` commits to the members' public keys and weights. The signature `PI` carries the aggregate
 of the keys that signed, its weight, and a proof that the two belong together. The message is a block's root
-hash.
+hash. Readers raise ProofDataError for malformed bytes.
 
     VK, 1,096 bytes                            PI, 1,632 bytes
     0    n             u64, power of two       0     apk       G1   aggregate of the keys that signed
@@ -15,8 +15,7 @@ hash.
     712  SKc           G2, of the keys
     904  Zc            G2, of X^n - 1
 
-Only asig depends on the message. The rest of PI is a statement about who signed: `split` and `check_message`
-are for a caller that caches statements. `hold_together` checks several signatures with one product.
+Only asig depends on the message. The rest of PI, the statement, says who signed, and callers may cache it.
 Source: docs/spec/tss.md sections 3 and 4.
 """
 
@@ -75,15 +74,14 @@ ASIG_OFFSET: Final = G1_SIZE + SCALAR_SIZE
 assert (VK_SIZE, PI_SIZE, ASIG_OFFSET) == (1096, 1632, 128)
 
 CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
-"""Domain separation tag of the challenge (4.2)."""
 
 DOMAIN_SIZE_MAX: Final = 1 << 32
-"""The largest power of two that divides r - 1: the most points of an evaluation domain."""
+"""The largest power of two that divides r - 1."""
 assert (r - 1) % DOMAIN_SIZE_MAX == 0 != (r - 1) % (2 * DOMAIN_SIZE_MAX)
 
 MULTIPLICATIVE_GENERATOR: Final = 7
-"""Generates the multiplicative group of Fr (tss.md 4.3). Its power (r - 1) / n is the root of unity of the
-domain of size n. For powers of two it must be no square, as asserted here."""
+"""Generates the multiplicative group of Fr (tss.md 4.3). Being no square, its power (r - 1) / n is a root of
+unity of order n for each power of two."""
 assert pow(MULTIPLICATIVE_GENERATOR, (r - 1) // 2, r) == r - 1
 
 _OF_ONE_SIGNATURE: Final = ("H(m)", "asig")
@@ -144,10 +142,10 @@ class HintsSignature:
 
 
 def read_key(vk: bytes) -> HintsKey:
-    """3: decode a verification key. Raises ProofDataError if a part is malformed."""
+    """Decode a verification key (3)."""
     reader = LayoutReader(vk, "hinTS verification key")
     n = reader.u64("n")
-    # The reference has no such check, but no other n has a root of unity (4.3).
+    # The reference does not check this, but no other n has a root of unity (4.3).
     if not 2 <= n <= DOMAIN_SIZE_MAX or n & (n - 1):
         raise ProofDataError(reader.named("n"), str(n), "a power of two from 2 to 2^32")
     key = HintsKey(
@@ -167,7 +165,7 @@ def read_key(vk: bytes) -> HintsKey:
 
 
 def read_signature(pi: bytes) -> HintsSignature:
-    """3: decode an aggregate signature. Raises ProofDataError if a part is malformed."""
+    """Decode an aggregate signature (3)."""
     reader = LayoutReader(pi, "hinTS signature")
     signature = HintsSignature(
         apk=_g1(reader, "apk"),
@@ -205,7 +203,7 @@ def split(pi: bytes) -> tuple[bytes, bytes]:
 
 
 def read_asig(encoded: bytes) -> G2Point:
-    """Decode asig. Raises ProofDataError if it is no point."""
+    """Decode asig."""
     return read_g2(encoded, f"{_WHAT}: asig")
 
 
@@ -217,8 +215,8 @@ def check(
     Args:
         key: one that somebody vouches for.
         signature: the sender's.
-        message: 48 bytes, a block's root hash.
-        random_bits: returns that many random bits, which the sender cannot foresee: `secrets.randbits`.
+        message: a block's root hash.
+        random_bits: returns that many bits, which the sender cannot foresee.
     """
     relations = _relations(key, signature)
     if isinstance(relations, Refusal):
@@ -236,8 +234,7 @@ def check(
 def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) -> Refusal | None:
     """Return why `asig` is no signature of the message by the aggregate key `apk`, or None if it is one.
 
-    This is all of `check` that depends on the message: enough if the statement is known to hold under the
-    key.
+    This is enough if the statement is known to hold under the key.
     """
     relation = _message_relation(key, apk)
     if _holds(relation, {"H(m)": hash_to_g2(message), "asig": asig}):
@@ -257,10 +254,7 @@ class Claim(NamedTuple):
 
 
 def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) -> bool:
-    """4.6: return whether all claims hold; `check` and `check_message` tell which does not.
-
-    Claims of one key are cheapest together.
-    """
+    """Return whether all claims hold, with one product (4.6); claims of one key are cheapest together."""
     batch = []
     for key, message, apk, asig, statement in claims:
         relations = (_message_relation(key, apk),) if statement is None else _relations(key, statement)
@@ -285,7 +279,6 @@ def _relations(key: HintsKey, signature: HintsSignature) -> tuple["_Relation", .
 
 
 def _g2_points(key: HintsKey, asig: G2Point, message: bytes) -> dict[str, G2Point]:
-    """Return the points of G2 that the relations of one signature name."""
     return {
         "H(m)": hash_to_g2(message),
         "asig": asig,
@@ -305,7 +298,7 @@ def threshold(key: HintsKey, signature: HintsSignature) -> bool:
 
 
 def challenge(key: HintsKey, signature: HintsSignature) -> int:
-    """4.2: rho, the point at which the committed polynomials are evaluated, from the hash of all of them.
+    """4.2: rho, the point at which the committed polynomials are evaluated.
 
     The order here is Qx, Qz, Qxt and Q1c, Q2c, Q3c, Q4c, unlike that of PI.
     """
@@ -369,12 +362,12 @@ class _Relation(NamedTuple):
 
 
 def _message_relation(key: HintsKey, apk: G1Point) -> _Relation:
-    """4.5, identity 1: the one with the message."""
+    """4.5, identity 1."""
     return _Relation("1: e(apk, H(m)) = e(g0, asig)", {"H(m)": [(1, apk)], "asig": [(-1, key.g0)]})
 
 
 def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challenge) -> tuple[_Relation, ...]:
-    """4.5: the identities 2 to 5, each as a product that must be 1.
+    """4.5, identities 2 to 5, each as a product that must be 1.
 
     A right side e(O, h1 - c*h0) moves to the left as e(-O, h1) e(c*O, h0), so that every pairing is with one
     of H(m), asig, h0, h1, SKc, Zc.
@@ -419,8 +412,7 @@ def _batched_hold(
     """4.6: raise the relations to 1 and fresh random powers, and check the product of all at once.
 
     This is sound because every point is in its group of prime order: if a relation is false, at most one
-    power of 2^128 makes the product 1. Pairings with the same point are merged: with a key's points in G2,
-    and, for a signature's own points of G2, with g0 or a repeated apk in G1. So several signatures under a
+    power of 2^128 makes the product 1. Pairings with the same point are merged, so several signatures under a
     key cost little more than one pairing each.
     """
     terms: dict[int, dict[int, tuple[int, G1Point]]] = {}  # by the points' identity: of G2, then of G1

@@ -45,7 +45,7 @@ class Opening:
 def kzg_pairs(
     key: KzgKey, openings: Sequence[Opening], weights: Sequence[int]
 ) -> list[tuple[G1Point, PreparedG2]]:
-    """6.3, 6: the pairs whose product of pairings is 1 if the openings hold; each has a weight r."""
+    """Return the pairs whose product of pairings is 1 if the openings hold; each has a weight r (6.3, 6)."""
     at_h: list[tuple[int, G1Point]] = []
     at_bh: list[tuple[int, G1Point]] = []
     value_sum = 0

@@ -15,7 +15,7 @@ The contributions are in the order of the address book: an index in it is a bit 
     proofs of knowledge (5.1)   each node knows the secret of its key; one bad entry rejects everything
 
 The hash does not cover the WRAPS key: a node that must not believe a stranger's takes the publication from a
-file. A node without a key has the sentinel key, whose secret nobody knows.
+file.
 Source: docs/spec/tss.md sections 1.1, 5.1 and 7.
 """
 
@@ -62,21 +62,20 @@ PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
 FIELDS_TO_BEGIN: Final = 6
-"""The cost of beginning a message, in fields: a block may have two million short ones."""
+"""The cost of a message, in fields: a block may have two million short ones."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,
     15864855719970161306208030973550124391814615182611152827202991785986622293039,
 )
-"""The key of a node without one; its proof of knowledge is not checked. It is the hash to the curve of
-`HieroTSS` (tss.md 7.1; a test derives it)."""
+"""The key of a node without one: the hash to the curve of `HieroTSS`, whose secret nobody knows (tss.md 7.1;
+a test derives it). Its proof of knowledge is not checked."""
 
 PADDING_KEY: Final[Point] = (
     12242143994000228932794072931472805933014698661472621875120544547182037447307,
     18632581597336484007639911068407412014942769995951822776505801470647807372989,
 )
-"""P0, which fills the address book up to 128 entries for its hash: the public key of the secret that the
-reference draws with a fixed seed (tss.md 7.2; a test derives it)."""
+"""P0, which fills the address book up to 128 entries for its hash (tss.md 7.2; a test derives it)."""
 PADDING_WEIGHT: Final = 0
 PADDING_NODE_ID: Final = FIELD_PRIME - 1
 
@@ -111,11 +110,10 @@ class LedgerData:
 
 FIELDS_MAX: Final = 50_000
 """Fields that the search for publications reads in block 0, some 0.04 s. It reads only transactions that hold
-the two bytes of the tag of field 77; random bytes hold them once in 65 kB. So this is enough for 100 MB of
-transactions."""
+the two bytes of the tag of field 77, which random bytes do once in 65 kB."""
 
 PUBLISHING_BYTES_MAX: Final = 2 << 20
-"""Bytes of these transactions, which the node sends to a worker process: as many as the fields allow."""
+"""Bytes of these transactions, which go to a worker process: as many as the fields allow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,7 @@ _LIMITS: Final = SearchLimits()
 
 
 def may_publish(item: bytes) -> bool:
-    """Return whether an item can hold a publication. Nearly none can, and the others need no further check."""
+    """Return whether an item can hold a publication. Nearly none can."""
     try:
         return _PUBLICATION_TAG in item and kind_of(item) == ItemKind.SIGNED_TRANSACTION
     except ItemError:
@@ -150,16 +148,16 @@ def publishing_items(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> 
 
 
 def publications_in(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> list[bytes]:
-    """Return the publications in the transactions of block 0, each once, in order, unchecked.
+    """Return the publications in the transactions of block 0, each once, unchecked.
 
     Raises:
-        BlockRefused: reading all transactions would take too long.
+        BlockRefused: they exceed the limits.
     """
     return _publications(items, _Walk(limits))
 
 
 class _Walk:
-    """Counts the bytes and fields that are read in block 0."""
+    """Counts the bytes and fields that are read in block 0. Raises BlockRefused beyond the limits."""
 
     def __init__(self, limits: SearchLimits) -> None:
         self._limits = limits
@@ -167,13 +165,13 @@ class _Walk:
         self._bytes = 0
 
     def enter(self, transaction: bytes) -> None:
-        """Count a transaction's bytes. Raises BlockRefused if they are too many in all."""
+        """Count a transaction's bytes."""
         self._bytes += len(transaction)
         if self._bytes > self._limits.bytes_max:
             raise self._refused("bytes", self._limits.bytes_max)
 
     def take(self, field_count: int) -> None:
-        """Count fields. Raises BlockRefused if they are too many in all."""
+        """Count fields."""
         self._fields += field_count
         if self._fields > self._limits.fields_max:
             raise self._refused("fields", self._limits.fields_max)
@@ -201,12 +199,12 @@ def _publications(items: Iterable[bytes], walk: _Walk) -> list[bytes]:
 def published_ledger(
     items: Iterable[bytes], ledger_id: bytes | None = None, limits: SearchLimits = _LIMITS
 ) -> LedgerData | None:
-    """Return the ledger data that a block 0 publishes, checked, or None if it publishes none.
+    """Return the checked ledger data that a block 0 publishes, or None if it publishes none.
 
     Args:
         items: serialized items of block 0, or those that `may_publish`.
-        ledger_id: the expected id, 32 bytes; None: any. Of several publications, those of another id are
-        skipped. limits: of the search.
+        ledger_id: the expected id; None: any. Publications of another id are skipped if there are several.
+        limits: of the search.
 
     Raises:
         BlockRefused: the publication is malformed, not credible, or of another id; or there are two.
@@ -237,11 +235,10 @@ def published_ledger(
 
 
 def read_publication(publication: bytes) -> LedgerData:
-    """1.1: decode a publication; skip fields of later versions.
+    """Decode a publication (1.1); skip fields of later versions.
 
     Raises:
-        ProofDataError: it does not parse, a value is missing, malformed or there twice, or two nodes have one
-        number.
+        ProofDataError: it is malformed, or two nodes have one number.
     """
     if len(publication) > PUBLICATION_SIZE_MAX:
         raise ProofDataError(_WHAT, f"{len(publication)} bytes", f"at most {PUBLICATION_SIZE_MAX}")
@@ -278,7 +275,7 @@ def read_publication(publication: bytes) -> LedgerData:
 
 
 def refusal_of(ledger: LedgerData) -> Refusal | None:
-    """7.2, 5.1: why the ledger data are not credible, or None: its id and proofs of knowledge hold."""
+    """Return why the ledger data are not credible, or None: its id and proofs of knowledge hold (7.2, 5.1)."""
     book_hash = address_book_hash(ledger.nodes)
     if book_hash != ledger.ledger_id:
         return Refusal(
@@ -309,9 +306,7 @@ def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
 
 
 def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
-    """Return the ledger id that a publication names; None if it is unreadable. Raises BlockRefused as
-    `_Walk.take`.
-    """
+    """Return the ledger id that a publication names; None if it is unreadable."""
     if len(publication) > PUBLICATION_SIZE_MAX:
         return None
     try:
@@ -326,7 +321,6 @@ def _messages(message: bytes, number: int, walk: _Walk) -> list[bytes]:
 
     Raises:
         ItemError: the message does not parse.
-        BlockRefused: too much was read.
     """
     walk.take(FIELDS_TO_BEGIN)
     found = []

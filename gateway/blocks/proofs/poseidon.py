@@ -51,7 +51,7 @@ class Constants(NamedTuple):
 
 
 def poseidon(elements: Sequence[int]) -> int:
-    """2.5: the hash of field elements, each below q; of none, 0.
+    """Return the hash of field elements, each below q; of none, 0 (2.5).
 
     There is no length, padding or domain tag, so [1] and [1, 0] have the same hash.
     """
@@ -64,7 +64,8 @@ def poseidon(elements: Sequence[int]) -> int:
 
 
 def hash_array_number(data: bytes) -> int:
-    """2.5, hashArray, as a field element: 32-byte pieces, the last may be short, each LE and reduced mod q.
+    """Return hashArray as a field element: 32-byte pieces, the last may be short, each LE and reduced mod q
+    (2.5).
 
     Two pieces that differ by q have the same hash, so equal hashes do not mean equal bytes.
     """
@@ -73,12 +74,12 @@ def hash_array_number(data: bytes) -> int:
 
 
 def hash_array(data: bytes) -> bytes:
-    """2.5, hashArray: `hash_array_number` in 32 bytes."""
+    """Return hashArray in 32 bytes (2.5)."""
     return scalar_bytes(hash_array_number(data))
 
 
 def permute(state: Sequence[int]) -> list[int]:
-    """2.5: the permutation of five lanes."""
+    """Return the permutation of five lanes (2.5)."""
     ark, mds = round_constants()
     full_before, full_after = FULL_ROUNDS // 2, ROUNDS - FULL_ROUNDS // 2
     lanes = list(state)
@@ -96,7 +97,7 @@ def permute(state: Sequence[int]) -> list[int]:
 
 @cache
 def round_constants() -> Constants:
-    """2.5: draw ARK and MDS from the Grain register, once in each process."""
+    """Draw ARK and MDS from the Grain register, once in each process (2.5)."""
     bits = _grain_bits()
     ark = []
     for _ in range(ROUNDS):
@@ -113,7 +114,6 @@ def round_constants() -> Constants:
 
 
 def _drawn_integer(bits: Iterator[int]) -> int:
-    """Draw an integer of 254 bits, the highest first."""
     value = 0
     for bit in islice(bits, _FIELD_BITS):
         value = value << 1 | bit

@@ -46,8 +46,8 @@ __all__ = [
 ]
 
 RECORD_FILE_FIELDS_MAX: Final = 100_000
-"""Fields of a record file and its item, most of them records: skipping them takes some 0.1 s. A file of two
-seconds has 20,000 in a network with 10,000 transactions a second."""
+"""Fields of a record file and its item: skipping them takes some 0.1 s. A file of two seconds has 20,000 in a
+network with 10,000 transactions a second."""
 RECORD_FILE_SIGNATURES_MAX: Final = 500
 """Signatures in one proof, one for each node. Verifying one takes 0.07 ms at most."""
 
@@ -64,12 +64,10 @@ _HASH: Final = SHA384()
 _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
 """A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes."""
 _FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
-"""Running hash before the first block (docs/spec/proofs.md section 4.4)."""
+"""(docs/spec/proofs.md section 4.4)."""
 
 _SHOWN_NODES_MAX: Final = 8
-"""Node ids that an error shows."""
 _SHOWN_SIZE_MAX: Final = 32
-"""Bytes of a field that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +79,9 @@ class RecordFile:
     hapi_proto_version: bytes  # the serialized SemanticVersion of the contents
     block_number: int
     start_running_hash: bytes
-    """48 bytes: the running hash of the records before; zeros in block 0."""
+    """The running hash before this file; zeros in block 0."""
     end_running_hash: bytes
-    """48 bytes: the running hash with which the next block begins."""
+    """The running hash after it."""
 
 
 class _Read(NamedTuple):
@@ -165,7 +163,7 @@ class RecordFileCheck:
 
 
 def signed_payload(contents: bytes) -> bytes:
-    """4.2: the message that nodes sign for a record file."""
+    """Return the message that nodes sign for a record file (4.2)."""
     digest = hashlib.sha384(VERSION.to_bytes(4, "big"))
     digest.update(contents)
     return digest.digest()
@@ -175,8 +173,7 @@ def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, byte
     """Read a SignedRecordFileProof: `1` version, `2` repeated { `1` signatures_bytes, `2` node_id }.
 
     Returns:
-        The version, 0 if absent, and (node id, signature) of each signature. A negative node id, which no
-        node has, is 2^64 more.
+        The version, 0 if absent, and (node id, signature) of each signature. A negative node id is 2^64 more.
 
     Raises:
         ProofDataError: the message is malformed or too long.
@@ -257,9 +254,8 @@ def _refused(what: str, got: str, expected: str) -> BlockRefused:
 def _single_fields(
     message: bytes, what: str, wire_types: dict[int, WireType], left_count: int, *, is_item: bool = False
 ) -> tuple[dict[int, int | bytes], int]:
-    """Return the fields that may occur once, and how many fields of `left_count` may still be read.
-
-    It skips other fields, which a hash covers.
+    """Return the fields that may occur once, and how many fields of `left_count` may still be read; skip
+    others.
 
     Raises:
         ProofDataError: the message does not parse, has too many fields, or one of these twice.
@@ -285,7 +281,6 @@ def _single_fields(
 
 
 def _running_hash(hash_object: bytes, what: str) -> bytes:
-    """Return the hash in a HashObject."""
     head, value = hash_object[: len(_HASH_OBJECT_HEAD)], hash_object[len(_HASH_OBJECT_HEAD) :]
     if head != _HASH_OBJECT_HEAD or len(value) != HASH_SIZE:
         raise ProofDataError(what, f"{hash_object[:60].hex()}", "a SHA-384 hash object")

@@ -95,13 +95,10 @@ class Signature(NamedTuple):
 
 
 def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
-    """5.1: decode an attested key; `knows_secret` checks its proof.
+    """Decode an attested key (5.1); `knows_secret` checks its proof.
 
-    If the proof holds, R = z*G - c*Y is in the subgroup. So the reader checks only that R is on the curve:
-    checking its order would add a third to the cost of a publication.
-
-    Raises:
-        ProofDataError: a part is malformed.
+    If the proof holds, R = z*G - c*Y is in the subgroup. So R need only be on the curve here: checking its
+    order would add a third to the cost of a publication. Raises ProofDataError as `read_signature`.
     """
     reader = LayoutReader(encoded, what)
     key = AttestedKey(
@@ -115,17 +112,17 @@ def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
 
 
 def attested_key_bytes(key: AttestedKey) -> bytes:
-    """5.1: encode an attested key."""
+    """Encode an attested key (5.1)."""
     return point_bytes(key.Y) + point_bytes(key.R) + scalar_bytes(key.c) + scalar_bytes(key.z)
 
 
 def knowledge_challenge(Y: Point, R: Point) -> int:
-    """5.1: the challenge of a proof of knowledge."""
+    """Return the challenge of a proof of knowledge (5.1)."""
     return hash_to_field(compressed(BASE) + compressed(Y) + compressed(R), b"", l)[0]
 
 
 def knows_secret(key: AttestedKey) -> bool:
-    """5.1: return whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y."""
+    """Return whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y (5.1)."""
     if key.c != knowledge_challenge(key.Y, key.R):
         return False
     # z*G - c*Y, since Y is of order l, and each point has one affine form.
@@ -133,7 +130,7 @@ def knows_secret(key: AttestedKey) -> bool:
 
 
 def read_signature(encoded: bytes) -> Signature:
-    """5: decode a signature. Raises ProofDataError if a part is malformed."""
+    """Decode a signature (5). Raises ProofDataError if a part is malformed."""
     reader = LayoutReader(encoded, _WHAT)
     bitmap = reader.take(MEMBERS_MAX, "bitmap")
     if max(bitmap) > 1:
@@ -144,19 +141,19 @@ def read_signature(encoded: bytes) -> Signature:
 
 
 def signed_message(ledger_id: bytes, vk_hash: bytes) -> bytes:
-    """5.2: msg', from the ledger id and hashArray(VK), 32 bytes each."""
+    """Return msg', from the ledger id and hashArray(VK) (5.2)."""
     assert len(ledger_id) == len(vk_hash) == SCALAR_SIZE
     return ledger_id + vk_hash
 
 
 def challenge(A: Point, K: Point, message: bytes) -> int:
-    """5.4: the first 31 bytes of BLAKE2s-256( A || K || msg' )."""
+    """Return the first 31 bytes of BLAKE2s-256( A || K || msg' ) (5.4)."""
     digest = blake2s(point_bytes(A) + point_bytes(K) + message).digest()
     return int.from_bytes(digest[:_CHALLENGE_SIZE], "little")
 
 
 def check(members: Sequence[RosterMember], encoded: bytes, message: bytes) -> Refusal | None:
-    """5.3, 5.4: why at least half of the members' weight did not sign the message, or None if it did.
+    """Return why at least half of the members' weight did not sign the message (5.3, 5.4), or None if it did.
 
     Args:
         members: the address book, 1 to 128 entries; their proofs of knowledge were checked.

@@ -1,7 +1,7 @@
 """State proofs: hash paths from an unsigned block to the root hash of a later, signed one.
 
-Pure. The network does not sign every block. Block k without a signature carries paths from its root hash to
-the root hash of block s > k, and the signature of that one:
+Pure. Block k without a signature carries paths from its root hash to the root hash of block s > k, and the
+signature of that one:
 
     paths[0]  timestamp_leaf (of s)    ──────────────────────────┐
     paths[1]  hash ── sibling ── sibling ── … ── M(s) ───────────┴─ paths[2] ── root(s), signed
@@ -14,8 +14,8 @@ node with a single child (a sibling without a hash):
     form A  hash = root(k-1)     R             R                 R                               L
 
 (without the last L: the time of s is paths[0]). C is layout 16, B and A layout 8. In form A the hops begin
-with block k itself and the u is implied. `_form_a_walk` takes A. `_general_walk` takes C, B, changes of
-layout on the way, paths through the tree of all block hashes, and any number of paths with joins anywhere.
+with block k itself and the u is implied. `_general_walk` takes C, B, changes of layout on the way, paths
+through the tree of all block hashes, and any number of paths with joins anywhere.
 
 Stricter than the reference (5.3): each message has one encoding, hashes have 48 bytes, the end of a path is
 -1, the time is a canonical Timestamp, and a proof of three paths has one of each kind.
@@ -37,11 +37,10 @@ from sluice.gateway.blocks.root_hash import BlockSummary
 __all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
 
 STATE_PROOF_PATHS_MAX: Final = 64
-"""Paths of one state proof. A block's has three; a proof of several leaves has two more for each."""
+"""A block's proof has three paths; a proof of several leaves has two more for each."""
 STATE_PROOF_SIBLINGS_MAX: Final = 20_000
-"""Siblings of all state proofs of a block. A proof has five for each block up to the signed one, so this is
-enough for a network that signs one block of 4,000. Reading and hashing them takes some 0.06 s, or twice that
-if the root of the other layout is tried too."""
+"""Siblings of all state proofs of a block: five for each block up to the signed one, so enough for a network
+that signs one block of 4,000. They take some 0.06 s, or twice that if both layouts are tried."""
 
 PATHS_MIN: Final = 3
 """The least number of paths of a proof (docs/spec/proofs.md section 5.2)."""
@@ -107,7 +106,7 @@ class StateProof:
 
     paths: tuple[MerklePath, ...]  # at least three
     signature: bytes
-    """Signature of the root hash at the end of the paths, or none."""
+    """Of the root hash at the end of the paths, or none."""
 
 
 class StateProofCheck:
@@ -142,7 +141,6 @@ class StateProofCheck:
 
 
 def _unproven(what: str, got: str, expected: str) -> BlockRefused:
-    """Return the error for paths that do not lead from the block to one root."""
     return BlockRefused(Refusal(RefusalKind.BAD_PROOF, f"state proof: {what}", got, expected))
 
 
@@ -200,7 +198,6 @@ def _form_a_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
 
 
 def _climb(path: MerklePath, value: bytes) -> bytes:
-    """Return the hash at the upper end of a path."""
     for sibling in path.siblings:
         if not sibling.hash:
             value = unary_hash(value)
@@ -215,7 +212,7 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
     """Return the root that all paths lead to; one of them must begin with the block's root hash.
 
     At a join, the side with the path of lowest index is the left child. Each step of the inner loop takes one
-    waiting value away, and each path adds at most one, so there are no more steps than paths.
+    waiting value away, and each path adds at most one, so the steps are bounded.
     """
     waiting: dict[int, tuple[int, bytes]] = {}  # join -> (lowest path index, hash) of its first side
     visited: set[int] = set()
@@ -322,12 +319,11 @@ def _check_content(kind: int, content: bytes, what: str) -> None:
 
 
 _TIMESTAMP_SIZE_MAX: Final = 2 * (1 + 10)
-"""Bytes of the longest Timestamp: two tags, two varints."""
 
 
 def _read_sibling(serialized: bytes, what: str) -> Sibling:
     """Read a SiblingNode: `1` is_left, `2` hash; an empty one marks a node with a single child."""
-    # The three valid forms come first; the rest finds what is wrong with others.
+    # Three forms are valid; the rest says what is wrong with others.
     if serialized[:2] == b"\x12\x30" and len(serialized) == 2 + HASH_SIZE:
         return Sibling(False, serialized[2:])
     if serialized[:4] == b"\x08\x01\x12\x30" and len(serialized) == 4 + HASH_SIZE:

@@ -38,7 +38,7 @@ TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFF
 assert TSS_SIGNATURE_SIZES == (2920, 3432)
 
 VOUCHED_KEYS_MAX: Final = 64
-"""Cached keys, each some 10 kB. A network has one at a time and changes it with its address book."""
+"""Cached keys, each some 10 kB. A network has one at a time."""
 STATEMENTS_MAX: Final = 4096
 """Cached statements, each some 500 bytes: all sets of more than half of 13 equal nodes. Checking one again
 takes some 5 ms."""
@@ -73,7 +73,7 @@ class TssCheck:
         self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """1, 1.2: why a block signature does not prove a block with this root, or None if it does."""
+        """Return why a block signature does not prove a block with this root (1, 1.2), or None if it does."""
         assert len(root_hash) == HASH_SIZE
         if len(signature) not in TSS_SIGNATURE_SIZES:
             expected = " or ".join(map(str, TSS_SIGNATURE_SIZES))
@@ -95,7 +95,7 @@ class TssCheck:
         After a bad one, signatures are checked alone for a while: bad ones must not make good ones costly.
 
         Args:
-            claims: (signature, root hash), as for `check`; they replace those of the call before.
+            claims: (signature, root hash); they replace those of the call before.
         """
         self._ahead = set()
         opened: dict[tuple[bytes, bytes], hints.Claim] = {}
@@ -135,11 +135,7 @@ class TssCheck:
         return hints.Claim(key, root_hash, opened.apk, opened.asig, opened)
 
     def _check_pi(self, key: hints.HintsKey, vk: bytes, pi: bytes, root_hash: bytes) -> Refusal | None:
-        """Check the aggregate signature; of a known statement, only that it is of this root.
-
-        Raises:
-            ProofDataError: it is malformed.
-        """
+        """Check the aggregate signature; of a known statement, only that it is of this root."""
         statement, asig = hints.split(pi)
         apk = self._held.get(_digest(vk, statement))
         if apk is not None:
@@ -188,10 +184,9 @@ class TssCheck:
 
 
 def _parts(signature: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return VK, PI and the address-book proof of a signature."""
+    """Return VK, PI and the address-book proof."""
     return signature[: hints.VK_SIZE], signature[hints.VK_SIZE : _PROOF_OFFSET], signature[_PROOF_OFFSET:]
 
 
 def _digest(vk: bytes, statement: bytes) -> bytes:
-    """Return the cache key of a statement under a key."""
     return sha384(vk + statement).digest()

@@ -62,7 +62,7 @@ assert 32 + 32 + 3 * 64 + 8 + (INPUT_COUNT + 1) * 32 + 2 * 32 + 2 * 64 == WRAPS_
 assert WRAPS_PROOF_SIZE == 32 + 2 * (8 + 64) + 2 * (8 + 64) + (32 + 64 + 32) + 2 * 64 + 32 + 32 + 64
 
 WEIGHT_BITS: Final = 128
-"""Bits of an equation's random weight: a wrong proof passes with a chance of 2^-128."""
+"""Of an equation's random weight: a wrong proof passes with a chance of 2^-128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class _WrapsProof:
 
 
 def prepare(wraps_vk: bytes) -> PreparedWrapsKey:
-    """6.1: read a network's WRAPS key and prepare the constants, some 25 ms of work.
+    """Read a network's WRAPS key (6.1) and prepare the constants, some 25 ms of work.
 
     Raises:
         ProofDataError: the key is malformed.
@@ -127,9 +127,9 @@ def check(
     Args:
         key: the network's.
         proof: 704 bytes.
-        ledger_id: the network's, 32 bytes.
+        ledger_id: the network's.
         vk_hash: hashArray of the hinTS key (tss.md section 2.5).
-        random_bits: returns that many random bits, which the sender cannot know.
+        random_bits: returns that many bits, which the sender cannot know.
     """
     try:
         read = _read_proof(proof)
@@ -153,14 +153,14 @@ def check(
 
 
 def folded_commitments(proof: _WrapsProof) -> tuple[G1Point, G1Point]:
-    """6.3, 3: CW = U_W + rho*u_W; CE = U_E + rho*cmT, the commitments of the folded instance."""
+    """Return CW = U_W + rho*u_W and CE = U_E + rho*cmT (6.3, 3)."""
     CW = g1_sum_of_multiples([(1, proof.U_W), (proof.rho, proof.u_W)])
     CE = g1_sum_of_multiples([(1, proof.U_E), (proof.rho, proof.cmT)])
     return CW, CE
 
 
 def public_inputs(pp_hash: int, proof: _WrapsProof, CW: G1Point, CE: G1Point) -> list[int]:
-    """6.3, 4: the 40 public inputs of the Groth16 proof."""
+    """Return the 40 public inputs of the Groth16 proof (6.3, 4)."""
     return [
         pp_hash,
         proof.i,
@@ -177,7 +177,7 @@ def public_inputs(pp_hash: int, proof: _WrapsProof, CW: G1Point, CE: G1Point) ->
 
 
 def limbs(point: G1Point) -> list[int]:
-    """6.3, 4: a point as ten public inputs: x, then y, each in five limbs of 55 bits, lowest first.
+    """Return a point as ten public inputs: x, then y, each in five limbs of 55 bits, lowest first (6.3, 4).
 
     Infinity is ten zeros, which are no point of the curve.
     """
@@ -188,7 +188,6 @@ def limbs(point: G1Point) -> list[int]:
 
 
 def _check_claim(proof: _WrapsProof, ledger_id: int, vk_hash: int) -> Refusal | None:
-    """6.3, 1 and 2: z0[0] = ledger id; zi[1] = hashArray(VK); i > 1; u_E = infinity."""
     if proof.z0[0] != ledger_id:
         return _bad("z0[0]", f"{proof.z0[0]:#x}", f"{ledger_id:#x}, the ledger id")
     if proof.zi[1] != vk_hash:
@@ -205,7 +204,7 @@ def _bad(what: str, got: str, expected: str) -> Refusal:
 
 
 def _read_proof(proof: bytes) -> _WrapsProof:
-    """6.2: read a proof. Raises ProofDataError if a part is malformed."""
+    """Decode a proof (6.2). Raises ProofDataError if a part is malformed."""
     reader = LayoutReader(proof, "WRAPS proof")
 
     def scalar(name: str) -> int:
