@@ -211,8 +211,7 @@ def block_number_of(header_item: bytes) -> int:
 
     Raises:
         ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field.
-        Overlong
-            headers, which may have millions of fields, are not searched for that.
+            Overlong headers, which may have millions of fields, are not searched for that.
     """
     header = header_of(header_item)
     is_looked_into = not header.number and len(header_item) <= HEADER_SIZE_MAX

@@ -52,8 +52,7 @@ def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> B
 
     Raises:
         BlockFileError: the name is not that of a block file; the file is unreadable, truncated, damaged or
-        larger
-            than `size_bytes_max` after decompression; or it holds another block than its name says.
+            larger than `size_bytes_max` after decompression; or it holds another block than its name says.
     """
     number = number_of_parts(path.absolute().parts)
     if number is None:

@@ -43,8 +43,7 @@ class KeyPlace:
 
         Raises:
             OptionError: not exactly one is given, or it is no path or name. The error does not repeat it: it
-            may be the
-                key itself.
+                may be the key itself.
         """
         file = None if key_file is None else os.fspath(key_file)
         if (file is None) == (key_env is None):

@@ -58,8 +58,7 @@ def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
 
     Raises:
         ProofDataError: a point is malformed or outside its group, one beside those of IC is infinity, or IC
-        has
-            another count.
+            has another count.
     """
     alpha = read_g1(reader, "alpha", may_be_infinity=False)
     beta, gamma, delta = (
