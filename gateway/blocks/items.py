@@ -408,11 +408,10 @@ def _field_name(what: str, number: int, known: Mapping[int, tuple[str, WireType]
 
 
 def fields_of(message: bytes) -> Iterator[ItemField]:
-    """Yield a message's fields as they are encoded, which a parser hides; varints must have their shortest
-    form.
+    """Yield a message's fields as they are encoded, which a parser hides.
 
     Raises:
-        ItemError: the next bytes are no field.
+        ItemError: the next bytes are no field, or a varint has not its shortest form.
     """
     offset, size = 0, len(message)
     while offset < size:

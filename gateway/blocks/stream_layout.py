@@ -202,9 +202,7 @@ class BlockDecoder:
         return None if self._expecting is _Expecting.BOOKMARK else self._number
 
     def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
-        """Take one entry; return the block that it ends. Raises LayoutError if it cannot be the next one of a
-        block.
-        """
+        """Take one entry; return the block that it ends. Raises LayoutError for a misplaced entry."""
         if self._expecting in (_Expecting.ITEM_OR_END, _Expecting.ITEM, _Expecting.PIECE):
             if entry_type == BLOCK_END_TYPE:
                 return self._end_block(data)

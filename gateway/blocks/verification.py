@@ -67,8 +67,8 @@ class BlockVerifier:
         return self.check(hasher.finish(), items).summary
 
     def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
-        """Check the proofs of a block. Of a block 0, `items` are all, or those that
-        `ledger_data.may_publish`.
+        """Check the proofs of a block; `items` are those of a block 0 that `ledger_data.may_publish`, or
+        more.
 
         Raises:
             BlockRefused: the proofs do not hold.

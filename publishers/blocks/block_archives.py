@@ -4,9 +4,8 @@
     tar    its headers are read once, from the first to the last; then each member can be read alone
     tar in gzip or zstd: the same, but a member is reached by decompressing all before it
 
-The first bytes of a file tell its kind. A member's name has the block number; members with other names, links
-and folders are no blocks. An archive with a name that leads out of it (`/x`, `../x`) is refused: no software
-of the field writes one.
+The first bytes of a file tell its kind, and a member's name its block number. Other members are no blocks. An
+archive with a name that leads out of it (`/x`, `../x`) is refused: no software of the field writes one.
 Source: APPNOTE.TXT (PKWARE), POSIX pax (ustar), RFC 1952, RFC 8878.
 """
 
@@ -34,10 +33,10 @@ ARCHIVE_MEMBERS_MAX: Final = 1_000_000
 """Members of a zip or a tar: the most that a block node can be told to put into one."""
 
 ARCHIVE_LIST_BYTES_MAX: Final = 96 << 20
-"""The list at the end of a zip, read at once: that many members with the names of blocks."""
+"""The list at the end of a zip, for that many members with the names of blocks."""
 
 TAR_NAME_BYTES_MAX: Final = 64 * 1024
-"""A name in a tar that is too long for a header. Linux takes paths of up to 4,096 bytes."""
+"""A name in a tar that is too long for a header."""
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -54,15 +53,13 @@ _TRUNCATED: Final = "truncated: it ends in the middle of {}"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMember:
-    """A block in an archive."""
+    """A block in an archive, with its stored size."""
 
     number: int
-    """Block number, by its name."""
     name: str
     entry: int
     """Its position in a zip's list, or its first byte in a tar."""
     size_bytes: int
-    """Stored size."""
 
 
 class Archive:
@@ -173,7 +170,6 @@ class Archive:
             at = begin + info.size + -info.size % _RECORD_BYTES
 
     def _check_size(self, info: tarfile.TarInfo, begin: int) -> None:
-        """Check that a member can be skipped."""
         if info.size < 0:
             raise ArchiveError(f"damaged: {info.name} has {info.size} bytes")
         if self._size_bytes is not None and begin + info.size > self._size_bytes:
@@ -245,7 +241,7 @@ class _BoundedReads:
 
 
 def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
-    """Return the decompression of a file, by its first bytes; None: it has none."""
+    """Return the decompression of a file, by its first bytes."""
     if magic.startswith(GZIP_MAGIC):
         return lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw))
     if magic == ZSTD_MAGIC:
@@ -254,7 +250,7 @@ def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
 
 
 def _is_tar(record: bytes) -> bool:
-    """Return whether a first record is a header, by its checksum, or the end of an empty tar."""
+    """Return whether a first record is a header, or the end of an empty tar."""
     try:
         tarfile.TarInfo.frombuf(record, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -263,7 +259,7 @@ def _is_tar(record: bytes) -> bool:
 
 
 def _long_name(data: bytes, kind: bytes) -> str | None:
-    """Read the name in a header's extension; None: it has something else."""
+    """Read the name in a header's extension, if it has one."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
     while data:

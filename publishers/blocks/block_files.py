@@ -48,12 +48,7 @@ _ZSTD_LEVEL: Final = 3
 
 
 def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
-    """Read one block; the file's name has its number.
-
-    Raises:
-        BlockFileError: the name is not that of a block file; the file is unreadable, truncated, damaged or
-            larger than `size_bytes_max` after decompression; or it holds another block than its name says.
-    """
+    """Read one block; the file's name has its number. Raises BlockFileError as `decode_block`."""
     number = number_of_parts(path.absolute().parts)
     if number is None:
         raise BlockFileError(str(path), NO_BLOCK_FILE_NAME)
@@ -66,10 +61,7 @@ def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> B
 
 
 def stored_bytes_max(size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> int:
-    """Return the longest stored form of a block of a size after decompression.
-
-    Incompressible data grows: by 1/256 with zstd (ZSTD_COMPRESSBOUND), less with gzip.
-    """
+    """Return the longest stored form of a block: zstd adds up to 1/256 (ZSTD_COMPRESSBOUND), gzip less."""
     return size_bytes_max + size_bytes_max // 128 + _COMPRESSED_FRAME_BYTES
 
 
@@ -111,7 +103,7 @@ def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BL
 
 
 def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> None:
-    """Write one block as `write_whole` does. The same block gives the same bytes.
+    """Write one block, as `write_whole`. The same block gives the same bytes.
 
     Raises:
         BlockFileError: the name is not the block's, or the file cannot be written.

@@ -32,9 +32,8 @@ __all__ = [
 ]
 
 HAPI_MINOR: Final = 78
-"""Layout 16 of the block root (docs/spec/block-hash.md section 3.3)."""
+"""A version with layout 16 of the block root."""
 SIGNATURE_SIZE: Final = 64
-"""Bytes of an Ed25519 signature."""
 SECOND_NS: Final = 1_000_000_000
 _NOT_FOR_RECORDS: Final = frozenset((ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE))
 
@@ -72,11 +71,7 @@ def proof_item(number: int, signature: bytes) -> bytes:
 
 
 def check_item_kind(item_kind: int) -> None:
-    """Check that records may become items of this kind.
-
-    Raises:
-        OptionError: the root hash does not cover such items, or gateways parse them.
-    """
+    """Check that records may become items of this kind. Raises OptionError if they may not."""
     if 1 <= item_kind <= FIELD_NUMBER_MAX and item_kind not in _NOT_FOR_RECORDS:
         subtree = subtree_of(item_kind)
         if subtree is not None and subtree != NOT_HASHED:

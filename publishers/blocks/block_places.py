@@ -2,9 +2,9 @@
 
     sources ──► files, folder by folder ──► block files, members of archives ──► one place for each block
 
-A folder includes everything below it, except hidden folders, those that a block node keeps for itself, and
-files without the name of a block file or an archive. Links are followed; each folder is read once. A block
-may lie in two places if both hold the same. A `FileStore` is a disk or an object store.
+A folder includes everything below it, but for hidden folders, those that a block node keeps for itself, and
+files with other names. Links are followed; each folder is read once. A block may lie in two places if both
+hold the same.
 """
 
 from __future__ import annotations
@@ -50,12 +50,11 @@ __all__ = [
 ]
 
 ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
-"""Archive members that a process remembers, some 200 bytes each, so that a stream which looks for new files
-does not list all archives again."""
+"""Archive members that a process remembers, some 200 bytes each, so that a stream need not list all archives
+again."""
 
 FILE_UNCHANGED_SECONDS: Final = 5.0
-"""A stream takes an unreadable block file for unfinished until it is unchanged for so long: some writers do
-not write under another name first."""
+"""How long an unreadable block file must be unchanged before a stream believes that it is finished."""
 
 NO_BLOCKS: Final = "no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar)"
 _ALL: Final = NumberRange()
@@ -66,17 +65,16 @@ class BlockPlace:
     """The place of one block."""
 
     number: int
-    """Block number, by the name."""
     path: str
-    """Of the block file, or of the archive."""
+    """Of the block file or the archive."""
     member: str = ""
-    """The name in the archive."""
+    """Its name in the archive."""
     entry: int = -1
     """Its position in the archive; below 0: the block has a file of its own."""
     size_bytes: int = -1
     """Stored size of the member."""
     changed_ns: int = 0
-    """When the archive was last changed, as it was listed."""
+    """When the archive was last changed, as listed."""
 
     def __str__(self) -> str:
         return self.path if self.entry < 0 else f"{self.path}!{self.member}"
@@ -89,7 +87,7 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True)
 class BlockFileState:
-    """The state of a file that is not read."""
+    """The state of an unread file."""
 
     size_bytes: int
     changed_ns: int
@@ -98,7 +96,7 @@ class BlockFileState:
 
 
 class FileStore(Protocol):
-    """A place with files. A method raises OSError for an unreadable file, `walk` BlockListError."""
+    """A disk or an object store. A method raises OSError for an unreadable file, `walk` BlockListError."""
 
     def is_folder(self, path: str) -> bool | None:
         """Return whether a path is a folder; None: nothing is there."""
@@ -189,7 +187,7 @@ def find_blocks(
         store: has the files.
         sources: paths and globs; an existing name with a `*` is a path.
         numbers: the wanted blocks.
-        is_growing: files are being written: an archive that is not whole, or is gone, has no blocks.
+        is_growing: files are being written, so incomplete or missing archives have no blocks.
 
     Returns:
         One place for each block, by number; numbers may be missing.
@@ -217,7 +215,7 @@ def find_blocks(
 
 
 def blocks_in(path: Path, numbers: NumberRange = _ALL) -> list[BlockPlace]:
-    """Find the blocks of one folder, file or archive on a disk, as `find_blocks`."""
+    """Find the blocks of one folder, file or archive on a disk."""
     return find_blocks(LocalStore(), [str(path)], numbers)
 
 
@@ -239,12 +237,7 @@ def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
 
 
 def read_chain(folder: Path) -> Iterator[Block]:
-    """Return the blocks of a folder in order of number, read one by one.
-
-    Raises:
-        BlockListError: as `find_blocks` and `check_no_gaps`, before the first block.
-        BlockFileError: as `BlockFileReader.read`.
-    """
+    """Return the blocks of a folder in order, read one by one. Raises as the functions above, and `read`."""
     places = blocks_in(folder)
     check_no_gaps(str(folder), places)
 
@@ -273,7 +266,6 @@ def _places(store: FileStore, source: str, is_growing: bool) -> Iterator[BlockPl
 
 
 def _matching(store: FileStore, source: str, is_growing: bool) -> Iterator[BlockPlace]:
-    """Yield the blocks that fit a glob."""
     root, pattern = split_glob(source)
     expression, is_empty = matches(pattern), True
     prefix = "" if root == "." and not source.startswith("./") else root.rstrip("/") + "/"
@@ -295,7 +287,6 @@ def _below(store: FileStore, root: str, is_growing: bool) -> Iterator[BlockPlace
 def _of_names(
     store: FileStore, folder: str, names: Sequence[str], wanted: Iterable[str], is_growing: bool
 ) -> Iterator[BlockPlace]:
-    """Yield the blocks in some files of a folder."""
     parts = tuple(store.parts(folder))
     open_blocks = unfinished(names)
     for name in wanted:
@@ -329,7 +320,6 @@ _lists = ArchiveLists()
 
 
 def _members(store: FileStore, path: str, is_growing: bool) -> Iterator[BlockPlace]:
-    """Yield the blocks in an archive."""
     try:
         state = store.state(path)
         members = _lists.members(store, path, state)
@@ -448,4 +438,4 @@ class _Comparison:
 
 
 _same: set[tuple[BlockPlace, BlockPlace, BlockFileState, BlockFileState]] = set()
-"""Pairs of places that hold the same block, with the states of their files."""
+"""Pairs of places with the same block, and the states of their files."""

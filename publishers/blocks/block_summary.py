@@ -27,9 +27,9 @@ class BlockSummaryLine:
     size_bytes: int
     """Of the items."""
     timestamp: str | None
-    """Consensus time, ISO 8601; None: the header has none that can be written so."""
+    """Consensus time, ISO 8601; None: it cannot be written so."""
     root_hash: str | None
-    """Hex; None: the block cannot be hashed."""
+    """Hex."""
     problem: str | None
     """Why it cannot be hashed."""
     kinds: dict[str, int]

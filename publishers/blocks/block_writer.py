@@ -4,9 +4,9 @@
     DIR/staging/000/…/0000000000000000012.blk.zstd
     DIR/000/000/000/000/00/10000.zip          historic: made of 10,000 staged blocks, when all are there
 
-A file gets its name when it is whole and flushed, and replaces one of that name. So a killed writer continues
-when it is started again; no block is lost or half. A historic zip is only written whole, and never changed.
-Until then its blocks stay staged, as in a block node, so the folder holds every block at any time.
+A file gets its name when it is whole and flushed, so a killed writer continues when it is started again. A
+historic zip is never changed. Until it is due its blocks stay staged, so the folder holds every block at any
+time.
 """
 
 from __future__ import annotations
@@ -213,7 +213,6 @@ class BlockWriter:
                         member.write(data)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove empty folders of staged blocks."""
         while folder != self._folder:
             try:
                 folder.rmdir()

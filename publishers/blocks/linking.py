@@ -1,8 +1,7 @@
 """The linking of blocks into a chain: hashing per block, then one short pass over the chain.
 
-Pure. The footer holds the links, and the root hash covers them; each block's links come from the roots of all
-blocks before it. The rest of a block's hashes does not depend on the links. So the pass needs only the three
-or four hashes between a block's links and its root:
+Pure. A block's links come from the roots of all blocks before it, and its root covers them. The rest of its
+hashes does not depend on the links. So the pass needs only the three or four hashes between links and root:
 
     root ─┬─ time leaf
           └─ M ─┬─ core ─┬─ half ─┬─ node(previous_block_root_hash, root_hash_of_all_block_hashes_tree)
@@ -62,7 +61,7 @@ class LinkPath:
         return inner_hash(self.time_leaf, top)
 
     def to_bytes(self) -> bytes:
-        """Return the hashes joined: 192 bytes in layout 16, 144 in layout 8."""
+        """Return the hashes joined."""
         return self.time_leaf + self.state_side + self.items_side + self.extension_side
 
     @classmethod
@@ -83,7 +82,7 @@ class OpenBlock:
     body: tuple[bytes, ...]
     """The header and all items up to the footer."""
     state_root_hash: bytes
-    """The footer's state root: 48 bytes, or none."""
+    """48 bytes, or none."""
 
     def closed(self, links: Links) -> tuple[bytes, ...]:
         """Return the items with a footer that has these links, without a proof."""
@@ -91,10 +90,8 @@ class OpenBlock:
         return (*self.body, footer)
 
     def path(self, root_layout: RootLayout = "auto") -> LinkPath:
-        """Hash everything that does not depend on the links.
-
-        Raises:
-            PrepareError: no gateway would take the block, whatever its links.
+        """Hash everything that does not depend on the links. Raises PrepareError if no gateway would take the
+        block.
         """
         hasher = BlockHasher(root_layout)
         if not self.body:
@@ -120,7 +117,7 @@ class OpenBlock:
 
 
 def open_block(number: int, items: Sequence[bytes]) -> OpenBlock:
-    """Return a block without footer and proofs. If it had no footer, its state root is that of an empty tree.
+    """Remove footer and proofs of a block. If it had no footer, its state root is that of an empty tree.
 
     Raises:
         PrepareError: an item or the footer is malformed, or more than proofs follow the footer.
@@ -142,11 +139,7 @@ def open_block(number: int, items: Sequence[bytes]) -> OpenBlock:
 
 
 def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "auto") -> BlockSummary:
-    """Hash a block that has its footer; proofs, which the root does not cover, may be missing.
-
-    Raises:
-        PrepareError: no gateway would take the block.
-    """
+    """Hash a block that has its footer, with or without proofs. Raises PrepareError as `OpenBlock.path`."""
     hasher = BlockHasher(root_layout)
     try:
         kinds = kinds_of(items)
@@ -164,7 +157,7 @@ def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "a
 def sign_block(
     number: int, items: Sequence[bytes], key: Ed25519PrivateKey, root_layout: RootLayout = "auto"
 ) -> tuple[bytes, ...]:
-    """Replace the proofs of a block by the key's signature of its root hash.
+    """Replace the proofs of a block by a signature of its root hash.
 
     Raises:
         PrepareError: no gateway would take the block, or it has no footer.
@@ -186,14 +179,13 @@ def _check_number(hasher: BlockHasher, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChainStart:
-    """The point from which a chain continues. Without arguments: before block 0."""
+    """The point from which a chain continues; by default before block 0."""
 
     next_number: int = 0
-    """The next block."""
     previous_root_hash: bytes = EMPTY_HASH
-    """Root of the block before it, 48 bytes; for block 0 the hash of the empty tree."""
+    """Root of the block before; for block 0 the hash of the empty tree."""
     tree_stack: tuple[bytes, ...] = ()
-    """Stack of the streaming tree over the roots of all blocks before it (`StreamingTree.state`)."""
+    """Of the streaming tree over the roots of all blocks before (`StreamingTree.state`)."""
 
     def __post_init__(self) -> None:
         """Check that the three fit together, as far as that can be seen. Raises PrepareError if they do not."""
@@ -244,7 +236,6 @@ class Links:
     all_blocks_root_hash: bytes
     """Footer field 2."""
     root_hash: bytes
-    """The block's own root with these links."""
 
 
 class Linker:
@@ -257,7 +248,7 @@ class Linker:
 
     @property
     def end(self) -> ChainStart:
-        """The point from which the chain continues after the blocks so far."""
+        """The point from which the chain continues."""
         count, stack = self._tree.state()
         return ChainStart(count, self._previous, stack)
 
@@ -270,10 +261,8 @@ class Linker:
         return Links(previous, all_blocks, root)
 
     def follow(self, number: int, links: Links) -> None:
-        """Take the next block as it is.
-
-        Raises:
-            PrepareError: it is not the next, or its links are not those of this chain; nothing is changed.
+        """Take the next block as it is. Raises PrepareError if its number or links are not those of this
+        chain.
         """
         self._check_next(number)
         for what, got, expected in (

@@ -1,15 +1,14 @@
 """A maker of chains of blocks that look and link like real ones, signed with an Ed25519 key.
 
-Pure: the same seed, options and key give the same bytes on every machine. A block does not depend on which
-blocks of its chain are made.
+Pure: the same seed, options and key give the same bytes on every machine, whichever blocks of the chain are
+made.
 
     header | per round: round header, per event: event header, its transactions … | state changes | footer |
     proof
 
     footer   previous root   root of block N-1, or the empty-tree hash for block 0
              all blocks      streaming tree over the roots 0 … N-1
-             state           SHA-384(state before ‖ leaf hashes of the state changes), a stand-in for a
-             state tree
+             state           SHA-384(state before ‖ leaf hashes of the state changes), a stand-in
 
 Source: docs/spec/wire.md section 3; docs/spec/block-hash.md sections 3.1 and 4.
 """
@@ -52,7 +51,7 @@ MAKER_EVENTS_MAX: Final = 1_000_000
 """Events of a block: half the items of a block that a gateway takes."""
 
 MAKER_BLOCK_BYTES_MAX: Final = BLOCK_FILE_BYTES_MAX
-"""Bytes of topic messages in a block: no node takes a larger one, and it is made in memory."""
+"""Bytes of topic messages in a block: no node takes a larger one."""
 
 _STATE_CHANGES_KIND: Final = 7
 
@@ -62,17 +61,16 @@ class MakerOptions:
     """The shape of the blocks."""
 
     rounds_per_block: int = 2
-    """Consensus rounds, each with its header; at least 1."""
+    """Consensus rounds."""
     events_per_round: int = 4
-    """Events, each with its header; at least 1."""
     transactions_per_block: int = 10
-    """Spread evenly over the events; may be 0."""
+    """Spread evenly over the events."""
     item_bytes: int = 1024
-    """Size of the signed transaction item of a topic message, which half of the transactions are."""
+    """Size of a topic message's item; half of the transactions are topic messages."""
     block_time_seconds: float = 2.0
     """Between the timestamps of consecutive blocks."""
     start_seconds: int = 1_767_225_600
-    """Timestamp of block 0, seconds since 1970 (2026-01-01)."""
+    """Timestamp of block 0, seconds since 1970."""
 
     def check(self) -> None:
         """Check the ranges. Raises MakerOptionError, naming the option of `sluice generate`."""
@@ -121,9 +119,8 @@ class BlockMaker:
         self._options.check()
 
     def blocks(self, count: int, first_number: int = 0) -> Iterator[Block]:
-        """Yield `count` blocks from `first_number` on.
-
-        The blocks before are made too, because the links lead through them.
+        """Yield `count` blocks from `first_number` on; make, but skip, those before, through which the links
+        lead.
         """
         tree = StreamingTree()
         previous_root = EMPTY_HASH

@@ -1,8 +1,7 @@
 """The items of made blocks, encoded like those of a real network, field by field.
 
 Pure. Shapes and sizes follow real blocks of HAPI 0.78: events with parents, transfers of about 200 bytes,
-topic messages of any size, account creations with an output, the result and the state changes of each
-transaction. Field names and numbers are those of the public HAPI protobufs.
+topic messages of any size, account creations with an output, and each transaction's result and state changes.
 Source: docs/spec/wire.md section 3.
 """
 
@@ -18,13 +17,13 @@ __all__ = ["ITEM_BYTES_MIN", "MadeTransaction", "event_header", "round_header", 
 
 HASH_SIZE: Final = 48
 NODE_COUNT: Final = 4
-"""Nodes of the made-up network: creators of events, receivers of transactions."""
+"""Nodes of the made-up network."""
 ACCOUNT_FIRST: Final = 1001
 ACCOUNT_COUNT: Final = 200
 FEE_ACCOUNT: Final = 802
 STATUS_SUCCESS: Final = 22
 ITEM_BYTES_MIN: Final = 256
-"""Smallest topic message item, with transaction id, fee, key and signature."""
+"""Smallest topic message item."""
 
 _STATE_ACCOUNTS: Final = 2
 _STATE_TOPICS: Final = 21
@@ -38,7 +37,7 @@ def number(field: int, value: int) -> bytes:
 
 
 def message(field: int, *parts: bytes) -> bytes:
-    """Encode a message or bytes field of its encoded parts, even if it is empty."""
+    """Encode a message or bytes field, even if it is empty."""
     return field_item(field, b"".join(parts))
 
 
@@ -81,7 +80,6 @@ class MadeTransaction:
     items: tuple[bytes, ...]
     """Signed transaction, result, sometimes an output, state changes."""
     state_changes: bytes
-    """The last of them."""
 
 
 def transaction(rng: Random, at_ns: int, item_bytes: int) -> MadeTransaction:
@@ -137,7 +135,6 @@ def _account(account: int) -> bytes:
 
 
 def _amounts(transfers: tuple[tuple[int, int], ...]) -> list[bytes]:
-    """Return account amounts, zigzag as sint64."""
     return [
         message(1, message(1, _account(account)), number(2, amount << 1 ^ amount >> 63))
         for account, amount in transfers

@@ -72,7 +72,7 @@ _WINDOW_BITS: Final = 4
 
 
 def read_point(encoded: bytes, what: str) -> Point:
-    """Decode a point of the subgroup, or the identity (2.4). Raises ProofDataError, of `what`, if it is none."""
+    """Decode a point of the subgroup (2.4). Raises ProofDataError, of `what`, if it is none."""
     point = read_curve_point(encoded, what)
     if multiply(SUBGROUP_ORDER, point) != IDENTITY:
         raise ProofDataError(what, f"{encoded[:8].hex()}…, of another order", "a point of order l")
@@ -80,9 +80,7 @@ def read_point(encoded: bytes, what: str) -> Point:
 
 
 def read_curve_point(encoded: bytes, what: str) -> Point:
-    """Decode a point of the curve (2.4); the caller must check that it is in the subgroup. Raises as
-    `read_point`.
-    """
+    """Decode a point of the curve (2.4), perhaps outside the subgroup. Raises as `read_point`."""
     if len(encoded) != POINT_SIZE:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{POINT_SIZE}")
     point = (

@@ -32,8 +32,7 @@ def scalar_bytes(value: int) -> bytes:
 
 
 class LayoutReader:
-    """Reads the fields of one fixed layout in order. A method raises ProofDataError if a field is
-    malformed."""
+    """Reads the fields of one layout in order. Its methods raise ProofDataError for malformed fields."""
 
     __slots__ = ("_data", "_offset", "_what")
 
@@ -66,9 +65,7 @@ class LayoutReader:
         return int.from_bytes(self.take(8, name), "little")
 
     def expect_count(self, count: int, name: str) -> None:
-        """Read the count of a vector, which must be `count`: the size of a layout must not depend on its
-        bytes.
-        """
+        """Read the count of a vector: the size of a layout must not depend on its bytes."""
         got = self.u64(name)
         if got != count:
             raise ProofDataError(self.named(name), f"{got} elements", f"{count}")

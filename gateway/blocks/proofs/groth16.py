@@ -73,7 +73,7 @@ def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
 def groth16_pairs(
     key: Groth16Key, proof: Groth16Proof, inputs: Sequence[int]
 ) -> list[tuple[G1Point, PreparedG2]]:
-    """Return the pairs whose product of pairings is `key.alpha_beta` if and only if the proof holds (6.3, 5)."""
+    """Return the pairs whose product of pairings is `key.alpha_beta` iff the proof holds (6.3, 5)."""
     public_input_point = key.ic.sum_of_multiples([1, *inputs])
     return [
         (proof.a, proof.b),
@@ -91,9 +91,7 @@ def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) ->
 
 
 def read_g2(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G2Point:
-    """Read a compressed point of the curve of G2; `prepare` checks that it is in the group. Raises as
-    `read_g1`.
-    """
+    """Read a compressed point of the curve of G2, perhaps outside the group. Raises as `read_g1`."""
     point = g2_from_bytes(reader.take(G2_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:
         raise ProofDataError(reader.named(name), "infinity", "another point of G2")

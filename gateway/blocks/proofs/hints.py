@@ -334,9 +334,7 @@ class Challenge(NamedTuple):
 
 
 def evaluation_points(key: HintsKey, rho: int) -> Challenge | None:
-    """4.3: z = rho^n - 1; w' = w^(n-1); L = (w'/n) * z/(rho - w'); s = rho/w. None if rho is w', where L is
-    undefined.
-    """
+    """4.3: z = rho^n - 1; w' = w^(n-1); L = (w'/n) * z/(rho - w'); s = rho/w. None if rho is w'."""
     w_inverse = pow(key.w, -1, r)  # = w^(n-1) = w', since w^n = 1
     if rho == w_inverse:
         return None

@@ -275,7 +275,7 @@ def read_publication(publication: bytes) -> LedgerData:
 
 
 def refusal_of(ledger: LedgerData) -> Refusal | None:
-    """Return why the ledger data are not credible, or None: its id and proofs of knowledge hold (7.2, 5.1)."""
+    """Return why the ledger id (7.2) or a proof of knowledge (5.1) does not hold, or None."""
     book_hash = address_book_hash(ledger.nodes)
     if book_hash != ledger.ledger_id:
         return Refusal(

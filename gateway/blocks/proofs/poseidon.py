@@ -64,8 +64,7 @@ def poseidon(elements: Sequence[int]) -> int:
 
 
 def hash_array_number(data: bytes) -> int:
-    """Return hashArray as a field element: 32-byte pieces, the last may be short, each LE and reduced mod q
-    (2.5).
+    """Return hashArray as a field element (2.5): the hash of 32-byte pieces, each LE and reduced mod q.
 
     Two pieces that differ by q have the same hash, so equal hashes do not mean equal bytes.
     """

@@ -254,8 +254,7 @@ def _refused(what: str, got: str, expected: str) -> BlockRefused:
 def _single_fields(
     message: bytes, what: str, wire_types: dict[int, WireType], left_count: int, *, is_item: bool = False
 ) -> tuple[dict[int, int | bytes], int]:
-    """Return the fields that may occur once, and how many fields of `left_count` may still be read; skip
-    others.
+    """Return the fields that may occur once, and how many of `left_count` fields may still be read.
 
     Raises:
         ProofDataError: the message does not parse, has too many fields, or one of these twice.

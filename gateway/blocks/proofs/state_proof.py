@@ -148,7 +148,7 @@ def _unproven(what: str, got: str, expected: str) -> BlockRefused:
 
 
 def _signed_root(proof: StateProof, summary: BlockSummary) -> bytes:
-    """Return the root hash that the paths lead to, past the block's own. Raises BlockRefused if they do not."""
+    """Return the root hash that the paths lead to, past the block's own. Raises BlockRefused if none."""
     paths = proof.paths
     if not any(path.content_kind == TIMESTAMP_LEAF for path in paths):
         raise _unproven("paths", "no timestamp leaf", "the time of the signed block")
