@@ -24,8 +24,8 @@ Pure. Each item's leaf goes into a subtree as it arrives, so only the top is lef
 Invariants
   - A block is one header, other items, one footer, and at least one proof, each proof once.
   - A call of `add` that raises leaves the hasher unchanged.
-  - `root_hash` depends on the items alone, not on how calls of `add` divide them.
-  - No state is tied to a thread: different threads may call, one after the other.
+  - The root depends on the items alone, not on how calls of `add` divide them.
+  - Different threads may call, one after the other.
 Source: docs/spec/block-hash.md sections 2 and 3.
 """
 
@@ -137,7 +137,7 @@ class BlockSummary(NamedTuple):
     root_layout: Literal[8, 16]  # of `root_hash`
     root_hash: bytes  # 48 bytes
     root_hash_other_layout: bytes | None
-    """48 bytes: the root in the other layout, if the block may have it."""
+    """48 bytes, if the block may have the other layout."""
     previous_root_hash: bytes  # footer field 1, 48 bytes
     all_blocks_root_hash: bytes  # footer field 2, 48 bytes
     proofs: tuple[bytes, ...]  # items, in order; at least one

@@ -8,16 +8,15 @@ Pure. One block is one atomic operation:
     3 …    field number of the item     the serialized item, unchanged
     last   0xb1 block end               N as u64 big-endian, then the block root hash, 48 bytes
 
-An entry cannot cross a data page, so its data has at most DATA_SIZE_MAX bytes (1,048,559). A longer item is
-cut into pieces of that size, and a last one with the rest:
+An entry cannot cross a data page. A longer item is cut into pieces of DATA_SIZE_MAX bytes and a last one:
 
     0x80000000 | field number           each piece but the last
     field number                        the last piece, 1 to DATA_SIZE_MAX bytes
 
 Invariants
-  - The entries depend on number, items and root hash alone, and the decoder refuses every other layout.
-  - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused. The root hash refuses them
-    too (176 and 177 modulo 20 are 16 and 17).
+  - A block has one layout, and the decoder refuses every other.
+  - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused, here and by the root hash
+    (176 and 177 modulo 20 are 16 and 17).
 Source: docs/spec/block-layout.md; docs/spec/stream-file.md section 5.
 """
 

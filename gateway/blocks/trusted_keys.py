@@ -8,9 +8,8 @@ Pure: `gateway.store.trust_store` reads the files. Each key is `kind:value`:
     tss:block0               believe the publication of block 0, once, and keep it
     rsa:ADDRESS_BOOK.json    the address book that signs record files
 
-No key at all means `tss:block0`, so a fresh node of a TSS network needs nothing but block 0. An operator who
-names a key of another kind does not want one from a publisher. There is one TSS network and one address book;
-a file and an id may be given together and must agree.
+No key at all means `tss:block0`, so a fresh node of a TSS network needs nothing but block 0. A key of another
+kind does not imply it. A file and an id may be given together and must agree.
 Source: docs/verification.md, "How trust begins"; docs/spec/tss.md section 1.1.
 """
 

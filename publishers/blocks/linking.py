@@ -188,7 +188,7 @@ class ChainStart:
     """Of the streaming tree over the roots of all blocks before (`StreamingTree.state`)."""
 
     def __post_init__(self) -> None:
-        """Check that the three fit together, as far as that can be seen. Raises PrepareError if they do not."""
+        """Check that the three can fit together. Raises PrepareError if they do not."""
         try:
             StreamingTree.from_state(self.next_number, self.tree_stack)
         except ValueError as error:

@@ -1,7 +1,6 @@
 """BLS12-381 in the hinTS part of a TSS signature: strict decoding of points, and hashing to G2.
 
-Pure. `py_arkworks_bls12381` does the arithmetic; this module decodes a peer's bytes. Coordinates are 48
-bytes, big-endian:
+Pure. `py_arkworks_bls12381` does the arithmetic. Coordinates are 48 bytes, big-endian:
 
     G1    96 bytes    x || y
     G2   192 bytes    x.c1 || x.c0 || y.c1 || y.c0           the library takes c0 before c1

@@ -79,7 +79,7 @@ def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
 
 
 def g2_from_bytes(encoded: bytes, what: str) -> G2Point:
-    """Decode a compressed point of the curve of G2 (6), perhaps outside the group. Raises as `g1_from_bytes`."""
+    """Decode a compressed point of the curve of G2 (6), perhaps outside the group. Raises as for G1."""
     flags, plain = _without_flags(encoded, G2_SIZE, what)
     x = (integer_below(PRIME, plain[:32], f"{what} x.c0"), integer_below(PRIME, plain[32:], f"{what} x.c1"))
     if flags == _FLAG_INFINITY:

@@ -6,9 +6,8 @@ Pure. A permutation of 5 lanes, lane 0 the capacity, lanes 1 to 4 the rate; the 
     round i             add ARK[i] to the lanes; x^5 of all lanes (full) or of lane 0 (partial);
                         multiply by MDS: new[a] = sum over b of MDS[a][b] * old[b]
 
-The shift register Grain, started with these parameters, gives the constants ARK and MDS; drawing them takes
-0.1 s. The sponge absorbs up to 4 elements at a time and returns lane 1. It has no padding: its input has a
-fixed length, or a prefix with the length.
+The shift register Grain, started with these parameters, gives ARK and MDS; drawing them takes 0.1 s. The
+sponge absorbs up to 4 elements at a time and returns lane 1, without padding.
 Source: docs/spec/tss.md section 2.5; Grassi et al.: "Poseidon: A New Hash Function for Zero-Knowledge Proof
 Systems" (2021), section 2.3 and appendices E and F.
 """

@@ -13,10 +13,9 @@ footer, proof. The proof carries single nodes' signatures of the file itself:
                                    verifies                                         the node counts
                                    does not verify                                  the proof is refused
 
-The proof holds if more nodes count than `threshold` of the address book. If it would hold with the nodes
-whose keys are missing, the refusal blames the address book. It signs the contents, not the block root: only
-the next block's link fixes header, footer, creation time, sidecars and amendments. So file and block must
-agree on what both say (`_check_agreement`).
+The proof holds if more nodes count than `threshold` of the address book. It signs the contents, not the block
+root: only the next block's link fixes header, footer, creation time, sidecars and amendments. So file and
+block must agree on what both say (`_check_agreement`).
 Source: docs/spec/proofs.md section 4; RFC 8017 section 8.2.
 """
 

@@ -7,12 +7,9 @@ Pure. A signature has three parts without framing; its size tells which proof is
     2728   192 bytes     address-book proof, Schnorr    2,920 in all
            704 bytes     address-book proof, WRAPS      3,432 in all
 
-It holds if
-  1. the address-book proof shows that the ledger vouches for VK (`gateway.blocks.proofs.schnorr`, `.wraps`);
-  2. PI is a signature of the root hash under VK by more than half of its weight (`blocks.proofs.hints`).
-
-The first does not depend on the block, and in the second only asig does. So both vouched keys and statements
-of who signed are cached. The caches compare bytes, or SHA-384, never hashArray, which two keys may share.
+The address-book proof shows that the ledger vouches for VK, and PI that more than half of VK's weight signed
+the root hash. Vouched keys and statements of who signed are cached. The caches compare bytes, or SHA-384,
+never hashArray, which two keys may share.
 Source: docs/spec/tss.md section 1.
 """
 

@@ -1,7 +1,7 @@
 """WRAPS: the succinct form of the address book proof, a folded Groth16 proof with two KZG openings.
 
 Pure. It shows that the network with this ledger id vouches, through any number of address books, for a hinTS
-verification key. The check needs the network's WRAPS key alone, and no key or weight of a node:
+verification key. The check needs only the network's WRAPS key:
 
     WRAPS key (1768)   pp_hash Fr | alpha G1 | beta G2 | gamma G2 | delta G2 | IC Vec<G1> (41)
                        | g G1 | gamma_g G1 (not used) | h G2 | bh G2
@@ -14,9 +14,8 @@ verification key. The check needs the network's WRAPS key alone, and no key or w
                        Groth16 with pp_hash, i, z0, zi, limbs(CW), limbs(CE), c0, c1, v0, v1, limbs(cmT)
                        KZG: CW opens to v0 at c0 (w0);  CE opens to v1 at c1 (w1)
 
-The three equations are one product of six pairings, and a constant of the key, e(alpha, beta). The openings
-have random weights. Stricter than the reference: counts of vectors are 2, infinity has one encoding, and no
-point of the key that takes part, except IC, is infinity.
+The three equations are one product of six pairings, with random weights for the openings. Stricter than the
+reference: vectors have 2 elements, infinity has one encoding, and no point of the key that takes part, but IC, is infinity.
 Source: docs/spec/tss.md sections 6.1, 6.2 and 6.3.
 """
 
