@@ -15,7 +15,8 @@ verification key. The check needs only the network's WRAPS key:
                        KZG: CW opens to v0 at c0 (w0);  CE opens to v1 at c1 (w1)
 
 The three equations are one product of six pairings, with random weights for the openings. Stricter than the
-reference: vectors have 2 elements, infinity has one encoding, and no point of the key that takes part, but IC, is infinity.
+reference: vectors have 2 elements, infinity has one encoding, and no point of the key that takes part, but
+IC, is infinity.
 Source: docs/spec/tss.md sections 6.1, 6.2 and 6.3.
 """
 

@@ -88,7 +88,7 @@ def test_a_truncated_archive_is_refused_or_has_all_that_it_lists(kind: str) -> N
         if reason:
             assert "truncated" in reason or "not an archive" in reason, size
             continue
-        # A tar that ends after a member is whole as far as it goes.
+        # A tar may end after a member.
         assert [archive.read(member.entry, member.size_bytes, LIMIT) for member in members] == DATA[
             : len(members)
         ]
@@ -232,7 +232,7 @@ def test_headers_without_members_are_counted_too() -> None:
 
 
 def test_a_zip_s_list_is_not_as_long_as_it_says(tmp_path: Path) -> None:
-    """The end of a zip says how long its list is, in a file with holes: a terabyte."""
+    """The end of a sparse zip of a terabyte claims a list that is too long."""
     end = a_zip({})
     path = tmp_path / "x.zip"
     with path.open("wb") as file:

@@ -55,7 +55,7 @@ def numbers(*sources: Path | str, is_growing: bool = False) -> list[int]:
 
 
 def an_old(path: Path) -> None:
-    """Nobody writes to it."""
+    """A file that nobody writes to."""
     os.utime(path, (1, 1))
 
 
@@ -75,7 +75,7 @@ def test_real_blocks_in_every_layout(tmp_path: Path, layout: str) -> None:
 
 
 def test_layouts_together_are_one_chain(tmp_path: Path) -> None:
-    """As a block node has it: a zip, then blocks that are staged for the next, then recent ones."""
+    """As in a block node: a zip, blocks staged for the next one, and recent blocks."""
     field_files.in_zip(tmp_path / "historic/000/0.zip", BLOCKS[:4])
     field_files.in_recent_folder(tmp_path / "historic/staging", BLOCKS[3:7])  # one is in the zip already
     field_files.in_recent_folder(tmp_path / "live", BLOCKS[5:])
@@ -179,7 +179,7 @@ def test_a_second_place_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path).reason.startswith(
         f"block 0 is there twice: {tmp_path}/0.blk, and {tmp_path}/00.blk: not a block: "
     )
-    # In a stream, it is being written.
+    # A stream takes it for unfinished.
     assert numbers(tmp_path, is_growing=True) == [0]
     an_old(tmp_path / "00.blk")
     assert "not a block" in refusal(tmp_path, is_growing=True).reason
@@ -260,7 +260,7 @@ def test_what_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_folder_that_goes_while_it_is_read_has_no_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block node removes the files that have got into a zip, and then their folders."""
+    """A block node removes files that it has put into a zip, and then their folders."""
     field_files.in_recent_folder(tmp_path, BLOCKS[:2])
     whole = os.scandir
 

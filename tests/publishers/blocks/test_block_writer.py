@@ -139,7 +139,7 @@ def test_a_run_goes_on_with_what_another_has_staged(tmp_path: Path) -> None:
 def test_a_run_that_ended_while_it_made_a_zip_is_made_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """Before the zip has its name; or after that, with staged blocks left."""
+    """The run ends before the zip has its name, or later, with staged blocks left."""
     writer = writer_of_tens(tmp_path)
     for block in BLOCKS[:9]:
         writer.write(block)
@@ -182,7 +182,7 @@ def test_a_zip_that_is_there_is_compared_with_and_not_changed(tmp_path: Path) ->
 
 
 def test_a_zip_of_as_many_blocks_as_a_block_node_has(tmp_path: Path) -> None:
-    """All but the last are put there as files, and the writer makes the zip when it gets that."""
+    """All blocks but the last are files already; the last one completes the zip."""
     header = BLOCKS[1].items[0].replace(b"\x18\x01", b"\x18\x8f\x4e")  # number: 9,999
     header = header[:1] + bytes([header[1] + 1]) + header[2:]
     last = Block.from_items([header])

@@ -62,7 +62,7 @@ def square_root(square: int) -> int:
 
 
 def elligator_2(u: int) -> jubjub.Point:
-    """RFC 9380 section 6.7.1 with Z = 5, for K t^2 = s^3 + J s^2 + s, and on to the Edwards curve."""
+    """RFC 9380 section 6.7.1 with Z = 5, for K t^2 = s^3 + J s^2 + s, mapped to the Edwards curve."""
     J, K, Z = 168698, 168700, 5
     x1 = -(J * pow(K, -1, q)) * pow(1 + Z * u * u, -1, q) % q
 
@@ -196,7 +196,7 @@ def test_the_search_for_publications_is_bounded() -> None:
 
 
 def test_transactions_that_do_not_parse_are_bounded_too() -> None:
-    """A block 0 has room for two million; none of them has a field that could be counted."""
+    """A block 0 may have two million of them, without any field to count."""
     broken = field_item(ItemKind.SIGNED_TRANSACTION, varint(77 << 3 | WireType.LEN))
     limits = SearchLimits(fields_max=9 * ledger_data.FIELDS_TO_BEGIN)
     assert publications_in([broken] * 9, limits) == []
@@ -218,7 +218,7 @@ def test_the_bytes_of_transactions_that_are_searched_are_bounded() -> None:
 
 @pytest.mark.parametrize("reached", ["fields", "bytes"])
 def test_of_items_that_may_publish_no_more_are_taken_than_are_refused(reached: str) -> None:
-    """The node need not send all the items of a block 0 to the process that refuses them."""
+    """The node need not send all items of a block 0 to the process that refuses them."""
     other, broken = transaction(b"\x18\x01"), field_item(4, varint(77 << 3 | WireType.LEN))
     limits = {
         "fields": SearchLimits(fields_max=100 * ledger_data.FIELDS_TO_BEGIN),
@@ -232,7 +232,7 @@ def test_of_items_that_may_publish_no_more_are_taken_than_are_refused(reached: s
 
 
 def test_the_search_for_the_publication_of_an_id_is_bounded() -> None:
-    """Of several publications each is asked for its id: their fields count like those of transactions."""
+    """The search reads the id of each of several publications, and counts their fields."""
     named = varint(1 << 3 | WireType.LEN) + b"\x20" + bytes(32)
     others = [named + bytes((0x50, 1)) * 20 + bytes((0x58, index)) for index in range(5)]  # 22 fields each
     items = [transaction(body(*others, NETWORK.publication))]
@@ -245,7 +245,7 @@ def test_the_search_for_the_publication_of_an_id_is_bounded() -> None:
 
 
 def test_publications_of_other_ids_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would cost up to 0.4 s, and a block 0 has room for thousands."""
+    """Each would cost up to 0.4 s, and a block 0 may have thousands."""
     decoded: list[bytes] = []
     read = ledger_data.read_publication
 
@@ -262,7 +262,7 @@ def test_publications_of_other_ids_are_not_decoded(monkeypatch: pytest.MonkeyPat
 
 
 def test_of_two_publications_only_who_knows_the_id_takes_one() -> None:
-    """Both would be believed: that one of them came first in the block says nothing."""
+    """Both are credible, and their order in the block says nothing."""
     other = TssNetwork((1, 1))
     assert refusal_of(other.ledger) is None
     items = [transaction(body(NETWORK.publication)), transaction(body(other.publication))]
@@ -324,7 +324,7 @@ def test_the_sentinel_key_needs_no_proof() -> None:
 
 
 def test_all_points_of_a_publication_are_of_the_subgroup() -> None:
-    """R of a key by its proof of knowledge, that of a sentinel key by its order."""
+    """The proof of knowledge checks R of a key; its order checks R of a sentinel key."""
     order_2 = jubjub.point_bytes((0, q - 1))
     spoiled = KEYS[0][:64] + order_2 + KEYS[0][128:]
     refusal = refusal_of(read_publication(NETWORK.publication_of([(7, 1, spoiled)])))
@@ -339,7 +339,7 @@ def test_all_points_of_a_publication_are_of_the_subgroup() -> None:
 
 
 def test_the_identity_is_a_key_like_any_other() -> None:
-    """Its secret is 0, which everybody knows; the book's hash, and so the ledger id, has to name it."""
+    """Its secret is 0, which everybody knows; the book's hash, and so the ledger id, must include it."""
     entries = [(0, 1, attested_key(0, 9))]
     assert refusal_of(read_publication(NETWORK.publication_of(entries))) is None
 
@@ -372,7 +372,7 @@ def test_the_parts_of_a_publication() -> None:
 
 
 def test_the_largest_weight() -> None:
-    """One more is refused, as below."""
+    """A test below refuses one more."""
     weight = (1 << 63) - 1
     parts = b"\x10" + varint(weight) + b"\x1a\xc0\x01" + KEYS[0]
     [node] = read_publication(spoiled(node=b"\x1a" + varint(len(parts)) + parts)).nodes
@@ -430,7 +430,7 @@ def test_what_is_no_publication_is_refused(publication: bytes, message: str) -> 
 
 
 def test_scalars_and_ids_are_the_books_own() -> None:
-    """Each of weight, node id and key goes into the hash."""
+    """The hash covers each weight, node id and key."""
     base = [(1, 5, KEYS[0])]
     hashes = {
         address_book_hash(read_publication(publication_bytes(bytes(32), b"", entries)).nodes)
