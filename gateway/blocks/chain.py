@@ -54,12 +54,12 @@ class Chain:
     __slots__ = ("_last_layout", "_tree", "_tree_before", "first_number", "last_number", "last_root_hash")
 
     def __init__(self, first_number: int = 0) -> None:
-        """Begin an empty chain with block `first_number`; above 0 that block is the anchor."""
+        """Begin an empty chain with block `first_number`; above 0 it is the anchor."""
         self.first_number = first_number
         self.last_number: int | None = None
         """None before the first block."""
         self.last_root_hash: bytes | None = None
-        """48 bytes; None before the first block."""
+        """48 bytes."""
         self._tree: StreamingTree | None = StreamingTree() if first_number == 0 else None
         self._tree_before: StreamingTree | None = None  # without the last root
         self._last_layout: LastLayout | None = None
@@ -80,7 +80,7 @@ class Chain:
         )
 
     def links_of_next(self) -> tuple[bytes | None, bytes | None]:
-        """Return fields 1 and 2 that the next footer must have; None for an unknown one."""
+        """Return fields 1 and 2 that the next footer must have, if known."""
         previous = self.last_root_hash
         if previous is None and self.first_number == 0:
             previous = EMPTY_HASH
@@ -88,11 +88,11 @@ class Chain:
 
     @property
     def all_blocks_root_of_last(self) -> bytes | None:
-        """Field 2 that the last block's footer must have; None: unknown."""
+        """Field 2 that the last block's footer must have, if known."""
         return None if self._tree_before is None else self._tree_before.root()
 
     def check_links(self, summary: BlockSummary) -> Refusal | None:
-        """Return why the block cannot be the next one, or None if it continues the chain."""
+        """Return why the block does not continue the chain, or None if it does."""
         bad = RefusalKind.BAD_ROOT_HASH
         if summary.number != self.next_number:
             return Refusal(bad, "block number", str(summary.number), f"{self.next_number}, the next")
@@ -143,11 +143,11 @@ class Chain:
 
     @property
     def lacks_tree_before(self) -> bool:
-        """The last root cannot be replaced, since an earlier version wrote the state."""
+        """The last root cannot be replaced: an earlier version wrote the state."""
         return self.last_number is not None and self._tree is not None and self._tree_before is None
 
     def learn(self, layout: LastLayout) -> None:
-        """Set the layout of the last block, if `advance` was called without it."""
+        """Set the layout of the last block."""
         self._last_layout = layout
 
     def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:

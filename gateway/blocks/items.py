@@ -56,7 +56,6 @@ __all__ = [
 
 FIELD_NUMBER_MAX: Final = (1 << 29) - 1
 VARINT_SIZE_MAX: Final = 10
-"""Bytes of the longest varint below 2^64."""
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -91,7 +90,7 @@ class WireType(IntEnum):
 class ItemField(NamedTuple):
     """One field of a message, undecoded."""
 
-    number: int  # field number, 1 to 536,870,911
+    number: int
     wire_type: WireType
     value: int | bytes
     """An integer for VARINT, else the bytes, without their length."""
@@ -102,7 +101,7 @@ _VARINT, _FIXED64, _LEN, _FIXED32 = (
     wire_type.value for wire_type in (WireType.VARINT, WireType.FIXED64, WireType.LEN, WireType.FIXED32)
 )
 _WIRE_TYPES: Final = {wire_type.value: wire_type for wire_type in WireType}
-# First byte of an item -> field number; 0: not enough (two-byte tag, other wire type).
+# First byte of an item -> field number; 0: unknown (two-byte tag, other wire type).
 _KIND_OF_TAG: Final = tuple(tag >> 3 if tag < 0x80 and tag & 7 == WireType.LEN else 0 for tag in range(256))
 # Sizes of items with a one-byte tag and a length of one or two bytes. No such item has 130 bytes.
 _SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
@@ -118,7 +117,7 @@ def kind_of(item: bytes) -> int:
     costs two comparisons and one lookup.
 
     Raises:
-        ItemError: the item is not exactly one length-delimited field with the shortest tag and length.
+        ItemError: the item is not exactly one length-delimited field, with the shortest tag and length.
     """
     size = len(item)
     if size <= _SIZE_MAX_LENGTH_1:
@@ -262,7 +261,7 @@ class Header(NamedTuple):
     item: bytes
     number: int
     timestamp: bytes
-    """The serialized Timestamp of the item, in canonical encoding."""
+    """The serialized Timestamp, in canonical encoding."""
     timestamp_seconds: int  # consensus time, seconds since 1970
     hapi_major: int
     hapi_minor: int  # minor number of `hapi_proto_version`
@@ -449,7 +448,7 @@ def varint(value: int) -> bytes:
 
 
 def field_item(kind: int, payload: bytes) -> bytes:
-    """Build an item: one length-delimited field."""
+    """Build an item."""
     assert 1 <= kind <= FIELD_NUMBER_MAX
     return varint(kind << 3 | WireType.LEN) + varint(len(payload)) + payload
 

@@ -31,13 +31,12 @@ __all__ = [
 ]
 
 HASH_SIZE: Final = 48
-"""Bytes of a SHA-384 digest."""
 
 _LEAF, _UNARY, _INNER = b"\x00", b"\x01", b"\x02"  # docs/spec/block-hash.md section 1
 
 
 def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":
-    """Return Python's own SHA-384, or OpenSSL's in a Python built without it."""
+    """Return Python's own SHA-384, or OpenSSL's if Python has none."""
     for module_name in ("_sha512", "_sha2"):  # CPython 3.11; 3.12 and later
         with suppress(ImportError):
             own: Callable[[bytes], hashlib._Hash] = import_module(module_name).sha384
@@ -54,7 +53,7 @@ _SHORT_DATA_SIZE_MAX: Final = 128 - 17 - len(_LEAF)
 assert _SHORT_DATA_SIZE_MAX == 110  # as in hand_out_leaf_hashes
 
 EMPTY_HASH: Final = hashlib.sha384(b"\x00").digest()
-"""The root of a tree without leaves: bec021b4f368e306…"""
+"""The root of a tree without leaves."""
 
 
 def leaf_hash(data: bytes) -> bytes:
@@ -141,7 +140,7 @@ class StreamingTree:
             height += 1
 
     def root(self) -> bytes:
-        """Return the root over the leaves so far; the tree may grow further."""
+        """Return the root over the leaves so far."""
         root: bytes | None = None
         for peak in self._peaks:
             if peak is not None:
@@ -149,7 +148,7 @@ class StreamingTree:
         return EMPTY_HASH if root is None else root
 
     def copy(self) -> Self:
-        """Return an independent tree with the same leaves."""
+        """Return an independent copy."""
         tree = type(self)()
         tree.leaf_count = self.leaf_count
         tree._peaks = self._peaks.copy()

@@ -69,8 +69,8 @@ __all__ = [
 ]
 
 PROOFS_BYTES_MAX: Final = 1_250_000
-"""Bytes of all proof items of one block. Real ones have 4,000 at most; the longest valid one is a state proof
-of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. The event loop parses a MB in 1 ms."""
+"""Bytes of all proofs of one block. Real ones have 4,000 at most, the longest valid state proof some
+1,080,000. The event loop parses a MB in 1 ms."""
 PROOFS_PER_BLOCK_MAX: Final = 4
 """Real blocks carry one proof. Each costs a signature check of up to 40 ms."""
 
@@ -130,7 +130,7 @@ class BlockSummary(NamedTuple):
     """All that links, proofs, acknowledgements and status need of a whole block."""
 
     number: int
-    timestamp_seconds: int  # consensus time of the block, seconds since 1970
+    timestamp_seconds: int  # consensus time, seconds since 1970
     timestamp: bytes
     """The serialized Timestamp of the header."""
     hapi_minor: int  # minor number of the header's `hapi_proto_version`
@@ -202,12 +202,12 @@ class BlockHasher:
 
     @property
     def item_count(self) -> int:
-        """Items taken so far."""
+        """Items so far."""
         return self._item_count
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the items taken so far."""
+        """Bytes of the items so far."""
         return self._size_bytes
 
     def add(
@@ -346,7 +346,7 @@ class BlockHasher:
     def _with_proofs(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, block_number: int
     ) -> tuple[bytes, ...]:
-        """Return the proofs so far and those in `items[start:]`, which may hold nothing else."""
+        """Return the proofs so far and those in `items[start:]`."""
         proofs = self._proofs
         for index in range(start, len(items)):
             what = f"item {self._item_count + index}"

@@ -92,7 +92,7 @@ class EntryRun(NamedTuple):
 
 
 def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
-    """Return the entries of a block as (entry type, data), bookmarks included. Raises as `encode_runs`."""
+    """Return all entries of a block as (entry type, data). Raises as `encode_runs`."""
     bookmarks = [(BOOKMARK_TYPE, mark(block_number)) for mark in (bookmark_of, legacy_bookmark_of)]
     runs = encode_runs(block_number, items, root_hash)
     return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
@@ -110,7 +110,7 @@ def encode_runs(
     """Yield the entries of a block after its bookmarks, in order, as runs.
 
     Args:
-        block_number: 0 to 2^64 - 1.
+        block_number: of the block.
         items: serialized items, in block order; at least one.
         root_hash: the block's root.
         kinds: `kinds_of(items)`, if known.
@@ -118,7 +118,7 @@ def encode_runs(
         bytes_max: bytes of a run's items, unless it has a single entry.
 
     Raises:
-        ItemError: an item is not exactly one length-delimited field.
+        ItemError: an item is malformed.
         LayoutError: there is no item, or an item's field number is a mark's entry type.
     """
     assert len(root_hash) == HASH_SIZE
@@ -161,7 +161,7 @@ def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block read back from its entries. Only its layout was checked."""
+    """A block read back from its entries, with only its layout checked."""
 
     number: int  # block number, from the bookmarks and the block end
     items: tuple[bytes, ...]

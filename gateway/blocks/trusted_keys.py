@@ -25,7 +25,7 @@ LEDGER_KEYS_MAX: Final = 64
 """Each proof is tried with all keys of its kind, 0.1 ms each at most."""
 
 VerificationMode = Literal["full", "hash"]
-"""Setting `verification.mode`: `full` checks signatures, `hash` only root, links and presence of a proof."""
+"""Setting `verification.mode`: `hash` checks no signatures."""
 
 ED25519_KEY_SIZE: Final = 32
 LEDGER_ID_SIZE: Final = 32
@@ -38,9 +38,9 @@ class TrustedKeys:
     """The public keys that check block proofs, and the paths of those in files."""
 
     ed25519: tuple[bytes, ...] = ()
-    """Public keys of 32 bytes; one of them must verify a proof."""
+    """32 bytes each; one of them must verify a proof."""
     tss_file: str | None = None  # path of a publication
-    tss_id: bytes | None = None  # the ledger id that any publication must have, 32 bytes
+    tss_id: bytes | None = None  # the ledger id of any publication
     tss_block0: bool = False
     """Believe the publication of block 0, whatever its ledger id."""
     rsa_file: str | None = None  # path of an address book
@@ -75,7 +75,7 @@ class TrustedKeys:
 
     @property
     def trusts_any_block_0(self) -> bool:
-        """A publication in block 0 is believed without any further condition."""
+        """A publication in block 0 is believed unconditionally."""
         return self.tss_id is None and (self.tss_block0 or self == TrustedKeys())
 
     @property

@@ -63,15 +63,12 @@ class ArchiveMember:
 
 
 class Archive:
-    """An open archive.
+    """An open archive. Raises ArchiveError if it is none.
 
     Args:
         file: seekable; stays open while the archive is used.
         size_bytes: of the file.
         members_max: of the archive.
-
-    Raises:
-        ArchiveError: it is no archive, or is damaged.
     """
 
     def __init__(self, file: BinaryIO, size_bytes: int, *, members_max: int = ARCHIVE_MEMBERS_MAX) -> None:
@@ -98,11 +95,7 @@ class Archive:
                 raise ArchiveError(f"not an archive: it begins with {begin}; expected a zip or a tar")
 
     def members(self) -> Iterator[ArchiveMember]:
-        """Yield the blocks in stored order.
-
-        Raises:
-            ArchiveError: the archive is damaged, has too many members, or a name that leads out of it.
-        """
+        """Yield the blocks in stored order. Raises ArchiveError if the archive is damaged or refused."""
         count = 0
         with _faults_named():
             for name, entry, size_bytes in self._in_zip() if self._zip is not None else self._in_tar():
@@ -114,11 +107,7 @@ class Archive:
                     yield ArchiveMember(number, name, entry, size_bytes)
 
     def read(self, entry: int, size_bytes: int, size_bytes_max: int) -> bytes:
-        """Read the member with this `entry` and `size_bytes`, at most one byte more than `size_bytes_max`.
-
-        Raises:
-            ArchiveError: it is unreadable or damaged.
-        """
+        """Read a member, at most `size_bytes_max` and one byte. Raises ArchiveError if it is damaged."""
         with _faults_named():
             if self._zip is None:
                 count = min(size_bytes, size_bytes_max + 1)

@@ -75,7 +75,7 @@ def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BL
         size_bytes_max: largest size after decompression.
 
     Raises:
-        BlockFileError: it is empty, truncated, damaged or too large, or another block.
+        BlockFileError: it is empty, truncated, damaged, too large, or another block.
     """
     if not stored:
         raise BlockFileError(

@@ -92,10 +92,10 @@ def record_block(
 
     Args:
         number: block number.
-        at_ns: time of the first record, nanoseconds since 1970; None: the record has none.
+        at_ns: time of the first record, nanoseconds since 1970, if it has one.
         payloads: of the records, in order.
         item_kind: field number of the items.
-        size_bytes_max: bytes of all items.
+        size_bytes_max: of all items.
 
     Raises:
         PrepareError: a record has no time, a time before 1970 or no payload, or the block gets too large.

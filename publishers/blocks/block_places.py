@@ -70,7 +70,7 @@ class BlockPlace:
     member: str = ""
     """Its name in the archive."""
     entry: int = -1
-    """Its position in the archive; below 0: the block has a file of its own."""
+    """Its position in the archive; -1: the block has its own file."""
     size_bytes: int = -1
     """Stored size of the member."""
     changed_ns: int = 0
@@ -102,7 +102,7 @@ class FileStore(Protocol):
         """Return whether a path is a folder; None: nothing is there."""
 
     def parts(self, path: str) -> Sequence[str]:
-        """Return the folders and the name of a path, as far up as is known."""
+        """Return the known folders and the name of a path."""
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
         """Yield each folder, the root first, with the names of its files, sorted."""
@@ -220,11 +220,7 @@ def blocks_in(path: Path, numbers: NumberRange = _ALL) -> list[BlockPlace]:
 
 
 def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
-    """Check that there is a block, and no number is missing.
-
-    Raises:
-        BlockListError: naming `where` and the missing numbers.
-    """
+    """Check that there is a block, and no number is missing. Raises BlockListError, naming `where`."""
     if not places:
         raise BlockListError(where, NO_BLOCKS)
     for one, following in itertools.pairwise(places):
@@ -362,11 +358,7 @@ class BlockFileReader:
             self._file = None
 
     def read(self, place: BlockPlace) -> Block:
-        """Read one block.
-
-        Raises:
-            BlockFileError: it is unreadable, truncated, damaged, too large, or another block.
-        """
+        """Read one block. Raises BlockFileError as `decode_block`, or if it is unreadable."""
         try:
             stored = self._stored(place, stored_bytes_max())
         except (OSError, ArchiveError) as error:
@@ -394,10 +386,8 @@ class _Comparison:
         self._readers = readers
 
     def one_of(self, one: BlockPlace, other: BlockPlace) -> BlockPlace:
-        """Return the place from which to read a block.
-
-        Raises:
-            BlockListError: the two hold different blocks, or one is unreadable.
+        """Return the place from which to read a block. Raises BlockListError if they differ or are
+        unreadable.
         """
         try:
             states = [self._store.state(place.path) for place in (one, other)]

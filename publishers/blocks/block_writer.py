@@ -46,8 +46,8 @@ class BlockWriter:
     Args:
         folder: is made if it is missing.
         layout: of the names.
-        block_format: compression; None: that of the layout's own software.
-        is_flushed: whether a block is on disk before its file has its name, and all names are after `close`.
+        block_format: compression; by default that of the layout's own software.
+        is_flushed: a block is on disk before its file has its name, and all names are after `close`.
         zip_digits: digits of a block number within one zip.
 
     Raises:

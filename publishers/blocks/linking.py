@@ -45,7 +45,7 @@ _HASHED_WHEN_ABSENT: Final = {8: bytes(HASH_SIZE), 16: EMPTY_HASH}
 
 @dataclass(frozen=True, slots=True)
 class LinkPath:
-    """The hashes between a block's links and its root, 48 bytes each."""
+    """The hashes between a block's links and its root."""
 
     state_side: bytes
     items_side: bytes
@@ -80,7 +80,7 @@ class OpenBlock:
 
     number: int
     body: tuple[bytes, ...]
-    """The header and all items up to the footer."""
+    """All items up to the footer."""
     state_root_hash: bytes
     """48 bytes, or none."""
 
@@ -206,7 +206,7 @@ class ChainStart:
             raise PrepareError(self.next_number, reason)
 
     def to_json(self) -> str:
-        """Return it as one line, hashes in hex."""
+        """Return it as one line."""
         return json.dumps(
             {
                 "next_number": self.next_number,
@@ -239,7 +239,7 @@ class Links:
 
 
 class Linker:
-    """The pass over a chain, block by block; it holds one hash per level of the tree."""
+    """The pass over a chain; it holds one hash per level of the tree."""
 
     def __init__(self, start: ChainStart) -> None:
         self._tree = StreamingTree.from_state(start.next_number, start.tree_stack)

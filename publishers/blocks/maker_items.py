@@ -53,14 +53,14 @@ def round_header(round_number: int) -> bytes:
 
 
 def event_header(rng: Random, round_number: int, creator: int, at_ns: int, events_before: int) -> bytes:
-    """Return an event header item.
+    """Return an event header.
 
     Args:
         rng: makes the hashes of parents outside this block.
         round_number: birth round of the event.
         creator: node that created it, 0-based.
         at_ns: nanoseconds since 1970.
-        events_before: events of this block so far; the last two, if any, are the parents.
+        events_before: events of this block so far; the last two are its parents.
     """
     core = message(1, number(1, creator), number(2, round_number), message(3, timestamp(at_ns)))
     parents = []
@@ -88,7 +88,7 @@ def transaction(rng: Random, at_ns: int, item_bytes: int) -> MadeTransaction:
     Args:
         rng: decides everything but time and size.
         at_ns: consensus time, nanoseconds since 1970.
-        item_bytes: size of the signed transaction item of a topic message.
+        item_bytes: size of a topic message's item.
     """
     payer = _some_account(rng)
     fee = rng.randrange(80_000, 700_000)

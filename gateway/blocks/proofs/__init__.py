@@ -148,7 +148,7 @@ class ProofVerifier:
         return ProofVerifier(self.keys, self.mode, ledger, self._rsa_book, self._siblings_max)
 
     def is_quick(self, summary: BlockSummary) -> bool:
-        """Return whether `verify` takes a millisecond at most, so that an event loop may call it."""
+        """Return whether an event loop may call `verify`, which then takes a millisecond at most."""
         if self.mode == "hash":
             return True
         proofs = summary.proofs

@@ -41,10 +41,10 @@ _KEY_DIGITS_MAX: Final = 2 * (_KEY_BITS_MAX // 8 + 1024)
 
 @dataclass(frozen=True, slots=True)
 class AddressBook:
-    """The keys of a network's nodes, as bytes, which worker processes can have."""
+    """The keys of a network's nodes, as bytes, for worker processes too."""
 
     keys: tuple[tuple[int, bytes], ...]
-    """(node id, DER SubjectPublicKeyInfo) of the nodes with a usable key."""
+    """(node id, DER SubjectPublicKeyInfo) of nodes with a usable key."""
     node_count: int  # with or without a usable key
 
 
@@ -80,7 +80,7 @@ def read_address_book(serialized: bytes) -> AddressBook:
 
 
 def key_of_entry(entry: object) -> tuple[int, bytes] | None:
-    """Return (node id, DER SubjectPublicKeyInfo) of an entry, if it has a usable key."""
+    """Return (node id, DER SubjectPublicKeyInfo) of an entry with a usable key."""
     node_id = _node_id(entry)
     if node_id is None or not isinstance(entry, dict):
         return None

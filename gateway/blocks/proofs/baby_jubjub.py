@@ -40,7 +40,6 @@ __all__ = [
 ]
 
 Point = tuple[int, int]
-"""Affine x and y."""
 
 FIELD_PRIME: Final = ORDER
 """q, the scalar prime of BN254 (2.4)."""
@@ -63,7 +62,6 @@ BASE: Final[Point] = (
 IDENTITY: Final[Point] = (0, 1)
 
 POINT_SIZE: Final = 64
-"""Bytes of an encoded point (2.4)."""
 
 _Extended = tuple[int, int, int, int]
 _IDENTITY: Final[_Extended] = (0, 1, 1, 0)
@@ -110,7 +108,7 @@ def is_on_curve(point: Point) -> bool:
 
 
 def add(points: Iterable[Point]) -> Point:
-    """Return the sum of points; of none, the identity."""
+    """Return the sum of points."""
     total = _IDENTITY
     for point in points:
         total = _add(total, _extended(point))
@@ -118,7 +116,7 @@ def add(points: Iterable[Point]) -> Point:
 
 
 def multiply(scalar: int, point: Point) -> Point:
-    """Return scalar * point, for a scalar of 0 or more."""
+    """Return scalar * point."""
     return weighted_sum([(scalar, point)])
 
 

@@ -43,12 +43,10 @@ FIELD_PRIME: Final = (_X - 1) ** 2 * GROUP_ORDER // 3 + _X
 assert GROUP_ORDER == 52435875175126190479447740508185965837690552500527637822603658699938581184513  # 2.1
 
 G1_SIZE: Final = 96
-"""Bytes of an encoded point (2.1)."""
 G2_SIZE: Final = 192
-"""Bytes of an encoded point (2.1)."""
 
 MESSAGE_DST: Final = b"BLS_SIG_BLS12381G2_XMD:SHA-256_SSWU_RO_POP_"
-"""Domain separation tag of `hash_to_g2` (2.3)."""
+"""Domain separation tag (2.3)."""
 
 _COORDINATE_SIZE: Final = 48
 _PRIME_BYTES: Final = FIELD_PRIME.to_bytes(_COORDINATE_SIZE, "big")

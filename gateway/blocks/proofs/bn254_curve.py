@@ -49,9 +49,7 @@ G2Point = tuple[Fp2, Fp2] | None
 _Jacobian = tuple[int, int, int]
 
 G1_SIZE: Final = 32
-"""Bytes of a compressed point (section 6)."""
 G2_SIZE: Final = 64
-"""Bytes of a compressed point (section 6)."""
 
 # tss.md section 6: y^2 = x^3 + 3, and y^2 = x^3 + 3/(9 + i).
 _B_G1: Final = 3

@@ -16,7 +16,7 @@ from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 __all__ = ["SIGNATURE_SIZE", "Ed25519Check"]
 
 SIGNATURE_SIZE: Final = 64
-"""Bytes of an Ed25519 signature, which tell this proof from TSS ones."""
+"""Bytes, which tell this proof from TSS ones."""
 
 
 class Ed25519Check:

@@ -15,7 +15,6 @@ from sluice.gateway.blocks.errors import ProofDataError
 __all__ = ["SCALAR_SIZE", "LayoutReader", "integer_below", "scalar_bytes"]
 
 SCALAR_SIZE: Final = 32
-"""Bytes of an encoded scalar of a field smaller than 2^256."""
 
 
 def integer_below(modulus: int, encoded: bytes, what: str, *, big_endian: bool = False) -> int:
@@ -47,7 +46,7 @@ class LayoutReader:
         return self._offset
 
     def take(self, size: int, name: str) -> bytes:
-        """Return the next `size` bytes, the field `name`."""
+        """Return the next `size` bytes."""
         end = self._offset + size
         if end > len(self._data):
             left = len(self._data) - self._offset

@@ -66,11 +66,8 @@ __all__ = [
 r: Final = GROUP_ORDER
 
 VK_SIZE: Final = 8 + SCALAR_SIZE + 3 * G1_SIZE + 4 * G2_SIZE
-"""1,096 bytes (3)."""
 PI_SIZE: Final = 12 * G1_SIZE + G2_SIZE + 9 * SCALAR_SIZE
-"""1,632 bytes (3)."""
 ASIG_OFFSET: Final = G1_SIZE + SCALAR_SIZE
-"""128 (3)."""
 assert (VK_SIZE, PI_SIZE, ASIG_OFFSET) == (1096, 1632, 128)
 
 CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
@@ -85,13 +82,13 @@ unity of order n for each power of two."""
 assert pow(MULTIPLICATIVE_GENERATOR, (r - 1) // 2, r) == r - 1
 
 _OF_ONE_SIGNATURE: Final = ("H(m)", "asig")
-"""Points of G2 that no two signatures have in common."""
+"""Points of G2 that no two signatures share."""
 
 _SUMMED_IN_G2_MIN: Final = 3
 """From this count on, a sum of multiples in G2 costs less than a pairing and a multiple in G1 for each."""
 
 BATCH_BITS: Final = 128
-"""Bits of each random factor that merges pairing relations (4.6): a false one passes with 2^-128."""
+"""Bits of each random factor (4.6): a false relation passes with 2^-128."""
 
 _WHAT: Final = "hinTS signature"
 
@@ -101,7 +98,7 @@ class HintsKey:
     """A verification key `VK`; its points are in their groups."""
 
     n: int
-    """Points of the evaluation domain, a power of two from 2 to 2^32."""
+    """Points of the evaluation domain."""
     total_weight: int  # weight of all members, below r
     g0: G1Point
     h0: G2Point
@@ -212,11 +209,7 @@ def check(
 ) -> Refusal | None:
     """Return why more than half of the key's weight did not sign the message, or None if it did.
 
-    Args:
-        key: one that somebody vouches for.
-        signature: the sender's.
-        message: a block's root hash.
-        random_bits: returns that many bits, which the sender cannot foresee.
+    `random_bits` returns that many bits, which the sender cannot foresee.
     """
     relations = _relations(key, signature)
     if isinstance(relations, Refusal):
@@ -234,7 +227,7 @@ def check(
 def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) -> Refusal | None:
     """Return why `asig` is no signature of the message by the aggregate key `apk`, or None if it is one.
 
-    This is enough if the statement is known to hold under the key.
+    This suffices if the statement is known to hold under the key.
     """
     relation = _message_relation(key, apk)
     if _holds(relation, {"H(m)": hash_to_g2(message), "asig": asig}):

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 PUBLICATION_FIELD: Final = 77
-"""Field of `TransactionBody` that publishes a ledger id (1.1)."""
+"""Of `TransactionBody` (1.1)."""
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
@@ -104,7 +104,7 @@ class LedgerData:
 
     @property
     def total_weight(self) -> int:
-        """Weight of all nodes."""
+        """Of all nodes."""
         return sum(node.weight for node in self.nodes)
 
 
@@ -113,7 +113,7 @@ FIELDS_MAX: Final = 50_000
 the two bytes of the tag of field 77, which random bytes do once in 65 kB."""
 
 PUBLISHING_BYTES_MAX: Final = 2 << 20
-"""Bytes of these transactions, which go to a worker process: as many as the fields allow."""
+"""Bytes of these transactions, which go to a worker process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def publications_in(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> l
 
 
 class _Walk:
-    """Counts the bytes and fields that are read in block 0. Raises BlockRefused beyond the limits."""
+    """Counts what is read in block 0. Raises BlockRefused beyond the limits."""
 
     def __init__(self, limits: SearchLimits) -> None:
         self._limits = limits

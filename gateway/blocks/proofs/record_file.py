@@ -51,10 +51,10 @@ RECORD_FILE_SIGNATURES_MAX: Final = 500
 """Signatures in one proof, one for each node. Verifying one takes 0.07 ms at most."""
 
 DEFAULT_THRESHOLD: Final = Fraction(1, 3)
-"""Share of the address book's nodes that is not enough (docs/spec/proofs.md section 4.3)."""
+"""Share of the nodes that is not enough (docs/spec/proofs.md section 4.3)."""
 
 VERSION: Final = 6
-"""The version of record files whose signatures are known (docs/spec/proofs.md sections 4.2 and 4.3)."""
+"""The known version of record files (docs/spec/proofs.md sections 4.2 and 4.3)."""
 
 _WHAT: Final = "record-file proof"
 _INT32_MAX: Final = (1 << 31) - 1  # node_id is an int32 (docs/spec/proofs.md section 1)
@@ -71,7 +71,7 @@ _SHOWN_SIZE_MAX: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """The parts of a record file item that matter to its block."""
+    """The parts of a record file item that its block needs."""
 
     contents: bytes  # the serialized RecordStreamFile
     creation_time: bytes  # the serialized Timestamp of the item
@@ -199,10 +199,10 @@ def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, byte
 
 
 def read_record_file(item: bytes) -> RecordFile:
-    """Read the parts of a record file item that its block needs.
+    """Read a record file item.
 
     Raises:
-        ProofDataError: it does not parse, or lacks one of them or has it twice.
+        ProofDataError: it does not parse, lacks a part, or has one twice.
     """
     wire_types = {1: WireType.LEN, 2: WireType.LEN}
     outer, left_count = _single_fields(item, "record file", wire_types, RECORD_FILE_FIELDS_MAX, is_item=True)

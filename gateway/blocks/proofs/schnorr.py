@@ -60,11 +60,9 @@ __all__ = [
 l: Final = SUBGROUP_ORDER  # noqa: E741 - its name in tss.md
 
 MEMBERS_MAX: Final = 128
-"""Entries of the longest address book (5.1), and bytes of the bitmap (5)."""
+"""Entries of the longest address book (5.1)."""
 ATTESTED_KEY_SIZE: Final = 2 * POINT_SIZE + 2 * SCALAR_SIZE
-"""Bytes of a public key with its proof of knowledge: 192 (5.1)."""
 SIGNATURE_SIZE: Final = MEMBERS_MAX + 2 * SCALAR_SIZE
-"""192 bytes (5)."""
 
 _CHALLENGE_SIZE: Final = 31  # 5.4; so that every challenge is below l
 _WHAT: Final = "Schnorr address-book proof"
@@ -75,12 +73,12 @@ class AttestedKey(NamedTuple):
 
     Y: Point
     R: Point  # the proof's commitment
-    c: int  # the proof's challenge, below l
-    z: int  # the proof's response, below l
+    c: int  # the proof's challenge
+    z: int  # the proof's response
 
 
 class RosterMember(NamedTuple):
-    """One entry of the address book."""
+    """An entry of the address book."""
 
     Y: Point
     weight: int  # 0 or more
@@ -155,10 +153,7 @@ def challenge(A: Point, K: Point, message: bytes) -> int:
 def check(members: Sequence[RosterMember], encoded: bytes, message: bytes) -> Refusal | None:
     """Return why at least half of the members' weight did not sign the message (5.3, 5.4), or None if it did.
 
-    Args:
-        members: the address book, 1 to 128 entries; their proofs of knowledge were checked.
-        encoded: the signature.
-        message: msg', from `signed_message`.
+    The proofs of knowledge of the members were checked.
 
     Raises:
         ProofDataError: the signature is malformed.

@@ -96,7 +96,7 @@ class MerklePath:
 
     @property
     def start(self) -> bytes:
-        """The hash at the bottom of a path with content."""
+        """The hash at the bottom."""
         return self.content if self.content_kind == HASH else leaf_hash(self.content)
 
 
@@ -121,7 +121,7 @@ class StateProofCheck:
     ) -> Refusal | None:
         """Return why a serialized StateProof does not prove the block, or None if it does.
 
-        If the block has several state proofs, `siblings` counts those of all.
+        `siblings` counts those of all state proofs of a block.
         """
         try:
             proof = read_state_proof(state_proof, siblings)
@@ -256,7 +256,7 @@ def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) ->
     """Read a StateProof message: `1` repeated paths, `2` signed_block_proof { `1` block_signature }.
 
     Raises:
-        ProofDataError: the message is malformed, holds anything else, or is too long.
+        ProofDataError: the message is malformed or too long.
     """
     siblings = siblings or SiblingCount()
     paths: list[MerklePath] = []

@@ -37,19 +37,15 @@ assert TSS_SIGNATURE_SIZES == (2920, 3432)
 VOUCHED_KEYS_MAX: Final = 64
 """Cached keys, each some 10 kB. A network has one at a time."""
 STATEMENTS_MAX: Final = 4096
-"""Cached statements, each some 500 bytes: all sets of more than half of 13 equal nodes. Checking one again
-takes some 5 ms."""
+"""Cached statements, each some 500 bytes: all sets of more than half of 13 equal nodes."""
 ALONE_AFTER_BAD: Final = 64
-"""Signatures that are checked alone after a bad one, which cost its whole batch a second check."""
+"""Signatures that are checked alone after a bad one."""
 
 _WHAT: Final = "TSS block proof"
 
 
 class TssCheck:
-    """Checks signatures against one ledger. Several threads may call it at once.
-
-    The caller has checked the ledger with `ledger_data.refusal_of`; only tests pass other `random_bits`.
-    """
+    """Checks signatures against one ledger that was checked. Several threads may call it at once."""
 
     def __init__(
         self,
@@ -87,12 +83,9 @@ class TssCheck:
             return error.refusal
 
     def check_ahead(self, claims: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check signatures together, which is cheaper; then `check` knows those that hold.
+        """Check (signature, root hash) pairs together, which is cheaper; then `check` knows those that hold.
 
-        After a bad one, signatures are checked alone for a while: bad ones must not make good ones costly.
-
-        Args:
-            claims: (signature, root hash); they replace those of the call before.
+        After a bad one, which costs its batch a second check, signatures are checked alone for a while.
         """
         self._ahead = set()
         opened: dict[tuple[bytes, bytes], hints.Claim] = {}
@@ -116,12 +109,7 @@ class TssCheck:
                 self._remember(_digest(vk, hints.split(pi)[0]), claim.apk)
 
     def _open(self, signature: bytes, root_hash: bytes) -> hints.Claim:
-        """Decode a signature whose key the ledger vouches for.
-
-        Raises:
-            ProofDataError: it is malformed.
-            BlockRefused: the ledger does not vouch for the key.
-        """
+        """Decode a signature. Raises as `_check_key`."""
         vk, pi, proof = _parts(signature)
         key = self._vouched_key(vk, proof)
         statement, asig = hints.split(pi)

@@ -45,17 +45,14 @@ from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 __all__ = ["WRAPS_KEY_SIZE", "WRAPS_PROOF_SIZE", "PreparedWrapsKey", "check", "prepare"]
 
 WRAPS_KEY_SIZE: Final = 1768
-"""Bytes of a network's WRAPS key (6.1)."""
 WRAPS_PROOF_SIZE: Final = 704
-"""Bytes of a compressed proof (6.2)."""
 
 LIMB_BITS: Final = 55
-"""Bits of a coordinate that one public input holds (tss.md 6.3, step 4)."""
+"""Bits of a coordinate in one public input (tss.md 6.3, step 4)."""
 LIMB_COUNT: Final = 5
-"""Public inputs of one coordinate of 254 bits."""
 POINT_LIMB_COUNT: Final = 2 * LIMB_COUNT
 INPUT_COUNT: Final = 2 + 2 + 2 + 3 * POINT_LIMB_COUNT + 4
-"""Public inputs (6.3, step 4): pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
+"""pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
 assert INPUT_COUNT == 40
 assert (LIMB_COUNT - 1) * LIMB_BITS < 254 <= LIMB_COUNT * LIMB_BITS
 assert 32 + 32 + 3 * 64 + 8 + (INPUT_COUNT + 1) * 32 + 2 * 32 + 2 * 64 == WRAPS_KEY_SIZE
@@ -126,7 +123,7 @@ def check(
 
     Args:
         key: the network's.
-        proof: 704 bytes.
+        proof: of the sender.
         ledger_id: the network's.
         vk_hash: hashArray of the hinTS key (tss.md section 2.5).
         random_bits: returns that many bits, which the sender cannot know.
