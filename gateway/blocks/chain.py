@@ -108,7 +108,7 @@ class Chain:
     def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:
         """Return the chain that a block continues, or this chain and a refusal.
 
-        If the block links to the last block's root in the other layout, that chain is a copy with this root.
+        If the block links to the last block's root in the other layout, the result is a copy with that root.
         """
         refusal = self.check_links(summary)
         if refusal is not None:

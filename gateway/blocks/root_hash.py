@@ -223,7 +223,7 @@ class BlockHasher:
     ) -> ItemLook | None:
         """Check the next items and change nothing; return None if there are none.
 
-        A caller may know `kinds_of(items)` and their `size_bytes`.
+        `kinds` and `size_bytes` of the items are computed unless the caller passes them.
 
         Raises:
             BlockRefused: an item is malformed, unsupported or in the wrong place.

@@ -67,8 +67,7 @@ class BlockVerifier:
         return self.check(hasher.finish(), items).summary
 
     def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
-        """Check the proofs of a block; `items` are those of a block 0 that `ledger_data.may_publish`, or
-        more.
+        """Check the proofs of a block. Block 0 also needs its items, or those that `ledger_data.may_publish`.
 
         Raises:
             BlockRefused: the proofs do not hold.

@@ -54,7 +54,8 @@ ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
 again."""
 
 FILE_UNCHANGED_SECONDS: Final = 5.0
-"""How long an unreadable block file must be unchanged before a stream believes that it is finished."""
+"""An unreadable block file that was changed within this time is taken for unfinished: some writers do not
+write under another name first."""
 
 NO_BLOCKS: Final = "no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar)"
 _ALL: Final = NumberRange()

@@ -119,8 +119,9 @@ class BlockMaker:
         self._options.check()
 
     def blocks(self, count: int, first_number: int = 0) -> Iterator[Block]:
-        """Yield `count` blocks from `first_number` on; make, but skip, those before, through which the links
-        lead.
+        """Yield `count` blocks from `first_number` on.
+
+        It makes the blocks before them too, since the links lead through those.
         """
         tree = StreamingTree()
         previous_root = EMPTY_HASH

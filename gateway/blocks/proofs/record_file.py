@@ -63,7 +63,7 @@ _HASH: Final = SHA384()
 _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
 """A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes."""
 _FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
-"""(docs/spec/proofs.md section 4.4)."""
+"""The running hash before the first block (docs/spec/proofs.md section 4.4)."""
 
 _SHOWN_NODES_MAX: Final = 8
 _SHOWN_SIZE_MAX: Final = 32
