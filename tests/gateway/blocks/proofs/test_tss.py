@@ -311,7 +311,7 @@ def with_asig_off(signature: bytes, off: G2Point) -> bytes:
 
 @pytest.mark.parametrize("count", [2, 3, 4])  # from three on, H(m) of the same signers are summed in G2
 def test_signatures_of_one_anothers_roots_do_not_make_up_for_each_other(count: int) -> None:
-    """The same nodes signed two roots, and each signature comes with the other's root: the sums are the same."""
+    """The same nodes signed two roots, and each signature has the other's root: the sums are the same."""
     claims = [(NETWORK.sign(root, (0, 1, 2), range(4)), root) for root in ROOTS[:count]]
     knowing = TssCheck(NETWORK.ledger)
     assert [knowing.check(*claim) for claim in claims] == [None] * count
