@@ -1,7 +1,7 @@
-"""A block: its number and its serialized items, exactly as they came.
+"""A block: its number and its serialized items, as received.
 
-Pure. The message `Block` on the wire and in block files is `repeated bytes items = 1`. A message that would
-not serialize to the same bytes again is refused.
+Pure. On the wire and in block files, `Block` is `repeated bytes items = 1`. A message that would not
+serialize to the same bytes again is refused.
 Source: docs/spec/wire.md section 3.
 """
 
@@ -13,8 +13,7 @@ from google.protobuf.message import DecodeError
 
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.frame import cannot_parse, refused
-from sluice.gateway.blocks.items import block_number_of
+from sluice.gateway.blocks.items import block_number_of, cannot_parse, refused
 from sluice.gateway.blocks.refusal import RefusalKind
 
 __all__ = ["Block"]
@@ -22,7 +21,7 @@ __all__ = ["Block"]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block. Only its header was read; `BlockHasher` and the proofs verify it."""
+    """One block. Only its header was read; `BlockHasher` and the proofs verify the block."""
 
     number: int
     items: tuple[bytes, ...]  # serialized `BlockItem`s, in order, the header first
@@ -43,7 +42,7 @@ class Block:
         """Parse a serialized `Block` message.
 
         Raises:
-            BlockRefused: it does not parse, holds anything beside its items, or does not begin with a header.
+            BlockRefused: it does not parse, holds more than items, or does not begin with a header.
         """
         size = len(serialized)
         try:
@@ -63,5 +62,5 @@ class Block:
 
     @property
     def size_bytes(self) -> int:
-        """Sum of the items' sizes, which is somewhat less than the size of `to_bytes()`."""
+        """Sum of the items' sizes, somewhat less than the size of `to_bytes()`."""
         return sum(map(len, self.items))

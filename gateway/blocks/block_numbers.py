@@ -1,7 +1,7 @@
-"""Block numbers on the wire: 2^64 - 1 means "none" or "any" in every message that carries one.
+"""Block numbers on the wire, where 2^64 - 1 means "none" or "any".
 
-Pure. Java peers hold a number in a signed 64-bit integer: their -1 is 2^64 - 1, and Long.MIN_VALUE, which
-they may also send for "none", is 2^63. No chain has a block above 2^63 - 1.
+Pure. Java peers hold a number in a signed 64-bit integer: their -1 is 2^64 - 1. They may also send
+Long.MIN_VALUE, 2^63, for "none". No chain has a block above 2^63 - 1.
 Source: docs/protocol.md, "No block".
 """
 
@@ -12,18 +12,18 @@ from typing import Final
 __all__ = ["BLOCK_NUMBER_MAX", "U64_MAX", "from_wire", "to_wire"]
 
 U64_MAX: Final = (1 << 64) - 1
-"""As a block: none, or any. As the start of a subscription: the first block available, or, with the same end,
-new blocks only. As its end: no end."""
+"""As a block: none, or any. As a subscription's start: the first available block, or, with the same end, new
+blocks only. As its end: no end."""
 
 BLOCK_NUMBER_MAX: Final = (1 << 63) - 1
-"""The highest number that a block can have."""
+"""The highest block number."""
 
 
 def to_wire(number: int | None) -> int:
-    """Return the wire form of a block number; None: there is none."""
+    """Return the wire form of a block number, or of none."""
     return U64_MAX if number is None else number
 
 
 def from_wire(number: int) -> int | None:
-    """Return the block number of a wire value; None: none, or more than a block can have."""
+    """Return the block number of a wire value; None if no block can have it."""
     return None if number > BLOCK_NUMBER_MAX else number

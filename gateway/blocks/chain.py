@@ -1,23 +1,20 @@
-"""The chain of blocks on this node: it knows the two links that the next block's footer must hold.
+"""The chain of blocks on this node: it knows the links that the next block's footer must hold.
 
 Pure. Block N's footer names the root of block N-1 and the root of the streaming tree over the roots of blocks
-0 to N-1, each fed as it is. For block 0 both are the hash of the empty tree.
+0 to N-1. For block 0 both are the hash of the empty tree.
 
     chain begins at     previous_block_root_hash        root_hash_of_all_block_hashes_tree
     block 0             checked for every block         checked for every block
     block A > 0         block A: believed, the anchor   block A: believed; later: not checked, since a tree
                         later: checked                  cannot be continued from its root alone
 
-A root has one of two layouts, and the header does not tell for certain which. If both are possible, a block's
-root is the first of these that exists:
+A root may have one of two layouts. It is the first of these that exists, so nodes with the same blocks have
+the same roots:
 
     the root that its proofs sign
-    the root that the links of the next block name
+    the root that the next block links to
     the root in the layout of the block before it, if both headers have the same HAPI version
     the root in the layout that the header's version suggests
-
-So unless a proof settles the root of the last block, the next block does. Nodes that have the same blocks
-have the same roots.
 
 Source: docs/spec/block-hash.md sections 3.3 and 4; docs/verification.md.
 """
@@ -38,80 +35,64 @@ _LATER_STATE_KEY: Final = "tree_stack_before"
 
 
 class LastLayout(NamedTuple):
-    """The layout of the last block's root, and its root in the other one."""
+    """The layout of the last block's root, and its root in the other layout."""
 
-    hapi_minor: int  # the HAPI version of its header, minor number
-    root_layout: Literal[8, 16]  # the assumed layout of its root
+    hapi_minor: int  # minor number of its header's HAPI version
+    root_layout: Literal[8, 16]
     other_root_hash: bytes | None
-    """48 bytes; None: a proof signs the root, a setting says the layout, or there is no other root."""
+    """None: a proof or a setting has decided the layout, or there is no other root."""
 
     @classmethod
     def of(cls, summary: BlockSummary) -> Self:
-        """Return the layout of a block by its summary."""
+        """Return the layout of a block."""
         return cls(summary.hapi_minor, summary.root_layout, summary.root_hash_other_layout)
 
 
 class Chain:
-    """The roots of the committed blocks, from the first that this node has.
+    """The roots of this node's committed blocks."""
 
-    `check_links` changes nothing; `advance` adds a block once it is committed.
-    """
-
-    __slots__ = ("_first_number", "_last_layout", "_last_number", "_last_root_hash", "_tree", "_tree_before")
+    __slots__ = ("_last_layout", "_tree", "_tree_before", "first_number", "last_number", "last_root_hash")
 
     def __init__(self, first_number: int = 0) -> None:
-        """Begin an empty chain with block `first_number`; above 0 that block is the anchor."""
-        self._first_number = first_number
-        self._last_number: int | None = None
-        self._last_root_hash: bytes | None = None
+        """Begin an empty chain with block `first_number`; above 0 it is the anchor."""
+        self.first_number = first_number
+        self.last_number: int | None = None
+        """None before the first block."""
+        self.last_root_hash: bytes | None = None
+        """48 bytes."""
         self._tree: StreamingTree | None = StreamingTree() if first_number == 0 else None
-        self._tree_before: StreamingTree | None = None  # without the last root; see _LATER_STATE_KEY
+        self._tree_before: StreamingTree | None = None  # without the last root
         self._last_layout: LastLayout | None = None
 
     @property
-    def first_number(self) -> int:
-        """The block that the chain begins with."""
-        return self._first_number
-
-    @property
-    def last_number(self) -> int | None:
-        """The last block, None before the first."""
-        return self._last_number
-
-    @property
-    def last_root_hash(self) -> bytes | None:
-        """Root of the last block, 48 bytes, None before the first."""
-        return self._last_root_hash
-
-    @property
     def next_number(self) -> int:
-        """The block that comes next."""
-        return self._first_number if self._last_number is None else self._last_number + 1
+        """The number of the next block."""
+        return self.first_number if self.last_number is None else self.last_number + 1
 
     @property
     def anchor_note(self) -> str | None:
-        """A note of what a chain that begins after block 0 does not check; None: all is checked."""
+        """What a chain that begins after block 0 does not check; None: it checks everything."""
         if self._tree is not None:
             return None
         return (
-            f"the chain begins here with block {self._first_number}: its footer's links are believed as they "
+            f"the chain begins here with block {self.first_number}: its footer's links are believed as they "
             "are, and root_hash_of_all_block_hashes_tree is not checked in the blocks after it"
         )
 
     def links_of_next(self) -> tuple[bytes | None, bytes | None]:
-        """Return the expected fields 1 and 2 of the next footer, None for one that is not known here."""
-        previous = self._last_root_hash
-        if previous is None and self._first_number == 0:
+        """Return fields 1 and 2 that the next footer must have, if known."""
+        previous = self.last_root_hash
+        if previous is None and self.first_number == 0:
             previous = EMPTY_HASH
         return previous, None if self._tree is None else self._tree.root()
 
     @property
     def all_blocks_root_of_last(self) -> bytes | None:
-        """The expected field 2 of the last block's footer; None: not known here."""
+        """Field 2 that the last block's footer must have, if known."""
         return None if self._tree_before is None else self._tree_before.root()
 
     def check_links(self, summary: BlockSummary) -> Refusal | None:
-        """Return why the block cannot be the next one, or None if it continues the chain."""
+        """Return why the block does not continue the chain, or None if it does."""
         bad = RefusalKind.BAD_ROOT_HASH
         if summary.number != self.next_number:
             return Refusal(bad, "block number", str(summary.number), f"{self.next_number}, the next")
@@ -125,10 +106,9 @@ class Chain:
         return None
 
     def settled_by(self, summary: BlockSummary) -> tuple[Self, Refusal | None]:
-        """Return the chain that a block continues, and why it does not, None if it does.
+        """Return the chain that a block continues, or this chain and a refusal.
 
-        It is this chain, or the same with the last block's root in the other layout, if that is possible and
-        the block's links name it.
+        If the block links to the last block's root in the other layout, the result is a copy with that root.
         """
         refusal = self.check_links(summary)
         if refusal is not None:
@@ -138,9 +118,9 @@ class Chain:
         return self, refusal
 
     def in_other_layout(self) -> Self | None:
-        """Return the chain with the last block's root in the other layout; None: impossible."""
+        """Return the chain with the last block's root in the other layout, if there is one."""
         layout = self._last_layout
-        if layout is None or layout.other_root_hash is None or self._last_root_hash is None:
+        if layout is None or layout.other_root_hash is None or self.last_root_hash is None:
             return None
         chain = self.copy()
         if self._tree is not None:
@@ -148,35 +128,33 @@ class Chain:
                 return None
             chain._tree = self._tree_before.copy()
             chain._tree.push(layout.other_root_hash)
-        chain._last_root_hash = layout.other_root_hash
+        chain.last_root_hash = layout.other_root_hash
         chain._last_layout = LastLayout(
-            layout.hapi_minor, 8 if layout.root_layout == 16 else 16, self._last_root_hash
+            layout.hapi_minor, 8 if layout.root_layout == 16 else 16, self.last_root_hash
         )
         return chain
 
     def in_its_layout(self, summary: BlockSummary) -> BlockSummary:
         """Return the next block's summary, in the layout of the last block if that has precedence."""
-        last, other = self._last_layout, summary.in_other_layout()
-        if last is None or other is None or last.hapi_minor != summary.hapi_minor:
+        last = self._last_layout
+        if last is None or last.hapi_minor != summary.hapi_minor or last.root_layout == summary.root_layout:
             return summary
-        return summary if summary.root_layout == last.root_layout else other
+        return summary.in_other_layout() or summary
 
     @property
     def lacks_tree_before(self) -> bool:
-        """The last root cannot be replaced, since an earlier version has written the state."""
-        return self._last_number is not None and self._tree is not None and self._tree_before is None
+        """The last root cannot be replaced: an earlier version wrote the state."""
+        return self.last_number is not None and self._tree is not None and self._tree_before is None
 
     def learn(self, layout: LastLayout) -> None:
-        """Set the layout of the last block, which `advance` was called without."""
+        """Set the layout of the last block."""
         self._last_layout = layout
 
     def advance(self, number: int, root_hash: bytes, layout: LastLayout | None = None) -> None:
-        """Add the next block, which is committed. Raises ChainMisuse, and changes nothing, for any other.
+        """Add the next block, once it is committed; `learn` may tell the layout of its root later.
 
-        Args:
-            number: of the block.
-            root_hash: its root.
-            layout: of that root; None: not known, and `learn` may set it.
+        Raises:
+            ChainMisuse: the block is not the next; nothing changed.
         """
         if number != self.next_number:
             raise ChainMisuse(number, self.next_number)
@@ -184,33 +162,33 @@ class Chain:
         if self._tree is not None:
             self._tree_before = self._tree.copy()
             self._tree.push(root_hash)
-        self._last_number = number
-        self._last_root_hash = root_hash
+        self.last_number = number
+        self.last_root_hash = root_hash
         self._last_layout = layout
 
     def copy(self) -> Self:
-        """Return an independent copy, to check blocks ahead of their commit."""
-        chain = type(self)(self._first_number)
-        chain._last_number = self._last_number
-        chain._last_root_hash = self._last_root_hash
+        """Return an independent copy."""
+        chain = type(self)(self.first_number)
+        chain.last_number = self.last_number
+        chain.last_root_hash = self.last_root_hash
         chain._tree = None if self._tree is None else self._tree.copy()
         chain._tree_before = self._tree_before  # nobody changes it
         chain._last_layout = self._last_layout
         return chain
 
     def state(self) -> dict[str, object]:
-        """Return the chain, without the last block's layout, as plain values for JSON, hashes in hex."""
+        """Return the chain as plain values for JSON, without the last block's layout."""
         return {
-            "first_number": self._first_number,
-            "last_number": self._last_number,
-            "last_root_hash": None if self._last_root_hash is None else self._last_root_hash.hex(),
+            "first_number": self.first_number,
+            "last_number": self.last_number,
+            "last_root_hash": None if self.last_root_hash is None else self.last_root_hash.hex(),
             "tree_stack": _stack(self._tree),
             _LATER_STATE_KEY: _stack(self._tree_before),
         }
 
     @classmethod
     def from_state(cls, state: Mapping[str, object]) -> Self:
-        """Return the chain that `state()` described. Raises ChainStateError if there is none."""
+        """Return the chain that `state()` described. Raises ChainStateError if it described none."""
         if set(state) - {_LATER_STATE_KEY} != _STATE_KEYS:
             expected = f"keys {sorted(_STATE_KEYS | {_LATER_STATE_KEY})}"
             raise ChainStateError("chain state", f"keys {sorted(state)}", expected)
@@ -222,16 +200,16 @@ class Chain:
                 raise ChainStateError(
                     "chain state: last_number", str(last), f"at least {first}, first_number"
                 )
-            chain._last_number = last
-            chain._last_root_hash = _hash(state["last_root_hash"], "last_root_hash")
+            chain.last_number = last
+            chain.last_root_hash = _hash(state["last_root_hash"], "last_root_hash")
         elif state["last_root_hash"] is not None:
             raise ChainStateError(
                 "chain state: last_root_hash", "a value", "none, as there is no last_number"
             )
         chain._tree = _tree(state["tree_stack"], first, chain.next_number)
         before = state.get(_LATER_STATE_KEY)
-        if before is not None and chain._last_number is not None:
-            chain._tree_before = _tree(before, first, chain._last_number)
+        if before is not None and chain.last_number is not None:
+            chain._tree_before = _tree(before, first, chain.last_number)
         return chain
 
 
@@ -260,7 +238,7 @@ def _hash(value: object, key: str) -> bytes:
 
 
 def _tree(value: object, first_number: int, leaf_count: int) -> StreamingTree | None:
-    """Return the tree over all roots, one leaf per block; None: the chain begins after block 0."""
+    """Return the tree over all roots, if the chain begins with block 0."""
     if first_number > 0:
         if value is not None:
             raise ChainStateError(

@@ -1,8 +1,8 @@
-"""The form of one item set, checked before the arbiter sees it.
+"""The form of an item set, checked before the arbiter sees it.
 
-Pure. The rules of form (the arbiter has all others):
+Pure. The arbiter has all other rules.
   - An item set has at least one item, and each item is exactly one field of `BlockItem`.
-  - A header stands first, at most once, and its block number is readable.
+  - A header comes first, occurs once at most, and its block number is readable.
   - Only proofs follow a proof.
 Source: docs/spec/wire.md section 2.1; docs/protocol.md, "What you send".
 """
@@ -22,17 +22,17 @@ _PROOF = int(ItemKind.BLOCK_PROOF)
 
 
 class ItemSet(NamedTuple):
-    """An item set of the right form."""
+    """An item set of valid form."""
 
     items: Sequence[bytes]
     kinds: Sequence[int]  # the field number of each
-    block_number: int | None  # the number in the header; None: the set has no header
+    block_number: int | None  # from the header, if the set has one
     proven: bool  # the set ends with a proof
-    only_proofs: bool  # the set has nothing but proofs
+    only_proofs: bool
 
 
 def inspect(items: Sequence[bytes]) -> ItemSet:
-    """Check the form of an item set. Raises ItemError if it breaks a rule at the top of this module."""
+    """Check the form of an item set. Raises ItemError if it breaks one of the rules above."""
     if not items:
         raise ItemError("item set", "no items", "at least one")
     kinds = kinds_of(items)

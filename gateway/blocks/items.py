@@ -1,18 +1,22 @@
-"""Block items as bytes: the kind of an item, and the parsing of those few that need it.
+"""Block items as bytes: their kinds, the fields of their messages, and the three that are parsed.
 
-Pure. An item is one serialized `BlockItem`, a oneof of messages and bytes. So it is exactly one
-length-delimited field: tag, length, payload, nothing else.
+Pure. An item is one serialized `BlockItem`: a single length-delimited field.
 
     0a 2b <43 bytes>      tag 0x0a = field 1 (block header) << 3 | wire type 2, length 43
     22 f0 01 <240 bytes>  field 4 (signed transaction), length 240 in two bytes
     ba 01 00              field 23, which needs a tag of two bytes, empty
 
-Tag and length must have their shortest form: items are hashed and stored as received, so two encodings of one
-item would make two blocks (docs/spec/block-hash.md section 2).
-Source: docs/spec/wire.md section 3.
+Nodes hash and store items as received, so two encodings of one item would make two blocks. Tag and length
+must therefore have their shortest form. For the same reason header, footer and proofs are read strictly:
+
+    header   fields 1 and 4 are needed; later fields may follow, since the header's bytes are hashed
+    footer   two or three hashes of 48 bytes and nothing else, since only the hashes are hashed
+    proof    for the header's number, and in canonical encoding if its kind is known
+Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 2; docs/spec/proofs.md section 5.3.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 
@@ -20,35 +24,44 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from sluice.gateway.api import block_pb2
-from sluice.gateway.blocks.errors import ItemError
+from sluice.gateway.blocks.errors import BlockRefused, ItemError
+from sluice.gateway.blocks.merkle import HASH_SIZE
+from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.limits import HEADER_SIZE_MAX
 
 __all__ = [
     "VARINT_SIZE_MAX",
+    "Footer",
+    "Header",
     "ItemField",
     "ItemKind",
     "WireType",
     "block_number_of",
+    "cannot_parse",
+    "check_proof",
     "field_item",
     "fields_of",
     "footer_of",
     "header_of",
+    "item_name",
     "kind_of",
     "kinds_of",
     "payload_of",
     "proof_of",
+    "read_footer",
+    "read_header",
+    "refused",
     "varint",
 ]
 
 FIELD_NUMBER_MAX: Final = (1 << 29) - 1
 VARINT_SIZE_MAX: Final = 10
-"""Bytes of the longest varint, for numbers below 2^64."""
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 
 class ItemKind(IntEnum):
-    """The field numbers of the members of `BlockItem`."""
+    """Field numbers of the members of `BlockItem`."""
 
     BLOCK_HEADER = 1
     EVENT_HEADER = 2
@@ -66,7 +79,7 @@ class ItemKind(IntEnum):
 
 
 class WireType(IntEnum):
-    """The framing of a protobuf field's value; groups (3, 4) are refused everywhere."""
+    """The framing of a protobuf field; groups (3, 4) are refused."""
 
     VARINT = 0
     FIXED64 = 1
@@ -77,21 +90,20 @@ class WireType(IntEnum):
 class ItemField(NamedTuple):
     """One field of a message, undecoded."""
 
-    number: int  # field number, 1 to 536,870,911
+    number: int
     wire_type: WireType
     value: int | bytes
-    """An unsigned integer for VARINT; the bytes for LEN (without the length), FIXED64 and FIXED32."""
+    """An integer for VARINT, else the bytes, without their length."""
 
 
-# Plain numbers for the loops below: members of an enum are slower to look up and to compare.
+# Plain numbers for the loops below: enum members are slower.
 _VARINT, _FIXED64, _LEN, _FIXED32 = (
     wire_type.value for wire_type in (WireType.VARINT, WireType.FIXED64, WireType.LEN, WireType.FIXED32)
 )
 _WIRE_TYPES: Final = {wire_type.value: wire_type for wire_type in WireType}
-# First byte of an item -> field number; 0: that byte does not tell (two-byte tag, other wire type).
+# First byte of an item -> field number; 0: unknown (two-byte tag, other wire type).
 _KIND_OF_TAG: Final = tuple(tag >> 3 if tag < 0x80 and tag & 7 == WireType.LEN else 0 for tag in range(256))
-# Sizes of an item with a tag of one byte and a length of one or two bytes. None has 130 bytes: a length of
-# 127 takes one byte, 128 takes two.
+# Sizes of items with a one-byte tag and a length of one or two bytes. No such item has 130 bytes.
 _SIZE_MAX_LENGTH_1: Final = 1 + 1 + 0x7F
 _SIZE_MIN_LENGTH_2: Final = 1 + 2 + 0x80
 _SIZE_MAX_LENGTH_2: Final = 1 + 2 + 0x3FFF
@@ -99,13 +111,13 @@ assert (_SIZE_MAX_LENGTH_1, _SIZE_MIN_LENGTH_2, _SIZE_MAX_LENGTH_2) == (129, 131
 
 
 def kind_of(item: bytes) -> int:
-    """Return the field number of the item's one member, an `ItemKind` or a number from a later version.
+    """Return the field number of an item, an `ItemKind` or a later version's number.
 
-    This is the hottest function of the gateway. The length field follows from the size of the item, so the
-    usual item costs two comparisons and one lookup; `_kind_slowly` handles all others.
+    This is the hottest function of the gateway. An item's size implies its length field, so the usual item
+    costs two comparisons and one lookup.
 
     Raises:
-        ItemError: the bytes are not exactly one length-delimited field with the shortest tag and length.
+        ItemError: the item is not exactly one length-delimited field, with the shortest tag and length.
     """
     size = len(item)
     if size <= _SIZE_MAX_LENGTH_1:
@@ -119,21 +131,21 @@ def kind_of(item: bytes) -> int:
 
 
 def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
-    """Return the field number of each item, as `kind_of` does, without the calls.
+    """Return `kind_of` each item, without the calls.
 
     Raises:
-        ItemError: as `kind_of`; it names the first item that is refused, counting from `first_index`.
+        ItemError: naming the first bad item, counted from `first_index`.
     """
     kinds: list[int] = []
     append = kinds.append
     kind_of_tag = _KIND_OF_TAG
     for item in items:
         size = len(item)
-        if size <= 129:  # with a length of one byte; looking up names would cost more than comparing
+        if size <= 129:  # a length of one byte; looking up names would cost more than comparing
             if size > 1 and item[1] == size - 2 and (kind := kind_of_tag[item[0]]):
                 append(kind)
                 continue
-        elif 131 <= size <= 16_386:  # with a length of two bytes
+        elif 131 <= size <= 16_386:  # a length of two bytes
             length = size - 3
             if item[1] == length & 0x7F | 0x80 and item[2] == length >> 7 and (kind := kind_of_tag[item[0]]):
                 append(kind)
@@ -148,7 +160,6 @@ def kinds_of(items: Sequence[bytes], first_index: int = 0) -> list[int]:
 
 
 def _kind_slowly(item: bytes) -> int:
-    """Do as `kind_of` for any item, and find the reason of a refusal."""
     if not item:
         raise ItemError("item", "no bytes", "one length-delimited field")
     number, wire_type, offset = _read_tag(item, 0, "item tag")
@@ -170,7 +181,7 @@ def _kind_slowly(item: bytes) -> int:
 
 
 def payload_of(item: bytes) -> bytes:
-    """Return the item without its tag and length. Raises ItemError as `kind_of`."""
+    """Return an item without its tag and length. Raises ItemError as `kind_of`."""
     kind_of(item)
     if item[0] < 0x80 and item[1] < 0x80:  # the usual tag, and a length below 128
         return item[2:]
@@ -180,26 +191,26 @@ def payload_of(item: bytes) -> bytes:
 
 
 def header_of(item: bytes) -> block_pb2.BlockHeader:
-    """Parse a block header item. Raises ItemError if it is another item or cannot be parsed."""
+    """Parse a block header. Raises ItemError if the item is no header or does not parse."""
     return _message_of(item, ItemKind.BLOCK_HEADER, block_pb2.BlockHeader)
 
 
 def footer_of(item: bytes) -> block_pb2.BlockFooter:
-    """Parse a block footer item. Raises ItemError if it is another item or cannot be parsed."""
+    """Parse a block footer. Raises ItemError as `header_of`."""
     return _message_of(item, ItemKind.BLOCK_FOOTER, block_pb2.BlockFooter)
 
 
 def proof_of(item: bytes) -> block_pb2.BlockProof:
-    """Parse a block proof item. Raises ItemError if it is another item or cannot be parsed."""
+    """Parse a block proof. Raises ItemError as `header_of`."""
     return _message_of(item, ItemKind.BLOCK_PROOF, block_pb2.BlockProof)
 
 
 def block_number_of(header_item: bytes) -> int:
-    """Return the block number in a header item; absent it is 0, as in all of proto3.
+    """Return the block number in a header item; an absent number is 0.
 
     Raises:
-        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field. The
-            latter is not checked in an overlong header, which could have millions of such fields.
+        ItemError: as `header_of`; or field 3 is no varint, which a parser takes for an unknown field.
+            Overlong headers, which may have millions of fields, are not searched for that.
     """
     header = header_of(header_item)
     is_looked_into = not header.number and len(header_item) <= HEADER_SIZE_MAX
@@ -224,14 +235,182 @@ def _name_of(kind: ItemKind) -> str:
     return kind.name.lower().replace("_", " ")
 
 
+# --- header, footer and proofs -----------------------------------------------------------------------------
+
+# Field number -> name and wire type.
+_HEADER_FIELDS: Final = {
+    1: ("hapi_proto_version", WireType.LEN),
+    2: ("software_version", WireType.LEN),
+    3: ("number", WireType.VARINT),
+    4: ("block_timestamp", WireType.LEN),
+    5: ("hash_algorithm", WireType.VARINT),
+}
+_FOOTER_FIELDS: Final = {
+    1: ("previous_block_root_hash", WireType.LEN),
+    2: ("root_hash_of_all_block_hashes_tree", WireType.LEN),
+    3: ("start_of_block_state_root_hash", WireType.LEN),
+}
+# The only encoding of a footer: tag, length 48 and hash of fields 1, 2 and, if present, 3.
+_FOOTER: Final = re.compile(rb"\x0a\x30(.{48})\x12\x30(.{48})(?:\x1a\x30(.{48}))?", re.DOTALL)
+assert HASH_SIZE == 0x30 == 48
+
+
+class Header(NamedTuple):
+    """A checked block header."""
+
+    item: bytes
+    number: int
+    timestamp: bytes
+    """The serialized Timestamp, in canonical encoding."""
+    timestamp_seconds: int  # consensus time, seconds since 1970
+    hapi_major: int
+    hapi_minor: int  # minor number of `hapi_proto_version`
+
+
+class Footer(NamedTuple):
+    """A checked block footer."""
+
+    item: bytes
+    previous_root_hash: bytes  # 48 bytes
+    all_blocks_root_hash: bytes  # 48 bytes
+    state_root_hash: bytes  # 48 bytes, or none
+
+
+def read_header(item: bytes, kind: int) -> Header:
+    """Check and parse the first item of a block. Raises BlockRefused if it is no valid header."""
+    if kind != ItemKind.BLOCK_HEADER:
+        raise refused(RefusalKind.MISSING_ITEM, "first item", item_name(kind), "a block header")
+    if len(item) > HEADER_SIZE_MAX:
+        raise refused(
+            RefusalKind.UNSUPPORTED, "block header", f"{len(item)} bytes", f"at most {HEADER_SIZE_MAX}"
+        )
+    try:
+        message = header_of(item)
+        values = {field.number: field.value for field in _checked("block header", item, _HEADER_FIELDS)}
+    except ItemError as error:
+        raise cannot_parse(error) from error
+    for number in (1, 4):
+        if number not in values:
+            what = _field_name("block header", number, _HEADER_FIELDS)
+            raise refused(RefusalKind.MISSING_FIELD, what, "nothing", "it")
+    if message.hash_algorithm != block_pb2.SHA2_384:
+        what = _field_name("block header", 5, _HEADER_FIELDS)
+        raise refused(RefusalKind.UNSUPPORTED, what, str(message.hash_algorithm), "0 (SHA2_384)")
+    # The reference hashes the parsed timestamp, serialized again: only the canonical encoding agrees.
+    seconds, nanos = message.block_timestamp.seconds, message.block_timestamp.nanos
+    canonical = block_pb2.Timestamp(seconds=seconds, nanos=nanos).SerializeToString(deterministic=True)
+    if values[4] != canonical:
+        what = _field_name("block header", 4, _HEADER_FIELDS)
+        got = "an encoding that is not canonical"
+        raise refused(RefusalKind.CANNOT_PARSE, what, got, canonical.hex())
+    version = message.hapi_proto_version
+    return Header(item, message.number, canonical, seconds, version.major, version.minor)
+
+
+def read_footer(item: bytes) -> Footer:
+    """Check and parse a footer. Raises BlockRefused if it is invalid."""
+    try:
+        footer = _FOOTER.fullmatch(payload_of(item))
+        if footer is None:
+            raise _refused_footer(item)
+    except ItemError as error:
+        raise cannot_parse(error) from error
+    return Footer(item, *footer.groups(b""))
+
+
+def _refused_footer(item: bytes) -> BlockRefused:
+    """Return why a footer does not match `_FOOTER`, or raise it."""
+    number_before, numbers = 0, set()
+    for number, _, value in _checked("block footer", item, _FOOTER_FIELDS):
+        what = _field_name("block footer", number, _FOOTER_FIELDS)
+        if number not in _FOOTER_FIELDS:
+            return refused(RefusalKind.UNSUPPORTED, what, "it", "only fields that the root hash covers")
+        if number < number_before:
+            return refused(
+                RefusalKind.CANNOT_PARSE, what, f"it after field {number_before}", "rising numbers"
+            )
+        assert isinstance(value, bytes)
+        if len(value) != HASH_SIZE:
+            return refused(RefusalKind.CANNOT_PARSE, what, f"{len(value)} bytes", f"{HASH_SIZE} bytes")
+        numbers.add(number)
+        number_before = number
+    what = _field_name("block footer", 2 if 1 in numbers else 1, _FOOTER_FIELDS)
+    return refused(RefusalKind.MISSING_FIELD, what, "nothing", f"{HASH_SIZE} bytes")
+
+
+def check_proof(item: bytes, block_number: int) -> None:
+    """Check that a proof parses and names its block; do not verify it.
+
+    Raises:
+        BlockRefused: it does not parse, is for another block, or has a known kind in another encoding.
+    """
+    try:
+        proof = proof_of(item)
+    except ItemError as error:
+        raise cannot_parse(error) from error
+    if proof.block != block_number:
+        what, expected = "block proof field 1 (block)", f"{block_number}, as in the header"
+        raise refused(RefusalKind.BAD_PROOF, what, str(proof.block), expected)
+    if proof.WhichOneof("proof") is None:
+        return  # a later version's kind: its encoding is unknown
+    proof.DiscardUnknownFields()
+    canonical = field_item(ItemKind.BLOCK_PROOF, proof.SerializeToString(deterministic=True))
+    if canonical != item:
+        got = f"{len(item)} bytes that are not its canonical form"
+        raise refused(RefusalKind.CANNOT_PARSE, "block proof", got, f"{len(canonical)} bytes")
+
+
+def item_name(kind: int) -> str:
+    """Return the name of an item kind: `block header (field 1)`, or `item field 23`."""
+    try:
+        return f"{ItemKind(kind).name.lower().replace('_', ' ')} (field {kind})"
+    except ValueError:
+        return f"item field {kind}"
+
+
+def refused(kind: RefusalKind, what: str, got: str, expected: str) -> BlockRefused:
+    """Return an error with a refusal."""
+    return BlockRefused(Refusal(kind, what, got, expected))
+
+
+def cannot_parse(error: ItemError) -> BlockRefused:
+    """Return the refusal of a block with a malformed item."""
+    what = f"{error.where}: {error.what}" if error.where else error.what
+    return refused(RefusalKind.CANNOT_PARSE, what, error.got, error.expected)
+
+
+def _checked(what: str, item: bytes, known: Mapping[int, tuple[str, WireType]]) -> Iterator[ItemField]:
+    """Yield the fields of an item's message; refuse a known field that a parser would merge or skip."""
+    seen: set[int] = set()
+    try:
+        for field in fields_of(payload_of(item)):
+            if field.number in known:
+                if field.number in seen:
+                    name = _field_name(what, field.number, known)
+                    raise refused(RefusalKind.CANNOT_PARSE, name, "it twice", "at most once")
+                expected = known[field.number][1]
+                if field.wire_type != expected:
+                    name = _field_name(what, field.number, known)
+                    got = f"wire type {field.wire_type.value}"
+                    raise refused(RefusalKind.CANNOT_PARSE, name, got, f"wire type {expected.value}")
+                seen.add(field.number)
+            yield field
+    except ItemError as error:
+        raise ItemError(error.what, error.got, error.expected, where=what) from error
+
+
+def _field_name(what: str, number: int, known: Mapping[int, tuple[str, WireType]]) -> str:
+    return f"{what} field {number} ({known[number][0]})" if number in known else f"{what} field {number}"
+
+
 # --- fields of a message, undecoded -------------------------------------------------------------------------
 
 
 def fields_of(message: bytes) -> Iterator[ItemField]:
-    """Yield a message's fields in the order of their bytes, repeated ones each time.
+    """Yield a message's fields as they are encoded, which a parser hides.
 
-    This shows what a parser hides: the exact bytes of a field, and whether it is there twice. Varints must
-    have their shortest form. Raises ItemError when it comes to bytes that are no field.
+    Raises:
+        ItemError: the next bytes are no field, or a varint has not its shortest form.
     """
     offset, size = 0, len(message)
     while offset < size:
@@ -258,7 +437,7 @@ def fields_of(message: bytes) -> Iterator[ItemField]:
 
 
 def varint(value: int) -> bytes:
-    """Encode an unsigned integer below 2^64 in its shortest form."""
+    """Encode an unsigned integer below 2^64."""
     assert 0 <= value < 1 << 64
     out = bytearray()
     while value >= 0x80:
@@ -269,13 +448,12 @@ def varint(value: int) -> bytes:
 
 
 def field_item(kind: int, payload: bytes) -> bytes:
-    """Build an item: one length-delimited field of number `kind` with `payload`."""
+    """Build an item."""
     assert 1 <= kind <= FIELD_NUMBER_MAX
     return varint(kind << 3 | WireType.LEN) + varint(len(payload)) + payload
 
 
 def _read_tag(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int, int]:
-    """Return (field number, wire type, offset after the tag)."""
     tag, offset = _read_varint(data, offset, what, at)
     number = tag >> 3
     if not 1 <= number <= FIELD_NUMBER_MAX:
@@ -284,7 +462,7 @@ def _read_tag(data: bytes, offset: int, what: str, at: int | None = None) -> tup
 
 
 def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> tuple[int, int]:
-    """Return (value, offset after it) of the varint at `offset`, which must have its shortest form."""
+    """Return (value, offset after it)."""
     if offset < len(data) and data[offset] < 0x80:
         return data[offset], offset + 1
     value = 0
@@ -307,5 +485,5 @@ def _read_varint(data: bytes, offset: int, what: str, at: int | None = None) -> 
 
 
 def _named(what: str, at: int | None) -> str:
-    """Return the name of a part of a field for an error; called only for errors, since it costs time."""
+    """Name a part of a field for an error; costs time."""
     return what if at is None else f"{what} of field at byte {at}"

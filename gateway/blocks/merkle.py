@@ -1,7 +1,6 @@
 """SHA-384 hashes with their domain prefixes, and the streaming tree over them.
 
-Pure. A streaming tree takes one hash after the other and keeps the roots of its perfect subtrees alone, one
-for each 1 bit of the leaf count:
+Pure. A streaming tree keeps only the roots of its perfect subtrees, one for each 1 bit of the leaf count:
 
     leaves 0..6 (count 7 = 0b111)          root = node(a, node(b, g))
 
@@ -10,7 +9,7 @@ for each 1 bit of the leaf count:
            ┌─┴─┐   ┌─┴─┐    4   5   6
            0   1   2   3
 
-The root of no leaves is `EMPTY_HASH` = SHA-384 of the single byte 0x00; the root of one leaf is that leaf.
+The root of no leaves is `EMPTY_HASH`; the root of one leaf is that leaf.
 Source: docs/spec/block-hash.md section 1.
 """
 
@@ -32,13 +31,12 @@ __all__ = [
 ]
 
 HASH_SIZE: Final = 48
-"""Bytes of a SHA-384 digest."""
 
 _LEAF, _UNARY, _INNER = b"\x00", b"\x01", b"\x02"  # docs/spec/block-hash.md section 1
 
 
 def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":
-    """Return Python's own SHA-384, or OpenSSL's in a Python that was built without it."""
+    """Return Python's own SHA-384, or OpenSSL's if Python has none."""
     for module_name in ("_sha512", "_sha2"):  # CPython 3.11; 3.12 and later
         with suppress(ImportError):
             own: Callable[[bytes], hashlib._Hash] = import_module(module_name).sha384
@@ -46,21 +44,20 @@ def _own_sha384() -> "Callable[[bytes], hashlib._Hash]":
     return hashlib.sha384
 
 
-# Copying a context that has taken the prefix is cheaper than joining prefix and data. If both fit a single
-# block of SHA-384 (128 bytes, 17 of them padding), as in every inner node, OpenSSL's set-up dominates:
-# Python's own code takes 0.47 microseconds, OpenSSL 0.6 (CPython 3.11; on 3.12 they are level). From two
-# blocks on OpenSSL is faster.
+# If prefix and data fit a single block of SHA-384 (128 bytes, 17 of them padding), as in every inner node,
+# Python's own code beats OpenSSL's set-up (CPython 3.11). For longer data, copying an OpenSSL context that
+# has taken the prefix is cheaper than joining prefix and data.
 _short_sha384 = _own_sha384()
 _leaf_context = hashlib.sha384(_LEAF).copy
 _SHORT_DATA_SIZE_MAX: Final = 128 - 17 - len(_LEAF)
 assert _SHORT_DATA_SIZE_MAX == 110  # as in hand_out_leaf_hashes
 
 EMPTY_HASH: Final = hashlib.sha384(b"\x00").digest()
-"""The root of a tree without leaves: bec021b4f368e306…"""
+"""The root of a tree without leaves."""
 
 
 def leaf_hash(data: bytes) -> bytes:
-    """Return SHA-384 of 0x00 and the data: 48 bytes."""
+    """Return the hash of a leaf's data."""
     if len(data) <= _SHORT_DATA_SIZE_MAX:
         return _short_sha384(_LEAF + data).digest()
     context = _leaf_context()
@@ -69,20 +66,20 @@ def leaf_hash(data: bytes) -> bytes:
 
 
 def unary_hash(child: bytes) -> bytes:
-    """Return the hash of a node with a single child: SHA-384 of 0x01 and the child's 48 bytes."""
+    """Return the hash of a node with one child."""
     return _short_sha384(_UNARY + child).digest()
 
 
 def inner_hash(left: bytes, right: bytes) -> bytes:
-    """Return the hash of a node with two children: SHA-384 of 0x02 and their 48 bytes each."""
+    """Return the hash of a node with two children."""
     return _short_sha384(_INNER + left + right).digest()
 
 
 def hand_out_leaf_hashes(items: Iterable[bytes], takers: Iterable[Callable[[bytes], object]]) -> None:
-    """Call each item's taker with the item's `leaf_hash`, in order: one loop, for many short items."""
+    """Call each item's taker with the item's `leaf_hash`: one loop, for many short items."""
     new_context, short_sha384 = _leaf_context, _short_sha384
     for item, take in zip(items, takers, strict=True):
-        if len(item) <= 110:  # looking up the name would cost more than comparing
+        if len(item) <= 110:  # a name would be slower
             take(short_sha384(b"\x00" + item).digest())
         else:
             context = new_context()
@@ -91,30 +88,24 @@ def hand_out_leaf_hashes(items: Iterable[bytes], takers: Iterable[Callable[[byte
 
 
 def tree_root(hashes: Sequence[bytes]) -> bytes:
-    """Return the root of a streaming tree over `hashes`, 48 bytes each, in order."""
+    """Return the root of a streaming tree over hashes."""
     tree = StreamingTree()
     tree.extend(hashes)
     return tree.root()
 
 
 class StreamingTree:
-    """A Merkle tree over a stream of leaves, which are hashes already; it holds one hash per level."""
+    """A Merkle tree over a stream of leaves, which are hashes; it holds one hash per level."""
 
-    __slots__ = ("_count", "_peaks")
+    __slots__ = ("_peaks", "leaf_count")
 
     def __init__(self) -> None:
-        self._count = 0
-        # By height: the root of the perfect subtree of 2^height leaves that waits for its right neighbour.
-        # There is a peak at a height exactly if the count has a 1 bit there.
+        self.leaf_count = 0
+        # By height: the root of a perfect subtree of 2^height leaves, if the count has a 1 bit there.
         self._peaks: list[bytes | None] = []
 
-    @property
-    def leaf_count(self) -> int:
-        """Number of leaves."""
-        return self._count
-
     def push(self, leaf: bytes) -> None:
-        """Append one leaf: a hash of 48 bytes."""
+        """Append one leaf."""
         assert len(leaf) == HASH_SIZE
         peaks = self._peaks
         node, height = leaf, 0
@@ -126,11 +117,11 @@ class StreamingTree:
             peaks.append(node)
         else:
             peaks[height] = node
-        self._count += 1
+        self.leaf_count += 1
 
     def extend(self, leaves: Sequence[bytes]) -> None:
-        """Append leaves, 48 bytes each, in order: as `push` of each, but merged level by level."""
-        self._count += len(leaves)
+        """Append leaves in order, merged level by level."""
+        self.leaf_count += len(leaves)
         peaks, short_sha384 = self._peaks, _short_sha384
         nodes = list(leaves)
         height = 0
@@ -149,7 +140,7 @@ class StreamingTree:
             height += 1
 
     def root(self) -> bytes:
-        """Return the root over the leaves so far, 48 bytes; the tree may grow further."""
+        """Return the root over the leaves so far."""
         root: bytes | None = None
         for peak in self._peaks:
             if peak is not None:
@@ -157,26 +148,26 @@ class StreamingTree:
         return EMPTY_HASH if root is None else root
 
     def copy(self) -> Self:
-        """Return an independent tree with the same leaves."""
+        """Return an independent copy."""
         tree = type(self)()
-        tree._count = self._count
+        tree.leaf_count = self.leaf_count
         tree._peaks = self._peaks.copy()
         return tree
 
     def state(self) -> tuple[int, tuple[bytes, ...]]:
-        """Return (leaf count, stack): the roots of the perfect subtrees, the oldest and largest first."""
-        return self._count, tuple(peak for peak in reversed(self._peaks) if peak is not None)
+        """Return (leaf count, stack): the roots of the perfect subtrees, the largest first."""
+        return self.leaf_count, tuple(peak for peak in reversed(self._peaks) if peak is not None)
 
     @classmethod
     def from_state(cls, leaf_count: int, stack: Sequence[bytes]) -> Self:
-        """Return the tree that `state()` described. Raises ValueError if there is none."""
+        """Return the tree that `state()` described. Raises ValueError if it described none."""
         if leaf_count < 0 or len(stack) != leaf_count.bit_count() or any(len(h) != HASH_SIZE for h in stack):
             raise ValueError(
                 f"tree state: got {len(stack)} hashes of {sorted({len(h) for h in stack})} bytes for "
                 f"{leaf_count} leaves, expected one of {HASH_SIZE} bytes for each 1 bit of the count"
             )
         tree = cls()
-        tree._count = leaf_count
+        tree.leaf_count = leaf_count
         newest_first = iter(reversed(stack))
         tree._peaks = [
             next(newest_first) if leaf_count >> height & 1 else None

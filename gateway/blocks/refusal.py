@@ -1,7 +1,7 @@
 """The reason to refuse a block, as a value.
 
-Pure. Verification never answers with a bare boolean: it accepts a block or returns one `Refusal`, which names
-the object, what was got and what was expected. The caller adds the block's number and its publisher.
+Pure. Verification accepts a block or returns one `Refusal`. The caller adds the block's number and its
+publisher.
 Source: docs/spec/block-hash.md sections 2.1 and 4; docs/spec/proofs.md sections 2, 4 and 5.
 """
 
@@ -21,24 +21,23 @@ class Fault(Enum):
 
 
 class RefusalKind(StrEnum):
-    """The class of a refusal; its value is the text in logs and metrics labels."""
+    """The class of a refusal; its value appears in logs and metrics labels."""
 
     BAD_PROOF = "bad proof"
-    """A proof of a known kind does not hold, or there is none."""
+    """A proof of a known kind does not hold."""
     BAD_ROOT_HASH = "bad root hash"
-    """A link of the footer, or a block number, does not continue the chain."""
+    """A link of the footer, or the block number, does not continue the chain."""
     CANNOT_PARSE = "cannot parse"
-    """The bytes are malformed, or the items are in an order that makes no block."""
+    """The bytes are malformed, or the items are in a wrong order."""
     MISSING_ITEM = "missing item"
-    """The block lacks its header, its footer or its proof."""
+    """The block lacks its header, footer or proof."""
     MISSING_FIELD = "missing field"
-    """A header, footer or proof lacks a field that verification needs."""
+    """A header, footer or proof lacks a needed field."""
     MISSING_VERIFICATION_DATA = "missing verification data"
-    """The node knows the kind of the proof, but lacks the key or the data for it."""
+    """The node knows the kind of the proof, but lacks its key or data."""
     UNSUPPORTED = "unsupported"
     """The node cannot process an item or a proof."""
     NOT_CHECKED = "not checked"
-    """The check did not finish."""
 
     @property
     def fault(self) -> Fault:
@@ -64,7 +63,7 @@ class Refusal:
 
     kind: RefusalKind
     what: str
-    """The object that is wrong, e.g. `footer field 1 (previous_block_root_hash)`."""
+    """The wrong object, e.g. `footer field 1 (previous_block_root_hash)`."""
     got: str  # short enough for a log line
     expected: str
 

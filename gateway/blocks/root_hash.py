@@ -1,7 +1,6 @@
 """The root hash of a block, computed while its items come in.
 
-Pure. Each item's leaf goes to one of the subtrees below as soon as the item is here, so that the end of a
-block leaves only the top to hash:
+Pure. Each item's leaf goes into a subtree as it arrives, so only the top is left to hash at the block's end:
 
     layout 16 (HAPI 0.78)                              layout 8 (HAPI 0.73 to 0.77)
 
@@ -25,8 +24,8 @@ block leaves only the top to hash:
 Invariants
   - A block is one header, other items, one footer, and at least one proof, each proof once.
   - A call of `add` that raises leaves the hasher unchanged.
-  - `root_hash` depends on the items alone, never on how calls of `add` divide them.
-  - No state is tied to a thread: different threads may call, one after the other.
+  - The root depends on the items alone, not on how calls of `add` divide them.
+  - Different threads may call, one after the other.
 Source: docs/spec/block-hash.md sections 2 and 3.
 """
 
@@ -34,17 +33,18 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from sluice.gateway.blocks.errors import ItemError
-from sluice.gateway.blocks.frame import (
+from sluice.gateway.blocks.items import (
     Footer,
     Header,
+    ItemKind,
     cannot_parse,
     check_proof,
     item_name,
+    kinds_of,
     read_footer,
     read_header,
     refused,
 )
-from sluice.gateway.blocks.items import ItemKind, kinds_of
 from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     HASH_SIZE,
@@ -69,19 +69,16 @@ __all__ = [
 ]
 
 PROOFS_BYTES_MAX: Final = 1_250_000
-"""Bytes of all proof items of one block. Real ones have 4,000 at most; the longest valid one is a state proof
-of `STATE_PROOF_SIBLINGS_MAX`, some 1,080,000. The event loop parses them, at 1 ms for a MB, or more if they
-hold many fields of later versions."""
+"""Bytes of all proofs of one block. Real ones have 4,000 at most, the longest valid state proof some
+1,080,000. The event loop parses a MB in 1 ms."""
 PROOFS_PER_BLOCK_MAX: Final = 4
-"""Proofs in one block. Real blocks carry one. Each costs a signature check of up to 40 ms, and a block could
-carry any number of valid ones. With eight, and a publication of 128 nodes, which takes 0.4 s, a block 0 came
-close to a second."""
+"""Real blocks carry one proof. Each costs a signature check of up to 40 ms."""
 
 RootLayout = Literal["auto", 8, 16]
-"""Setting `verification.root_layout`: the layout of blocks; `auto` goes by the version in the header."""
+"""Setting `verification.root_layout`; `auto` goes by the version in the header."""
 
 HAPI_MINOR_LAYOUT_16: Final = 78
-"""The first minor HAPI version that `auto` takes for layout 16 (docs/spec/block-hash.md)."""
+"""The first minor HAPI version with layout 16."""
 
 CONSENSUS_HEADERS, INPUTS, OUTPUTS, STATE_CHANGES, TRACE_DATA, EXTENSION_0 = range(6)
 SUBTREE_COUNT: Final = EXTENSION_0 + 8
@@ -108,49 +105,50 @@ _SUBTREE_OF_REMAINDER: Final[Mapping[int, int]] = {
     **{8 + number: EXTENSION_0 + number for number in range(8)},
     19: NOT_HASHED,
 }
-# Looking up a name is faster than looking up a member in its class.
+# Module names are faster than members of a class.
 _FOOTER: Final = ItemKind.BLOCK_FOOTER
 _PROOF: Final = ItemKind.BLOCK_PROOF
-# Kinds that may stand between header and footer any number of times: the usual case needs no other check.
+# Kinds that may occur any number of times between header and footer need no other check.
 _BODY_KINDS: Final = frozenset(_SUBTREE_OF_KIND) - {ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE}
-# With fewer items in one call, pushing leaves one by one is faster than gathering them by subtree.
+# For fewer items, pushing leaves one by one is faster than gathering them by subtree.
 _FEW_ITEMS: Final = 16
-# The root of eight empty subtrees, the right half of layout 16 in every block so far: cf7e7647f57807….
-_EMPTY_EXTENSION_HALF: Final = tree_root([EMPTY_HASH] * 8)
-# An absent state root in layout 8 (docs/spec/block-hash.md section 3.2); layout 16 takes EMPTY_HASH.
+# The right half of layout 16 in every block so far.
+_NO_EXTENSIONS: Final = [EMPTY_HASH] * 8
+_EMPTY_EXTENSION_HALF: Final = tree_root(_NO_EXTENSIONS)
+# An absent state root in layout 8; layout 16 takes EMPTY_HASH.
 _ABSENT_STATE_LAYOUT_8: Final = bytes(HASH_SIZE)
 
 
 def subtree_of(kind: int) -> int | None:
-    """Return the subtree of a body item, NOT_HASHED (-1) if it goes to none, None if it is refused."""
+    """Return the subtree of a body item; NOT_HASHED: none; None: the item is refused."""
     if kind < 20:
         return _SUBTREE_OF_KIND.get(kind)
     return _SUBTREE_OF_REMAINDER.get(kind % 20)
 
 
 class BlockSummary(NamedTuple):
-    """The summary of a whole block: all that links, proofs, acknowledgements and status need of it."""
+    """All that links, proofs, acknowledgements and status need of a whole block."""
 
     number: int
-    timestamp_seconds: int  # consensus time of the block, seconds since 1970
+    timestamp_seconds: int  # consensus time, seconds since 1970
     timestamp: bytes
-    """The serialized Timestamp, as it is in the header and in the root hash."""
+    """The serialized Timestamp of the header."""
     hapi_minor: int  # minor number of the header's `hapi_proto_version`
-    root_layout: Literal[8, 16]  # the layout that `root_hash` was computed with
+    root_layout: Literal[8, 16]  # of `root_hash`
     root_hash: bytes  # 48 bytes
     root_hash_other_layout: bytes | None
-    """48 bytes: the root in the other layout, if that is possible and no setting says which it is."""
+    """48 bytes, if the block may have the other layout."""
     previous_root_hash: bytes  # footer field 1, 48 bytes
     all_blocks_root_hash: bytes  # footer field 2, 48 bytes
-    proofs: tuple[bytes, ...]  # the block proof items, in order; at least one
-    record_file: bytes | None  # the record file item; the proof of such a block signs it
+    proofs: tuple[bytes, ...]  # items, in order; at least one
+    record_file: bytes | None  # an item, which the proof of such a block signs
     header: bytes
     footer: bytes
     item_count: int
     size_bytes: int
 
     def in_other_layout(self) -> "BlockSummary | None":
-        """Return the same block with the root of the other layout; None: there is no other root."""
+        """Return the same block with the root of the other layout, if there is one."""
         if self.root_hash_other_layout is None:
             return None
         return self._replace(
@@ -161,7 +159,7 @@ class BlockSummary(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """Items whose leaves belong to the subtrees, and the subtree of each."""
+    """Items, and the subtrees that their leaves belong to."""
 
     subtree_of_kind: Mapping[int, int]  # by field number; NOT_HASHED: none
     items: Sequence[bytes]
@@ -169,7 +167,7 @@ class Leaves(NamedTuple):
 
 
 class ItemLook(NamedTuple):
-    """The next items of a block, checked, and the state of the hasher once it has taken them."""
+    """The checked next items of a block, and the hasher's state after them."""
 
     leaves: Leaves
     header: Header
@@ -183,9 +181,8 @@ class ItemLook(NamedTuple):
 class BlockHasher:
     """Takes the items of one block as they come, and gives its summary at the end.
 
-    The caller passes every item to `add` once, in order, and then calls `finish` once. `BlockRefused` refuses
-    a block as early as possible. A caller that has the items hashed elsewhere calls `look` and `take` instead
-    of `add`.
+    The caller passes every item to `add` once, in order, and then calls `finish` once. If the items are
+    hashed elsewhere, it calls `look` and `take` instead of `add`.
     """
 
     def __init__(self, root_layout: RootLayout = "auto") -> None:
@@ -200,23 +197,23 @@ class BlockHasher:
 
     @property
     def number(self) -> int | None:
-        """The block's number, once its header is here."""
+        """The block's number, once known."""
         return None if self._header is None else self._header.number
 
     @property
     def item_count(self) -> int:
-        """Items taken so far."""
+        """Items so far."""
         return self._item_count
 
     @property
     def size_bytes(self) -> int:
-        """Sum of the sizes of the items taken so far."""
+        """Bytes of the items so far."""
         return self._size_bytes
 
     def add(
         self, items: Sequence[bytes], kinds: Sequence[int] | None = None, size_bytes: int | None = None
     ) -> None:
-        """Take the next items of the block, any number, as `look` and `take` do."""
+        """Take the next items of the block, as `look` and `take` do."""
         looked = self.look(items, kinds, size_bytes)
         if looked is not None:
             self.take(looked)
@@ -226,10 +223,10 @@ class BlockHasher:
     ) -> ItemLook | None:
         """Check the next items and change nothing; return None if there are none.
 
-        `kinds`, `kinds_of(items)`, and `size_bytes`, the sum of their sizes, are from a caller that has them.
+        `kinds` and `size_bytes` of the items are computed unless the caller passes them.
 
         Raises:
-            BlockRefused: an item is malformed, cannot be processed or is in the wrong place.
+            BlockRefused: an item is malformed, unsupported or in the wrong place.
         """
         if kinds is None:
             try:
@@ -255,7 +252,7 @@ class BlockHasher:
         body_kinds = present if body_end - body_start == len(kinds) else kinds[body_start:body_end]
         if not _BODY_KINDS.issuperset(body_kinds):
             record_file, subtree_of_kind = self._look_at_body(items, kinds, body_start, body_end)
-        # The header is hashed with the body.
+        # The body includes the header.
         item_count = len(items)
         if size_bytes is None:
             size_bytes = sum(map(len, items))
@@ -267,7 +264,7 @@ class BlockHasher:
     def take(self, looked: ItemLook, grown: Mapping[int, StreamingTree] | None = None) -> None:
         """Take the items of the last `look`; this cannot fail.
 
-        `grown` has the trees with the new leaves, by number of subtree, if they were hashed elsewhere.
+        `grown` has the trees with the new leaves, by subtree, if they were hashed elsewhere.
         """
         if grown is None:
             hash_into(self._trees, looked.leaves)
@@ -281,23 +278,15 @@ class BlockHasher:
 
     @property
     def trees(self) -> Sequence[StreamingTree]:
-        """The tree of each subtree, in the order of the layouts."""
+        """The tree of each subtree."""
         return self._trees
 
     def subtree_roots(self) -> list[bytes]:
-        """Return the root of each subtree over the items so far, 48 bytes each, in the order of the layouts.
-
-        The five of every layout (consensus headers, inputs, outputs, state changes, trace data), then
-        extensions 0 to 7. They are for a maker of blocks, which computes the root before it knows the
-        footer's links.
-        """
+        """Return the root of each subtree so far."""
         return [tree.root() for tree in self._trees]
 
     def finish(self) -> BlockSummary:
-        """Return the summary of the whole block.
-
-        Raises BlockRefused if header, footer or proof is missing.
-        """
+        """Return the block's summary. Raises BlockRefused if header, footer or proof is missing."""
         header, footer = self._header, self._footer
         if header is None:
             raise refused(RefusalKind.MISSING_ITEM, "block", "no items", "a block header first")
@@ -329,15 +318,14 @@ class BlockHasher:
     def _roots(self, header: Header, footer: Footer) -> tuple[Literal[8, 16], bytes, bytes | None]:
         """Return (layout, root in it, root in the other one)."""
         links = (footer.previous_root_hash, footer.all_blocks_root_hash)
-        subtrees = [tree.root() for tree in self._trees[:EXTENSION_0]]
+        roots = self.subtree_roots()
+        subtrees, extensions = roots[:EXTENSION_0], roots[EXTENSION_0:]
+        has_extension = extensions != _NO_EXTENSIONS
         time_leaf = leaf_hash(header.timestamp)
-        has_extension = any(tree.leaf_count for tree in self._trees[EXTENSION_0:])
 
         state = footer.state_root_hash or EMPTY_HASH
         core = tree_root([*links, state, *subtrees])
-        extension = _EMPTY_EXTENSION_HALF
-        if has_extension:
-            extension = tree_root([tree.root() for tree in self._trees[EXTENSION_0:]])
+        extension = tree_root(extensions) if has_extension else _EMPTY_EXTENSION_HALF
         root_16 = inner_hash(time_leaf, inner_hash(core, extension))
 
         if not footer.state_root_hash:
@@ -358,7 +346,7 @@ class BlockHasher:
     def _with_proofs(
         self, items: Sequence[bytes], kinds: Sequence[int], start: int, block_number: int
     ) -> tuple[bytes, ...]:
-        """Return the proofs so far and those in `items[start:]`, which may hold nothing else."""
+        """Return the proofs so far and those in `items[start:]`."""
         proofs = self._proofs
         for index in range(start, len(items)):
             what = f"item {self._item_count + index}"
@@ -373,7 +361,7 @@ class BlockHasher:
                 got = f"{size_bytes} bytes of proofs"
                 raise refused(RefusalKind.UNSUPPORTED, what, got, f"at most {PROOFS_BYTES_MAX}")
             if items[index] in proofs:
-                # The root hash does not cover proofs: with a copy, the block would be other bytes and valid.
+                # The root hash does not cover proofs: with a copy, other bytes would be a valid block.
                 got = "a proof that was there before"
                 raise refused(RefusalKind.CANNOT_PARSE, what, got, "each proof once")
             check_proof(items[index], block_number)
@@ -411,7 +399,7 @@ class BlockHasher:
 
 
 def hash_into(trees: Mapping[int, StreamingTree] | Sequence[StreamingTree], leaves: Leaves) -> None:
-    """Append the leaf of each item to its kind's tree; `trees` has those that get one, by subtree."""
+    """Append the leaf of each item to the tree of its subtree."""
     subtree_of_kind, items, kinds = leaves.subtree_of_kind, leaves.items, leaves.kinds
     if len(items) < _FEW_ITEMS:
         for kind, item in zip(kinds, items, strict=True):

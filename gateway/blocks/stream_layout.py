@@ -8,17 +8,15 @@ Pure. One block is one atomic operation:
     3 …    field number of the item     the serialized item, unchanged
     last   0xb1 block end               N as u64 big-endian, then the block root hash, 48 bytes
 
-An entry cannot cross a data page, so its data has at most DATA_SIZE_MAX bytes (1,048,559). A longer item is
-cut into pieces of exactly that size, and a last one with the rest:
+An entry cannot cross a data page. A longer item is cut into pieces of DATA_SIZE_MAX bytes and a last one:
 
     0x80000000 | field number           each piece but the last
     field number                        the last piece, 1 to DATA_SIZE_MAX bytes
 
 Invariants
-  - The entries depend on number, items and root hash alone. A block has one layout; the decoder refuses every
-    other.
-  - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused. No block has them, since 176
-    and 177 modulo 20 are 16 and 17, which the root hash refuses.
+  - A block has one layout, and the decoder refuses every other.
+  - No item can be taken for a mark: the field numbers 0xb0 and 0xb1 are refused, here and by the root hash
+    (176 and 177 modulo 20 are 16 and 17).
 Source: docs/spec/block-layout.md; docs/spec/stream-file.md section 5.
 """
 
@@ -53,11 +51,10 @@ __all__ = [
 BLOCK_END_TYPE: Final = 0xB1
 """Entry type of the mark that ends a block."""
 BOOKMARK_COUNT: Final = 2
-"""Bookmarks of a block: its first entries."""
 CONTINUED: Final = 0x8000_0000
 """Set in the entry type of each piece of an item but its last."""
 
-# BookMark {type: 2}; the tag of the value follows, except for block 0: proto3 leaves the value 0 out.
+# BookMark {type: 2}; the value follows, except for block 0: proto3 leaves 0 out.
 _BOOKMARK_HEAD: Final = b"\x08\x02"
 _BOOKMARK_VALUE_TAG: Final = b"\x10"
 _LEGACY_BOOKMARK_HEAD: Final = b"\x00"
@@ -67,14 +64,14 @@ _MARK_TYPES: Final = frozenset((BOOKMARK_TYPE, BLOCK_END_TYPE))
 
 
 def bookmark_of(block_number: int) -> bytes:
-    """Return the bookmark that current clients ask for: 2 to 13 bytes."""
+    """Return the bookmark that current clients ask for."""
     if block_number == 0:
         return _BOOKMARK_HEAD
     return _BOOKMARK_HEAD + _BOOKMARK_VALUE_TAG + varint(block_number)
 
 
 def legacy_bookmark_of(block_number: int) -> bytes:
-    """Return the bookmark that the original demo client asks for: 9 bytes."""
+    """Return the bookmark that the original demo client asks for."""
     return _LEGACY_BOOKMARK_HEAD + block_number.to_bytes(_NUMBER_SIZE, "big")
 
 
@@ -95,7 +92,7 @@ class EntryRun(NamedTuple):
 
 
 def encode(block_number: int, items: Sequence[bytes], root_hash: bytes) -> list[tuple[int, bytes]]:
-    """Return the entries of a block as (entry type, data), bookmarks included. Raises as `encode_runs`."""
+    """Return all entries of a block as (entry type, data). Raises as `encode_runs`."""
     bookmarks = [(BOOKMARK_TYPE, mark(block_number)) for mark in (bookmark_of, legacy_bookmark_of)]
     runs = encode_runs(block_number, items, root_hash)
     return bookmarks + [entry for run in runs for entry in zip(run.entry_types, run.data, strict=True)]
@@ -110,22 +107,19 @@ def encode_runs(
     items_max: int = RUN_ITEMS_MAX,
     bytes_max: int = sys.maxsize,
 ) -> Iterator[EntryRun]:
-    """Yield the entries of a block behind its bookmarks, in order, some at a time.
-
-    A run has at most `items_max` entries, and at most `bytes_max` bytes of items or a single entry, without
-    the block end.
+    """Yield the entries of a block after its bookmarks, in order, as runs.
 
     Args:
-        block_number: 0 to 2^64 - 1.
+        block_number: of the block.
         items: serialized items, in block order; at least one.
-        root_hash: the block's root, 48 bytes.
-        kinds: `kinds_of(items)`, if the caller has them.
-        items_max: 1 or more.
-        bytes_max: 1 or more.
+        root_hash: the block's root.
+        kinds: `kinds_of(items)`, if known.
+        items_max: entries of a run; the block end does not count.
+        bytes_max: bytes of a run's items, unless it has a single entry.
 
     Raises:
-        ItemError: an item is not exactly one length-delimited field.
-        LayoutError: there is no item, or one whose field number is a mark's entry type.
+        ItemError: an item is malformed.
+        LayoutError: there is no item, or an item's field number is a mark's entry type.
     """
     assert len(root_hash) == HASH_SIZE
     if not items:
@@ -136,7 +130,7 @@ def encode_runs(
         size_bytes = sum(map(len, data))
         if size_bytes > bytes_max or (size_bytes > DATA_SIZE_MAX < max(map(len, data))):
             fitting = bisect_right(list(accumulate(map(len, data))), min(bytes_max, DATA_SIZE_MAX))
-            del data[max(1, fitting) :]  # an item that must be cut is alone in its runs
+            del data[max(1, fitting) :]  # an item that is cut is alone in its runs
             size_bytes = sum(map(len, data))
         stop = start + len(data)
         entry_types = kinds_of(data, start) if kinds is None else list(kinds[start:stop])
@@ -156,19 +150,18 @@ def encode_runs(
 
 
 def _last_piece_at(item: bytes) -> int:
-    """Return the offset of the last piece of an item that is too long for one entry."""
     return (len(item) - 1) // DATA_SIZE_MAX * DATA_SIZE_MAX
 
 
 def _pieces_before_last(kind: int, item: bytes) -> Iterator[EntryRun]:
-    """Yield all pieces of an item but the last, one at a time, since copying them takes a while."""
+    """Yield all pieces of an item but the last, one at a time, since copying takes a while."""
     for offset in range(0, _last_piece_at(item), DATA_SIZE_MAX):
         yield EntryRun([CONTINUED | kind], [item[offset : offset + DATA_SIZE_MAX]], DATA_SIZE_MAX)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBlock:
-    """A block that was read back from its entries. Only its layout was checked."""
+    """A block read back from its entries, with only its layout checked."""
 
     number: int  # block number, from the bookmarks and the block end
     items: tuple[bytes, ...]
@@ -176,8 +169,6 @@ class StoredBlock:
 
 
 class _Expecting(Enum):
-    """The expected next entry."""
-
     BOOKMARK = "a bookmark"
     LEGACY_BOOKMARK = "the block's second bookmark"
     ITEM = "an item"
@@ -186,13 +177,12 @@ class _Expecting(Enum):
 
 
 class BlockDecoder:
-    """Turns the entries of a stream, in order from the first bookmark of a block on, into whole blocks.
+    """Turns the entries of a stream into blocks, from the first bookmark of a block on.
 
     A call that raises leaves the decoder unchanged.
     """
 
     def __init__(self, block_bytes_max: int = STORED_BLOCK_BYTES_MAX) -> None:
-        """Begin before a block; one block may have `block_bytes_max` bytes of items."""
         self._block_bytes_max = block_bytes_max
         self.reset()
 
@@ -211,10 +201,7 @@ class BlockDecoder:
         return None if self._expecting is _Expecting.BOOKMARK else self._number
 
     def feed(self, entry_type: int, data: bytes) -> StoredBlock | None:
-        """Take one entry; return the block if this entry ends it.
-
-        Raises LayoutError if the entry cannot be the next one of a block.
-        """
+        """Take one entry; return the block that it ends. Raises LayoutError for a misplaced entry."""
         if self._expecting in (_Expecting.ITEM_OR_END, _Expecting.ITEM, _Expecting.PIECE):
             if entry_type == BLOCK_END_TYPE:
                 return self._end_block(data)
@@ -301,7 +288,6 @@ class BlockDecoder:
 
 
 def _number_in_bookmark(data: bytes) -> int:
-    """Return N of a bookmark in protobuf form, which must be exactly `bookmark_of(N)`."""
     value = data[len(_BOOKMARK_HEAD) + len(_BOOKMARK_VALUE_TAG) :]
     number = 0
     if len(value) <= VARINT_SIZE_MAX:
@@ -313,5 +299,4 @@ def _number_in_bookmark(data: bytes) -> int:
 
 
 def _short(data: bytes) -> str:
-    """Return data in hex, cut to the length of a bookmark."""
     return f"{data[:16].hex()}… ({len(data)} bytes)" if len(data) > 16 else data.hex() or "no bytes"

@@ -4,13 +4,12 @@ Pure: `gateway.store.trust_store` reads the files. Each key is `kind:value`:
 
     ed25519:HEX              an Ed25519 public key of 32 bytes in 64 hex digits; may be given repeatedly
     tss:FILE                 the publication of a TSS network's ledger id, or the block file that holds it
-    tss:id=HEX               the ledger id, 32 bytes, which the publication of block 0 or of a file must have
+    tss:id=HEX               the ledger id, 32 bytes, that the publication of block 0 or of a file must have
     tss:block0               believe the publication of block 0, once, and keep it
     rsa:ADDRESS_BOOK.json    the address book that signs record files
 
-No key at all means `tss:block0`: a fresh node of a TSS network starts with nothing but block 0. Keys of other
-kinds do not imply it: an operator who names a key does not want one from a publisher. There is one TSS
-network and one address book; a file and an id may be given together and must agree.
+No key at all means `tss:block0`, so a fresh node of a TSS network needs nothing but block 0. A key of another
+kind does not imply it. A file and an id may be given together and must agree.
 Source: docs/verification.md, "How trust begins"; docs/spec/tss.md section 1.1.
 """
 
@@ -23,37 +22,35 @@ from sluice.gateway.blocks.errors import LedgerKeyError
 __all__ = ["ED25519_KEY_SIZE", "LEDGER_ID_SIZE", "TrustedKeys", "VerificationMode"]
 
 LEDGER_KEYS_MAX: Final = 64
-"""Ledger keys that may be configured. Each proof is tried with all keys of its kind, 0.1 ms each at most."""
+"""Each proof is tried with all keys of its kind, 0.1 ms each at most."""
 
 VerificationMode = Literal["full", "hash"]
-"""Setting `verification.mode`: `full` checks signatures, `hash` only root, links and presence of a proof."""
+"""Setting `verification.mode`: `hash` checks no signatures."""
 
 ED25519_KEY_SIZE: Final = 32
-"""Bytes of an Ed25519 public key."""
 LEDGER_ID_SIZE: Final = 32
-"""Bytes of a TSS network's ledger id."""
 
 _EXPECTED: Final = "ed25519:HEX, tss:FILE, tss:id=HEX, tss:block0 or rsa:ADDRESS_BOOK.json"
 
 
 @dataclass(frozen=True, slots=True)
 class TrustedKeys:
-    """The public keys that check block proofs, and the paths of those that are in files."""
+    """The public keys that check block proofs, and the paths of those in files."""
 
     ed25519: tuple[bytes, ...] = ()
-    """Ed25519 public keys, 32 bytes each; one of them must verify a proof."""
+    """32 bytes each; one of them must verify a proof."""
     tss_file: str | None = None  # path of a publication
-    tss_id: bytes | None = None  # the ledger id that any publication must have, 32 bytes
+    tss_id: bytes | None = None  # the ledger id of any publication
     tss_block0: bool = False
-    """The operator believes the publication of block 0, whatever its ledger id."""
+    """Believe the publication of block 0, whatever its ledger id."""
     rsa_file: str | None = None  # path of an address book
 
     @classmethod
     def parse(cls, texts: Iterable[str]) -> Self:
         """Read ledger keys as an operator writes them; a key given twice counts once.
 
-        Raises LedgerKeyError if one is malformed or of an unknown kind, two contradict each other, or
-        they are too many.
+        Raises:
+            LedgerKeyError: keys are malformed, of unknown kinds, contradictory or too many.
         """
         values: dict[str, dict[bytes | str, None]] = {}
         count = 0
@@ -78,7 +75,7 @@ class TrustedKeys:
 
     @property
     def trusts_any_block_0(self) -> bool:
-        """A publication in block 0 is believed without any further condition."""
+        """A publication in block 0 is believed unconditionally."""
         return self.tss_id is None and (self.tss_block0 or self == TrustedKeys())
 
     @property

@@ -1,9 +1,7 @@
 """Verification of one block: structure, root hash and proofs. `blocks.chain` checks links later, in order.
 
-Pure. A proof signs the root hash, and an older block does not tell for certain which layout its root has. If
-the proofs refuse the root of the layout that the header suggests, the root of the other layout is tried.
-
-Block 0 of a TSS network brings the ledger data that check its own proof and every later one:
+Pure. If the proofs refuse the root of the layout that the header suggests, the verifier tries the root of the
+other layout. Block 0 of a TSS network brings the ledger data that check its own proof and every later one:
 
     ledger data known     block 0 publishes     then
     yes                   the same, or none     the known data check its proof
@@ -12,7 +10,7 @@ Block 0 of a TSS network brings the ledger data that check its own proof and eve
                                                 whole block, not a record file alone
     no                    none                  the other keys check its proof
 
-The verdict on block 0 holds the ledger data that were accepted; the caller decides whether to believe them.
+The caller decides whether to believe the ledger data in the verdict on block 0.
 Source: docs/spec/block-hash.md section 3.3; docs/spec/proofs.md section 2; docs/spec/tss.md section 1.1.
 """
 
@@ -37,18 +35,17 @@ class Verdict(NamedTuple):
     """An accepted block."""
 
     summary: BlockSummary
-    """Its summary, with the root that the proofs fit, and no other root if a proof signs that one."""
+    """With the root that the proofs fit, and no other root if a proof signs that one."""
     published: LedgerData | None
-    """The ledger data that a block 0 publishes, and that have checked its proof."""
+    """The ledger data that block 0 publishes and that have checked its proof."""
     is_root_signed: bool  # a checked proof signs the root hash
 
 
 class BlockVerifier:
-    """Checks blocks one at a time; `root_layout` is the setting `verification.root_layout`."""
+    """Checks blocks one at a time."""
 
     def __init__(self, proofs: ProofVerifier, root_layout: RootLayout = "auto") -> None:
         self.proofs = proofs
-        """Checks the proofs; `believe` replaces it."""
         self._root_layout: RootLayout = root_layout
 
     @property
@@ -62,20 +59,18 @@ class BlockVerifier:
         self.proofs = self.proofs.with_ledger(ledger)
 
     def hasher(self) -> BlockHasher:
-        """Return a new hasher for the items of a block."""
+        """Return a hasher for the items of a block."""
         return BlockHasher(self._root_layout)
 
     def verify(self, hasher: BlockHasher, items: Iterable[bytes] = ()) -> BlockSummary:
-        """Finish the block of a hasher that has taken all items, and check its proofs; return its summary.
-
-        `items` are those of a block 0; other blocks need none. Raises BlockRefused as `check`.
-        """
+        """Finish a hasher that has taken a whole block, and `check` it."""
         return self.check(hasher.finish(), items).summary
 
     def check(self, summary: BlockSummary, items: Iterable[bytes] = ()) -> Verdict:
-        """Check the proofs of a block. Raises BlockRefused if they do not hold.
+        """Check the proofs of a block. Block 0 also needs its items, or those that `ledger_data.may_publish`.
 
-        `items` are those of a block 0, or those of them that `ledger_data.may_publish`.
+        Raises:
+            BlockRefused: the proofs do not hold.
         """
         proofs, published = self.proofs, None
         if summary.number == 0 and proofs.mode == "full":
@@ -87,7 +82,7 @@ class BlockVerifier:
         if is_root_signed:
             summary = summary._replace(root_hash_other_layout=None)
         if published is not None and self.proofs.ledger is None and not is_root_signed:
-            # Whoever delivers the block can put a publication with its own WRAPS key beside the record file.
+            # Whoever delivers the block can add a publication with its own WRAPS key beside the record file.
             got, expected = "proofs of the record file alone", "one that covers the whole block"
             raise BlockRefused(Refusal(RefusalKind.BAD_PROOF, _WHAT, got, expected))
         return Verdict(summary, published, is_root_signed)
@@ -95,23 +90,24 @@ class BlockVerifier:
     def _vouching(self, published: LedgerData) -> LedgerData:
         """Return the part of the ledger data from block 0 that may vouch for block 0 itself.
 
-        A pinned ledger id does not cover the WRAPS key: with a key of its own a stranger could prove
-        anything. So a Schnorr proof, with which all networks begin, must show who has signed block 0. It
-        covers the block, and so the WRAPS key for later blocks.
+        A pinned ledger id does not cover the WRAPS key: with one of its own a stranger could prove anything.
+        So a Schnorr proof, with which all networks begin, must vouch for block 0, and thereby for its WRAPS
+        key.
         """
         return published if self.proofs.keys.tss_id is None else replace(published, wraps_vk=b"")
 
     def _published(self, items: Iterable[bytes]) -> LedgerData | None:
         """Return the ledger data that block 0 publishes, if they matter here.
 
-        Raises BlockRefused if they are not credible, or not the known ones.
+        Raises:
+            BlockRefused: they are not credible, or not the known ones.
         """
         known, keys = self.proofs.ledger, self.proofs.keys
         if known is None and not keys.takes_tss_from_block_0:
             return None
         items = list(items)
         if known is not None and publications_in(items) == [known.publication]:
-            return known  # the same bytes were believed before: checking them takes up to half a second
+            return known  # believed before; checking takes up to half a second
         published = published_ledger(items, keys.tss_id if known is None else known.ledger_id)
         if known is None or published is None or published == known:
             return published
@@ -126,9 +122,10 @@ class BlockVerifier:
 
 
 def _proven(proofs: ProofVerifier, summary: BlockSummary) -> BlockSummary:
-    """Return the summary with the root that the proofs fit. Raises BlockRefused if they fit neither.
+    """Return the summary with the root that the proofs fit.
 
-    If the node lacks something to check them with one root, the refusal says so instead of calling them bad.
+    Raises:
+        BlockRefused: they fit neither root; if the node lacks something to check one of them, it says so.
     """
     refusal = proofs.verify(summary)
     if refusal is None:

@@ -4,9 +4,8 @@
     tar    its headers are read once, from the first to the last; then each member can be read alone
     tar in gzip or zstd: the same, but a member is reached by decompressing all before it
 
-The first bytes of a file tell its kind. The name of a member has the block number; members with other names,
-links and folders are no blocks. An archive with a name that leads out of it (`/x`, `../x`) is refused: no
-software of the field writes one, and a program that unpacked it would write outside its folder.
+The first bytes of a file tell its kind, and a member's name its block number. Other members are no blocks. An
+archive with a name that leads out of it (`/x`, `../x`) is refused: no software of the field writes one.
 Source: APPNOTE.TXT (PKWARE), POSIX pax (ustar), RFC 1952, RFC 8878.
 """
 
@@ -31,13 +30,13 @@ from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX
 __all__ = ["GZIP_MAGIC", "ZSTD_MAGIC", "Archive", "ArchiveMember"]
 
 ARCHIVE_MEMBERS_MAX: Final = 1_000_000
-"""Members of a zip or a tar: the most that a block node can be told to put into one. Beyond it is refused."""
+"""Members of a zip or a tar: the most that a block node can be told to put into one."""
 
 ARCHIVE_LIST_BYTES_MAX: Final = 96 << 20
-"""The list at the end of a zip, read at once: that many members with the names of blocks."""
+"""The list at the end of a zip, for that many members with the names of blocks."""
 
 TAR_NAME_BYTES_MAX: Final = 64 * 1024
-"""A name in a tar that is too long for a header. Linux takes paths of up to 4,096 bytes."""
+"""A name in a tar that is too long for a header."""
 
 GZIP_MAGIC: Final = b"\x1f\x8b"
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
@@ -54,36 +53,33 @@ _TRUNCATED: Final = "truncated: it ends in the middle of {}"
 
 @dataclass(frozen=True, slots=True)
 class ArchiveMember:
-    """A block in an archive."""
+    """A block in an archive, with its stored size."""
 
     number: int
-    """Block number, by its name."""
     name: str
     entry: int
     """Its position in a zip's list, or its first byte in a tar."""
     size_bytes: int
-    """Stored size."""
 
 
 class Archive:
-    """An open archive.
+    """An open archive. Raises ArchiveError if it is none.
 
     Args:
-        file: seekable; it stays open while the archive is used.
+        file: seekable; stays open while the archive is used.
         size_bytes: of the file.
-
-    Raises:
-        ArchiveError: it is no archive, or is damaged.
+        members_max: of the archive.
     """
 
-    def __init__(self, file: BinaryIO, size_bytes: int) -> None:
+    def __init__(self, file: BinaryIO, size_bytes: int, *, members_max: int = ARCHIVE_MEMBERS_MAX) -> None:
+        self._members_max = members_max
         self._zip: zipfile.ZipFile | None = None
         self._size_bytes: int | None = size_bytes
         with _faults_named():
             magic = file.read(len(ZSTD_MAGIC))
             file.seek(0)
             if magic in _ZIP_MAGICS:
-                # It reads the whole list at once, and the list says itself how long it is.
+                # It reads the whole list at once, and the file claims how long that is.
                 try:
                     self._zip = zipfile.ZipFile(cast(BinaryIO, _BoundedReads(file)))
                 except zipfile.BadZipFile as error:
@@ -99,29 +95,19 @@ class Archive:
                 raise ArchiveError(f"not an archive: it begins with {begin}; expected a zip or a tar")
 
     def members(self) -> Iterator[ArchiveMember]:
-        """Yield the blocks in stored order, without other members.
-
-        Raises:
-            ArchiveError: it is damaged, has too many members, or a name that leads out of it.
-        """
+        """Yield the blocks in stored order. Raises ArchiveError if the archive is damaged or refused."""
         count = 0
         with _faults_named():
             for name, entry, size_bytes in self._in_zip() if self._zip is not None else self._in_tar():
                 count += 1
-                if count > ARCHIVE_MEMBERS_MAX:
-                    raise ArchiveError(f"more than {ARCHIVE_MEMBERS_MAX} members")
+                if count > self._members_max:
+                    raise ArchiveError(f"more than {self._members_max} members")
                 number = number_of_parts(_checked_parts(name))
                 if number is not None and entry is not None:
                     yield ArchiveMember(number, name, entry, size_bytes)
 
     def read(self, entry: int, size_bytes: int, size_bytes_max: int) -> bytes:
-        """Read a member, at most one byte more than `size_bytes_max`.
-
-        `entry` and `size_bytes` are those of its `ArchiveMember`.
-
-        Raises:
-            ArchiveError: it is unreadable or damaged.
-        """
+        """Read a member, at most `size_bytes_max` and one byte. Raises ArchiveError if it is damaged."""
         with _faults_named():
             if self._zip is None:
                 count = min(size_bytes, size_bytes_max + 1)
@@ -164,7 +150,7 @@ class Archive:
             self._check_size(info, begin)
             if info.type in _LONG_NAME_TYPES:
                 long_name = _long_name(self._extension(info), info.type) or long_name
-                yield "", None, 0  # to be counted: a compressed tar may have any number of them
+                yield "", None, 0  # counts: a compressed tar may have any number of them
             elif info.type in _OTHER_EXTENSION_TYPES:
                 yield "", None, 0
             else:
@@ -173,7 +159,6 @@ class Archive:
             at = begin + info.size + -info.size % _RECORD_BYTES
 
     def _check_size(self, info: tarfile.TarInfo, begin: int) -> None:
-        """Check that a member can be skipped."""
         if info.size < 0:
             raise ArchiveError(f"damaged: {info.name} has {info.size} bytes")
         if self._size_bytes is not None and begin + info.size > self._size_bytes:
@@ -235,7 +220,6 @@ class _BoundedReads:
         self._file = file
 
     def read(self, count: int = -1) -> bytes:
-        """Read, or refuse to."""
         if count > ARCHIVE_LIST_BYTES_MAX:
             got = f"a list of members of {count:,} bytes"
             raise ArchiveError(f"{got}; expected at most {ARCHIVE_LIST_BYTES_MAX:,}")
@@ -246,7 +230,7 @@ class _BoundedReads:
 
 
 def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
-    """Return the decompression of a file, by its first bytes; None: it has none."""
+    """Return the decompression of a file, by its first bytes."""
     if magic.startswith(GZIP_MAGIC):
         return lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw))
     if magic == ZSTD_MAGIC:
@@ -255,7 +239,7 @@ def _opener_of(magic: bytes) -> Callable[[BinaryIO], BinaryIO] | None:
 
 
 def _is_tar(record: bytes) -> bool:
-    """Return whether a first record is a header, by its checksum, or the end of an empty tar."""
+    """Return whether a first record is a header, or the end of an empty tar."""
     try:
         tarfile.TarInfo.frombuf(record, "utf-8", "surrogateescape")
     except tarfile.HeaderError:
@@ -264,7 +248,7 @@ def _is_tar(record: bytes) -> bool:
 
 
 def _long_name(data: bytes, kind: bytes) -> str | None:
-    """Read the name in a header's extension; None: it has something else."""
+    """Read the name in a header's extension, if it has one."""
     if kind == tarfile.GNUTYPE_LONGNAME:
         return data.rstrip(b"\0").decode("utf-8", "surrogateescape")
     while data:
@@ -279,7 +263,7 @@ def _long_name(data: bytes, kind: bytes) -> str | None:
 
 
 def _checked_parts(name: str) -> list[str]:
-    """Split the name of a member into its parts; refuse one that leads out of the archive."""
+    """Split a member's name; refuse one that leads out of the archive."""
     parts = name.split("/")
     if name.startswith(("/", "\\")) or ".." in parts:
         raise ArchiveError(f"a member is named {name!r}, which leads out of it")

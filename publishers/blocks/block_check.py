@@ -1,8 +1,7 @@
 """The check of blocks before they are offered: structure, root hash, and the links between them.
 
-Pure. It checks what a gateway checks without keys, so that a bad block is found at its source, and nothing
-after it is sent. It does not verify proofs, which needs the network's keys. The links of the first block are
-believed, unless it is block 0.
+Pure. A gateway checks the same without keys, so a bad block is found at its source. Proofs, which need the
+network's keys, are not verified. The links of the first block are believed, unless it is block 0.
 Source: docs/spec/block-hash.md sections 3.3 and 4.
 """
 

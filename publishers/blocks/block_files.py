@@ -42,18 +42,13 @@ NO_BLOCK_FILE_NAME: Final = "not a block file name (N.blk, N.blk.gz, N.blk.zst, 
 _COMPRESSED_FRAME_BYTES: Final = 65_536  # of headers, a file name among them
 _ITEMS_TAG: Final = b"\x0a"
 _MAGIC_BYTES: Final = 4
-_PIECE_BYTES: Final = 4_096  # 32 bits of zstd can stand for 128 KiB: what comes of a piece is 128 MiB at most
+_PIECE_BYTES: Final = 4_096  # 32 bits of zstd can stand for 128 KiB, so a piece gives 128 MiB at most
 _GZIP_LEVEL: Final = 6
 _ZSTD_LEVEL: Final = 3
 
 
 def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> Block:
-    """Read one block; the name of the file has its number.
-
-    Raises:
-        BlockFileError: the name is not that of a block file; the file is unreadable, truncated, damaged or
-            larger than `size_bytes_max` after decompression; or it holds another block than its name says.
-    """
+    """Read one block; the file's name has its number. Raises BlockFileError as `decode_block`."""
     number = number_of_parts(path.absolute().parts)
     if number is None:
         raise BlockFileError(str(path), NO_BLOCK_FILE_NAME)
@@ -66,10 +61,7 @@ def read_block_file(path: Path, size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> B
 
 
 def stored_bytes_max(size_bytes_max: int = BLOCK_FILE_BYTES_MAX) -> int:
-    """Return the longest stored form of a block of a size after decompression.
-
-    Incompressible data grows: by 1/256 with zstd (ZSTD_COMPRESSBOUND), less with gzip.
-    """
+    """Return the longest stored form of a block: zstd adds up to 1/256 (ZSTD_COMPRESSBOUND), gzip less."""
     return size_bytes_max + size_bytes_max // 128 + _COMPRESSED_FRAME_BYTES
 
 
@@ -77,13 +69,13 @@ def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BL
     """Return the block in the bytes of a file or of a member of an archive.
 
     Args:
-        stored: the bytes; one byte more than `stored_bytes_max` is enough of a longer file.
+        stored: the bytes; of a longer file, `stored_bytes_max` and one more are enough.
         path: for the error.
         number: of the block, by the name.
         size_bytes_max: largest size after decompression.
 
     Raises:
-        BlockFileError: it is empty, truncated, damaged or too large, or another block.
+        BlockFileError: it is empty, truncated, damaged, too large, or another block.
     """
     if not stored:
         raise BlockFileError(
@@ -111,12 +103,10 @@ def decode_block(stored: bytes, path: str, number: int, size_bytes_max: int = BL
 
 
 def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> None:
-    """Write one block; a file of that name is replaced. The same block gives the same bytes.
-
-    `is_flushed`: its bytes are on the disk before the file has its name.
+    """Write one block, as `write_whole`. The same block gives the same bytes.
 
     Raises:
-        BlockFileError: the name is not the block's, or the file cannot be written; no part of it is left.
+        BlockFileError: the name is not the block's, or the file cannot be written.
     """
     if number_of_parts(path.absolute().parts) != block.number:
         raise BlockFileError(str(path), f"not a name for block {block.number}")
@@ -124,9 +114,9 @@ def write_block_file(path: Path, block: Block, *, is_flushed: bool = False) -> N
 
 
 def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
-    """Write a file so that nobody ever sees half of it; a file of that name is replaced.
+    """Write a file so that nobody ever sees half of it; replace one of that name.
 
-    `is_flushed`: its bytes are on the disk before it has its name; `sync_folder` flushes the name.
+    If `is_flushed`, its bytes are on the disk before it has its name; `sync_folder` flushes the name.
 
     Raises:
         BlockFileError: it cannot be written; no part of it is left.
@@ -146,11 +136,7 @@ def write_whole(path: Path, data: bytes, *, is_flushed: bool) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder.
-
-    Raises:
-        OSError: the system refuses.
-    """
+    """Flush the names in a folder. Raises OSError if the system refuses."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -187,11 +173,11 @@ def _decompressed(stored: bytes, size_bytes_max: int) -> bytes:
 
 def _unzstd(stored: bytes, size_bytes_max: int) -> bytes:
     decompressor = zstandard.ZstdDecompressor()
-    # Our files state their content's size: one pass, bounded by it. A failure is diagnosed below.
+    # Our files state their content's size, which bounds one pass. A failure is diagnosed below.
     with suppress(zstandard.ZstdError):
         if 0 < zstandard.frame_content_size(stored) <= size_bytes_max:
             return decompressor.decompress(stored, allow_extra_data=False)
-    # Java's files do not. In pieces: this interface alone finds the end of the frame, and has no bound.
+    # Java's files do not. Only this interface finds the end of the frame; it has no bound, so it gets pieces.
     frame = decompressor.decompressobj()
     data, size_bytes = [], 0
     for start in range(0, len(stored), _PIECE_BYTES):

@@ -1,11 +1,11 @@
 """The items of blocks that are made here: header, footer and proof, and items out of foreign records.
 
-Pure. Blocks that are made here have layout 16 of the block root. `record_block` makes all up to the footer:
+Pure. These blocks have layout 16 of the block root. `record_block` makes all up to the footer:
 
     header (number, time of the first record) | item, item, … one per record, in order
 
 A record's payload is any bytes. It becomes the content of a signed transaction item, or of another item that
-the root hash covers and gateways do not look into.
+the root hash covers and gateways do not parse.
 Source: docs/spec/wire.md section 3; docs/spec/block-hash.md section 3.3.
 """
 
@@ -32,15 +32,14 @@ __all__ = [
 ]
 
 HAPI_MINOR: Final = 78
-"""Layout 16 of the block root (docs/spec/block-hash.md section 3.3)."""
+"""A version with layout 16 of the block root."""
 SIGNATURE_SIZE: Final = 64
-"""Bytes of an Ed25519 signature."""
 SECOND_NS: Final = 1_000_000_000
 _NOT_FOR_RECORDS: Final = frozenset((ItemKind.BLOCK_HEADER, ItemKind.RECORD_FILE))
 
 
 def header_item(number: int, at_ns: int) -> bytes:
-    """Return a block header item; `at_ns` is in nanoseconds since 1970."""
+    """Return a block header; `at_ns` is in nanoseconds since 1970."""
     seconds, nanos = divmod(at_ns, SECOND_NS)
     header = block_pb2.BlockHeader(
         hapi_proto_version=block_pb2.SemanticVersion(minor=HAPI_MINOR),
@@ -52,7 +51,7 @@ def header_item(number: int, at_ns: int) -> bytes:
 
 
 def footer_item(previous_root_hash: bytes, all_blocks_root_hash: bytes, state_root_hash: bytes) -> bytes:
-    """Return a block footer item of three hashes, 48 bytes each; the last may be empty."""
+    """Return a block footer of three hashes, 48 bytes each; the last may be empty."""
     footer = block_pb2.BlockFooter(
         previous_block_root_hash=previous_root_hash,
         root_hash_of_all_block_hashes_tree=all_blocks_root_hash,
@@ -62,7 +61,7 @@ def footer_item(previous_root_hash: bytes, all_blocks_root_hash: bytes, state_ro
 
 
 def proof_item(number: int, signature: bytes) -> bytes:
-    """Return a block proof item with a signature of the block's root hash."""
+    """Return a block proof with a signature of the block's root hash."""
     signed = block_pb2.SignedBlockProof(block_signature=signature)
     proof = block_pb2.BlockProof(block=number, signed_block_proof=signed)
     return block_pb2.BlockItem(block_proof=proof).SerializeToString(deterministic=True)
@@ -72,11 +71,7 @@ def proof_item(number: int, signature: bytes) -> bytes:
 
 
 def check_item_kind(item_kind: int) -> None:
-    """Check that records may become items of this kind.
-
-    Raises:
-        OptionError: the root hash does not cover such items, or gateways look into them.
-    """
+    """Check that records may become items of this kind. Raises OptionError if they may not."""
     if 1 <= item_kind <= FIELD_NUMBER_MAX and item_kind not in _NOT_FOR_RECORDS:
         subtree = subtree_of(item_kind)
         if subtree is not None and subtree != NOT_HASHED:
@@ -90,14 +85,17 @@ def record_block(
     at_ns: int | None,
     payloads: Sequence[bytes | None],
     item_kind: int = ItemKind.SIGNED_TRANSACTION,
+    *,
+    size_bytes_max: int = BLOCK_FILE_BYTES_MAX,
 ) -> tuple[bytes, ...]:
     """Return the items of one block, up to the footer.
 
     Args:
         number: block number.
-        at_ns: time of the first record, nanoseconds since 1970; None: the record has none.
+        at_ns: time of the first record, nanoseconds since 1970, if it has one.
         payloads: of the records, in order.
         item_kind: field number of the items.
+        size_bytes_max: of all items.
 
     Raises:
         PrepareError: a record has no time, a time before 1970 or no payload, or the block gets too large.
@@ -117,7 +115,7 @@ def record_block(
             raise ItemTooLarge(number, index + 1, size_in_set(item), ITEM_BYTES_MAX)
         items.append(item)
         size_bytes += len(item)
-    if size_bytes > BLOCK_FILE_BYTES_MAX:
-        got = f"{len(payloads)} records make {size_bytes} bytes, at most {BLOCK_FILE_BYTES_MAX} are allowed"
+    if size_bytes > size_bytes_max:
+        got = f"{len(payloads)} records make {size_bytes} bytes, at most {size_bytes_max} are allowed"
         raise PrepareError(number, f"{got}: take fewer items per block")
     return tuple(items)

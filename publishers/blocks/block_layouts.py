@@ -13,8 +13,7 @@ Pure. N is a block number, `/` a folder; 12 stands for itself and for 19 or 36 d
     tar         0000/0000/0000/12.tar                               block node, 100,000 blocks in a tar, named
                     0000000000001234567.blk.zstd                    as in a zip
 
-A name has the number; in a bucket the folders have its first digits. The first bytes of a file, not its name,
-tell the compression, so `.zst`, `.zstd`, `.gz` and no ending are read alike.
+The first bytes of a file, not its name, tell the compression.
 Source: hiero-block-node (BlockFile, BlockPath, ExpandedCloudStoragePlugin, ArchiveKey, TarEntries) and
 hiero-consensus-node (FileBlockItemWriter); docs/spark.md, "Block files".
 """
@@ -30,6 +29,7 @@ from sluice.publishers.errors import OptionError
 
 __all__ = [
     "STAGING",
+    "ZIP_DIGITS",
     "BlockFormat",
     "BlockLayout",
     "check_format",
@@ -49,16 +49,16 @@ __all__ = [
 ]
 
 BlockFormat = Literal["blk", "blk.gz", "blk.zst", "blk.zstd"]
-"""The endings of written block files; each names a compression."""
+"""The endings of written block files."""
 
 BlockLayout = Literal["plain", "consensus", "recent", "historic", "bucket"]
 """The layouts that are written."""
 
 ZIP_DIGITS: Final = 4
-"""Digits of a block number within one historic zip: the default of block nodes."""
+"""Digits of a block number within one historic zip, as in block nodes."""
 
 STAGING: Final = "staging"
-"""The folder, in the recent layout, of blocks whose zip is not complete; block nodes have it too."""
+"""The folder of blocks whose zip is not complete, as in block nodes."""
 
 _BLOCK: Final = re.compile(r"(?P<digits>[0-9]{1,36})\.blk(\.gz|\.zst|\.zstd)?", re.ASCII)
 _MARKED: Final = re.compile(r"(?P<digits>[0-9]{36})\.mf", re.ASCII)
@@ -75,14 +75,14 @@ _FORMATS: Final[dict[BlockLayout, tuple[BlockFormat, ...]]] = {
     "historic": ("blk.zstd", "blk"),
     "bucket": ("blk.zstd", "blk"),
 }
-"""The endings of each layout, which its own software looks for; the first is the default."""
+"""The endings that each layout's own software looks for; the first is the default."""
 
 
 # --- names to numbers ---------------------------------------------------------------------------------------
 
 
 def is_block_name(name: str) -> bool:
-    """Return whether a name is that of a block file, in any folder."""
+    """Return whether a name is that of a block file."""
     return _BLOCK.fullmatch(name) is not None
 
 
@@ -92,16 +92,16 @@ def is_archive_name(name: str) -> bool:
 
 
 def is_passed_over(folder_name: str) -> bool:
-    """Return whether a folder below another is left out.
+    """Return whether a search leaves out a folder below another.
 
-    These are hidden folders (snapshots of file servers), a disk's `lost+found`, and those that a block node
-    keeps for itself: links to zips, a zip in the making, and damaged zips.
+    These are hidden folders (snapshots of file servers), a disk's `lost+found`, and a block node's own: links
+    to zips, a zip in the making, and damaged zips.
     """
     return folder_name.startswith(".") or folder_name in _WORK_FOLDERS
 
 
 def number_of_parts(parts: Sequence[str]) -> int | None:
-    """Return the number of the block in a file, by its folders and its name; None: it is no block file."""
+    """Return the block number in a file's folders and name; None: it is no block file."""
     match = _BLOCK.fullmatch(parts[-1]) if parts else None
     if match is None:
         return None
@@ -114,10 +114,10 @@ def number_of_parts(parts: Sequence[str]) -> int | None:
 
 
 def unfinished(names: Iterable[str]) -> frozenset[str]:
-    """Return those names of a folder whose blocks a consensus node is still writing.
+    """Return the names in a folder whose blocks a consensus node is still writing.
 
-    It writes a block under its final name, and an empty `.mf` file once the block is whole. In a folder with
-    such marks, a block after the last marked one is not whole. Earlier marks may be gone.
+    It writes an empty `.mf` file once a block is whole. In a folder with such marks, a block after the last
+    marked one is not whole. Earlier marks may be gone.
     """
     whole, blocks = -1, []
     for name in names:
@@ -137,18 +137,14 @@ def default_format(layout: BlockLayout) -> BlockFormat:
 
 
 def check_format(layout: BlockLayout, block_format: BlockFormat) -> None:
-    """Check that the layout's own software finds files with an ending.
-
-    Raises:
-        OptionError: with the endings that it finds.
-    """
+    """Check that the layout's own software finds files with an ending. Raises OptionError if not."""
     if block_format not in _FORMATS[layout]:
         expected = f"{' or '.join(_FORMATS[layout])} with layout {layout}"
         raise OptionError("format", block_format, expected)
 
 
 def path_in(layout: BlockLayout, number: int, block_format: BlockFormat) -> str:
-    """Return the path of a block's file below the root of a layout; for `historic`, of the staged file.
+    """Return the path of a block's file in a layout; for `historic`, of the staged file.
 
     Raises:
         OptionError: the layout has no name for so large a number.
@@ -167,20 +163,16 @@ def path_in(layout: BlockLayout, number: int, block_format: BlockFormat) -> str:
 
 
 def marker_name(block_name: str) -> str:
-    """Return the name of the mark for a whole block file of a consensus node."""
+    """Return the name of a consensus node's mark for a whole block file."""
     return block_name.split(".", 1)[0] + ".mf"
 
 
-def zip_of(number: int) -> tuple[str, range]:
-    """Return the path of a block's historic zip, and all numbers in that zip.
-
-    Raises:
-        OptionError: the layout has no name for so large a number.
-    """
+def zip_of(number: int, zip_digits: int = ZIP_DIGITS) -> tuple[str, range]:
+    """Return the path of a block's historic zip, and its block numbers. Raises OptionError as `path_in`."""
     digits = _digits("historic", number)
-    folders, first = digits[: -ZIP_DIGITS - 1], digits[-ZIP_DIGITS - 1]
-    name = "/".join([*_threes(folders), f"{first}{'0' * ZIP_DIGITS}.zip"])
-    count = 10**ZIP_DIGITS
+    folders, first = digits[: -zip_digits - 1], digits[-zip_digits - 1]
+    name = "/".join([*_threes(folders), f"{first}{'0' * zip_digits}.zip"])
+    count = 10**zip_digits
     start = number - number % count
     return name, range(start, start + count)
 
@@ -209,7 +201,7 @@ def has_glob(path: str) -> bool:
 
 
 def split_glob(path: str) -> tuple[str, str]:
-    """Split a path before its first part with a glob: the folder to search, and the pattern below it."""
+    """Split a path into the folder to search, and the pattern below it."""
     parts = path.split("/")
     at = next(index for index, part in enumerate(parts) if has_glob(part))
     root = "/".join(parts[:at])
@@ -219,7 +211,7 @@ def split_glob(path: str) -> tuple[str, str]:
 def matches(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for a glob: `*` and `?` stay in a folder, `**` is any number of folders.
 
-    A glob that fits a folder fits all that is in it.
+    A glob that fits a folder fits everything in it.
 
     Raises:
         OptionError: the glob is malformed.
@@ -239,7 +231,6 @@ def matches(pattern: str) -> re.Pattern[str]:
 
 
 def _part(part: str) -> str:
-    """Return a regular expression for one part of a glob."""
     expression, at = "", 0
     while at < len(part):
         letter = part[at]

@@ -2,10 +2,9 @@
 
     sources ──► files, folder by folder ──► block files, members of archives ──► one place for each block
 
-A folder includes everything below it. Links are followed; each folder is read once. Left out are hidden
-folders, those that a block node keeps for itself, and files without the name of a block file or an archive.
-An archive is listed, never unpacked. A block may lie in two places if both hold the same. A `FileStore` is a
-disk or an object store.
+A folder includes everything below it, but for hidden folders, those that a block node keeps for itself, and
+files with other names. Links are followed; each folder is read once. A block may lie in two places if both
+hold the same.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from sluice.publishers.number_range import NumberRange
 
 __all__ = [
     "NO_BLOCKS",
+    "ArchiveLists",
     "BlockFileReader",
     "BlockFileState",
     "BlockPlace",
@@ -50,12 +50,12 @@ __all__ = [
 ]
 
 ARCHIVE_MEMBERS_KEPT: Final = 1_000_000
-"""Archive members that a process remembers, some 200 bytes each, so that a stream which looks for new files
-does not list all archives again. Beyond it the oldest lists are forgotten."""
+"""Archive members that a process remembers, some 200 bytes each, so that a stream need not list all archives
+again."""
 
 FILE_UNCHANGED_SECONDS: Final = 5.0
-"""A stream takes an unreadable block file for one that is being written, until it is unchanged for so long:
-some writers do not write under another name first."""
+"""An unreadable block file that was changed within this time is taken for unfinished: some writers do not
+write under another name first."""
 
 NO_BLOCKS: Final = "no block files (N.blk, N.blk.gz, N.blk.zst, alone or in a zip or a tar)"
 _ALL: Final = NumberRange()
@@ -66,17 +66,16 @@ class BlockPlace:
     """The place of one block."""
 
     number: int
-    """Block number, by the name."""
     path: str
-    """Of the block file, or of the archive."""
+    """Of the block file or the archive."""
     member: str = ""
-    """The name in the archive."""
+    """Its name in the archive."""
     entry: int = -1
-    """The member's position in the archive; below 0: the block has a file of its own."""
+    """Its position in the archive; -1: the block has its own file."""
     size_bytes: int = -1
     """Stored size of the member."""
     changed_ns: int = 0
-    """When the archive was last changed, as it was listed: a list holds for that time only."""
+    """When the archive was last changed, as listed."""
 
     def __str__(self) -> str:
         return self.path if self.entry < 0 else f"{self.path}!{self.member}"
@@ -89,22 +88,22 @@ class BlockPlace:
 
 @dataclass(frozen=True, slots=True)
 class BlockFileState:
-    """The state of a file that is not read."""
+    """The state of an unread file."""
 
     size_bytes: int
     changed_ns: int
     identity: tuple[int, int] | None = None
-    """The same for all names of one file; None: the store does not know it."""
+    """The same for all names of one file; None: unknown."""
 
 
 class FileStore(Protocol):
-    """A place with files. A method raises OSError for an unreadable file, `walk` BlockListError."""
+    """A disk or an object store. A method raises OSError for an unreadable file, `walk` BlockListError."""
 
     def is_folder(self, path: str) -> bool | None:
         """Return whether a path is a folder; None: nothing is there."""
 
     def parts(self, path: str) -> Sequence[str]:
-        """Return the folders and the name of a path, as far up as is known."""
+        """Return the known folders and the name of a path."""
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
         """Yield each folder, the root first, with the names of its files, sorted."""
@@ -123,21 +122,18 @@ class LocalStore:
     """The files of a disk."""
 
     def is_folder(self, path: str) -> bool | None:
-        """Return whether a path is a folder; None: nothing is there."""
+        """See `FileStore`."""
         found = Path(path)
         if found.is_dir():
             return True
         return False if found.exists() or found.is_symlink() else None
 
     def parts(self, path: str) -> Sequence[str]:
-        """Return the folders and the name of a path, from the root of the file system on."""
+        """See `FileStore`; from the root of the file system on."""
         return Path(path).absolute().parts
 
     def walk(self, root: str) -> Iterator[tuple[str, list[str]]]:
-        """Yield each folder, the root first, with the names of its files, sorted.
-
-        A folder that disappears meanwhile had no blocks: a block node removes empty folders.
-        """
+        """See `FileStore`. A folder that disappears had no blocks: a block node removes empty folders."""
         pending, seen = [root], set()
         while pending:
             folder = pending.pop()
@@ -163,16 +159,16 @@ class LocalStore:
             pending.extend(reversed(below))
 
     def state(self, path: str) -> BlockFileState:
-        """Return the state of a file."""
+        """See `FileStore`."""
         status = Path(path).stat()
         return BlockFileState(status.st_size, status.st_mtime_ns, (status.st_dev, status.st_ino))
 
     def open(self, path: str) -> BinaryIO:
-        """Open a regular file for reading."""
+        """See `FileStore`."""
         return open_regular(Path(path))
 
     def is_being_written(self, path: str) -> bool:
-        """Return whether a file has just been changed."""
+        """See `FileStore`."""
         try:
             changed_at = Path(path).stat().st_mtime
         except OSError:
@@ -192,10 +188,10 @@ def find_blocks(
         store: has the files.
         sources: paths and globs; an existing name with a `*` is a path.
         numbers: the wanted blocks.
-        is_growing: files are being written: an archive that is not whole, or is gone, has no blocks.
+        is_growing: files are being written, so incomplete or missing archives have no blocks.
 
     Returns:
-        One place for each block, by number; numbers may be missing, see `check_no_gaps`.
+        One place for each block, by number; numbers may be missing.
 
     Raises:
         BlockListError: a source is missing or unreadable, an archive is damaged, or two places hold different
@@ -220,16 +216,12 @@ def find_blocks(
 
 
 def blocks_in(path: Path, numbers: NumberRange = _ALL) -> list[BlockPlace]:
-    """Find the blocks of one folder, file or archive on a disk, as `find_blocks`."""
+    """Find the blocks of one folder, file or archive on a disk."""
     return find_blocks(LocalStore(), [str(path)], numbers)
 
 
 def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
-    """Check that there is a block, and no number is missing; `where` is named in the error.
-
-    Raises:
-        BlockListError: with the missing numbers.
-    """
+    """Check that there is a block, and no number is missing. Raises BlockListError, naming `where`."""
     if not places:
         raise BlockListError(where, NO_BLOCKS)
     for one, following in itertools.pairwise(places):
@@ -242,11 +234,7 @@ def check_no_gaps(where: str, places: Sequence[BlockPlace]) -> None:
 
 
 def read_chain(folder: Path) -> Iterator[Block]:
-    """Return the blocks of a folder in order of number, read one by one.
-
-    Raises:
-        BlockListError, BlockFileError: as the functions above, the first before the first block.
-    """
+    """Return the blocks of a folder in order, read one by one. Raises as the functions above, and `read`."""
     places = blocks_in(folder)
     check_no_gaps(str(folder), places)
 
@@ -275,7 +263,6 @@ def _places(store: FileStore, source: str, is_growing: bool) -> Iterator[BlockPl
 
 
 def _matching(store: FileStore, source: str, is_growing: bool) -> Iterator[BlockPlace]:
-    """Yield the blocks that fit a glob."""
     root, pattern = split_glob(source)
     expression, is_empty = matches(pattern), True
     prefix = "" if root == "." and not source.startswith("./") else root.rstrip("/") + "/"
@@ -297,7 +284,6 @@ def _below(store: FileStore, root: str, is_growing: bool) -> Iterator[BlockPlace
 def _of_names(
     store: FileStore, folder: str, names: Sequence[str], wanted: Iterable[str], is_growing: bool
 ) -> Iterator[BlockPlace]:
-    """Yield the blocks in some files of a folder."""
     parts = tuple(store.parts(folder))
     open_blocks = unfinished(names)
     for name in wanted:
@@ -307,25 +293,37 @@ def _of_names(
             yield BlockPlace(number, folder + name)
 
 
-_lists: dict[tuple[str, BlockFileState], tuple[ArchiveMember, ...]] = {}
-"""The members of archives that were listed lately, the oldest first."""
+class ArchiveLists:
+    """The archive members listed last, `members_max` in all."""
 
+    def __init__(self, members_max: int = ARCHIVE_MEMBERS_KEPT) -> None:
+        self._members_max = members_max
+        self._lists: dict[tuple[str, BlockFileState], tuple[ArchiveMember, ...]] = {}  # the oldest first
 
-def _members(store: FileStore, path: str, is_growing: bool) -> Iterator[BlockPlace]:
-    """Yield the blocks in an archive."""
-    try:
-        state = store.state(path)
-        members = _lists.pop((path, state), None)
+    def members(self, store: FileStore, path: str, state: BlockFileState) -> tuple[ArchiveMember, ...]:
+        """Return the blocks in an archive. Raises OSError or ArchiveError if it cannot be listed."""
+        lists = self._lists
+        members = lists.pop((path, state), None)
         if members is None:
             with store.open(path) as file:
                 members = tuple(Archive(file, state.size_bytes).members())
+        lists[path, state] = members
+        while len(lists) > 1 and sum(map(len, lists.values())) > self._members_max:
+            del lists[next(iter(lists))]
+        return members
+
+
+_lists = ArchiveLists()
+
+
+def _members(store: FileStore, path: str, is_growing: bool) -> Iterator[BlockPlace]:
+    try:
+        state = store.state(path)
+        members = _lists.members(store, path, state)
     except (OSError, ArchiveError) as error:
         if is_growing and (isinstance(error, FileNotFoundError) or store.is_being_written(path)):
             return
         raise BlockListError(path, _reason(error)) from error
-    _lists[path, state] = members
-    while len(_lists) > 1 and sum(map(len, _lists.values())) > ARCHIVE_MEMBERS_KEPT:
-        del _lists[next(iter(_lists))]
     for member in members:
         yield BlockPlace(member.number, path, member.name, member.entry, member.size_bytes, state.changed_ns)
 
@@ -361,11 +359,7 @@ class BlockFileReader:
             self._file = None
 
     def read(self, place: BlockPlace) -> Block:
-        """Read one block.
-
-        Raises:
-            BlockFileError: it is unreadable, truncated, damaged, too large, or another block.
-        """
+        """Read one block. Raises BlockFileError as `decode_block`, or if it is unreadable."""
         try:
             stored = self._stored(place, stored_bytes_max())
         except (OSError, ArchiveError) as error:
@@ -385,7 +379,7 @@ class BlockFileReader:
 
 
 class _Comparison:
-    """A comparison of blocks that lie in two places, with a reader for each of the two."""
+    """A comparison of blocks that lie in two places, with a reader for each."""
 
     def __init__(self, store: FileStore, is_growing: bool, *readers: BlockFileReader) -> None:
         self._store = store
@@ -393,14 +387,12 @@ class _Comparison:
         self._readers = readers
 
     def one_of(self, one: BlockPlace, other: BlockPlace) -> BlockPlace:
-        """Return the place from which to read a block.
-
-        Raises:
-            BlockListError: the two hold different blocks, or one is unreadable.
+        """Return the place from which to read a block. Raises BlockListError if they differ or are
+        unreadable.
         """
         try:
             states = [self._store.state(place.path) for place in (one, other)]
-        except OSError:  # one is gone: a block node removes files that it has put into a zip
+        except OSError:  # a block node removes files that it has put into a zip
             return one if self._is_there(one) else other
         key = (one, other, states[0], states[1])
         if key in _same or self._is_one_file(one, other, states):
@@ -437,4 +429,4 @@ class _Comparison:
 
 
 _same: set[tuple[BlockPlace, BlockPlace, BlockFileState, BlockFileState]] = set()
-"""Pairs of places that hold the same block, with the states of the files when they were compared."""
+"""Pairs of places with the same block, and the states of their files."""

@@ -25,15 +25,15 @@ class BlockSummaryLine:
     number: int
     items_count: int
     size_bytes: int
-    """Sum of the items' sizes."""
+    """Of the items."""
     timestamp: str | None
-    """Consensus time, ISO 8601; None: the header has none that can be written so."""
+    """Consensus time, ISO 8601; None: it cannot be written so."""
     root_hash: str | None
-    """Hex; None: the block cannot be hashed."""
+    """Hex."""
     problem: str | None
     """Why it cannot be hashed."""
     kinds: dict[str, int]
-    """The count of items of each kind."""
+    """Items by kind."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that `--json` prints."""

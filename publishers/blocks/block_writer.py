@@ -4,10 +4,9 @@
     DIR/staging/000/…/0000000000000000012.blk.zstd
     DIR/000/000/000/000/00/10000.zip          historic: made of 10,000 staged blocks, when all are there
 
-A file gets its name when it is whole and flushed, and replaces one of that name. So a writer that was killed
-continues when it is started again; no block is lost or half. A historic zip is only ever written whole. Until
-then its blocks are staged, as a block node stages them, and stay there for the next run: the folder holds
-every block at any time, for a block node and for us. An existing zip is compared with, and never changed.
+A file gets its name when it is whole and flushed, so a killed writer continues when it is started again. A
+historic zip is never changed. Until it is due its blocks stay staged, so the folder holds every block at any
+time.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.publishers.blocks.block_files import sync_folder, write_block_file, write_whole
 from sluice.publishers.blocks.block_layouts import (
     STAGING,
+    ZIP_DIGITS,
     BlockFormat,
     BlockLayout,
     check_format,
@@ -46,8 +46,9 @@ class BlockWriter:
     Args:
         folder: is made if it is missing.
         layout: of the names.
-        block_format: compression; None: that of the layout's own software.
-        is_flushed: whether a block is on disk before its file has its name, and all names are after `close`.
+        block_format: compression; by default that of the layout's own software.
+        is_flushed: a block is on disk before its file has its name, and all names are after `close`.
+        zip_digits: digits of a block number within one zip.
 
     Raises:
         OptionError: the layout has no such compression.
@@ -61,12 +62,14 @@ class BlockWriter:
         block_format: BlockFormat | None = None,
         *,
         is_flushed: bool = True,
+        zip_digits: int = ZIP_DIGITS,
     ) -> None:
         self._format = default_format(layout) if block_format is None else block_format
         check_format(layout, self._format)
         self._folder = folder
         self._layout = layout
         self._is_flushed = is_flushed
+        self._zip_digits = zip_digits
         self._made = {folder}
         self._unflushed: Path | None = None
         self._staged: dict[str, dict[int, Path]] = {}
@@ -85,11 +88,7 @@ class BlockWriter:
         self.close()
 
     def close(self) -> None:
-        """Flush the names of the last files.
-
-        Raises:
-            BlockFileError: the system refuses.
-        """
+        """Flush the names of the last files. Raises BlockFileError if the system refuses."""
         if self._unflushed is not None and self._is_flushed:
             try:
                 sync_folder(self._unflushed)
@@ -104,7 +103,7 @@ class BlockWriter:
         if not count:
             return None
         blocks = "1 block is" if count == 1 else f"{count:,} blocks are"
-        _, numbers = zip_of(0)
+        _, numbers = zip_of(0, self._zip_digits)
         return f"{blocks} in {self._folder / STAGING}: a zip is written when its {len(numbers):,} are there"
 
     def write(self, block: Block) -> None:
@@ -118,14 +117,14 @@ class BlockWriter:
             return
         path = self._folder / path_in(self._layout, block.number, self._format)
         self._make(path.parent)
-        if self._unflushed != path.parent:  # a flush for each folder, not for each block in it
+        if self._unflushed != path.parent:  # flush each folder once, not for each block
             self.close()
             self._unflushed = path.parent
         write_block_file(path, block, is_flushed=self._is_flushed)
         if self._layout == "consensus":
             write_whole(path.with_name(marker_name(path.name)), b"", is_flushed=False)
         if self._layout == "historic":
-            name, _ = zip_of(block.number)
+            name, _ = zip_of(block.number, self._zip_digits)
             self._staged.setdefault(name, {})[block.number] = path
             self._zip_if_complete(name, block.number)
 
@@ -154,13 +153,13 @@ class BlockWriter:
                 path = Path(folder, file_name)
                 number = number_of_parts(path.parts)
                 if number is not None:
-                    self._staged.setdefault(zip_of(number)[0], {})[number] = path
+                    self._staged.setdefault(zip_of(number, self._zip_digits)[0], {})[number] = path
         for name in list(self._staged):
             self._zip_if_complete(name, next(iter(self._staged[name])))
 
     def _is_zipped(self, block: Block) -> bool:
         """Return whether a zip already has the same block."""
-        name, _ = zip_of(block.number)
+        name, _ = zip_of(block.number, self._zip_digits)
         path = self._folder / name
         if self._zip is None or self._zip[0] != name:
             if not path.exists():
@@ -179,7 +178,7 @@ class BlockWriter:
 
     def _zip_if_complete(self, name: str, number: int) -> None:
         """Make a zip of staged blocks when all are there, and remove them."""
-        _, numbers = zip_of(number)
+        _, numbers = zip_of(number, self._zip_digits)
         staged = self._staged[name]
         if len(staged) < len(numbers):
             return
@@ -207,14 +206,13 @@ class BlockWriter:
         with archive:
             for number, block_path in sorted(staged.items()):
                 _, blk, ending = block_path.name.partition(".blk")
-                # Without a time: the same blocks give the same zip.
+                # Without a time, the same blocks give the same zip.
                 info = zipfile.ZipInfo(member_name(number, blk + ending))
                 with block_path.open("rb") as block_file, archive.open(info, "w") as member:
                     while data := block_file.read(_COPY_BYTES):
                         member.write(data)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove folders of staged blocks that are empty now."""
         while folder != self._folder:
             try:
                 folder.rmdir()

@@ -1,8 +1,7 @@
 """The linking of blocks into a chain: hashing per block, then one short pass over the chain.
 
-Pure. The footer holds the links, and the root hash covers them; each block's links come from the roots of all
-blocks before it. The rest of a block's hashes does not depend on the links, so a block of any size comes down
-to the three or four hashes between its links and its root, which are all that the pass needs:
+Pure. A block's links come from the roots of all blocks before it, and its root covers them. The rest of its
+hashes does not depend on the links. So the pass needs only the three or four hashes between links and root:
 
     root ─┬─ time leaf
           └─ M ─┬─ core ─┬─ half ─┬─ node(previous_block_root_hash, root_hash_of_all_block_hashes_tree)
@@ -23,8 +22,7 @@ from typing import Final, Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sluice.gateway.blocks.errors import BlockRefused, ItemError
-from sluice.gateway.blocks.frame import read_footer
-from sluice.gateway.blocks.items import ItemKind, kinds_of
+from sluice.gateway.blocks.items import ItemKind, kinds_of, read_footer
 from sluice.gateway.blocks.merkle import (
     EMPTY_HASH,
     HASH_SIZE,
@@ -42,12 +40,12 @@ __all__ = ["ChainStart", "LinkPath", "Linker", "Links", "OpenBlock", "open_block
 
 _NO_SIGNATURE: Final = bytes(SIGNATURE_SIZE)
 _HASHED_WHEN_ABSENT: Final = {8: bytes(HASH_SIZE), 16: EMPTY_HASH}
-"""The hash that stands for an absent state root (docs/spec/block-hash.md sections 3.1 and 3.2)."""
+"""The hash of an absent state root, by layout (docs/spec/block-hash.md sections 3.1 and 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkPath:
-    """The hashes between a block's links and its root, 48 bytes each."""
+    """The hashes between a block's links and its root."""
 
     state_side: bytes
     items_side: bytes
@@ -63,7 +61,7 @@ class LinkPath:
         return inner_hash(self.time_leaf, top)
 
     def to_bytes(self) -> bytes:
-        """Return the hashes joined: 192 bytes in layout 16, 144 in layout 8."""
+        """Return the hashes joined."""
         return self.time_leaf + self.state_side + self.items_side + self.extension_side
 
     @classmethod
@@ -82,9 +80,9 @@ class OpenBlock:
 
     number: int
     body: tuple[bytes, ...]
-    """The header and all items up to the footer."""
+    """All items up to the footer."""
     state_root_hash: bytes
-    """The footer's state root: 48 bytes, or none."""
+    """48 bytes, or none."""
 
     def closed(self, links: Links) -> tuple[bytes, ...]:
         """Return the items with a footer that has these links, without a proof."""
@@ -92,10 +90,8 @@ class OpenBlock:
         return (*self.body, footer)
 
     def path(self, root_layout: RootLayout = "auto") -> LinkPath:
-        """Hash everything that does not depend on the links.
-
-        Raises:
-            PrepareError: no gateway would take the block, whatever its links.
+        """Hash everything that does not depend on the links. Raises PrepareError if no gateway would take the
+        block.
         """
         hasher = BlockHasher(root_layout)
         if not self.body:
@@ -121,9 +117,7 @@ class OpenBlock:
 
 
 def open_block(number: int, items: Sequence[bytes]) -> OpenBlock:
-    """Return a block without footer and proofs.
-
-    A block that has no footer gets the state root of an empty tree.
+    """Remove footer and proofs of a block. If it had no footer, its state root is that of an empty tree.
 
     Raises:
         PrepareError: an item or the footer is malformed, or more than proofs follow the footer.
@@ -145,11 +139,7 @@ def open_block(number: int, items: Sequence[bytes]) -> OpenBlock:
 
 
 def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "auto") -> BlockSummary:
-    """Hash a block that has its footer; proofs may be missing, as they are outside the root.
-
-    Raises:
-        PrepareError: no gateway would take the block.
-    """
+    """Hash a block that has its footer, with or without proofs. Raises PrepareError as `OpenBlock.path`."""
     hasher = BlockHasher(root_layout)
     try:
         kinds = kinds_of(items)
@@ -167,7 +157,7 @@ def summary_of(number: int, items: Sequence[bytes], root_layout: RootLayout = "a
 def sign_block(
     number: int, items: Sequence[bytes], key: Ed25519PrivateKey, root_layout: RootLayout = "auto"
 ) -> tuple[bytes, ...]:
-    """Return the block with one proof, the key's signature of its root hash, instead of those that it has.
+    """Replace the proofs of a block by a signature of its root hash.
 
     Raises:
         PrepareError: no gateway would take the block, or it has no footer.
@@ -189,21 +179,16 @@ def _check_number(hasher: BlockHasher, number: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChainStart:
-    """The point from which a chain continues. Without arguments: before block 0."""
+    """The point from which a chain continues; by default before block 0."""
 
     next_number: int = 0
-    """The next block."""
     previous_root_hash: bytes = EMPTY_HASH
-    """Root of the block before it, 48 bytes; for block 0 the hash of the empty tree."""
+    """Root of the block before; for block 0 the hash of the empty tree."""
     tree_stack: tuple[bytes, ...] = ()
-    """Stack of the streaming tree over the roots of all blocks before it (`StreamingTree.state`)."""
+    """Of the streaming tree over the roots of all blocks before (`StreamingTree.state`)."""
 
     def __post_init__(self) -> None:
-        """Check that the three fit together, as far as that can be seen.
-
-        Raises:
-            PrepareError: they do not.
-        """
+        """Check that the three can fit together. Raises PrepareError if they do not."""
         try:
             StreamingTree.from_state(self.next_number, self.tree_stack)
         except ValueError as error:
@@ -221,7 +206,7 @@ class ChainStart:
             raise PrepareError(self.next_number, reason)
 
     def to_json(self) -> str:
-        """Return it as one line, hashes in hex."""
+        """Return it as one line."""
         return json.dumps(
             {
                 "next_number": self.next_number,
@@ -232,11 +217,7 @@ class ChainStart:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read the text of `to_json`.
-
-        Raises:
-            PrepareError: it is another text.
-        """
+        """Read the text of `to_json`. Raises PrepareError for another text."""
         try:
             fields = json.loads(text)
             number, previous = int(fields["next_number"]), bytes.fromhex(fields["previous_root_hash"])
@@ -255,30 +236,24 @@ class Links:
     all_blocks_root_hash: bytes
     """Footer field 2."""
     root_hash: bytes
-    """The block's own root with these links."""
 
 
 class Linker:
-    """The pass over a chain, block by block; it holds one hash per level of the tree."""
+    """The pass over a chain; it holds one hash per level of the tree."""
 
     def __init__(self, start: ChainStart) -> None:
-        """Begin where a chain continues."""
         self._tree = StreamingTree.from_state(start.next_number, start.tree_stack)
         self._previous = start.previous_root_hash
         self._is_first = True
 
     @property
     def end(self) -> ChainStart:
-        """The point from which the chain continues after the blocks so far."""
+        """The point from which the chain continues."""
         count, stack = self._tree.state()
         return ChainStart(count, self._previous, stack)
 
     def link(self, number: int, path: LinkPath) -> Links:
-        """Link the next block.
-
-        Raises:
-            PrepareError: it is not the next; nothing is changed.
-        """
+        """Link the next block. Raises PrepareError, and changes nothing, for another one."""
         self._check_next(number)
         previous, all_blocks = self._previous, self._tree.root()
         root = path.root(previous, all_blocks)
@@ -286,10 +261,8 @@ class Linker:
         return Links(previous, all_blocks, root)
 
     def follow(self, number: int, links: Links) -> None:
-        """Take the next block as it is.
-
-        Raises:
-            PrepareError: it is not the next, or its links are not those of this chain; nothing is changed.
+        """Take the next block as it is. Raises PrepareError if its number or links are not those of this
+        chain.
         """
         self._check_next(number)
         for what, got, expected in (

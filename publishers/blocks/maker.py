@@ -1,15 +1,14 @@
 """A maker of chains of blocks that look and link like real ones, signed with an Ed25519 key.
 
-Pure: the same seed, options and key give the same bytes, on every machine. Block N of a chain depends neither
-on the number of blocks made nor on the first of them.
+Pure: the same seed, options and key give the same bytes on every machine, whichever blocks of the chain are
+made.
 
     header | per round: round header, per event: event header, its transactions … | state changes | footer |
     proof
 
     footer   previous root   root of block N-1, or the empty-tree hash for block 0
              all blocks      streaming tree over the roots 0 … N-1
-             state           SHA-384(state before ‖ leaf hashes of the state changes), a stand-in for a
-             state tree
+             state           SHA-384(state before ‖ leaf hashes of the state changes), a stand-in
 
 Source: docs/spec/wire.md section 3; docs/spec/block-hash.md sections 3.1 and 4.
 """
@@ -43,16 +42,16 @@ from sluice.publishers.limits import BLOCK_FILE_BYTES_MAX, ITEM_BYTES_MAX
 __all__ = ["BlockMaker", "MakerOptions", "key_of_seed"]
 
 MAKER_ITEM_BYTES_MAX: Final = ITEM_BYTES_MAX - 16
-"""Largest transaction that is made: it fits in a message, with its tags and lengths."""
+"""Largest transaction: with its tags and lengths it fits in a message."""
 
 MAKER_COUNT_MAX: Final = 100_000
-"""Rounds of a block, events of a round, and transactions of a block that are made."""
+"""Rounds of a block, events of a round, and transactions of a block."""
 
 MAKER_EVENTS_MAX: Final = 1_000_000
-"""Events of a block, the two factors multiplied: half the items of a block that a gateway takes."""
+"""Events of a block: half the items of a block that a gateway takes."""
 
 MAKER_BLOCK_BYTES_MAX: Final = BLOCK_FILE_BYTES_MAX
-"""Bytes of topic messages in a block: no node takes a larger one, and it is made in memory."""
+"""Bytes of topic messages in a block: no node takes a larger one."""
 
 _STATE_CHANGES_KIND: Final = 7
 
@@ -62,24 +61,19 @@ class MakerOptions:
     """The shape of the blocks."""
 
     rounds_per_block: int = 2
-    """Consensus rounds, each with its header; at least 1."""
+    """Consensus rounds."""
     events_per_round: int = 4
-    """Events, each with its header; at least 1."""
     transactions_per_block: int = 10
-    """Spread evenly over the events; may be 0."""
+    """Spread evenly over the events."""
     item_bytes: int = 1024
-    """Size of the signed transaction item of a topic message, which half of the transactions are."""
+    """Size of a topic message's item; half of the transactions are topic messages."""
     block_time_seconds: float = 2.0
     """Between the timestamps of consecutive blocks."""
     start_seconds: int = 1_767_225_600
-    """Timestamp of block 0, seconds since 1970 (2026-01-01)."""
+    """Timestamp of block 0, seconds since 1970."""
 
     def check(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            MakerOptionError: naming the option of `sluice generate`.
-        """
+        """Check the ranges. Raises MakerOptionError, naming the option of `sluice generate`."""
         for option, got, least, most in (
             ("--rounds-per-block", self.rounds_per_block, 1, MAKER_COUNT_MAX),
             ("--events-per-round", self.events_per_round, 1, MAKER_COUNT_MAX),
@@ -114,7 +108,7 @@ class BlockMaker:
     """A maker of the blocks of one chain."""
 
     def __init__(self, seed: int, key: Ed25519PrivateKey, options: MakerOptions | None = None) -> None:
-        """Describe the chain: the seed decides the content, the key signs the root of each block.
+        """Describe the chain: the seed decides the content, the key signs each block's root.
 
         Raises:
             MakerOptionError: an option is out of range.
@@ -127,7 +121,7 @@ class BlockMaker:
     def blocks(self, count: int, first_number: int = 0) -> Iterator[Block]:
         """Yield `count` blocks from `first_number` on.
 
-        The blocks before are made too, because the links lead through them.
+        It makes the blocks before them too, since the links lead through those.
         """
         tree = StreamingTree()
         previous_root = EMPTY_HASH

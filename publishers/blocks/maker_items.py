@@ -1,8 +1,7 @@
 """The items of made blocks, encoded like those of a real network, field by field.
 
 Pure. Shapes and sizes follow real blocks of HAPI 0.78: events with parents, transfers of about 200 bytes,
-topic messages of any size, account creations with an output, the result and the state changes of each
-transaction. Field names and numbers are those of the public HAPI protobufs; only our tests read them.
+topic messages of any size, account creations with an output, and each transaction's result and state changes.
 Source: docs/spec/wire.md section 3.
 """
 
@@ -18,13 +17,13 @@ __all__ = ["ITEM_BYTES_MIN", "MadeTransaction", "event_header", "round_header", 
 
 HASH_SIZE: Final = 48
 NODE_COUNT: Final = 4
-"""Nodes of the made-up network: creators of events, receivers of transactions."""
+"""Nodes of the made-up network."""
 ACCOUNT_FIRST: Final = 1001
 ACCOUNT_COUNT: Final = 200
 FEE_ACCOUNT: Final = 802
 STATUS_SUCCESS: Final = 22
 ITEM_BYTES_MIN: Final = 256
-"""Smallest topic message item: transaction id, fee, key and signature need so much."""
+"""Smallest topic message item."""
 
 _STATE_ACCOUNTS: Final = 2
 _STATE_TOPICS: Final = 21
@@ -38,7 +37,7 @@ def number(field: int, value: int) -> bytes:
 
 
 def message(field: int, *parts: bytes) -> bytes:
-    """Encode a message or bytes field of its encoded parts, even if it is empty."""
+    """Encode a message or bytes field, even if it is empty."""
     return field_item(field, b"".join(parts))
 
 
@@ -54,14 +53,14 @@ def round_header(round_number: int) -> bytes:
 
 
 def event_header(rng: Random, round_number: int, creator: int, at_ns: int, events_before: int) -> bytes:
-    """Return an event header item.
+    """Return an event header.
 
     Args:
         rng: makes the hashes of parents outside this block.
         round_number: birth round of the event.
         creator: node that created it, 0-based.
         at_ns: nanoseconds since 1970.
-        events_before: events of this block so far; the parents are the last two, if there are so many.
+        events_before: events of this block so far; the last two are its parents.
     """
     core = message(1, number(1, creator), number(2, round_number), message(3, timestamp(at_ns)))
     parents = []
@@ -81,7 +80,6 @@ class MadeTransaction:
     items: tuple[bytes, ...]
     """Signed transaction, result, sometimes an output, state changes."""
     state_changes: bytes
-    """The last of them."""
 
 
 def transaction(rng: Random, at_ns: int, item_bytes: int) -> MadeTransaction:
@@ -90,7 +88,7 @@ def transaction(rng: Random, at_ns: int, item_bytes: int) -> MadeTransaction:
     Args:
         rng: decides everything but time and size.
         at_ns: consensus time, nanoseconds since 1970.
-        item_bytes: size of the signed transaction item of a topic message; transfers have about 200 bytes.
+        item_bytes: size of a topic message's item.
     """
     payer = _some_account(rng)
     fee = rng.randrange(80_000, 700_000)
@@ -137,7 +135,6 @@ def _account(account: int) -> bytes:
 
 
 def _amounts(transfers: tuple[tuple[int, int], ...]) -> list[bytes]:
-    """Return account amounts, zigzag as sint64."""
     return [
         message(1, message(1, _account(account)), number(2, amount << 1 ^ amount >> 63))
         for account, amount in transfers

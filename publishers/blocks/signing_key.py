@@ -22,7 +22,7 @@ from sluice.publishers.errors import OptionError
 __all__ = ["KeyPlace"]
 
 KEY_PATH_CHARACTERS_MAX: Final = 4_096
-"""Characters of a path, as in the kernel. A longer one may be a key by mistake, and is not repeated."""
+"""As in the kernel. A longer one may be a key by mistake, and is not repeated."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")
@@ -30,20 +30,20 @@ _RAW_KEY: Final = re.compile(r"(0x)?[0-9A-Fa-f]{64,128}")
 
 @dataclass(frozen=True, slots=True)
 class KeyPlace:
-    """The place of the key; one of the two is given."""
+    """The place of the key: one of a file and a variable."""
 
     file: str | None
     """Path on the worker."""
     variable: str | None
-    """Name of an environment variable of the worker; its value is the PEM text."""
+    """An environment variable of the worker; its value is the PEM text."""
 
     @classmethod
     def parse(cls, key_file: str | os.PathLike[str] | None, key_env: str | None) -> Self:
         """Return the place that a caller gave; nothing is read.
 
         Raises:
-            OptionError: not exactly one is given, or it is no path or name. The error does not repeat it:
-                it may be the key itself.
+            OptionError: not exactly one is given, or it is no path or name. The error does not repeat what
+                may be a key.
         """
         file = None if key_file is None else os.fspath(key_file)
         if (file is None) == (key_env is None):
@@ -66,7 +66,7 @@ class KeyPlace:
         return cls(file, key_env)
 
     def load(self, environment: Mapping[str, str] | None = None) -> Ed25519PrivateKey:
-        """Read the key, on the worker; `environment` is the process's own by default.
+        """Read the key, on the worker.
 
         Raises:
             KeyFileError: it is missing, or not an Ed25519 private key; the error names the place only.

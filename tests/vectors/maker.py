@@ -59,7 +59,7 @@ SUBTREES = (
 )
 FILL = b"\x5a"
 LONG_PAYLOAD_SIZE = 1_100_000
-"""Bytes: more than one entry can hold."""
+"""Bytes, more than one entry can hold."""
 
 
 # --- blocks -------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def _bodies() -> list[list[bytes]]:
 
 
 class MadeBlock(NamedTuple):
-    """A block of the chain, and what it comes to."""
+    """A block of the chain, with its roots."""
 
     items: list[bytes]
     root_16: bytes
@@ -126,7 +126,7 @@ def chain() -> list[MadeBlock]:
 
 
 def block_vectors() -> dict[str, Any]:
-    """What `blocks.json` holds."""
+    """The content of `blocks.json`."""
     vectors = []
     first_entry = 0
     for number, block in enumerate(chain()):
@@ -151,7 +151,7 @@ def block_vectors() -> dict[str, Any]:
 
 
 def _shortened(data: bytes) -> Any:
-    """Data in hex; of long data that ends with one byte again and again, how often."""
+    """Data in hex, with the number of repetitions of a repeated last byte."""
     rest = data.rstrip(FILL)
     times = len(data) - len(rest)
     return data.hex() if times < 64 else {"hex": rest.hex(), "then": FILL.hex(), "times": times}
@@ -193,7 +193,7 @@ def stream_vector() -> bytes:
 
 
 def _conversations(count: int, bookmarked: int) -> list[tuple[str, OnCommandError, list[bytes]]]:
-    """Name, mode of the server and commands of each connection; the stream has `count` entries."""
+    """Name, server mode and commands of each connection; the stream has `count` entries."""
 
     def entries(command: Command, number: int) -> bytes:
         return encode_command(command, 1, number)
@@ -233,7 +233,7 @@ def _conversations(count: int, bookmarked: int) -> list[tuple[str, OnCommandErro
 
 
 def exchange(server: ServerThread, commands: Sequence[bytes]) -> bytes:
-    """Send the commands on a new connection, close our side, and return all that the server sends."""
+    """Send commands on a new connection, close our side, and return all that the server sends."""
     with server.connect() as client:
         client.sendall(b"".join(commands))
         client.shutdown(socket.SHUT_WR)
@@ -241,7 +241,7 @@ def exchange(server: ServerThread, commands: Sequence[bytes]) -> bytes:
 
 
 def tcp_vectors() -> list[dict[str, Any]]:
-    """What `tcp.json` holds."""
+    """The content of `tcp.json`."""
     vectors = []
     with tempfile.TemporaryDirectory() as folder, write_stream(Path(folder) / "stream.bin") as streamer:
         for name, mode, commands in _conversations(streamer.committed.total_entries, len(chain()) - 1):
@@ -319,7 +319,7 @@ def _tss_blocks(network: TssNetwork, setup: WrapsSetup) -> list[tuple[str, Block
 
 
 def proof_vectors() -> dict[str, Any]:
-    """What `proofs.json.gz` holds."""
+    """The content of `proofs.json.gz`."""
     setup = WrapsSetup()
     network = TssNetwork((5, 1, 3), wraps_vk=setup.key_bytes())
     record_file = _record_file_block()
@@ -347,7 +347,7 @@ def proof_vectors() -> dict[str, Any]:
 
 
 def made_files() -> dict[str, bytes]:
-    """Name and content of each file, those that are compressed before they are."""
+    """Name and content of each file, uncompressed."""
     return {
         "blocks.json": _json(block_vectors()),
         "tcp.json": _json(tcp_vectors()),
@@ -368,7 +368,7 @@ def write_files() -> dict[str, int]:
 
 
 def read_file(name: str) -> bytes:
-    """Read a file; one that is compressed, under its name without `.gz`, is unpacked."""
+    """Read a file, and decompress one with `.gz` in its name."""
     compressed = FOLDER / f"{name}.gz"
     return gzip.decompress(compressed.read_bytes()) if compressed.exists() else (FOLDER / name).read_bytes()
 

@@ -74,7 +74,7 @@ def test_the_root_hashes_of_a_block(vector: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("vector", BLOCKS, ids=lambda vector: str(vector["number"]))
 def test_foreign_code_finds_the_same_root(vector: dict[str, Any]) -> None:
-    """Of subtrees and of the block, from the links and the time."""
+    """Other code computes the block's root from its subtrees, links and time."""
     subtrees = [
         bytes.fromhex(vector["subtree roots"].get(name, foreign.EMPTY_TREE.hex())) for name in SUBTREES
     ]

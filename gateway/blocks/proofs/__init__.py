@@ -10,11 +10,10 @@ Pure. The content of a `BlockProof` decides which module checks it:
     any other field                                       unknown, skipped
 
 Rules
-  - Every proof of a known kind must hold. A proof whose key is not configured is not bad: the node cannot
-  check
-    it (`gateway.blocks.refusal.FAULTS`). A bad proof takes precedence over one that cannot be checked.
+  - Every proof of a known kind must hold. The node cannot check a proof without its key, and does not call
+    it bad (`gateway.blocks.refusal.FAULTS`). A bad proof takes precedence over one that cannot be checked.
   - A block without a proof of a known kind cannot be checked either.
-  - In mode `hash` there is a proof (`BlockHasher` sees to that), and it is not checked.
+  - In mode `hash` no proof is checked; `BlockHasher` sees to it that there is one.
 Source: docs/verification.md, "What is checked"; docs/spec/wire.md section 3; docs/spec/proofs.md sections 1
 and 2.
 """
@@ -32,7 +31,7 @@ from sluice.gateway.blocks.proofs.address_book import read_address_book
 from sluice.gateway.blocks.proofs.ed25519 import SIGNATURE_SIZE, Ed25519Check
 from sluice.gateway.blocks.proofs.ledger_data import LedgerData
 from sluice.gateway.blocks.proofs.record_file import DEFAULT_THRESHOLD, RecordFileCheck
-from sluice.gateway.blocks.proofs.state_proof import SiblingCount, StateProofCheck
+from sluice.gateway.blocks.proofs.state_proof import STATE_PROOF_SIBLINGS_MAX, SiblingCount, StateProofCheck
 from sluice.gateway.blocks.proofs.tss import TSS_SIGNATURE_SIZES, TssCheck
 from sluice.gateway.blocks.refusal import Fault, Refusal, RefusalKind
 from sluice.gateway.blocks.root_hash import BlockSummary
@@ -49,10 +48,9 @@ __all__ = [
 ]
 
 QUICK_PROOFS_BYTES_MAX: Final = 16 * 1024
-"""Bytes of a block's proofs that the event loop parses at most, 0.03 ms. An Ed25519 proof has 75."""
+"""Bytes of a block's proofs that the event loop parses at most, 0.03 ms."""
 QUICK_SIGNATURES_MAX: Final = 8
-"""Proofs of a block, times Ed25519 keys, that the event loop checks at most: each pair takes 0.05 ms, or
-twice that if the root of the other layout is tried too."""
+"""Proofs of a block, times Ed25519 keys, that the event loop checks at most: 0.05 ms a pair and layout."""
 
 
 class ProofKind(StrEnum):
@@ -72,7 +70,7 @@ _NEED_NO_PROCESS: Final = frozenset((ProofKind.ED25519, ProofKind.UNKNOWN_SIGNAT
 
 
 def kind_of_proof(proof: block_pb2.BlockProof) -> ProofKind:
-    """Return the kind of a parsed proof, without a check."""
+    """Return the kind of a parsed proof, unchecked."""
     field = proof.WhichOneof("proof")
     if field == "block_state_proof":
         return ProofKind.STATE
@@ -93,9 +91,9 @@ def signs_root(summary: BlockSummary) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RsaBook:
-    """The operator's address book, which checks record files."""
+    """The operator's address book of record-file signers."""
 
-    serialized: bytes  # JSON that was read before without an error
+    serialized: bytes  # readable JSON
     needed_count: int = 0
     """Nodes that must have signed; 0: more than a third of the book's."""
 
@@ -110,9 +108,12 @@ class RsaBook:
 class ProofVerifier:
     """Checks the proofs of blocks with the keys of this node. Several threads may call it at once.
 
-    `ledger` is the ledger data of the TSS network, checked, once they are known; `rsa_book` is the
-    address book
-    that the keys name, if any.
+    Args:
+        keys: the configured ledger keys.
+        mode: `full` or `hash`.
+        ledger: checked ledger data of the TSS network, once known.
+        rsa_book: the address book that the keys name, if any.
+        siblings_max: of all state proofs of a block.
     """
 
     def __init__(
@@ -121,24 +122,21 @@ class ProofVerifier:
         mode: VerificationMode = "full",
         ledger: LedgerData | None = None,
         rsa_book: RsaBook | None = None,
+        siblings_max: int = STATE_PROOF_SIBLINGS_MAX,
     ) -> None:
         self.keys = keys
         self.ledger = ledger
-        self._mode: VerificationMode = mode
+        self.mode: VerificationMode = mode
         self._ed25519 = Ed25519Check(keys.ed25519)
         self._tss = None if ledger is None else TssCheck(ledger)
         self._state_proofs = StateProofCheck(self._check_tss)
+        self._siblings_max = siblings_max
         self._rsa_book = rsa_book
         self._record_files = None if rsa_book is None else rsa_book.check()
 
     def __reduce__(self) -> tuple[type["ProofVerifier"], tuple[object, ...]]:
         """Pickle the arguments, without the caches."""
-        return ProofVerifier, (self.keys, self._mode, self.ledger, self._rsa_book)
-
-    @property
-    def mode(self) -> VerificationMode:
-        """`full` or `hash`."""
-        return self._mode
+        return ProofVerifier, (self.keys, self.mode, self.ledger, self._rsa_book, self._siblings_max)
 
     @property
     def needs_process(self) -> bool:
@@ -147,11 +145,11 @@ class ProofVerifier:
 
     def with_ledger(self, ledger: LedgerData) -> "ProofVerifier":
         """Return a verifier with these ledger data."""
-        return ProofVerifier(self.keys, self._mode, ledger, self._rsa_book)
+        return ProofVerifier(self.keys, self.mode, ledger, self._rsa_book, self._siblings_max)
 
     def is_quick(self, summary: BlockSummary) -> bool:
-        """Return whether `verify` takes a millisecond at most, so that it may run in an event loop."""
-        if self._mode == "hash":
+        """Return whether an event loop may call `verify`, which then takes a millisecond at most."""
+        if self.mode == "hash":
             return True
         proofs = summary.proofs
         if len(proofs) * len(self.keys.ed25519) > QUICK_SIGNATURES_MAX:
@@ -165,11 +163,8 @@ class ProofVerifier:
         return _NEED_NO_PROCESS.issuperset(kinds)
 
     def check_ahead(self, summaries: Sequence[BlockSummary]) -> None:
-        """Check TSS signatures of several blocks together, which is cheaper; `verify` of each comes next.
-
-        These are the signatures of the blocks' own roots. For a single block there is nothing to do.
-        """
-        if self._tss is None or self._mode == "hash" or len(summaries) < 2:
+        """Check TSS signatures of several blocks together, which is cheaper; `verify` of each comes next."""
+        if self._tss is None or self.mode == "hash" or len(summaries) < 2:
             return
         claims = []
         for summary in summaries:
@@ -183,15 +178,12 @@ class ProofVerifier:
         self._tss.check_ahead(claims)
 
     def verify(self, summary: BlockSummary) -> Refusal | None:
-        """Return why the proofs do not hold for the summary's root hash, or None if they do.
-
-        If the root layout is not certain, the caller may try `summary.in_other_layout()` too.
-        """
-        if self._mode == "hash":
+        """Return why the proofs do not hold for the summary's root hash, or None if they do."""
+        if self.mode == "hash":
             return None
         held_count = 0
         unchecked: Refusal | None = None
-        siblings = SiblingCount()
+        siblings: SiblingCount | None = None
         for item in summary.proofs:
             try:
                 proof = proof_of(item)
@@ -200,6 +192,8 @@ class ProofVerifier:
             kind = kind_of_proof(proof)
             if kind is ProofKind.UNKNOWN:
                 continue
+            if kind is ProofKind.STATE:
+                siblings = siblings or SiblingCount(self._siblings_max)
             refusal = self._verify_one(kind, proof, summary, siblings)
             if refusal is None:
                 held_count += 1
@@ -213,7 +207,11 @@ class ProofVerifier:
         return unchecked
 
     def _verify_one(
-        self, kind: ProofKind, proof: block_pb2.BlockProof, summary: BlockSummary, siblings: SiblingCount
+        self,
+        kind: ProofKind,
+        proof: block_pb2.BlockProof,
+        summary: BlockSummary,
+        siblings: SiblingCount | None,
     ) -> Refusal | None:
         signature = proof.signed_block_proof.block_signature
         if kind is ProofKind.ED25519:

@@ -27,25 +27,25 @@ from sluice.gateway.limits import ADDRESS_BOOK_NODES_MAX
 __all__ = ["AddressBook", "key_of_entry", "read_address_book", "rsa_key"]
 
 ADDRESS_BOOK_SIZE_MAX: Final = 8 << 20
-"""Bytes of an address book in JSON; each node needs some thousand."""
+"""Bytes of a book in JSON; a node needs some thousand."""
 
 _WHAT: Final = "address book"
 _NODE_ID_MAX: Final = (1 << 31) - 1
-"""The largest int32, the type of `RecordFileSignature.node_id` (docs/spec/proofs.md section 1)."""
+"""The type of `RecordFileSignature.node_id` is int32 (docs/spec/proofs.md section 1)."""
 _KEY_BITS_MIN, _KEY_BITS_MAX = 2048, 4096
-"""Public networks have keys of 3,072 bits. Shorter keys than the minimum are no longer safe (NIST SP 800-57
-part 1, table 2); longer ones take longer to verify, the longest that OpenSSL takes, 16,384 bits, 1 ms."""
+"""Public networks have keys of 3,072 bits. Shorter ones than the minimum are not safe (NIST SP 800-57 part 1,
+table 2); longer ones take longer to verify."""
 _KEY_DIGITS_MAX: Final = 2 * (_KEY_BITS_MAX // 8 + 1024)
-"""Two hex digits for each byte of the longest modulus, with room for exponent and DER around it."""
+"""Hex digits of the longest modulus, with room for exponent and DER."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddressBook:
-    """The keys of a network's nodes, as bytes, so that worker processes can have them."""
+    """The keys of a network's nodes, as bytes, for worker processes too."""
 
     keys: tuple[tuple[int, bytes], ...]
-    """(node id, DER SubjectPublicKeyInfo) of the nodes with a usable key."""
-    node_count: int  # nodes of the book, with those without a usable key
+    """(node id, DER SubjectPublicKeyInfo) of nodes with a usable key."""
+    node_count: int  # with or without a usable key
 
 
 def read_address_book(serialized: bytes) -> AddressBook:
@@ -80,7 +80,7 @@ def read_address_book(serialized: bytes) -> AddressBook:
 
 
 def key_of_entry(entry: object) -> tuple[int, bytes] | None:
-    """Return (node id, DER SubjectPublicKeyInfo) of an entry, None if it has no usable key."""
+    """Return (node id, DER SubjectPublicKeyInfo) of an entry with a usable key."""
     node_id = _node_id(entry)
     if node_id is None or not isinstance(entry, dict):
         return None
@@ -89,7 +89,6 @@ def key_of_entry(entry: object) -> tuple[int, bytes] | None:
 
 
 def _node_id(entry: object) -> int | None:
-    """Return the node id of an entry, or None if it has no valid one."""
     if not isinstance(entry, dict):
         return None
     value = entry.get("nodeId", 0)
@@ -100,7 +99,7 @@ def _node_id(entry: object) -> int | None:
 
 
 def rsa_key(der: bytes) -> RSAPublicKey | None:
-    """Decode a SubjectPublicKeyInfo; None if it is not a usable RSA key."""
+    """Decode a SubjectPublicKeyInfo, if it is a usable RSA key."""
     try:
         key = load_der_public_key(der)
     except (ValueError, UnsupportedAlgorithm):
@@ -111,7 +110,6 @@ def rsa_key(der: bytes) -> RSAPublicKey | None:
 
 
 def _key(entry: Mapping[str, object]) -> bytes | None:
-    """Return the key of an entry, or None if it has no usable one."""
     digits = entry.get("RSAPubKey")
     if not isinstance(digits, str) or len(digits) > _KEY_DIGITS_MAX:
         return None

@@ -9,9 +9,10 @@ Pure. The form with a = 1 (arkworks ed-on-bn254), not circom's a = 168700, whose
     scalar        32 bytes   LE, below l
 
 Callers see affine points (x, y). Inside, points have the extended coordinates (X, Y, Z, T) with x = X/Z, y =
-Y/Z, x*y = T/Z, of Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008), sections 3.1 and
-3.3. Since 1 is a square in Fq and d is not, their addition needs no case for equal points or for the
-identity. Nothing here is secret, so nothing runs in constant time. Source: docs/spec/tss.md section 2.4.
+Y/Z, x*y = T/Z. Since 1 is a square in Fq and d is not, their addition is complete: equal points and the
+identity need no case. Nothing here is secret, so nothing runs in constant time.
+Source: docs/spec/tss.md section 2.4; Hisil, Wong, Carter, Dawson: "Twisted Edwards Curves Revisited" (2008),
+sections 3.1 and 3.3.
 """
 
 from collections.abc import Iterable
@@ -39,7 +40,6 @@ __all__ = [
 ]
 
 Point = tuple[int, int]
-"""Affine x and y, each below q."""
 
 FIELD_PRIME: Final = ORDER
 """q, the scalar prime of BN254 (2.4)."""
@@ -49,7 +49,7 @@ SUBGROUP_ORDER: Final = 27360303589799094027808007181571593860768139721585672592
 """l, the prime order of the subgroup (tss.md 2.4)."""
 
 D: Final = 168696 * pow(168700, -1, q) % q
-"""The curve's coefficient d (tss.md 2.4)."""
+"""The curve's coefficient (tss.md 2.4)."""
 assert D == 9706598848417545097372247223557719406784115219466060233080913168975159366771  # 2.4
 assert pow(D, (q - 1) // 2, q) == q - 1  # no square: the addition is complete
 
@@ -60,10 +60,8 @@ BASE: Final[Point] = (
 """G, the generator of the subgroup (tss.md 2.4)."""
 
 IDENTITY: Final[Point] = (0, 1)
-"""The neutral point."""
 
 POINT_SIZE: Final = 64
-"""Bytes of an encoded point (2.4)."""
 
 _Extended = tuple[int, int, int, int]
 _IDENTITY: Final[_Extended] = (0, 1, 1, 0)
@@ -72,10 +70,7 @@ _WINDOW_BITS: Final = 4
 
 
 def read_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the subgroup, or the identity, from 64 bytes; `what` names it in errors.
-
-    Raises ProofDataError if it is none.
-    """
+    """Decode a point of the subgroup (2.4). Raises ProofDataError, of `what`, if it is none."""
     point = read_curve_point(encoded, what)
     if multiply(SUBGROUP_ORDER, point) != IDENTITY:
         raise ProofDataError(what, f"{encoded[:8].hex()}…, of another order", "a point of order l")
@@ -83,10 +78,7 @@ def read_point(encoded: bytes, what: str) -> Point:
 
 
 def read_curve_point(encoded: bytes, what: str) -> Point:
-    """2.4: decode a point of the curve from 64 bytes; the caller must check that it is in the subgroup.
-
-    Raises ProofDataError if it is none; `what` names it.
-    """
+    """Decode a point of the curve (2.4), perhaps outside the subgroup. Raises as `read_point`."""
     if len(encoded) != POINT_SIZE:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{POINT_SIZE}")
     point = (
@@ -99,24 +91,24 @@ def read_curve_point(encoded: bytes, what: str) -> Point:
 
 
 def point_bytes(point: Point) -> bytes:
-    """Encode a point: what `read_point` reads."""
+    """Encode a point, as `read_point` reads it."""
     return scalar_bytes(point[0]) + scalar_bytes(point[1])
 
 
 def compressed(point: Point) -> bytes:
-    """2.4: encode a point in 32 bytes: y, and the choice of x in the top bit."""
+    """Encode a point in 32 bytes: y, and the choice of x in the top bit (2.4)."""
     x, y = point
     return scalar_bytes(y | (1 << 255 if x > -x % q else 0))
 
 
 def is_on_curve(point: Point) -> bool:
-    """2.4: return whether x^2 + y^2 = 1 + d x^2 y^2."""
+    """Return whether x^2 + y^2 = 1 + d x^2 y^2."""
     xx, yy = point[0] * point[0] % q, point[1] * point[1] % q
     return (xx + yy - 1 - D * xx * yy) % q == 0
 
 
 def add(points: Iterable[Point]) -> Point:
-    """Return the sum of points; of none, the identity."""
+    """Return the sum of points."""
     total = _IDENTITY
     for point in points:
         total = _add(total, _extended(point))
@@ -124,7 +116,7 @@ def add(points: Iterable[Point]) -> Point:
 
 
 def multiply(scalar: int, point: Point) -> Point:
-    """Return scalar * point, for a scalar of 0 or more."""
+    """Return scalar * point."""
     return weighted_sum([(scalar, point)])
 
 
@@ -149,7 +141,6 @@ def weighted_sum(terms: Iterable[tuple[int, Point]]) -> Point:
 
 
 def _digits(scalar: int) -> list[int]:
-    """Return the scalar's digits to the base 16, the lowest first."""
     digits = []
     while scalar:
         digits.append(scalar & (1 << _WINDOW_BITS) - 1)
@@ -158,7 +149,6 @@ def _digits(scalar: int) -> list[int]:
 
 
 def _multiples(point: Point) -> list[_Extended]:
-    """Return 0 to 15 times the point."""
     one = _extended(point)
     table = [_IDENTITY, one]
     while len(table) < 1 << _WINDOW_BITS:

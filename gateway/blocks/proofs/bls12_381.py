@@ -1,7 +1,6 @@
 """BLS12-381 in the hinTS part of a TSS signature: strict decoding of points, and hashing to G2.
 
-Pure. `py_arkworks_bls12381` does the arithmetic; this module decodes the bytes of a peer. Coordinates are 48
-bytes, big-endian:
+Pure. `py_arkworks_bls12381` does the arithmetic. Coordinates are 48 bytes, big-endian:
 
     G1    96 bytes    x || y
     G2   192 bytes    x.c1 || x.c0 || y.c1 || y.c0           the library takes c0 before c1
@@ -35,7 +34,7 @@ __all__ = [
     "weighted_sum_g2",
 ]
 
-# The curve family BLS12 is made from one parameter (draft-irtf-cfrg-pairing-friendly-curves section 4.2.1).
+# The parameter of the curve (draft-irtf-cfrg-pairing-friendly-curves section 4.2.1).
 _X: Final = -0xD201_0000_0001_0000
 GROUP_ORDER: Final = _X**4 - _X**2 + 1
 """r, the order of G1, G2 and GT, and the modulus of scalars."""
@@ -44,12 +43,10 @@ FIELD_PRIME: Final = (_X - 1) ** 2 * GROUP_ORDER // 3 + _X
 assert GROUP_ORDER == 52435875175126190479447740508185965837690552500527637822603658699938581184513  # 2.1
 
 G1_SIZE: Final = 96
-"""Bytes of an encoded point of G1 (2.1)."""
 G2_SIZE: Final = 192
-"""Bytes of an encoded point of G2 (2.1)."""
 
 MESSAGE_DST: Final = b"BLS_SIG_BLS12381G2_XMD:SHA-256_SSWU_RO_POP_"
-"""Domain separation tag of `hash_to_g2` (2.3)."""
+"""Domain separation tag (2.3)."""
 
 _COORDINATE_SIZE: Final = 48
 _PRIME_BYTES: Final = FIELD_PRIME.to_bytes(_COORDINATE_SIZE, "big")
@@ -59,7 +56,7 @@ _INFINITY_G2: Final = bytes((_INFINITY,)) + bytes(G2_SIZE - 1)
 
 
 def read_g1(encoded: bytes, what: str) -> G1Point:
-    """2.1: decode a point of G1 from 96 bytes. Raises ProofDataError, of `what`, if it is none."""
+    """Decode a point of G1 (2.1). Raises ProofDataError, of `what`, if it is none."""
     if encoded == _INFINITY_G1:
         return G1Point.identity()
     _check_form(encoded, G1_SIZE, what)
@@ -70,7 +67,7 @@ def read_g1(encoded: bytes, what: str) -> G1Point:
 
 
 def read_g2(encoded: bytes, what: str) -> G2Point:
-    """2.1: decode a point of G2 from 192 bytes. Raises ProofDataError, of `what`, if it is none."""
+    """Decode a point of G2 (2.1). Raises as `read_g1`."""
     if encoded == _INFINITY_G2:
         return G2Point.identity()
     _check_form(encoded, G2_SIZE, what)
@@ -89,7 +86,7 @@ def hash_to_g2(message: bytes) -> G2Point:
 
 
 def weighted_sum(points: Sequence[G1Point], scalars: Sequence[int]) -> G1Point:
-    """Return the sum of each point times its scalar; scalars are taken modulo r, and may be negative."""
+    """Return the sum of each point times its scalar, which may be negative."""
     if len(points) == 1:  # saves 0.1 ms
         [point], [scalar] = points, scalars
         return point if scalar == 1 else -point if scalar == -1 else point * Scalar(scalar % GROUP_ORDER)
@@ -97,7 +94,7 @@ def weighted_sum(points: Sequence[G1Point], scalars: Sequence[int]) -> G1Point:
 
 
 def weighted_sum_g2(points: Sequence[G2Point], scalars: Sequence[int]) -> G2Point:
-    """Return the sum of each point of G2 times its scalar, as `weighted_sum` does in G1."""
+    """Return the same sum in G2."""
     return G2Point.multiexp_unchecked(list(points), [Scalar(scalar % GROUP_ORDER) for scalar in scalars])
 
 
@@ -119,7 +116,7 @@ def _check_form(encoded: bytes, size: int, what: str) -> None:
         raise ProofDataError(what, "zeros alone", "a point; infinity is 0x40 and zeros")
     for offset in range(0, size, _COORDINATE_SIZE):
         coordinate = encoded[offset : offset + _COORDINATE_SIZE]
-        if coordinate >= _PRIME_BYTES:  # of one size and big-endian, so bytes compare like the numbers
+        if coordinate >= _PRIME_BYTES:  # big-endian bytes of one size compare like the numbers
             raise ProofDataError(what, f"coordinate {coordinate.hex()}", "less than the field's prime")
 
 
@@ -128,5 +125,4 @@ def _not_in_group(encoded: bytes, what: str, group: str) -> ProofDataError:
 
 
 def _swapped(encoded: bytes) -> bytes:
-    """Return the four coordinates with each pair swapped."""
     return encoded[48:96] + encoded[:48] + encoded[144:192] + encoded[96:144]

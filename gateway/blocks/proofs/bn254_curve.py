@@ -8,10 +8,8 @@ Pure. Points are affine, `(x, y)`, with None for the point at infinity:
     compressed G1   32 bytes: x LE                       flags in the two top bits of the last byte:
     compressed G2   64 bytes: x.c0 LE32, x.c1 LE32       0x80 y is the larger of y and -y, 0x40 infinity
 
-Inside, multiples have Jacobian coordinates: (X, Y, Z) is (X/Z^2, Y/Z^3), and Z = 0 is infinity.
-
-Invariants
-  - A point has one encoding: coordinates below p, no other flag, nothing beside the flag of infinity.
+A point has one encoding: coordinates below p, no other flag, nothing beside the flag of infinity. Inside,
+multiples have Jacobian coordinates: (X, Y, Z) is (X/Z^2, Y/Z^3), and Z = 0 is infinity.
 Source: docs/spec/tss.md section 6; Hankerson, Menezes and Vanstone, "Guide to Elliptic Curve Cryptography",
 3.2.2 (Jacobian coordinates) and 3.3.3 (joint multiples).
 """
@@ -47,15 +45,11 @@ __all__ = [
 ]
 
 G1Point = tuple[int, int] | None
-"""(x, y), or None for infinity."""
 G2Point = tuple[Fp2, Fp2] | None
-"""(x, y), or None for infinity."""
 _Jacobian = tuple[int, int, int]
 
 G1_SIZE: Final = 32
-"""Bytes of a compressed point of G1 (section 6)."""
 G2_SIZE: Final = 64
-"""Bytes of a compressed point of G2 (section 6)."""
 
 # tss.md section 6: y^2 = x^3 + 3, and y^2 = x^3 + 3/(9 + i).
 _B_G1: Final = 3
@@ -70,7 +64,7 @@ _INFINITY: Final[_Jacobian] = (1, 1, 0)
 
 
 def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
-    """6: decode a compressed point of G1, 32 bytes. Raises ProofDataError, of `what`, if it is none."""
+    """Decode a compressed point of G1 (6). Raises ProofDataError, of `what`, if it is none."""
     flags, plain = _without_flags(encoded, G1_SIZE, what)
     x = integer_below(PRIME, plain, f"{what} x")
     if flags == _FLAG_INFINITY:
@@ -83,10 +77,7 @@ def g1_from_bytes(encoded: bytes, what: str) -> G1Point:
 
 
 def g2_from_bytes(encoded: bytes, what: str) -> G2Point:
-    """6: decode a compressed point of the curve of G2, 64 bytes; `prepare` checks that it is in the group.
-
-    Raises ProofDataError, of `what`, if it is none.
-    """
+    """Decode a compressed point of the curve of G2 (6), perhaps outside the group. Raises as for G1."""
     flags, plain = _without_flags(encoded, G2_SIZE, what)
     x = (integer_below(PRIME, plain[:32], f"{what} x.c0"), integer_below(PRIME, plain[32:], f"{what} x.c1"))
     if flags == _FLAG_INFINITY:
@@ -116,7 +107,6 @@ class G1Table:
     __slots__ = ("_rows",)
 
     def __init__(self, points: Sequence[G1Point]) -> None:
-        """Compute the tables, once for points that are used repeatedly."""
         rows = [_multiples(point) for point in points]
         flat = _to_affine([multiple for row in rows for multiple in row])
         count = (1 << _WINDOW_BITS) - 1
@@ -145,7 +135,6 @@ def g1_sum_of_multiples(terms: Iterable[tuple[int, G1Point]]) -> G1Point:
 
 
 def _multiples(point: G1Point) -> list[_Jacobian]:
-    """Return 1 P to 15 P."""
     if point is None:
         return [_INFINITY] * 15
     row = [(point[0], point[1], 1)]
@@ -206,7 +195,7 @@ def _to_affine(points: Sequence[_Jacobian]) -> list[G1Point]:
 
 
 def _without_flags(encoded: bytes, size: int, what: str) -> tuple[int, bytes]:
-    """Return (flags of a compressed point, its bytes without them)."""
+    """Return a compressed point's flags, and its bytes without them."""
     if len(encoded) != size:
         raise ProofDataError(what, f"{len(encoded)} bytes", f"{size}")
     flags = encoded[-1] & (_FLAG_LARGER | _FLAG_INFINITY)

@@ -6,11 +6,8 @@ Pure. Elements are tuples of plain integers in [0, p), lowest coefficient first:
     Fp6  = Fp2[v] / (v^3 - xi)         6 integers        xi = 9 + i, no cube and no square in Fp2
     Fp12 = Fp6[w] / (w^2 - v)          12 integers       the first 6 are the part without w; so w^6 = xi
 
-Invariants
-  - Products add up as integers of any size and sign and are reduced once per coefficient: in CPython a
-  reduction
-    costs as much as two products of 254 bits.
-  - Everything follows from the curve's parameter x by the formulas of Barreto-Naehrig curves and from xi.
+Products add up as integers of any size and sign and are reduced once per coefficient: in CPython a reduction
+costs as much as two products of 254 bits.
 Source: docs/spec/tss.md section 6; Barreto and Naehrig 2005, "Pairing-friendly elliptic curves of prime
 order"; Granger and Scott 2009, "Faster squaring in the cyclotomic subgroup of sixth degree extensions"
 (`cyclotomic_square`).
@@ -45,22 +42,22 @@ __all__ = [
 ]
 
 Fp2 = tuple[int, int]
-"""(a0, a1) for a0 + a1 i."""
+"""a0 + a1 i."""
 Fp6 = tuple[int, int, int, int, int, int]
-"""Three elements of Fp2, one after the other."""
+"""Three elements of Fp2."""
 Fp12 = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
-"""Two elements of Fp6, one after the other."""
+"""Two elements of Fp6."""
 
 X: Final = 4965661367192848881
-"""The curve's parameter (tss.md section 6); all else follows from it."""
+"""The curve's parameter (tss.md section 6); all else follows from it and from xi."""
 PRIME: Final = 36 * X**4 + 36 * X**3 + 24 * X**2 + 6 * X + 1
 """p, the order of the base field."""
 ORDER: Final = 36 * X**4 + 36 * X**3 + 18 * X**2 + 6 * X + 1
-"""q of tss.md: the order of G1, G2 and GT, a prime; the scalar field."""
+"""q of tss.md: the prime order of G1, G2 and GT; the scalar field."""
 TRACE: Final = 6 * X**2 + 1
 """t, the trace of Frobenius: ORDER = p + 1 - t."""
 
-# As tss.md sections 6 and 2.4 write them out: q is the field of Baby Jubjub too.
+# As in tss.md sections 6 and 2.4: q is the field of Baby Jubjub too.
 assert PRIME == 21888242871839275222246405745257275088696311157297823662689037894645226208583
 assert ORDER == 21888242871839275222246405745257275088548364400416034343698204186575808495617
 assert PRIME + 1 - TRACE == ORDER
@@ -68,15 +65,13 @@ assert PRIME % 4 == 3  # so a^((p+1)/4) is a square root of a square
 
 _P: Final = PRIME
 FP2_ONE: Final[Fp2] = (1, 0)
-"""1 in Fp2."""
 FP12_ONE: Final[Fp12] = (1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-"""1 in Fp12."""
 XI: Final[Fp2] = (9, 1)
-"""xi = 9 + i (tss.md section 6: the curve of G2 is y^2 = x^3 + 3/xi)."""
+"""xi (tss.md section 6: the curve of G2 is y^2 = x^3 + 3/xi)."""
 
 
 def fp_square_root(a: int) -> int | None:
-    """Return a square root of an element of Fp, or None if there is none."""
+    """Return a square root in Fp, or None if there is none."""
     root = pow(a, (_P + 1) // 4, _P)
     return root if root * root % _P == a % _P else None
 
@@ -106,7 +101,7 @@ def fp2_inverse(a: Fp2) -> Fp2:
 
 
 def fp2_power(a: Fp2, exponent: int) -> Fp2:
-    """Return a^exponent, the exponent at least 0."""
+    """Return a^exponent."""
     result = FP2_ONE
     for bit in bin(exponent)[2:]:
         result = fp2_square(result)
@@ -116,10 +111,10 @@ def fp2_power(a: Fp2, exponent: int) -> Fp2:
 
 
 def fp2_square_root(a: Fp2) -> Fp2 | None:
-    """Return a square root of an element of Fp2, or None if there is none.
+    """Return a square root in Fp2, or None if there is none.
 
-    With n = sqrt(norm(a)) in Fp, one of (a0 + n)/2 and (a0 - n)/2 is a square r0^2, and the root is
-    r0 + a1/(2 r0) i.
+    With n = sqrt(norm(a)) in Fp, one of (a0 + n)/2 and (a0 - n)/2 is a square r0^2; the root is r0 + a1/(2
+    r0) i.
     """
     a0, a1 = a
     if a1 == 0:  # either a0 or -a0 is a square, since -1 is none
@@ -149,7 +144,7 @@ XI_POWERS: Final[tuple[Fp2, ...]] = tuple(fp2_power(XI, k * (PRIME - 1) // 6) fo
 
 
 def _fp6_product(a: Fp6, b: Fp6) -> Fp6:
-    """Return a b with unreduced coefficients, by Karatsuba: six products in Fp2."""
+    """Return a b, unreduced, by Karatsuba: six products in Fp2."""
     a0, a1, a2, a3, a4, a5 = a
     b0, b1, b2, b3, b4, b5 = b
     x, y = a0 * b0, a1 * b1
@@ -174,7 +169,7 @@ def _fp6_product(a: Fp6, b: Fp6) -> Fp6:
 
 
 def _fp6_product_by_line(f: Fp6, a: Fp2, b: Fp2) -> Fp6:
-    """Return f (a + b v) with unreduced coefficients: five products in Fp2."""
+    """Return f (a + b v), unreduced: five products in Fp2."""
     f0, f1, f2, f3, f4, f5 = f
     a0, a1 = a
     b0, b1 = b
@@ -288,10 +283,10 @@ def fp12_frobenius(a: Fp12) -> Fp12:
 
 
 def fp12_inverse(a: Fp12) -> Fp12:
-    """Return 1/a = a' / (a a'), a' the product of the other conjugates over Fp2.
+    """Return 1/a = a' / (a a'), a' the product of the other conjugates over Fp2, which are cheap.
 
-    a^(p^2), a^(p^4) and so on are cheap, and the product of all six is the norm of a in Fp2. Raises
-    ZeroDivisionError if a is 0.
+    Raises:
+        ZeroDivisionError: a is 0.
     """
     conjugate = a
     others = FP12_ONE
@@ -323,8 +318,8 @@ def _fp4_square(a0: int, a1: int, b0: int, b1: int) -> tuple[int, int, int, int]
 def cyclotomic_square(a: Fp12) -> Fp12:
     """Return a^2 for an a with a^(p^4 - p^2 + 1) = 1, such as the easy part of a final exponentiation.
 
-    Over Fp4 = Fp2[s] / (s^2 - xi), s = w^3, such an a = A + B w + C w^2 satisfies
-    a^2 = 3 A^2 - 2 A' + (3 s C^2 + 2 B') w + (3 B^2 - 2 C') w^2, where ' conjugates over Fp2 (s goes to -s).
+    Over Fp4 = Fp2[s] / (s^2 - xi), s = w^3, such an a = A + B w + C w^2 satisfies a^2 = 3 A^2 - 2 A' + (3 s
+    C^2 + 2 B') w + (3 B^2 - 2 C') w^2, where ' conjugates over Fp2 (s goes to -s).
     """
     # A = a0.. + a2.. s, B = b0.. + b2.. s, C = c0.. + c2.. s
     a0, a1, c0, c1, b2, b3, b0, b1, a2, a3, c2, c3 = a

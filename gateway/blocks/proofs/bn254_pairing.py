@@ -5,18 +5,18 @@ Pure. e(P, Q) for P in G1 and Q in G2 is f^((p^12 - 1)/q), where f is the produc
     T = Q;  for each further digit of 6x + 2:  T = 2 T;  then T = T + Q or T - Q where the digit says so
     T = T + psi(Q);  T = T - psi^2(Q)
 
-each line taken at P. The lines depend on Q alone, so they are computed once for points that stay (`prepare`),
-as pairs (lambda, mu) for a line with slope lambda through T:
+each line taken at P. The lines depend on Q alone. `prepare` computes them once, as pairs (lambda, mu) for a
+line with slope lambda through T:
 
     the line at (x, y), divided by y:   1 - lambda (x/y) w + mu (1/y) w^3        mu = lambda T.x - T.y
 
-(the untwisted Q is (Q.x w^2, Q.y w^3); factors from Fp, such as 1/y, vanish in the final exponentiation).
-psi is Frobenius on the curve of G2: psi(x, y) = (x' xi^((p-1)/3), y' xi^((p-1)/2)), ' conjugates over Fp.
+(the untwisted Q is (Q.x w^2, Q.y w^3); factors from Fp, such as 1/y, vanish in the final exponentiation). psi
+is Frobenius on the curve of G2: psi(x, y) = (x' xi^((p-1)/3), y' xi^((p-1)/2)), ' conjugates over Fp.
 
-Membership. In the curve's group, psi^2 - t psi + p = 0. For Q in G2, psi(Q) = p Q, and the loop ends with
-(6x + 2) Q + psi(Q) - psi^2(Q) = -psi^3(Q). The converse holds too: alpha = 6x + 2 + psi - psi^2 + psi^3 has a
-norm whose greatest common divisor with the order of the curve, q (p - 1 + t), is q (`_LOOP_NORM` below). So a
-point with alpha Q = 0 has q Q = 0, and comparing the end of the loop with -psi^3(Q) is the whole check.
+Membership. In the curve's group, psi^2 - t psi + p = 0. For Q in G2, psi(Q) = p Q, and the loop ends with (6x
++ 2) Q + psi(Q) - psi^2(Q) = -psi^3(Q). The converse holds too: alpha = 6x + 2 + psi - psi^2 + psi^3 has a
+norm whose greatest common divisor with the order of the curve, q (p - 1 + t), is q (`_LOOP_NORM`). So a point
+with alpha Q = 0 has q Q = 0, and comparing the end of the loop with -psi^3(Q) is the whole check.
 
 Source: docs/spec/tss.md section 6; Vercauteren 2010, "Optimal pairings"; Scott et al. 2009, "On the final
 exponentiation for calculating pairings on ordinary elliptic curves" (`final_exponentiation`).
@@ -76,9 +76,10 @@ assert gcd(_LOOP_NORM, ORDER * (PRIME - 1 + TRACE)) == ORDER
 
 
 def prepare(point: G2Point, what: str) -> PreparedG2:
-    """6: compute the lines of a point of the curve of G2, and check that it is in the group.
+    """Compute the lines of a point of the curve of G2.
 
-    Raises ProofDataError, of `what`, if it is not in the subgroup of order q.
+    Raises:
+        ProofDataError: of `what`; the point is not in the group.
     """
     if point is None:
         return None
@@ -95,7 +96,7 @@ def prepare(point: G2Point, what: str) -> PreparedG2:
         twice = _psi(once)
         at = _chord(at, once, lines)
         at = _chord(at, (twice[0], _negative(twice[1])), lines)
-    except ZeroDivisionError:  # T was Q, -Q or 0 on the way, as happens to no point of order q
+    except ZeroDivisionError:  # T was Q, -Q or 0, which happens to no point of order q
         raise _outside(what) from None
     thrice = _psi(_psi(_psi(point)))
     if at != (thrice[0], _negative(thrice[1])):
@@ -140,8 +141,7 @@ def miller_product(pairs: Sequence[tuple[G1Point, PreparedG2]]) -> Fp12:
 def final_exponentiation(f: Fp12) -> Fp12:
     """Return f^((p^12 - 1)/q) = (f^((p^6 - 1)(p^2 + 1)))^((p^4 - p^2 + 1)/q); f is not 0.
 
-    The second exponent is l0 + l1 p + l2 p^2 + p^3 with coefficients that are polynomials in x; the addition
-    chain in y0 to y6 is the one of Scott et al., section 5.
+    The addition chain in y0 to y6 is the one of Scott et al., section 5.
     """
     f = fp12_multiply(fp12_conjugate(f), fp12_inverse(f))
     f = fp12_multiply(_frobenius(f, 2), f)
@@ -165,7 +165,7 @@ def final_exponentiation(f: Fp12) -> Fp12:
 
 
 def pairing_product(pairs: Sequence[tuple[G1Point, PreparedG2]]) -> Fp12:
-    """6: the product of e(P, Q) over the pairs (P, lines of Q)."""
+    """Return the product of e(P, Q) over the pairs (P, lines of Q)."""
     return final_exponentiation(miller_product(pairs))
 
 

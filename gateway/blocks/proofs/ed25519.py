@@ -1,8 +1,8 @@
-"""Block proofs of networks that run with Sluice's own keys: an Ed25519 signature over the block root hash.
+"""Ed25519 block proofs, for networks that run with Sluice's own keys.
 
 Pure. `BlockProof.signed_block_proof.block_signature` is 64 bytes: one of the ledger's keys signs the 48 bytes
-of the root hash. It proves that one holder of such a key signed this root, and so every item, the time and
-both links. Source: docs/verification.md, "What is checked"; RFC 8032 section 5.1.
+of the root hash.
+Source: docs/verification.md, "What is checked"; RFC 8032 section 5.1.
 """
 
 from collections.abc import Iterable
@@ -16,11 +16,11 @@ from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 __all__ = ["SIGNATURE_SIZE", "Ed25519Check"]
 
 SIGNATURE_SIZE: Final = 64
-"""Bytes of an Ed25519 signature; by its size this proof differs from TSS ones."""
+"""Bytes, which tell this proof from TSS ones."""
 
 
 class Ed25519Check:
-    """Checks signatures with a set of public keys of 32 bytes each."""
+    """Checks signatures with a set of public keys of 32 bytes."""
 
     def __init__(self, public_keys: Iterable[bytes]) -> None:
         self._keys = list(public_keys)
@@ -35,7 +35,7 @@ class Ed25519Check:
                 "at least one --ledger-key ed25519:HEX",
             )
         signed = signature + root_hash
-        # The rest of a longer signature would count as the beginning of the signed message.
+        # The rest of a longer signature would count as part of the signed message.
         for key in self._keys if len(signature) == SIGNATURE_SIZE else ():
             try:
                 crypto_sign_open(signed, key)

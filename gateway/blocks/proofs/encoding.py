@@ -15,14 +15,10 @@ from sluice.gateway.blocks.errors import ProofDataError
 __all__ = ["SCALAR_SIZE", "LayoutReader", "integer_below", "scalar_bytes"]
 
 SCALAR_SIZE: Final = 32
-"""Bytes of an encoded scalar of a field smaller than 2^256."""
 
 
 def integer_below(modulus: int, encoded: bytes, what: str, *, big_endian: bool = False) -> int:
-    """Decode an integer, whose only encoding is below the modulus.
-
-    Raises ProofDataError, of `what`, if it is not.
-    """
+    """Decode an integer. Raises ProofDataError, of `what`, if it is not below the modulus."""
     value = int.from_bytes(encoded, "big" if big_endian else "little")
     if value >= modulus:
         raise ProofDataError(what, f"{value:#x}", f"less than {modulus:#x}")
@@ -30,12 +26,12 @@ def integer_below(modulus: int, encoded: bytes, what: str, *, big_endian: bool =
 
 
 def scalar_bytes(value: int) -> bytes:
-    """Encode a scalar: 32 bytes, little-endian."""
+    """Encode a scalar."""
     return value.to_bytes(SCALAR_SIZE, "little")
 
 
 class LayoutReader:
-    """Reads the fields of one fixed layout in order; `what` names the layout in errors."""
+    """Reads the fields of one layout in order. Its methods raise ProofDataError for malformed fields."""
 
     __slots__ = ("_data", "_offset", "_what")
 
@@ -50,7 +46,7 @@ class LayoutReader:
         return self._offset
 
     def take(self, size: int, name: str) -> bytes:
-        """Return the next `size` bytes, the field `name`. Raises ProofDataError if fewer are left."""
+        """Return the next `size` bytes."""
         end = self._offset + size
         if end > len(self._data):
             left = len(self._data) - self._offset
@@ -60,28 +56,25 @@ class LayoutReader:
         return taken
 
     def scalar(self, modulus: int, name: str) -> int:
-        """Return the next 32 bytes as an integer. Raises ProofDataError if it is not below the modulus."""
+        """Return the next 32 bytes as an integer below the modulus."""
         return integer_below(modulus, self.take(SCALAR_SIZE, name), self.named(name))
 
     def u64(self, name: str) -> int:
-        """Return the next 8 bytes as an integer. Raises ProofDataError if they are not there."""
+        """Return the next 8 bytes as an integer."""
         return int.from_bytes(self.take(8, name), "little")
 
     def expect_count(self, count: int, name: str) -> None:
-        """Read the count of a vector. Raises ProofDataError if it is another.
-
-        The size of a layout must not depend on its bytes.
-        """
+        """Read the count of a vector: the size of a layout must not depend on its bytes."""
         got = self.u64(name)
         if got != count:
             raise ProofDataError(self.named(name), f"{got} elements", f"{count}")
 
     def finish(self) -> None:
-        """Check that no byte is left. Raises ProofDataError if one is."""
+        """Check that no byte is left."""
         left = len(self._data) - self._offset
         if left:
             raise ProofDataError(self._what, f"{left} bytes after offset {self._offset}", "none")
 
     def named(self, name: str) -> str:
-        """Return the name of a field for errors: the layout's and its own."""
+        """Return the name of a field for errors."""
         return f"{self._what}: {name}"

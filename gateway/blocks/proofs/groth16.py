@@ -5,11 +5,12 @@ Pure. With the key's alpha, beta, gamma, delta and IC, and the inputs in_1 to in
     public input point    I = IC[0] + sum of in_k IC[k]
     equation              e(A, B) = e(alpha, beta) e(I, gamma) e(C, delta)
 
-The constants are computed once: e(alpha, beta), the lines of gamma and delta, and the multiples of IC. A
-check is three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. `groth16_pairs`
-returns them as pairs, so that a caller can add further equations to the same product. A proof is not unique:
-(s A, B/s, C) holds if (A, B, C) does. It proves knowledge, not an author. Source: docs/spec/tss.md sections
-6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based non-interactive arguments", section 3.2.
+The key has e(alpha, beta), the lines of gamma and delta, and the multiples of IC precomputed. A check is
+three Miller loops, e(A, B) e(-I, gamma) e(-C, delta), against a constant of GT. `groth16_pairs` returns them
+as pairs, so that a caller can add further equations to the same product. A proof is not unique: (s A, B/s, C)
+holds if (A, B, C) does. It proves knowledge, not an author.
+Source: docs/spec/tss.md sections 6.1 and 6.3 (step 5); Groth 2016, "On the size of pairing-based
+non-interactive arguments", section 3.2.
 """
 
 from collections.abc import Sequence
@@ -56,8 +57,8 @@ def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
     """Read alpha, beta, gamma, delta and IC, compressed, and prepare them; IC has `input_count` + 1 points.
 
     Raises:
-        ProofDataError: a point is malformed or outside its group, one beside those of IC is infinity, or
-            IC has another count.
+        ProofDataError: a point is malformed or outside its group, one beside those of IC is infinity, or IC
+            has another count.
     """
     alpha = read_g1(reader, "alpha", may_be_infinity=False)
     beta, gamma, delta = (
@@ -72,10 +73,7 @@ def read_groth16_key(reader: LayoutReader, input_count: int) -> Groth16Key:
 def groth16_pairs(
     key: Groth16Key, proof: Groth16Proof, inputs: Sequence[int]
 ) -> list[tuple[G1Point, PreparedG2]]:
-    """6.3, 5: the pairs whose product of pairings is `key.alpha_beta` if and only if the proof holds.
-
-    There are as many public inputs as the key has, each in [0, q).
-    """
+    """Return the pairs whose product of pairings is `key.alpha_beta` iff the proof holds (6.3, 5)."""
     public_input_point = key.ic.sum_of_multiples([1, *inputs])
     return [
         (proof.a, proof.b),
@@ -93,10 +91,7 @@ def read_g1(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) ->
 
 
 def read_g2(reader: LayoutReader, name: str, *, may_be_infinity: bool = True) -> G2Point:
-    """Read a compressed point of the curve of G2; `prepare` checks that it is in the group.
-
-    Raises ProofDataError if it is none, or a forbidden infinity.
-    """
+    """Read a compressed point of the curve of G2, perhaps outside the group. Raises as `read_g1`."""
     point = g2_from_bytes(reader.take(G2_SIZE, name), reader.named(name))
     if point is None and not may_be_infinity:
         raise ProofDataError(reader.named(name), "infinity", "another point of G2")

@@ -1,7 +1,7 @@
 """Hashing of messages to elements of a prime field, as in arkworks' DefaultFieldHasher with SHA-256.
 
-Pure. RFC 9380 section 5.2 with expand_message_xmd of section 5.3.1, and one departure: Z_pad, which is hashed
-first, is as long as one element's share of the output, not as a block of SHA-256 (64 bytes).
+Pure. RFC 9380 section 5.2 with expand_message_xmd of section 5.3.1, and one departure: Z_pad is as long as
+one element's share of the output, not as a block of SHA-256 (64 bytes).
 
     L          bytes for one element                ceil((bits of the modulus + 128) / 8)
     DST'       DST || byte(size of DST)             an empty DST is allowed: DST' = 00
@@ -10,13 +10,8 @@ first, is as long as one element's share of the output, not as a block of SHA-25
     b_i        SHA-256( (b_0 xor b_(i-1)) || byte(i) || DST' )
     output     b_1 || b_2 || …, cut to count * L bytes; each L bytes big-endian, mod the modulus
 
-    modulus                          bits    L
-    BLS12-381 scalar field           255     48
-    order of Baby Jubjub             251     48
-    BN254 scalar field               254     48
-    BLS12-381 base field             381     64    coincides with the RFC
-
-With several elements Z_pad still has the L bytes of one.
+L is 48 for the scalar fields of BLS12-381 and BN254 and for the order of Baby Jubjub. It is 64, as in the
+RFC, for the base field of BLS12-381.
 Source: docs/spec/tss.md section 2.2; RFC 9380 sections 5.2 and 5.3.1.
 """
 
@@ -26,28 +21,28 @@ from typing import Final
 __all__ = ["RFC_Z_PAD_SIZE", "element_size", "expand", "hash_to_field"]
 
 RFC_Z_PAD_SIZE: Final = 64
-"""Bytes of Z_pad in RFC 9380: the block size of SHA-256."""
+"""Bytes of Z_pad in RFC 9380."""
 
 SECURITY_BITS: Final = 128
-"""Bits that an element's share of the output has beyond the modulus, so that the remainder is unbiased."""
+"""Bits of an element's share of the output beyond the modulus, which make the remainder unbiased."""
 
 _DIGEST_SIZE: Final = 32
 _BLOCKS_MAX: Final = 255  # i is one byte
 
 
 def element_size(modulus: int) -> int:
-    """Return L, the bytes of output that make one element of the field."""
+    """Return L, the bytes of output for one element of the field."""
     return (modulus.bit_length() + SECURITY_BITS + 7) // 8
 
 
 def expand(message: bytes, dst: bytes, size: int, z_pad_size: int) -> bytes:
-    """2.2, xmd: `size` bytes that look random and depend on all of the message and the DST.
+    """Return `size` bytes that look random and depend on all of the message and the DST (2.2, xmd).
 
     Args:
         message: any bytes.
         dst: domain separation tag, at most 255 bytes, may be empty.
         size: bytes of output, at most 255 * 32.
-        z_pad_size: zero bytes before the message: L of the field, or `RFC_Z_PAD_SIZE` for the RFC's function.
+        z_pad_size: zero bytes before the message: L of the field, or `RFC_Z_PAD_SIZE`.
     """
     block_count = -(-size // _DIGEST_SIZE)
     assert len(dst) <= 255
@@ -65,10 +60,7 @@ def expand(message: bytes, dst: bytes, size: int, z_pad_size: int) -> bytes:
 
 
 def hash_to_field(message: bytes, dst: bytes, modulus: int, count: int = 1) -> tuple[int, ...]:
-    """2.2: `count` elements of the prime field, drawn from one output, each below the modulus.
-
-    The domain separation tag, `dst`, has 255 bytes at most and may be empty.
-    """
+    """Return `count` elements of the prime field, drawn from one output (2.2)."""
     size = element_size(modulus)
     output = expand(message, dst, count * size, size)
     return tuple(

@@ -2,7 +2,7 @@
 
 Pure. The key `VK` commits to the members' public keys and weights. The signature `PI` carries the aggregate
 of the keys that signed, its weight, and a proof that the two belong together. The message is a block's root
-hash, 48 bytes. More than half of the weight must have signed.
+hash. Readers raise ProofDataError for malformed bytes.
 
     VK, 1,096 bytes                            PI, 1,632 bytes
     0    n             u64, power of two       0     apk       G1   aggregate of the keys that signed
@@ -15,14 +15,8 @@ hash, 48 bytes. More than half of the weight must have signed.
     712  SKc           G2, of the keys
     904  Zc            G2, of X^n - 1
 
-Checks, each a function of its own below: `threshold` (4.1), `challenge` (4.2), `evaluation_points` (4.3),
-`scalar_identities` (4.4), and the five relations of 4.5, `_message_relation` and `pairing_relations`, which
-are verified as one product of six pairings (4.6).
-
-Only asig depends on the message. The rest of PI is a statement about who signed, the same whenever the same
-members sign: `split` and `check_message` are for a caller that caches statements. `hold_together` checks
-several signatures with one product, in which pairings with the points of a common key are shared. Source:
-docs/spec/tss.md sections 3 and 4.
+Only asig depends on the message. The rest of PI, the statement, says who signed, and callers may cache it.
+Source: docs/spec/tss.md sections 3 and 4.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -72,34 +66,29 @@ __all__ = [
 r: Final = GROUP_ORDER
 
 VK_SIZE: Final = 8 + SCALAR_SIZE + 3 * G1_SIZE + 4 * G2_SIZE
-"""Bytes of a verification key: 1,096 (3)."""
 PI_SIZE: Final = 12 * G1_SIZE + G2_SIZE + 9 * SCALAR_SIZE
-"""Bytes of an aggregate signature: 1,632 (3)."""
 ASIG_OFFSET: Final = G1_SIZE + SCALAR_SIZE
-"""Where asig begins in a signature: 128 (3)."""
 assert (VK_SIZE, PI_SIZE, ASIG_OFFSET) == (1096, 1632, 128)
 
 CHALLENGE_DST: Final = b"HINTS_SIG_BLS12381:FIAT_SHAMIR"
-"""Domain separation tag of the challenge (4.2)."""
 
 DOMAIN_SIZE_MAX: Final = 1 << 32
-"""The largest power of two that divides r - 1: the most points of an evaluation domain."""
+"""The largest power of two that divides r - 1."""
 assert (r - 1) % DOMAIN_SIZE_MAX == 0 != (r - 1) % (2 * DOMAIN_SIZE_MAX)
 
 MULTIPLICATIVE_GENERATOR: Final = 7
-"""Generates the multiplicative group of Fr, as in every implementation of this field (tss.md 4.3); its power
-(r - 1) / n is the root of unity of the domain of size n. For powers of two it must be no square, as asserted
-here."""
+"""Generates the multiplicative group of Fr (tss.md 4.3). Being no square, its power (r - 1) / n is a root of
+unity of order n for each power of two."""
 assert pow(MULTIPLICATIVE_GENERATOR, (r - 1) // 2, r) == r - 1
 
 _OF_ONE_SIGNATURE: Final = ("H(m)", "asig")
-"""Points of G2 that no two signatures have in common."""
+"""Points of G2 that no two signatures share."""
 
 _SUMMED_IN_G2_MIN: Final = 3
-"""From this count on, the sum of multiples in G2 costs less than a pairing and a multiple in G1 for each."""
+"""From this count on, a sum of multiples in G2 costs less than a pairing and a multiple in G1 for each."""
 
 BATCH_BITS: Final = 128
-"""Bits of each random factor that merges the pairing relations (4.6): a false one passes with 2^-128."""
+"""Bits of each random factor (4.6): a false relation passes with 2^-128."""
 
 _WHAT: Final = "hinTS signature"
 
@@ -109,7 +98,7 @@ class HintsKey:
     """A verification key `VK`; its points are in their groups."""
 
     n: int
-    """Points of the evaluation domain, a power of two from 2 to 2^32."""
+    """Points of the evaluation domain."""
     total_weight: int  # weight of all members, below r
     g0: G1Point
     h0: G2Point
@@ -150,10 +139,10 @@ class HintsSignature:
 
 
 def read_key(vk: bytes) -> HintsKey:
-    """3: decode a verification key VK. Raises ProofDataError if a part of it is malformed."""
+    """Decode a verification key (3)."""
     reader = LayoutReader(vk, "hinTS verification key")
     n = reader.u64("n")
-    # The reference has no such check here, but no other n has a root of unity (4.3).
+    # The reference does not check this, but no other n has a root of unity (4.3).
     if not 2 <= n <= DOMAIN_SIZE_MAX or n & (n - 1):
         raise ProofDataError(reader.named("n"), str(n), "a power of two from 2 to 2^32")
     key = HintsKey(
@@ -173,7 +162,7 @@ def read_key(vk: bytes) -> HintsKey:
 
 
 def read_signature(pi: bytes) -> HintsSignature:
-    """3: decode an aggregate signature PI. Raises ProofDataError if a part of it is malformed."""
+    """Decode an aggregate signature (3)."""
     reader = LayoutReader(pi, "hinTS signature")
     signature = HintsSignature(
         apk=_g1(reader, "apk"),
@@ -204,27 +193,23 @@ def read_signature(pi: bytes) -> HintsSignature:
 
 
 def split(pi: bytes) -> tuple[bytes, bytes]:
-    """Return the statement of a PI, which is all but asig, and asig: 1,440 and 192 bytes."""
+    """Split a PI into its statement, all but asig, and asig."""
     assert len(pi) == PI_SIZE
     end = ASIG_OFFSET + G2_SIZE
     return pi[:ASIG_OFFSET] + pi[end:], pi[ASIG_OFFSET:end]
 
 
 def read_asig(encoded: bytes) -> G2Point:
-    """Decode asig, 192 bytes. Raises ProofDataError if it is no point."""
+    """Decode asig."""
     return read_g2(encoded, f"{_WHAT}: asig")
 
 
 def check(
     key: HintsKey, signature: HintsSignature, message: bytes, random_bits: Callable[[int], int]
 ) -> Refusal | None:
-    """Return why this is no signature of the message under the key by more than half of its weight, or None.
+    """Return why more than half of the key's weight did not sign the message, or None if it did.
 
-    Args:
-        key: one that somebody vouches for.
-        signature: the sender's.
-        message: 48 bytes, a block's root hash.
-        random_bits: returns that many random bits, which the sender cannot foresee: `secrets.randbits`.
+    `random_bits` returns that many bits, which the sender cannot foresee.
     """
     relations = _relations(key, signature)
     if isinstance(relations, Refusal):
@@ -242,8 +227,7 @@ def check(
 def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) -> Refusal | None:
     """Return why `asig` is no signature of the message by the aggregate key `apk`, or None if it is one.
 
-    This is all of `check` that depends on the message: enough if the rest of the signature, every part of
-    PI but asig, is known to hold under the key.
+    This suffices if the statement is known to hold under the key.
     """
     relation = _message_relation(key, apk)
     if _holds(relation, {"H(m)": hash_to_g2(message), "asig": asig}):
@@ -252,21 +236,18 @@ def check_message(key: HintsKey, apk: G1Point, asig: G2Point, message: bytes) ->
 
 
 class Claim(NamedTuple):
-    """The claim that a message was signed, for `hold_together`."""
+    """A claim that a message was signed."""
 
     key: HintsKey  # that somebody vouches for
     message: bytes  # 48 bytes
     apk: G1Point
-    asig: G2Point  # its only part that depends on the message
+    asig: G2Point
     statement: HintsSignature | None
-    """The signature; None: all of it but asig is known to hold under the key."""
+    """The signature; None: its statement is known to hold under the key."""
 
 
 def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) -> bool:
-    """4.6: return whether all claims hold; `check` and `check_message` tell which does not.
-
-    Claims of one key are cheapest together. `random_bits` is as for `check`.
-    """
+    """Return whether all claims hold, with one product (4.6); claims of one key are cheapest together."""
     batch = []
     for key, message, apk, asig, statement in claims:
         relations = (_message_relation(key, apk),) if statement is None else _relations(key, statement)
@@ -277,7 +258,7 @@ def hold_together(claims: Sequence[Claim], random_bits: Callable[[int], int]) ->
 
 
 def _relations(key: HintsKey, signature: HintsSignature) -> tuple["_Relation", ...] | Refusal:
-    """Return the relations of 4.5, still to be checked, or the refusal if 4.1 to 4.4 do not hold."""
+    """Return the relations of 4.5, still to be checked, or a refusal if 4.1 to 4.4 do not hold."""
     if not threshold(key, signature):
         got = f"weight {signature.weight} of {key.total_weight}"
         return _refusal("weight that signed (tss.md 4.1)", got, "more than half of the total weight")
@@ -291,7 +272,6 @@ def _relations(key: HintsKey, signature: HintsSignature) -> tuple["_Relation", .
 
 
 def _g2_points(key: HintsKey, asig: G2Point, message: bytes) -> dict[str, G2Point]:
-    """Return the six points of G2 that the relations of one signature name."""
     return {
         "H(m)": hash_to_g2(message),
         "asig": asig,
@@ -311,7 +291,7 @@ def threshold(key: HintsKey, signature: HintsSignature) -> bool:
 
 
 def challenge(key: HintsKey, signature: HintsSignature) -> int:
-    """4.2: rho, the point at which the committed polynomials are evaluated, from the hash of all of them.
+    """4.2: rho, the point at which the committed polynomials are evaluated.
 
     The order here is Qx, Qz, Qxt and Q1c, Q2c, Q3c, Q4c, unlike that of PI.
     """
@@ -347,10 +327,7 @@ class Challenge(NamedTuple):
 
 
 def evaluation_points(key: HintsKey, rho: int) -> Challenge | None:
-    """4.3: z = rho^n - 1; w' = w^(n-1); L = (w'/n) * z/(rho - w'); s = rho/w.
-
-    None if rho is w', for which this L is not defined.
-    """
+    """4.3: z = rho^n - 1; w' = w^(n-1); L = (w'/n) * z/(rho - w'); s = rho/w. None if rho is w'."""
     w_inverse = pow(key.w, -1, r)  # = w^(n-1) = w', since w^n = 1
     if rho == w_inverse:
         return None
@@ -376,15 +353,15 @@ class _Relation(NamedTuple):
 
 
 def _message_relation(key: HintsKey, apk: G1Point) -> _Relation:
-    """4.5, identity 1: the one with the message."""
+    """4.5, identity 1."""
     return _Relation("1: e(apk, H(m)) = e(g0, asig)", {"H(m)": [(1, apk)], "asig": [(-1, key.g0)]})
 
 
 def pairing_relations(key: HintsKey, signature: HintsSignature, points: Challenge) -> tuple[_Relation, ...]:
-    """4.5: the identities 2 to 5, each as a product that has to be 1.
+    """4.5, identities 2 to 5, each as a product that must be 1.
 
     A right side e(O, h1 - c*h0) moves to the left as e(-O, h1) e(c*O, h0), so that every pairing is with one
-    of the six points H(m), asig, h0, h1, SKc, Zc.
+    of H(m), asig, h0, h1, SKc, Zc.
     """
     pi, g0, rho = signature, key.g0, points.rho
     opened = [  # commitment, its claimed value at rho; 3 before 2, as in tss.md
@@ -426,9 +403,8 @@ def _batched_hold(
     """4.6: raise the relations to 1 and fresh random powers, and check the product of all at once.
 
     This is sound because every point is in its group of prime order: if a relation is false, at most one
-    power of 2^128 makes the product 1. Pairings with the same point are merged: with the points of a key in
-    G2, and, if the point of G2 is a signature's own, with g0 of a key or a repeated apk in G1. So several
-    signatures under a key cost little more than one pairing each.
+    power of 2^128 makes the product 1. Pairings with the same point are merged, so several signatures under a
+    key cost little more than one pairing each.
     """
     terms: dict[int, dict[int, tuple[int, G1Point]]] = {}  # by the points' identity: of G2, then of G1
     points: dict[int, G2Point] = {}

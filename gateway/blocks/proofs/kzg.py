@@ -8,7 +8,7 @@ Several openings share h and bh, so with a weight r for each they are one equati
 
     e( sum of r (C - v g + c w), h ) e( -sum of r w, bh ) = 1
 
-which holds for wrong openings with a chance of 2^-128 if the weights are 128 random bits that nobody knew
+which wrong openings satisfy with a chance of 2^-128, if the weights are 128 random bits that nobody knew
 before.
 Source: docs/spec/tss.md section 6.3 (step 6); Kate, Zaverucha and Goldberg 2010, "Constant-size commitments
 to polynomials and their applications", section 3.3.
@@ -45,10 +45,7 @@ class Opening:
 def kzg_pairs(
     key: KzgKey, openings: Sequence[Opening], weights: Sequence[int]
 ) -> list[tuple[G1Point, PreparedG2]]:
-    """6.3, 6: the pairs whose product of pairings is 1 if the openings hold.
-
-    Each opening has a weight r, 128 random bits.
-    """
+    """Return the pairs whose product of pairings is 1 if the openings hold; each has a weight r (6.3, 6)."""
     at_h: list[tuple[int, G1Point]] = []
     at_bh: list[tuple[int, G1Point]] = []
     value_sum = 0

@@ -15,7 +15,7 @@ The contributions are in the order of the address book: an index in it is a bit 
     proofs of knowledge (5.1)   each node knows the secret of its key; one bad entry rejects everything
 
 The hash does not cover the WRAPS key: a node that must not believe a stranger's takes the publication from a
-file. A node without a key has the sentinel key, whose secret nobody knows.
+file.
 Source: docs/spec/tss.md sections 1.1, 5.1 and 7.
 """
 
@@ -46,6 +46,7 @@ __all__ = [
     "SENTINEL_KEY",
     "LedgerData",
     "LedgerNode",
+    "SearchLimits",
     "address_book_hash",
     "may_publish",
     "publications_in",
@@ -56,39 +57,27 @@ __all__ = [
 ]
 
 PUBLICATION_FIELD: Final = 77
-"""Field of `TransactionBody` that is a publication of a ledger id (1.1)."""
+"""Of `TransactionBody` (1.1)."""
 PUBLICATION_SIZE_MAX: Final = 64 * 1024
 """Bytes of a publication; one of 128 nodes has 29,000."""
 
-FIELDS_MAX: Final = 50_000
-"""Fields that are read in search of publications, in all of block 0, some 0.04 s. A transaction has some
-fifteen, and only those are read that hold the two bytes of the tag of field 77: of random bytes, such as
-signatures, one transaction in 65 kB. So this is enough for 100 MB of transactions."""
 FIELDS_TO_BEGIN: Final = 6
-"""The cost of beginning a message, in fields: a block may have two million short ones."""
-
-PUBLISHING_BYTES_MAX: Final = 2 << 20
-"""Bytes of the transactions of block 0 that are read; the node sends them to a worker process. This is enough
-for as many as the fields allow, and for 20 MB of the longest transactions, of 6 kB."""
+"""The cost of a message, in fields: a block may have two million short ones."""
 
 SENTINEL_KEY: Final[Point] = (
     6920711939553923913704084943758410605317685431754228119541520748680721639445,
     15864855719970161306208030973550124391814615182611152827202991785986622293039,
 )
-"""The key of a node without one; its proof of knowledge is not checked. It is the hash to the curve of
-`HieroTSS` (tss.md 7.1; a test derives it)."""
+"""The key of a node without one: the hash to the curve of `HieroTSS`, whose secret nobody knows (tss.md 7.1;
+a test derives it). Its proof of knowledge is not checked."""
 
 PADDING_KEY: Final[Point] = (
     12242143994000228932794072931472805933014698661472621875120544547182037447307,
     18632581597336484007639911068407412014942769995951822776505801470647807372989,
 )
-"""P0, which fills the address book up to 128 entries for its hash: the public key of the secret that the
-reference draws from a generator with a fixed seed (tss.md 7.2; a test derives it). It has no bit in a
-signature."""
+"""P0, which fills the address book up to 128 entries for its hash (tss.md 7.2; a test derives it)."""
 PADDING_WEIGHT: Final = 0
-"""Weight of a padding entry (7.2)."""
 PADDING_NODE_ID: Final = FIELD_PRIME - 1
-"""Node id of a padding entry (7.2)."""
 
 _WHAT: Final = "ledger id publication"
 _WEIGHT_MAX: Final = (1 << 63) - 1  # tss.md 5.1
@@ -99,8 +88,8 @@ _PUBLICATION_TAG: Final = varint(PUBLICATION_FIELD << 3 | WireType.LEN)
 class LedgerNode:
     """One node of the first address book."""
 
-    node_id: int  # its number, below 2^64
-    weight: int  # its weight, 0 to 2^63 - 1
+    node_id: int  # below 2^64
+    weight: int  # 0 to 2^63 - 1
     key: AttestedKey  # its Schnorr key and the proof that it knows the secret
 
 
@@ -115,62 +104,77 @@ class LedgerData:
 
     @property
     def total_weight(self) -> int:
-        """Weight of all nodes."""
+        """Of all nodes."""
         return sum(node.weight for node in self.nodes)
 
 
-def may_publish(item: bytes) -> bool:
-    """Return whether an item can hold a publication; bytes that are no item cannot.
+FIELDS_MAX: Final = 50_000
+"""Fields that the search for publications reads in block 0, some 0.04 s. It reads only transactions that hold
+the two bytes of the tag of field 77, which random bytes do once in 65 kB."""
 
-    Nearly none does, and the others need no further check.
-    """
+PUBLISHING_BYTES_MAX: Final = 2 << 20
+"""Bytes of these transactions, which go to a worker process."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """Limits of the search for publications in block 0."""
+
+    fields_max: int = FIELDS_MAX
+    bytes_max: int = PUBLISHING_BYTES_MAX
+
+
+_LIMITS: Final = SearchLimits()
+
+
+def may_publish(item: bytes) -> bool:
+    """Return whether an item can hold a publication. Nearly none can."""
     try:
         return _PUBLICATION_TAG in item and kind_of(item) == ItemKind.SIGNED_TRANSACTION
     except ItemError:
         return False
 
 
-def publishing_items(items: Iterable[bytes]) -> list[bytes]:
-    """Return the items of block 0 that `may_publish`; of too many, enough to be refused for it.
-
-    There may be two million items.
-    """
+def publishing_items(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> list[bytes]:
+    """Return the items of block 0 that `may_publish`; if they are too many, enough to be refused for it."""
     found: list[bytes] = []
     size_bytes = 0
     for item in filter(may_publish, items):
         found.append(item)
         size_bytes += len(item)
-        if len(found) * FIELDS_TO_BEGIN > FIELDS_MAX or size_bytes > PUBLISHING_BYTES_MAX:
+        if len(found) * FIELDS_TO_BEGIN > limits.fields_max or size_bytes > limits.bytes_max:
             break
     return found
 
 
-def publications_in(items: Iterable[bytes]) -> list[bytes]:
-    """Return the publications in the transactions of block 0, each once, in order, unchecked.
+def publications_in(items: Iterable[bytes], limits: SearchLimits = _LIMITS) -> list[bytes]:
+    """Return the publications in the transactions of block 0, each once, unchecked.
 
-    It skips unreadable transactions. Raises BlockRefused if reading them all would take too long.
+    Raises:
+        BlockRefused: they exceed the limits.
     """
-    return _publications(items, _Walk())
+    return _publications(items, _Walk(limits))
 
 
 class _Walk:
-    """Counts the bytes and fields that are read in block 0."""
+    """Counts what is read in block 0. Raises BlockRefused beyond the limits."""
 
-    def __init__(self) -> None:
-        self._left_count = FIELDS_MAX
-        self._left_bytes = PUBLISHING_BYTES_MAX
+    def __init__(self, limits: SearchLimits) -> None:
+        self._limits = limits
+        self._fields = 0
+        self._bytes = 0
 
     def enter(self, transaction: bytes) -> None:
-        """Count its bytes. Raises BlockRefused if they are more than PUBLISHING_BYTES_MAX in all."""
-        self._left_bytes -= len(transaction)
-        if self._left_bytes < 0:
-            raise self._refused("bytes", PUBLISHING_BYTES_MAX)
+        """Count a transaction's bytes."""
+        self._bytes += len(transaction)
+        if self._bytes > self._limits.bytes_max:
+            raise self._refused("bytes", self._limits.bytes_max)
 
     def take(self, field_count: int) -> None:
-        """Count so many fields. Raises BlockRefused if they are more than FIELDS_MAX in all."""
-        self._left_count -= field_count
-        if self._left_count < 0:
-            raise self._refused("fields", FIELDS_MAX)
+        """Count fields."""
+        self._fields += field_count
+        if self._fields > self._limits.fields_max:
+            raise self._refused("fields", self._limits.fields_max)
 
     @staticmethod
     def _refused(unit: str, most: int) -> BlockRefused:
@@ -192,23 +196,25 @@ def _publications(items: Iterable[bytes], walk: _Walk) -> list[bytes]:
     return list(found)
 
 
-def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> LedgerData | None:
-    """Return the ledger data that a block 0 publishes, checked, or None if it publishes none.
+def published_ledger(
+    items: Iterable[bytes], ledger_id: bytes | None = None, limits: SearchLimits = _LIMITS
+) -> LedgerData | None:
+    """Return the checked ledger data that a block 0 publishes, or None if it publishes none.
 
     Args:
         items: serialized items of block 0, or those that `may_publish`.
-        ledger_id: the expected id, 32 bytes; None: any. Of several publications, those of another id are
-            skipped.
+        ledger_id: the expected id; None: any. Publications of another id are skipped if there are several.
+        limits: of the search.
 
     Raises:
         BlockRefused: the publication is malformed, not credible, or of another id; or there are two.
     """
-    walk = _Walk()
+    walk = _Walk(limits)
     found = _publications(items, walk)
     if not found:
         return None
     if len(found) > 1 and ledger_id is not None:
-        # Do not decode those of other ids: each takes up to half a second.
+        # Decoding those of other ids would take up to half a second each.
         claiming = [publication for publication in found if _claimed_id(publication, walk) == ledger_id]
         found = claiming or found[:1]
     if len(found) > 1:
@@ -229,13 +235,10 @@ def published_ledger(items: Iterable[bytes], ledger_id: bytes | None = None) -> 
 
 
 def read_publication(publication: bytes) -> LedgerData:
-    """1.1: decode a publication, the message of field 77 of a transaction's body.
-
-    It skips fields of later versions.
+    """Decode a publication (1.1); skip fields of later versions.
 
     Raises:
-        ProofDataError: it does not parse, a value is missing, malformed or there twice, or two nodes have
-            one number.
+        ProofDataError: it is malformed, or two nodes have one number.
     """
     if len(publication) > PUBLICATION_SIZE_MAX:
         raise ProofDataError(_WHAT, f"{len(publication)} bytes", f"at most {PUBLICATION_SIZE_MAX}")
@@ -272,7 +275,7 @@ def read_publication(publication: bytes) -> LedgerData:
 
 
 def refusal_of(ledger: LedgerData) -> Refusal | None:
-    """7.2, 5.1: why the ledger data are not credible, or None: its id and proofs of knowledge hold."""
+    """Return why the ledger id (7.2) or a proof of knowledge (5.1) does not hold, or None."""
     book_hash = address_book_hash(ledger.nodes)
     if book_hash != ledger.ledger_id:
         return Refusal(
@@ -293,7 +296,7 @@ def refusal_of(ledger: LedgerData) -> Refusal | None:
 
 
 def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
-    """7.2: the Poseidon hash of 128 x, 128 y, 128 weights and 128 node ids; 32 bytes."""
+    """7.2: the Poseidon hash of 128 x, 128 y, 128 weights and 128 node ids."""
     padding_count = MEMBERS_MAX - len(nodes)
     keys = [node.key.Y for node in nodes] + [PADDING_KEY] * padding_count
     weights = [node.weight for node in nodes] + [PADDING_WEIGHT] * padding_count
@@ -303,10 +306,7 @@ def address_book_hash(nodes: Sequence[LedgerNode]) -> bytes:
 
 
 def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
-    """Return the ledger id that a publication names; None if it is unreadable.
-
-    Raises BlockRefused if the fields of all publications are too many.
-    """
+    """Return the ledger id that a publication names; None if it is unreadable."""
     if len(publication) > PUBLICATION_SIZE_MAX:
         return None
     try:
@@ -319,7 +319,8 @@ def _claimed_id(publication: bytes, walk: _Walk) -> bytes | None:
 def _messages(message: bytes, number: int, walk: _Walk) -> list[bytes]:
     """Return the length-delimited fields of that number.
 
-    Raises ItemError if the message does not parse, BlockRefused if too much was read.
+    Raises:
+        ItemError: the message does not parse.
     """
     walk.take(FIELDS_TO_BEGIN)
     found = []

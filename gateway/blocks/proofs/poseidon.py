@@ -6,12 +6,10 @@ Pure. A permutation of 5 lanes, lane 0 the capacity, lanes 1 to 4 the rate; the 
     round i             add ARK[i] to the lanes; x^5 of all lanes (full) or of lane 0 (partial);
                         multiply by MDS: new[a] = sum over b of MDS[a][b] * old[b]
 
-The constants ARK and MDS are drawn from the shift register Grain, started with the parameters above, as the
-authors of Poseidon define it. This happens once, at the first use, and takes 0.1 s.
-
-The sponge absorbs up to 4 elements at a time and returns lane 1. It has no padding: its input has a fixed
-length, or a prefix with the length. Source: docs/spec/tss.md section 2.5; Grassi et al.: "Poseidon: A New
-Hash Function for Zero-Knowledge Proof Systems" (2021), section 2.3 and appendices E and F.
+The shift register Grain, started with these parameters, gives ARK and MDS; drawing them takes 0.1 s. The
+sponge absorbs up to 4 elements at a time and returns lane 1, without padding.
+Source: docs/spec/tss.md section 2.5; Grassi et al.: "Poseidon: A New Hash Function for Zero-Knowledge Proof
+Systems" (2021), section 2.3 and appendices E and F.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,10 +33,9 @@ FULL_ROUNDS: Final = 8
 PARTIAL_ROUNDS: Final = 60
 """R_P (2.5)."""
 ROUNDS: Final = FULL_ROUNDS + PARTIAL_ROUNDS
-"""All rounds, each with its row of ARK."""
 
 DISCARDED_BITS: Final = 160
-"""Bits that the register discards first (2.5; appendix E of the paper)."""
+"""Bits that the register discards first (2.5)."""
 
 _FIELD_BITS: Final = 254
 assert q.bit_length() == _FIELD_BITS
@@ -47,16 +44,15 @@ assert q.bit_length() == _FIELD_BITS
 class Constants(NamedTuple):
     """The constants of the permutation."""
 
-    ark: tuple[tuple[int, ...], ...]  # ARK: 68 rows of 5, one for each round to add
+    ark: tuple[tuple[int, ...], ...]  # ARK: a row of 5 for each round
     mds: tuple[tuple[int, ...], ...]
     """MDS: 5 rows of 5, a matrix whose square submatrices are all invertible (Cauchy)."""
 
 
 def poseidon(elements: Sequence[int]) -> int:
-    """2.5: the hash of field elements, each below q; of none, 0.
+    """Return the hash of field elements, each below q; of none, 0 (2.5).
 
-    There is no length, padding or domain tag: a last short block is simply shorter, and no permutation
-    follows a full last block. So [1] and [1, 0] have the same hash.
+    There is no length, padding or domain tag, so [1] and [1, 0] have the same hash.
     """
     state = [0] * LANES
     for start in range(0, len(elements), RATE):
@@ -67,7 +63,7 @@ def poseidon(elements: Sequence[int]) -> int:
 
 
 def hash_array_number(data: bytes) -> int:
-    """2.5, hashArray, as a field element: 32-byte pieces, the last may be short, each LE and reduced mod q.
+    """Return hashArray as a field element (2.5): the hash of 32-byte pieces, each LE and reduced mod q.
 
     Two pieces that differ by q have the same hash, so equal hashes do not mean equal bytes.
     """
@@ -76,12 +72,12 @@ def hash_array_number(data: bytes) -> int:
 
 
 def hash_array(data: bytes) -> bytes:
-    """2.5, hashArray: as `hash_array_number`, 32 bytes, little-endian."""
+    """Return hashArray in 32 bytes (2.5)."""
     return scalar_bytes(hash_array_number(data))
 
 
 def permute(state: Sequence[int]) -> list[int]:
-    """2.5: the permutation of five lanes."""
+    """Return the permutation of five lanes (2.5)."""
     ark, mds = round_constants()
     full_before, full_after = FULL_ROUNDS // 2, ROUNDS - FULL_ROUNDS // 2
     lanes = list(state)
@@ -99,7 +95,7 @@ def permute(state: Sequence[int]) -> list[int]:
 
 @cache
 def round_constants() -> Constants:
-    """2.5: draw ARK and MDS from the Grain register, once in each process."""
+    """Draw ARK and MDS from the Grain register, once in each process (2.5)."""
     bits = _grain_bits()
     ark = []
     for _ in range(ROUNDS):
@@ -116,7 +112,6 @@ def round_constants() -> Constants:
 
 
 def _drawn_integer(bits: Iterator[int]) -> int:
-    """Draw an integer of 254 bits, the highest first."""
     value = 0
     for bit in islice(bits, _FIELD_BITS):
         value = value << 1 | bit
@@ -145,7 +140,7 @@ def _grain_register() -> Iterator[int]:
     assert len(started) == 80
     state = [int(bit) for bit in started]
     while True:
-        # The taps of the 80-bit Grain of Hell, Johansson and Meier (2.5; appendix E of the paper).
+        # The taps of the 80-bit Grain (2.5; appendix E of the paper).
         bit = state[62] ^ state[51] ^ state[38] ^ state[23] ^ state[13] ^ state[0]
         del state[0]
         state.append(bit)

@@ -1,7 +1,7 @@
 """RSA record-file proofs: nodes have signed the record file that a block wraps.
 
 Pure. Networks that wrote record files before block streams wrap each file as a block: header, record file,
-footer, proof. The proof carries signatures of the file itself by single nodes:
+footer, proof. The proof carries single nodes' signatures of the file itself:
 
     contents   field 2 of the RecordFileItem, its bytes as they are on the wire
     payload    SHA-384( 00 00 00 06 ‖ contents ), 48 bytes
@@ -13,11 +13,10 @@ footer, proof. The proof carries signatures of the file itself by single nodes:
                                    verifies                                         the node counts
                                    does not verify                                  the proof is refused
 
-It holds if more nodes count than `threshold` of the address book: by default strictly more than 1/3. If it
-would hold with the nodes whose keys are missing, the refusal blames the address book. It signs the contents,
-not the block root: only the next block's link fixes header, footer, creation time, sidecars and amendments.
-So file and block must agree on what both say (`_check_agreement`). Source: docs/spec/proofs.md section 4; RFC
-8017 section 8.2.
+The proof holds if more nodes count than `threshold` of the address book. It signs the contents, not the block
+root: only the next block's link fixes header, footer, creation time, sidecars and amendments. So file and
+block must agree on what both say (`_check_agreement`).
+Source: docs/spec/proofs.md section 4; RFC 8017 section 8.2.
 """
 
 import hashlib
@@ -46,45 +45,42 @@ __all__ = [
 ]
 
 RECORD_FILE_FIELDS_MAX: Final = 100_000
-"""Fields of a record file and its item together, most of them records: a file of two seconds has 20,000 in a
-network with 10,000 transactions a second. Skipping as many as this takes some 0.1 s."""
+"""Fields of a record file and its item: skipping them takes some 0.1 s. A file of two seconds has 20,000 in a
+network with 10,000 transactions a second."""
 RECORD_FILE_SIGNATURES_MAX: Final = 500
-"""Signatures in one record-file proof, one for each node. Verifying one takes 0.07 ms at most, and happens
-once for all proofs of a block."""
+"""Signatures in one proof, one for each node. Verifying one takes 0.07 ms at most."""
 
 DEFAULT_THRESHOLD: Final = Fraction(1, 3)
-"""Share of the address book's nodes that is not enough (docs/spec/proofs.md section 4.3)."""
+"""Share of the nodes that is not enough (docs/spec/proofs.md section 4.3)."""
 
 VERSION: Final = 6
-"""The version of record files whose signatures are known (docs/spec/proofs.md sections 4.2 and 4.3)."""
+"""The known version of record files (docs/spec/proofs.md sections 4.2 and 4.3)."""
 
 _WHAT: Final = "record-file proof"
 _INT32_MAX: Final = (1 << 31) - 1  # node_id is an int32 (docs/spec/proofs.md section 1)
 _PADDING: Final = PKCS1v15()
 _HASH: Final = SHA384()
 _HASH_OBJECT_HEAD: Final = bytes([0x08, 1, 0x10, HASH_SIZE, 0x1A, HASH_SIZE])
-"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes (docs/spec/proofs.md)."""
+"""A HashObject up to its hash: algorithm 1 (SHA-384), length 48, hash of 48 bytes."""
 _FIRST_RUNNING_HASH: Final = bytes(HASH_SIZE)
-"""Running hash before the first block (docs/spec/proofs.md section 4.4)."""
+"""The running hash before the first block (docs/spec/proofs.md section 4.4)."""
 
 _SHOWN_NODES_MAX: Final = 8
-"""Node ids that an error shows; a network has some 30."""
 _SHOWN_SIZE_MAX: Final = 32
-"""Bytes of a field that an error shows; a time has some 12."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFile:
-    """The parts of a record file item that matter to its block."""
+    """The parts of a record file item that its block needs."""
 
-    contents: bytes  # the serialized RecordStreamFile, as it is in the item
+    contents: bytes  # the serialized RecordStreamFile
     creation_time: bytes  # the serialized Timestamp of the item
-    hapi_proto_version: bytes  # the serialized SemanticVersion in the contents
+    hapi_proto_version: bytes  # the serialized SemanticVersion of the contents
     block_number: int
     start_running_hash: bytes
-    """48 bytes: the running hash of the records before; zeros in block 0."""
+    """The running hash before this file; zeros in block 0."""
     end_running_hash: bytes
-    """48 bytes: the running hash after this file, with which the next block begins."""
+    """The running hash after it."""
 
 
 class _Read(NamedTuple):
@@ -94,7 +90,7 @@ class _Read(NamedTuple):
     record_file: RecordFile
     payload: bytes  # what nodes sign for it
     held: set[tuple[int, bytes]]
-    """Its verified signatures: (node id, signature). Each node has one that holds."""
+    """Its verified signatures: (node id, signature)."""
 
 
 class RecordFileCheck:
@@ -134,7 +130,7 @@ class RecordFileCheck:
         return None
 
     def _check_signatures(self, signatures: list[tuple[int, bytes]], read: _Read) -> None:
-        """Count the nodes that have signed. Raises BlockRefused for a bad signature, or for too few nodes."""
+        """Count the nodes that signed. Raises BlockRefused for a bad signature, or for too few nodes."""
         counted: set[int] = set()
         keyless: set[int] = set()
         for node_id, signature in signatures:
@@ -166,7 +162,7 @@ class RecordFileCheck:
 
 
 def signed_payload(contents: bytes) -> bytes:
-    """4.2: the message that nodes sign for a record file, 48 bytes."""
+    """Return the message that nodes sign for a record file (4.2)."""
     digest = hashlib.sha384(VERSION.to_bytes(4, "big"))
     digest.update(contents)
     return digest.digest()
@@ -175,9 +171,11 @@ def signed_payload(contents: bytes) -> bytes:
 def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, bytes]]]:
     """Read a SignedRecordFileProof: `1` version, `2` repeated { `1` signatures_bytes, `2` node_id }.
 
-    Returns the version, 0 if it is left out, and (node id, signature) of each signature, in order. A
-    negative node id, which no node has, is 2^64 more. Raises ProofDataError if the message is malformed
-    or too long.
+    Returns:
+        The version, 0 if absent, and (node id, signature) of each signature. A negative node id is 2^64 more.
+
+    Raises:
+        ProofDataError: the message is malformed or too long.
     """
     version = 0
     signatures: list[tuple[int, bytes]] = []
@@ -201,9 +199,10 @@ def read_record_file_proof(serialized: bytes) -> tuple[int, list[tuple[int, byte
 
 
 def read_record_file(item: bytes) -> RecordFile:
-    """Read the parts of a record file item that its block needs.
+    """Read a record file item.
 
-    Raises ProofDataError if it does not parse, or lacks one of them or has it twice.
+    Raises:
+        ProofDataError: it does not parse, lacks a part, or has one twice.
     """
     wire_types = {1: WireType.LEN, 2: WireType.LEN}
     outer, left_count = _single_fields(item, "record file", wire_types, RECORD_FILE_FIELDS_MAX, is_item=True)
@@ -224,7 +223,7 @@ def read_record_file(item: bytes) -> RecordFile:
 
 
 def _check_agreement(record_file: RecordFile, summary: BlockSummary) -> None:
-    """Refuse a block whose header differs from the signed contents (docs/spec/proofs.md)."""
+    """Refuse a block whose header differs from the signed contents."""
     version = next(
         bytes_of(field.value) for field in fields_of(payload_of(summary.header)) if field.number == 1
     )
@@ -254,10 +253,10 @@ def _refused(what: str, got: str, expected: str) -> BlockRefused:
 def _single_fields(
     message: bytes, what: str, wire_types: dict[int, WireType], left_count: int, *, is_item: bool = False
 ) -> tuple[dict[int, int | bytes], int]:
-    """Return the fields that may occur once, and how many fields may still be read of `left_count`.
+    """Return the fields that may occur once, and how many of `left_count` fields may still be read.
 
-    It skips other fields, which a hash covers. Raises ProofDataError if the message does not parse, has
-    too many fields, or one of these twice.
+    Raises:
+        ProofDataError: the message does not parse, has too many fields, or one of these twice.
     """
     values: dict[int, int | bytes] = {}
     try:
@@ -280,7 +279,6 @@ def _single_fields(
 
 
 def _running_hash(hash_object: bytes, what: str) -> bytes:
-    """Return the hash in a HashObject."""
     head, value = hash_object[: len(_HASH_OBJECT_HEAD)], hash_object[len(_HASH_OBJECT_HEAD) :]
     if head != _HASH_OBJECT_HEAD or len(value) != HASH_SIZE:
         raise ProofDataError(what, f"{hash_object[:60].hex()}", "a SHA-384 hash object")

@@ -1,7 +1,7 @@
 """The Schnorr address-book proof: members of a ledger's first address book vouch for a hinTS key.
 
 Pure. A bitmap over the address book, in its order, shows the members that signed. Their keys add up to one
-key A, which has made the signature. They must have at least half of the book's weight.
+key A, which made the signature. They must have at least half of the book's weight.
 
     attested key, 192 bytes     Y point (64) | R point (64) | c LE32 | z LE32
     signature, 192 bytes        bitmap 128 bytes, each 00 or 01 | z LE32, the response | c LE32, the challenge
@@ -15,8 +15,8 @@ key A, which has made the signature. They must have at least half of the book's 
                                 BLAKE2s-256( A || K || msg' ), LE
 
 The proofs of knowledge, checked once for an address book, keep a member from choosing a key that cancels
-others'. Stricter than the reference: a bit without a member, and a book without weight, are refused. Source:
-docs/spec/tss.md section 5.
+others'. Stricter than the reference: a bit without a member, and a book without weight, are refused.
+Source: docs/spec/tss.md section 5.
 """
 
 from collections.abc import Sequence
@@ -60,11 +60,9 @@ __all__ = [
 l: Final = SUBGROUP_ORDER  # noqa: E741 - its name in tss.md
 
 MEMBERS_MAX: Final = 128
-"""Entries of the longest address book (5.1): bytes of the bitmap (5)."""
+"""Entries of the longest address book (5.1)."""
 ATTESTED_KEY_SIZE: Final = 2 * POINT_SIZE + 2 * SCALAR_SIZE
-"""Bytes of a public key with its proof of knowledge: 192 (5.1)."""
 SIGNATURE_SIZE: Final = MEMBERS_MAX + 2 * SCALAR_SIZE
-"""Bytes of a signature: 192 (5)."""
 
 _CHALLENGE_SIZE: Final = 31  # 5.4; so that every challenge is below l
 _WHAT: Final = "Schnorr address-book proof"
@@ -75,19 +73,19 @@ class AttestedKey(NamedTuple):
 
     Y: Point
     R: Point  # the proof's commitment
-    c: int  # the proof's challenge, below l
-    z: int  # the proof's response, below l
+    c: int  # the proof's challenge
+    z: int  # the proof's response
 
 
 class RosterMember(NamedTuple):
-    """One entry of the address book."""
+    """An entry of the address book."""
 
     Y: Point
-    weight: int  # its weight, 0 or more
+    weight: int  # 0 or more
 
 
 class Signature(NamedTuple):
-    """A signature, decoded."""
+    """A decoded signature."""
 
     bitmap: bytes  # 128 bytes, 1 for a member that signed
     z: int  # the response, below l
@@ -95,11 +93,10 @@ class Signature(NamedTuple):
 
 
 def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
-    """5.1: decode an attested key, 192 bytes; `knows_secret` checks its proof.
+    """Decode an attested key (5.1); `knows_secret` checks its proof.
 
-    If the proof holds, R = z*G - c*Y is a sum of points of the subgroup. So only that R is on the curve
-    is checked here: checking its order would add a third to the cost of a publication. Raises
-    ProofDataError if a part is malformed.
+    If the proof holds, R = z*G - c*Y is in the subgroup. So R need only be on the curve here: checking its
+    order would add a third to the cost of a publication. Raises ProofDataError as `read_signature`.
     """
     reader = LayoutReader(encoded, what)
     key = AttestedKey(
@@ -113,17 +110,17 @@ def read_attested_key(encoded: bytes, what: str) -> AttestedKey:
 
 
 def attested_key_bytes(key: AttestedKey) -> bytes:
-    """5.1: encode an attested key: what `read_attested_key` reads."""
+    """Encode an attested key (5.1)."""
     return point_bytes(key.Y) + point_bytes(key.R) + scalar_bytes(key.c) + scalar_bytes(key.z)
 
 
 def knowledge_challenge(Y: Point, R: Point) -> int:
-    """5.1: the challenge of a proof of knowledge."""
+    """Return the challenge of a proof of knowledge (5.1)."""
     return hash_to_field(compressed(BASE) + compressed(Y) + compressed(R), b"", l)[0]
 
 
 def knows_secret(key: AttestedKey) -> bool:
-    """5.1: return whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y."""
+    """Return whether the proof of knowledge holds: its challenge is right, and z*G = R + c*Y (5.1)."""
     if key.c != knowledge_challenge(key.Y, key.R):
         return False
     # z*G - c*Y, since Y is of order l, and each point has one affine form.
@@ -131,7 +128,7 @@ def knows_secret(key: AttestedKey) -> bool:
 
 
 def read_signature(encoded: bytes) -> Signature:
-    """5: decode a signature, 192 bytes. Raises ProofDataError if a part of it is malformed."""
+    """Decode a signature (5). Raises ProofDataError if a part is malformed."""
     reader = LayoutReader(encoded, _WHAT)
     bitmap = reader.take(MEMBERS_MAX, "bitmap")
     if max(bitmap) > 1:
@@ -142,26 +139,24 @@ def read_signature(encoded: bytes) -> Signature:
 
 
 def signed_message(ledger_id: bytes, vk_hash: bytes) -> bytes:
-    """5.2: msg', 64 bytes, from the ledger id and hashArray(VK), 32 bytes each."""
+    """Return msg', from the ledger id and hashArray(VK) (5.2)."""
     assert len(ledger_id) == len(vk_hash) == SCALAR_SIZE
     return ledger_id + vk_hash
 
 
 def challenge(A: Point, K: Point, message: bytes) -> int:
-    """5.4: e, from 31 bytes of BLAKE2s-256( A || K || msg' )."""
+    """Return the first 31 bytes of BLAKE2s-256( A || K || msg' ) (5.4)."""
     digest = blake2s(point_bytes(A) + point_bytes(K) + message).digest()
     return int.from_bytes(digest[:_CHALLENGE_SIZE], "little")
 
 
 def check(members: Sequence[RosterMember], encoded: bytes, message: bytes) -> Refusal | None:
-    """5.3 and 5.4: why this is no signature of the message by at least half of the members' weight, or None.
+    """Return why at least half of the members' weight did not sign the message (5.3, 5.4), or None if it did.
 
-    Raises ProofDataError if it is malformed.
+    The proofs of knowledge of the members were checked.
 
-    Args:
-        members: the address book, 1 to 128 entries; their proofs of knowledge were checked.
-        encoded: the signature, 192 bytes.
-        message: msg', from `signed_message`.
+    Raises:
+        ProofDataError: the signature is malformed.
     """
     signature = read_signature(encoded)
     beyond = signature.bitmap[len(members) :]

@@ -1,7 +1,7 @@
 """State proofs: hash paths from an unsigned block to the root hash of a later, signed one.
 
-Pure. The network does not sign every block. Block k without a signature carries paths from its root hash to
-the root hash of block s > k, and the signature of that one:
+Pure. Block k without a signature carries paths from its root hash to the root hash of block s > k, and the
+signature of that one:
 
     paths[0]  timestamp_leaf (of s)    ──────────────────────────┐
     paths[1]  hash ── sibling ── sibling ── … ── M(s) ───────────┴─ paths[2] ── root(s), signed
@@ -14,12 +14,12 @@ node with a single child (a sibling without a hash):
     form A  hash = root(k-1)     R             R                 R                               L
 
 (without the last L: the time of s is paths[0]). C is layout 16, B and A layout 8. In form A the hops begin
-with block k itself and the u is implied. `_form_a_walk` takes A. `_general_walk` takes C, B, changes of
-layout on the way, paths through the tree of all block hashes, and any number of paths with joins anywhere.
+with block k itself and the u is implied. `_general_walk` takes C, B, changes of layout on the way, paths
+through the tree of all block hashes, and any number of paths with joins anywhere.
 
-Stricter than the reference (docs/spec/proofs.md section 5.3): each message has one encoding, without unknown
-or repeated fields; hashes have 48 bytes; the end of a path is -1; the time is a canonical Timestamp; a proof
-of three paths has one of each kind. Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
+Stricter than the reference (5.3): each message has one encoding, hashes have 48 bytes, the end of a path is
+-1, the time is a canonical Timestamp, and a proof of three paths has one of each kind.
+Source: docs/spec/proofs.md section 5 (5.2 is `_general_walk`).
 """
 
 from collections.abc import Callable, Sequence
@@ -37,16 +37,15 @@ from sluice.gateway.blocks.root_hash import BlockSummary
 __all__ = ["MerklePath", "Sibling", "SiblingCount", "StateProof", "StateProofCheck", "read_state_proof"]
 
 STATE_PROOF_PATHS_MAX: Final = 64
-"""Paths of one state proof. A block's has three; a proof of several leaves has two more for each."""
+"""A block's proof has three paths; a proof of several leaves has two more for each."""
 STATE_PROOF_SIBLINGS_MAX: Final = 20_000
-"""Siblings of all state proofs of a block, in all their paths. A proof has five for each block up to the
-signed one, so this is enough for a network that signs one block of 4,000. Reading and hashing them takes some
-0.06 s, twice that if the root of the other layout is tried too."""
+"""Siblings of all state proofs of a block: five for each block up to the signed one, so enough for a network
+that signs one block of 4,000. They take some 0.06 s, or twice that if both layouts are tried."""
 
 PATHS_MIN: Final = 3
 """The least number of paths of a proof (docs/spec/proofs.md section 5.2)."""
 END_OF_PATHS: Final = 0xFFFF_FFFF
-"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits (docs/spec/proofs.md)."""
+"""`next_path_index` of the path that ends with the signed root: -1 in 32 bits."""
 HASH, STATE_ITEM_LEAF, BLOCK_ITEM_LEAF, TIMESTAMP_LEAF = 3, 4, 5, 6
 """Field numbers of a path's content (docs/spec/proofs.md section 1)."""
 
@@ -64,7 +63,7 @@ _PATH_NAMES: Final = {
 class Sibling:
     """The other child at one step up the tree."""
 
-    is_left: bool  # it is the left child
+    is_left: bool
     hash: bytes  # 48 bytes, or none: the node has a single child
 
 
@@ -74,15 +73,15 @@ _SINGLE_CHILD: Final = Sibling(False, b"")
 class SiblingCount:
     """Counts the siblings of the state proofs of one block."""
 
-    def __init__(self) -> None:
-        self.left_count = STATE_PROOF_SIBLINGS_MAX
-        """The number that is left."""
+    def __init__(self, siblings_max: int = STATE_PROOF_SIBLINGS_MAX) -> None:
+        self._siblings_max = siblings_max
+        self._count = 0
 
     def take(self, what: str) -> None:
         """Count one more. Raises ProofDataError, of `what`, if it is one too many."""
-        self.left_count -= 1
-        if self.left_count < 0:
-            raise ProofDataError(what, "more siblings", f"at most {STATE_PROOF_SIBLINGS_MAX} in all")
+        self._count += 1
+        if self._count > self._siblings_max:
+            raise ProofDataError(what, "more siblings", f"at most {self._siblings_max} in all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +89,14 @@ class MerklePath:
     """One path: from its content, or from where two other paths join, up to another path or the end."""
 
     content_kind: int  # HASH (3) or a leaf's field number (4, 5, 6); 0 for a join
-    content: bytes  # the hash, or the bytes of the leaf
+    content: bytes  # a hash or a leaf
+
     siblings: tuple[Sibling, ...]  # from the bottom up
     next_index: int  # the path that this one leads to, or END_OF_PATHS
 
     @property
     def start(self) -> bytes:
-        """The hash at the bottom of a path with content: 48 bytes."""
+        """The hash at the bottom."""
         return self.content if self.content_kind == HASH else leaf_hash(self.content)
 
 
@@ -106,14 +106,14 @@ class StateProof:
 
     paths: tuple[MerklePath, ...]  # at least three
     signature: bytes
-    """Signature of the root hash at the end of the paths, or none."""
+    """Of the root hash at the end of the paths, or none."""
 
 
 class StateProofCheck:
-    """Checks the paths of state proofs; `tss_check` checks their signatures."""
+    """Checks the paths of state proofs."""
 
     def __init__(self, tss_check: Callable[[bytes, bytes], Refusal | None]) -> None:
-        """Take the check of a signature, to be called with (signature, 48-byte root hash)."""
+        """Take the check of a signature, to be called with (signature, root hash)."""
         self._tss_check = tss_check
 
     def check(
@@ -121,7 +121,7 @@ class StateProofCheck:
     ) -> Refusal | None:
         """Return why a serialized StateProof does not prove the block, or None if it does.
 
-        `siblings` counts those of all state proofs of the block; None: it has this one.
+        `siblings` counts those of all state proofs of a block.
         """
         try:
             proof = read_state_proof(state_proof, siblings)
@@ -141,7 +141,6 @@ class StateProofCheck:
 
 
 def _unproven(what: str, got: str, expected: str) -> BlockRefused:
-    """Return the error for paths that do not lead from the block to one root, for the caller to raise."""
     return BlockRefused(Refusal(RefusalKind.BAD_PROOF, f"state proof: {what}", got, expected))
 
 
@@ -149,10 +148,7 @@ def _unproven(what: str, got: str, expected: str) -> BlockRefused:
 
 
 def _signed_root(proof: StateProof, summary: BlockSummary) -> bytes:
-    """Return the root hash that the paths lead to, past the block's own root hash.
-
-    Raises BlockRefused if they do not.
-    """
+    """Return the root hash that the paths lead to, past the block's own. Raises BlockRefused if none."""
     paths = proof.paths
     if not any(path.content_kind == TIMESTAMP_LEAF for path in paths):
         raise _unproven("paths", "no timestamp leaf", "the time of the signed block")
@@ -202,7 +198,6 @@ def _form_a_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
 
 
 def _climb(path: MerklePath, value: bytes) -> bytes:
-    """Return the hash at the upper end of a path."""
     for sibling in path.siblings:
         if not sibling.hash:
             value = unary_hash(value)
@@ -217,7 +212,7 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
     """Return the root that all paths lead to; one of them must begin with the block's root hash.
 
     At a join, the side with the path of lowest index is the left child. Each step of the inner loop takes one
-    waiting value away, and each path adds at most one, so there are no more steps than paths.
+    waiting value away, and each path adds at most one, so the steps are bounded.
     """
     waiting: dict[int, tuple[int, bytes]] = {}  # join -> (lowest path index, hash) of its first side
     visited: set[int] = set()
@@ -260,8 +255,8 @@ def _general_walk(paths: Sequence[MerklePath], root_hash: bytes) -> bytes:
 def read_state_proof(serialized: bytes, siblings: SiblingCount | None = None) -> StateProof:
     """Read a StateProof message: `1` repeated paths, `2` signed_block_proof { `1` block_signature }.
 
-    `siblings` counts those of all state proofs of the block; None: it has this one. Raises ProofDataError
-    if the message is malformed, holds anything else, or is too long.
+    Raises:
+        ProofDataError: the message is malformed or too long.
     """
     siblings = siblings or SiblingCount()
     paths: list[MerklePath] = []
@@ -324,12 +319,11 @@ def _check_content(kind: int, content: bytes, what: str) -> None:
 
 
 _TIMESTAMP_SIZE_MAX: Final = 2 * (1 + 10)
-"""Bytes of the longest Timestamp: two tags, two varints."""
 
 
 def _read_sibling(serialized: bytes, what: str) -> Sibling:
     """Read a SiblingNode: `1` is_left, `2` hash; an empty one marks a node with a single child."""
-    # The three valid forms come first; the rest finds what is wrong with others.
+    # Three forms are valid; the rest says what is wrong with others.
     if serialized[:2] == b"\x12\x30" and len(serialized) == 2 + HASH_SIZE:
         return Sibling(False, serialized[2:])
     if serialized[:4] == b"\x08\x01\x12\x30" and len(serialized) == 4 + HASH_SIZE:

@@ -1,8 +1,8 @@
 """Strict reading of the messages in proofs: each has one encoding.
 
 Pure. No hash covers the bytes of a proof, so a second encoding of the same message would make another block
-with the same root. Only known fields are accepted, in rising numbers, each once unless it is repeated, with
-varints in their shortest form. Source: docs/spec/proofs.md sections 1 and 5.3.
+with the same root. Known fields alone are accepted, in rising numbers, once unless repeated.
+Source: docs/spec/proofs.md sections 1 and 5.3.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,9 +18,14 @@ def strict_fields(
 ) -> Iterator[tuple[int, int | bytes]]:
     """Yield (number, value) of a message's fields in their order.
 
-    `wire_types` has the known fields, `repeated` those that may occur more than once. Raises
-    ProofDataError, of `what`, when it comes to an unknown or misplaced field, or to bytes that are no
-    field.
+    Args:
+        message: the encoded message.
+        what: its name in errors.
+        wire_types: the known fields.
+        repeated: those that may occur more than once.
+
+    Raises:
+        ProofDataError: the next field is unknown or misplaced, or the bytes are no field.
     """
     number_before = 0
     try:
@@ -38,12 +43,12 @@ def strict_fields(
 
 
 def bytes_of(value: int | bytes) -> bytes:
-    """Return the value of a field that was read as length-delimited."""
+    """Return the value of a length-delimited field."""
     assert isinstance(value, bytes)
     return value
 
 
 def integer_of(value: int | bytes) -> int:
-    """Return the value of a field that was read as a varint."""
+    """Return the value of a varint field."""
     assert isinstance(value, int)
     return value

@@ -1,20 +1,16 @@
 """TSS block signatures: a network's ledger id vouches for a hinTS key, and the key has signed the block.
 
-Pure. A signature has three parts without framing; its size alone tells which proof is last:
+Pure. A signature has three parts without framing; its size tells which proof is last:
 
     0      1,096 bytes   VK      hinTS verification key
     1096   1,632 bytes   PI      hinTS aggregate signature of the block's root hash under VK
     2728   192 bytes     address-book proof, Schnorr    2,920 in all
            704 bytes     address-book proof, WRAPS      3,432 in all
 
-It holds if
-  1. the address-book proof shows that the ledger vouches for VK (`gateway.blocks.proofs.schnorr`, `.wraps`);
-  2. PI is a signature of the root hash under VK by more than half of its weight (`blocks.proofs.hints`).
-
-The first does not depend on the block, so vouched keys are cached, and a steady chain pays for the second
-alone. In the second, all but asig depends on who signed and not on what, so it is cached too: a network of
-four has five sets of nodes with enough weight. The caches compare bytes, or SHA-384, never hashArray, which
-two keys may share. Source: docs/spec/tss.md section 1.
+The address-book proof shows that the ledger vouches for VK, and PI that more than half of VK's weight signed
+the root hash. Vouched keys and statements of who signed are cached. The caches compare bytes, or SHA-384,
+never hashArray, which two keys may share.
+Source: docs/spec/tss.md section 1.
 """
 
 import secrets
@@ -39,28 +35,30 @@ TSS_SIGNATURE_SIZES: Final = (_PROOF_OFFSET + schnorr.SIGNATURE_SIZE, _PROOF_OFF
 assert TSS_SIGNATURE_SIZES == (2920, 3432)
 
 VOUCHED_KEYS_MAX: Final = 64
-"""Cached keys, each some 10 kB. A network has one at a time and changes it with its address book; only keys
-that the ledger vouches for are cached."""
+"""Cached keys, each some 10 kB. A network has one at a time."""
 STATEMENTS_MAX: Final = 4096
-"""Cached statements of signatures, each some 500 bytes: all sets of more than half of 13 equal nodes. Larger
-networks have more; checking one again takes some 5 ms."""
+"""Cached statements, each some 500 bytes: all sets of more than half of 13 equal nodes."""
 ALONE_AFTER_BAD: Final = 64
-"""Signatures that are checked alone after a bad one, which cost its whole batch a second check."""
+"""Signatures that are checked alone after a bad one."""
 
 _WHAT: Final = "TSS block proof"
 
 
 class TssCheck:
-    """Checks signatures against one ledger. Several threads may call it at once.
+    """Checks signatures against one ledger that was checked. Several threads may call it at once."""
 
-    The caller has checked the ledger with `ledger_data.refusal_of`; only tests pass other `random_bits`.
-    """
-
-    def __init__(self, ledger: LedgerData, random_bits: Callable[[int], int] = secrets.randbits) -> None:
+    def __init__(
+        self,
+        ledger: LedgerData,
+        random_bits: Callable[[int], int] = secrets.randbits,
+        *,
+        statements_max: int = STATEMENTS_MAX,
+    ) -> None:
         self.ledger = ledger
         self._members = [schnorr.RosterMember(node.key.Y, node.weight) for node in ledger.nodes]
         self._random_bits = random_bits
-        # Errors are not cached: nobody can fill the caches with bad signatures.
+        self._statements_max = statements_max
+        # Errors are not cached, so bad signatures cannot fill the caches.
         self._vouched_key = lru_cache(VOUCHED_KEYS_MAX)(self._check_key)
         self._held: dict[bytes, G1Point] = {}  # by `_digest`
         self._ahead: set[tuple[bytes, bytes]] = set()
@@ -68,7 +66,7 @@ class TssCheck:
         self._wraps_key = lru_cache(1)(wraps.prepare)
 
     def check(self, signature: bytes, root_hash: bytes) -> Refusal | None:
-        """1, 1.2: why a block signature does not prove a block with this root, or None if it does."""
+        """Return why a block signature does not prove a block with this root (1, 1.2), or None if it does."""
         assert len(root_hash) == HASH_SIZE
         if len(signature) not in TSS_SIGNATURE_SIZES:
             expected = " or ".join(map(str, TSS_SIGNATURE_SIZES))
@@ -85,12 +83,9 @@ class TssCheck:
             return error.refusal
 
     def check_ahead(self, claims: Iterable[tuple[bytes, bytes]]) -> None:
-        """Check signatures together, which is cheaper; then `check` knows those that hold.
+        """Check (signature, root hash) pairs together, which is cheaper; then `check` knows those that hold.
 
-        After a bad one, signatures are checked alone for a while: bad ones must not make good ones costly.
-
-        Args:
-            claims: (signature, root hash), as for `check`; they replace those of the call before.
+        After a bad one, which costs its batch a second check, signatures are checked alone for a while.
         """
         self._ahead = set()
         opened: dict[tuple[bytes, bytes], hints.Claim] = {}
@@ -114,10 +109,7 @@ class TssCheck:
                 self._remember(_digest(vk, hints.split(pi)[0]), claim.apk)
 
     def _open(self, signature: bytes, root_hash: bytes) -> hints.Claim:
-        """Decode a signature whose key the ledger vouches for.
-
-        Raises ProofDataError if it is malformed, BlockRefused if the ledger does not vouch for the key.
-        """
+        """Decode a signature. Raises as `_check_key`."""
         vk, pi, proof = _parts(signature)
         key = self._vouched_key(vk, proof)
         statement, asig = hints.split(pi)
@@ -128,10 +120,7 @@ class TssCheck:
         return hints.Claim(key, root_hash, opened.apk, opened.asig, opened)
 
     def _check_pi(self, key: hints.HintsKey, vk: bytes, pi: bytes, root_hash: bytes) -> Refusal | None:
-        """Check the aggregate signature; of a known statement, only that it is of this root.
-
-        Raises ProofDataError if it is malformed.
-        """
+        """Check the aggregate signature; of a known statement, only that it is of this root."""
         statement, asig = hints.split(pi)
         apk = self._held.get(_digest(vk, statement))
         if apk is not None:
@@ -146,14 +135,16 @@ class TssCheck:
         """Cache that the statement with this digest holds; the oldest go first."""
         # Each step is atomic, so threads need no lock.
         self._held[statement] = apk
-        if len(self._held) > STATEMENTS_MAX:
-            for oldest in list(self._held)[: len(self._held) - STATEMENTS_MAX]:
+        if len(self._held) > self._statements_max:
+            for oldest in list(self._held)[: len(self._held) - self._statements_max]:
                 self._held.pop(oldest, None)
 
     def _check_key(self, vk: bytes, proof: bytes) -> hints.HintsKey:
         """Return the hinTS key that the proof vouches for.
 
-        Raises ProofDataError if key or proof is malformed, BlockRefused if the proof does not hold.
+        Raises:
+            ProofDataError: key or proof is malformed.
+            BlockRefused: the proof does not hold.
         """
         if len(proof) == wraps.WRAPS_PROOF_SIZE:
             refusal = self._check_wraps(vk, proof)
@@ -178,10 +169,9 @@ class TssCheck:
 
 
 def _parts(signature: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return VK, PI and the address-book proof of a signature."""
+    """Return VK, PI and the address-book proof."""
     return signature[: hints.VK_SIZE], signature[hints.VK_SIZE : _PROOF_OFFSET], signature[_PROOF_OFFSET:]
 
 
 def _digest(vk: bytes, statement: bytes) -> bytes:
-    """Return the cache key of a statement under a key: SHA-384 of both, which have fixed sizes."""
     return sha384(vk + statement).digest()

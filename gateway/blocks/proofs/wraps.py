@@ -1,7 +1,7 @@
 """WRAPS: the succinct form of the address book proof, a folded Groth16 proof with two KZG openings.
 
 Pure. It shows that the network with this ledger id vouches, through any number of address books, for a hinTS
-verification key. The check needs the network's WRAPS key alone, and no key or weight of a node:
+verification key. The check needs only the network's WRAPS key:
 
     WRAPS key (1768)   pp_hash Fr | alpha G1 | beta G2 | gamma G2 | delta G2 | IC Vec<G1> (41)
                        | g G1 | gamma_g G1 (not used) | h G2 | bh G2
@@ -14,12 +14,10 @@ verification key. The check needs the network's WRAPS key alone, and no key or w
                        Groth16 with pp_hash, i, z0, zi, limbs(CW), limbs(CE), c0, c1, v0, v1, limbs(cmT)
                        KZG: CW opens to v0 at c0 (w0);  CE opens to v1 at c1 (w1)
 
-The three equations are one product of six pairings, and a constant, e(alpha, beta), of the key. The Groth16
-equation has weight 1, the openings have random weights.
-
-Stricter than the reference: counts of vectors are 2; infinity has one encoding; no point of the key that
-takes part, except IC, is infinity. No honest signer is refused. Source: docs/spec/tss.md sections 6.1, 6.2
-and 6.3.
+The three equations are one product of six pairings, with random weights for the openings. Stricter than the
+reference: vectors have 2 elements, infinity has one encoding, and no point of the key that takes part, but
+IC, is infinity.
+Source: docs/spec/tss.md sections 6.1, 6.2 and 6.3.
 """
 
 import secrets
@@ -47,38 +45,35 @@ from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 __all__ = ["WRAPS_KEY_SIZE", "WRAPS_PROOF_SIZE", "PreparedWrapsKey", "check", "prepare"]
 
 WRAPS_KEY_SIZE: Final = 1768
-"""Bytes of a network's WRAPS verification key (6.1)."""
 WRAPS_PROOF_SIZE: Final = 704
-"""Bytes of a compressed WRAPS proof (6.2)."""
 
 LIMB_BITS: Final = 55
-"""Bits of a coordinate that one public input holds (tss.md 6.3, step 4)."""
+"""Bits of a coordinate in one public input (tss.md 6.3, step 4)."""
 LIMB_COUNT: Final = 5
-"""Public inputs of one coordinate: as many as its 254 bits need."""
 POINT_LIMB_COUNT: Final = 2 * LIMB_COUNT
 INPUT_COUNT: Final = 2 + 2 + 2 + 3 * POINT_LIMB_COUNT + 4
-"""Public inputs (6.3, step 4): pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
+"""pp_hash and i, z0, zi, three points, c0, c1, v0, v1."""
 assert INPUT_COUNT == 40
 assert (LIMB_COUNT - 1) * LIMB_BITS < 254 <= LIMB_COUNT * LIMB_BITS
 assert 32 + 32 + 3 * 64 + 8 + (INPUT_COUNT + 1) * 32 + 2 * 32 + 2 * 64 == WRAPS_KEY_SIZE
 assert WRAPS_PROOF_SIZE == 32 + 2 * (8 + 64) + 2 * (8 + 64) + (32 + 64 + 32) + 2 * 64 + 32 + 32 + 64
 
 WEIGHT_BITS: Final = 128
-"""Bits of the random weight of an equation: a wrong proof passes with a chance of 2^-128."""
+"""Of an equation's random weight: a wrong proof passes with a chance of 2^-128."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedWrapsKey:
     """A network's WRAPS key with the constants prepared; threads may share it."""
 
-    pp_hash: int  # hash of the folding scheme's public parameters, in [0, q)
+    pp_hash: int  # hash of the folding scheme's public parameters
     groth16: Groth16Key
     kzg: KzgKey
 
 
 @dataclass(frozen=True, slots=True)
 class _WrapsProof:
-    """A proof, read (6.2); the names are those of the section."""
+    """A decoded proof, with the names of 6.2."""
 
     i: int
     z0: tuple[int, int]
@@ -99,9 +94,10 @@ class _WrapsProof:
 
 
 def prepare(wraps_vk: bytes) -> PreparedWrapsKey:
-    """6.1: read a network's WRAPS key, 1768 bytes, and prepare the constants, some 25 ms of work.
+    """Read a network's WRAPS key (6.1) and prepare the constants, some 25 ms of work.
 
-    Raises ProofDataError if it is malformed.
+    Raises:
+        ProofDataError: the key is malformed.
     """
     reader = LayoutReader(wraps_vk, "WRAPS verification key")
     pp_hash = reader.scalar(ORDER, "pp_hash")
@@ -127,10 +123,10 @@ def check(
 
     Args:
         key: the network's.
-        proof: 704 bytes.
-        ledger_id: the network's, 32 bytes.
-        vk_hash: hashArray of the hinTS verification key (tss.md section 2.5), in [0, q).
-        random_bits: returns that many random bits, which the sender of the proof cannot know.
+        proof: of the sender.
+        ledger_id: the network's.
+        vk_hash: hashArray of the hinTS key (tss.md section 2.5).
+        random_bits: returns that many bits, which the sender cannot know.
     """
     try:
         read = _read_proof(proof)
@@ -154,14 +150,14 @@ def check(
 
 
 def folded_commitments(proof: _WrapsProof) -> tuple[G1Point, G1Point]:
-    """6.3, 3: CW = U_W + rho*u_W; CE = U_E + rho*cmT, the commitments of the folded instance."""
+    """Return CW = U_W + rho*u_W and CE = U_E + rho*cmT (6.3, 3)."""
     CW = g1_sum_of_multiples([(1, proof.U_W), (proof.rho, proof.u_W)])
     CE = g1_sum_of_multiples([(1, proof.U_E), (proof.rho, proof.cmT)])
     return CW, CE
 
 
 def public_inputs(pp_hash: int, proof: _WrapsProof, CW: G1Point, CE: G1Point) -> list[int]:
-    """6.3, 4: the 40 public inputs of the Groth16 proof, in their order."""
+    """Return the 40 public inputs of the Groth16 proof (6.3, 4)."""
     return [
         pp_hash,
         proof.i,
@@ -178,7 +174,7 @@ def public_inputs(pp_hash: int, proof: _WrapsProof, CW: G1Point, CE: G1Point) ->
 
 
 def limbs(point: G1Point) -> list[int]:
-    """6.3, 4: a point as ten public inputs: x, then y, each in five limbs of 55 bits, lowest first.
+    """Return a point as ten public inputs: x, then y, each in five limbs of 55 bits, lowest first (6.3, 4).
 
     Infinity is ten zeros, which are no point of the curve.
     """
@@ -189,7 +185,6 @@ def limbs(point: G1Point) -> list[int]:
 
 
 def _check_claim(proof: _WrapsProof, ledger_id: int, vk_hash: int) -> Refusal | None:
-    """6.3, 1 and 2: z0[0] = ledger id; zi[1] = hashArray(VK); i > 1; u_E = infinity."""
     if proof.z0[0] != ledger_id:
         return _bad("z0[0]", f"{proof.z0[0]:#x}", f"{ledger_id:#x}, the ledger id")
     if proof.zi[1] != vk_hash:
@@ -206,7 +201,7 @@ def _bad(what: str, got: str, expected: str) -> Refusal:
 
 
 def _read_proof(proof: bytes) -> _WrapsProof:
-    """6.2: read a proof. Raises ProofDataError if any part is malformed."""
+    """Decode a proof (6.2). Raises ProofDataError if a part is malformed."""
     reader = LayoutReader(proof, "WRAPS proof")
 
     def scalar(name: str) -> int:

@@ -176,7 +176,9 @@ def test_a_number_that_is_no_varint_is_refused_and_not_taken_for_block_0(payload
 
 
 def test_a_header_that_is_too_long_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of 8 MB in fields of later versions took the event loop 3 s; it is refused for its size, later."""
+    """Searching 8 MB of a later version's fields took the event loop 3 s. The header is refused later, for
+    its size.
+    """
     looked_into: list[object] = []
 
     def unknown_fields(message: object) -> tuple[()]:

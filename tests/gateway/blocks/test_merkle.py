@@ -36,7 +36,7 @@ def defined_root(leaves: list[bytes]) -> bytes:
 
 
 def leaf_hashes(items: list[bytes]) -> list[bytes]:
-    """What each item's taker gets."""
+    """The hashes that each item's taker gets."""
     taken: list[bytes] = []
     hand_out_leaf_hashes(items, [taken.append] * len(items))
     return taken

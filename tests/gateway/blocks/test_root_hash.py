@@ -31,7 +31,7 @@ from tests.gateway.block_makers import (
     summary_of,
 )
 
-# Which items go where, said once more in other words, to check the tables by.
+# The subtrees of items, written independently of the code.
 CATEGORIES = ("C", "I", "O", "S", "X", "E0", "E1", "E2", "E3", "E4", "E5", "E6", "E7")
 CATEGORY_OF_KIND = {1: "O", 2: "C", 3: "C", 4: "I", 5: "O", 6: "O", 7: "S", 10: "O", 11: "X"}
 CATEGORY_OF_REMAINDER = {
@@ -59,7 +59,7 @@ def tree(leaves: list[bytes]) -> bytes:
 
 
 def defined_root(items: list[bytes], layout: int, state: bytes) -> bytes:
-    """The root hash by its definition: previous and all-blocks hash are those of a block 0."""
+    """The root hash of a block 0 by its definition."""
     leaves: dict[str, list[bytes]] = {category: [] for category in (*CATEGORIES, "-")}
     for item, kind in zip(items, kinds_of(items), strict=True):
         if kind not in (9, 12):

@@ -122,7 +122,7 @@ def test_without_a_limit_of_bytes_only_an_item_that_is_cut_is_alone() -> None:
 
 
 def plainly(number: int, items: list[bytes]) -> Entries:
-    """The entries of a block behind its bookmarks, byte by byte, written from docs/spec/block-layout.md."""
+    """The entries of a block after its bookmarks, written from docs/spec/block-layout.md."""
     entries = []
     for item in items:
         rest, kind = item, kinds_of([item])[0]
@@ -211,7 +211,7 @@ def test_long_items_read_back(sizes: list[int]) -> None:
 @settings(max_examples=300)
 @given(st.data())
 def test_one_layout_for_each_block(data: st.DataObject) -> None:
-    """Whatever the decoder takes, the encoder writes just so."""
+    """The encoder writes exactly what the decoder takes."""
     entries = encode(3, block_items(3), ROOT_HASH)
     change = data.draw(st.sampled_from(["drop", "double", "swap", "type", "data"]))
     at = data.draw(st.integers(0, len(entries) - 1))
@@ -409,5 +409,5 @@ def test_a_reset_forgets_the_block() -> None:
 
 
 def test_a_reader_of_entries_gives_a_block_up_where_the_limits_say() -> None:
-    """1 GiB is too much for a test; `test_the_size_of_a_block_is_limited` goes one past a small limit."""
+    """1 GiB is too much for a test; `test_the_size_of_a_block_is_limited` exceeds a small limit."""
     assert BlockDecoder()._block_bytes_max == STORED_BLOCK_BYTES_MAX

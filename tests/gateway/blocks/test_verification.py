@@ -46,7 +46,7 @@ def verify(
 @pytest.mark.parametrize("minor", [73, 77, 78, 80])
 @pytest.mark.parametrize("signed", [8, 16])
 def test_the_root_that_the_proof_fits_is_the_blocks(minor: int, signed: RootLayout) -> None:
-    """Whatever the header's version suggests."""
+    """The header's version does not matter."""
     summary = verify(block_items(minor=minor, root_layout=signed))
     assert summary.root_layout == signed
 
@@ -183,7 +183,7 @@ def test_a_publication_that_is_believed_is_not_checked_again(monkeypatch: pytest
 
 
 class Forger(TssNetwork):
-    """Signs with its own keys; a WRAPS proof, with its own key too, says that NETWORK vouches for them."""
+    """Signs with its own keys. A WRAPS proof, with its own key too, says that NETWORK vouches for them."""
 
     def sign(
         self, root_hash: bytes, signers: Sequence[int] | None = None, vouchers: Sequence[int] | None = None
@@ -207,16 +207,16 @@ def test_a_pinned_id_does_not_let_block_0_choose_the_key_that_vouches_for_it() -
         "no WRAPS key that is believed",
         "one, of tss:FILE or of a block 0 that has a Schnorr address-book proof",
     )
-    # The proof itself is sound: with the key from a file that the operator trusts it holds.
+    # The proof itself is sound: it holds with the key from a file that the operator trusts.
     assert verdict_on(forged, pinned, network.ledger).published == network.ledger
-    # Signed by the network, block 0 brings the key for the blocks behind it.
+    # A block 0 that the network signed brings the key for later blocks.
     ledger = verdict_on(chain.block(0), pinned).published
     assert ledger == network.ledger
     assert verdict_on(chain.block(1, signed_by=forger), pinned, ledger).summary.number == 1
 
 
 def test_a_publication_that_no_proof_covers_is_not_believed() -> None:
-    """The proof of a record file covers nothing beside it, so that anyone can put a publication there."""
+    """The proof of a record file covers nothing beside it, so anyone can add a publication there."""
     network = TssNetwork((1, 1, 1), wraps_vk=WRAPS.key_bytes())
     file = record_files.contents()
     proof = record_files.record_file_proof([(0, record_files.sign(file, 0)), (1, record_files.sign(file, 1))])
@@ -237,7 +237,7 @@ def test_a_publication_that_no_proof_covers_is_not_believed() -> None:
         "proofs of the record file alone",
         "one that covers the whole block",
     )
-    # Who knows the ledger takes nothing from there; who has signed the whole block vouches for it.
+    # A node that knows the ledger takes nothing from there. A signature of the whole block vouches for it.
     assert verdict(forged, network.ledger).published == network.ledger
     signed = [*forged, proof_item(0, KEY.sign(summary_of(forged).root_hash))]
     assert verdict(signed).published == network.ledger
@@ -287,7 +287,7 @@ def test_a_block_0_has_to_publish_one_ledger(
 
 
 def wraps_signature(book: TssNetwork, signer: TssNetwork, root_hash: bytes, number: int) -> bytes:
-    """One of any number of good signatures, with a WRAPS proof of its own; the key is that of `signer`."""
+    """A good signature by the key of `signer`, with a WRAPS proof of its own."""
     signers = [node for node in range(len(signer.weights)) if node != number]
     ledger_number = int.from_bytes(book.ledger.ledger_id, "little")
     parts = WRAPS.proof_parts(ledger_number, hash_array_number(signer.vk), seed=number)
@@ -295,7 +295,7 @@ def wraps_signature(book: TssNetwork, signer: TssNetwork, root_hash: bytes, numb
 
 
 def long_state_proof(summary: BlockSummary, number: int, sibling_count: int) -> tuple[bytes, bytes]:
-    """The paths of a state proof that holds for both roots of a block, and what is to be signed."""
+    """The paths of a state proof that holds for both roots of a block, and the root to sign."""
     other = summary.in_other_layout()
     assert other is not None
     left, timestamp = leaf_hash(bytes((number,))), b"\x08" + bytes((number + 1,))
@@ -315,7 +315,7 @@ def long_state_proof(summary: BlockSummary, number: int, sibling_count: int) -> 
 
 @pytest.mark.skipif(os.environ.get("SLUICE_LONG") != "1", reason="processor time; SLUICE_LONG=1 for it")
 def test_the_dearest_block_takes_less_than_a_second() -> None:
-    """A block 0: 128 nodes, all that is searched, all proofs with all siblings, refused for both roots."""
+    """Block 0 has 128 nodes, a full search, and all proofs with all siblings, refused for both roots."""
     book = TssNetwork(tuple((1 << 62) + node for node in range(128)), wraps_vk=WRAPS.key_bytes())
     signer = TssNetwork((1,) * 7, seed=3)
     searched = b"\x0a" + varint(2 * FIELDS_MAX - 996) + b"\x1a\x02\xea\x04" + b"\x10\x01" * (FIELDS_MAX - 500)

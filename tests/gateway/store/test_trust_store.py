@@ -6,6 +6,7 @@ import errno
 import gzip
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,7 @@ import zstandard
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import LedgerKeyError
-from sluice.gateway.blocks.proofs import ledger_data
-from sluice.gateway.blocks.proofs.ledger_data import LedgerData
+from sluice.gateway.blocks.proofs.ledger_data import LedgerData, SearchLimits, publications_in
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.errors import Fatal
 from sluice.gateway.store import trust_store as ledger_files
@@ -377,7 +377,8 @@ def test_a_block_0_that_is_too_long_to_search_contradicts_what_is_kept(
 ) -> None:
     """It was taken in mode hash, and nobody can tell what it publishes."""
     assert start(tmp_path, NO_KEYS, CHAIN.block(0)) == NETWORK.ledger
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 0)
+    bounded = partial(publications_in, limits=SearchLimits(fields_max=0))
+    monkeypatch.setattr(ledger_files, "publications_in", bounded)
     with pytest.raises(LedgerKeyError, match=r"or that block 0 has$"):
         start(tmp_path)
     assert kept_ledger(tmp_path) == NETWORK.ledger

@@ -69,7 +69,7 @@ def test_block_0_links_to_nothing_and_a_changed_item_breaks_the_next_link() -> N
 
 @pytest.mark.parametrize("minor", [77, 78])
 def test_each_block_is_linked_to_in_its_own_layout(minor: int) -> None:
-    """docs/spec/block-hash.md section 3.3: the version does not tell the layout, and the next footer does."""
+    """docs/spec/block-hash.md section 3.3: the next footer, not the version, tells the layout."""
     links, roots = (EMPTY_HASH, EMPTY_HASH), []
     check = OfferCheck()
     layouts: tuple[Literal[8, 16], ...] = (8, 16, 16, 8)

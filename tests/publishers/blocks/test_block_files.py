@@ -54,7 +54,7 @@ def test_names_may_be_padded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["blk", "blk.gz", "blk.zst", "blk.zstd"])
 def test_the_first_bytes_tell_the_compression_and_not_the_name(tmp_path: Path, ending: str) -> None:
-    """As block nodes have it: a `.zstd` that was written without compression, and the other way round."""
+    """As in block nodes: an uncompressed `.zstd`, and the other way round."""
     path = tmp_path / f"1.{ending}"
     for block_format in FORMATS:
         path.write_bytes(encode_block_file(BLOCKS[1], block_format))
@@ -177,7 +177,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path, block_format: BlockFormat) -> 
 def test_a_file_far_longer_than_any_block_is_not_read_to_its_end(
     tmp_path: Path, block_format: BlockFormat
 ) -> None:
-    """Zeros behind a block, a terabyte of them in a file with holes: gzip would pass over them one by one."""
+    """A terabyte of zeros follows a block in a sparse file: gzip would skip them one by one."""
     path = tmp_path / f"1.{block_format}"
     write_block_file(path, BLOCKS[1])
     os.truncate(path, 1 << 40)

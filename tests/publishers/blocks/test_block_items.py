@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.gateway.blocks.frame import check_proof, read_footer, read_header
-from sluice.gateway.blocks.items import ItemKind, header_of, kind_of, payload_of
+from sluice.gateway.blocks.items import (
+    ItemKind,
+    check_proof,
+    header_of,
+    kind_of,
+    payload_of,
+    read_footer,
+    read_header,
+)
 from sluice.publishers import limits
-from sluice.publishers.blocks import block_items
 from sluice.publishers.blocks.block_items import (
     check_item_kind,
     footer_item,
@@ -105,12 +111,12 @@ def test_an_item_above_the_limit_is_refused() -> None:
     )
 
 
-def test_a_block_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_block_above_the_limit_is_refused() -> None:
     header_bytes = len(record_block(3, 0, [])[0])
-    monkeypatch.setattr(block_items, "BLOCK_FILE_BYTES_MAX", header_bytes + 2 * 12)
-    assert len(record_block(3, 0, [bytes(10)] * 2, ItemKind.TRACE_DATA)) == 3
+    most = header_bytes + 2 * 12
+    assert len(record_block(3, 0, [bytes(10)] * 2, ItemKind.TRACE_DATA, size_bytes_max=most)) == 3
     with pytest.raises(PrepareError) as caught:
-        record_block(3, 0, [bytes(10), bytes(11)])
+        record_block(3, 0, [bytes(10), bytes(11)], size_bytes_max=most)
     assert caught.value.reason == (
         f"2 records make {header_bytes + 25} bytes, at most {header_bytes + 24} are allowed: "
         "take fewer items per block"

@@ -13,9 +13,9 @@ import pytest
 
 from sluice.gateway.blocks.block import Block
 from sluice.publishers import limits
-from sluice.publishers.blocks import block_places
 from sluice.publishers.blocks.block_files import write_block_file
 from sluice.publishers.blocks.block_places import (
+    ArchiveLists,
     BlockFileReader,
     LocalStore,
     blocks_in,
@@ -55,7 +55,7 @@ def numbers(*sources: Path | str, is_growing: bool = False) -> list[int]:
 
 
 def an_old(path: Path) -> None:
-    """Nobody writes to it."""
+    """A file that nobody writes to."""
     os.utime(path, (1, 1))
 
 
@@ -75,7 +75,7 @@ def test_real_blocks_in_every_layout(tmp_path: Path, layout: str) -> None:
 
 
 def test_layouts_together_are_one_chain(tmp_path: Path) -> None:
-    """As a block node has it: a zip, then blocks that are staged for the next, then recent ones."""
+    """As in a block node: a zip, blocks staged for the next one, and recent blocks."""
     field_files.in_zip(tmp_path / "historic/000/0.zip", BLOCKS[:4])
     field_files.in_recent_folder(tmp_path / "historic/staging", BLOCKS[3:7])  # one is in the zip already
     field_files.in_recent_folder(tmp_path / "live", BLOCKS[5:])
@@ -179,7 +179,7 @@ def test_a_second_place_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path).reason.startswith(
         f"block 0 is there twice: {tmp_path}/0.blk, and {tmp_path}/00.blk: not a block: "
     )
-    # In a stream, it is being written.
+    # A stream takes it for unfinished.
     assert numbers(tmp_path, is_growing=True) == [0]
     an_old(tmp_path / "00.blk")
     assert "not a block" in refusal(tmp_path, is_growing=True).reason
@@ -260,7 +260,7 @@ def test_what_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_folder_that_goes_while_it_is_read_has_no_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A block node removes the files that have got into a zip, and then their folders."""
+    """A block node removes files that it has put into a zip, and then their folders."""
     field_files.in_recent_folder(tmp_path, BLOCKS[:2])
     whole = os.scandir
 
@@ -352,8 +352,9 @@ def test_lists_are_kept_until_there_are_too_many(tmp_path: Path, monkeypatch: py
         opened.clear()
         assert numbers(tmp_path) == list(range(10))
         assert opened == expected
-    monkeypatch.setattr(block_places, "ARCHIVE_MEMBERS_KEPT", 9)
-    numbers(tmp_path)
-    opened.clear()
-    numbers(tmp_path)
-    assert opened == ["a.zip", "b.zip"]
+    lists, store = ArchiveLists(members_max=9), LocalStore()
+    for expected in (["a.zip", "b.zip"], ["a.zip", "b.zip"]):
+        opened.clear()
+        for path in (tmp_path / "a.zip", tmp_path / "b.zip"):
+            assert len(lists.members(store, str(path), store.state(str(path)))) == 5
+        assert opened == expected

@@ -15,7 +15,6 @@ from typing import get_args
 import pytest
 
 from sluice.gateway.blocks.block import Block
-from sluice.publishers.blocks import block_layouts
 from sluice.publishers.blocks.block_files import read_block_file
 from sluice.publishers.blocks.block_layouts import BlockLayout
 from sluice.publishers.blocks.block_places import blocks_in, read_chain
@@ -28,10 +27,9 @@ BLOCKS = list(BlockMaker(7, key_of_seed(7), SMALL).blocks(25))
 OTHER = list(BlockMaker(8, key_of_seed(8), SMALL).blocks(25))
 
 
-@pytest.fixture
-def tens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zips of 10 blocks."""
-    monkeypatch.setattr(block_layouts, "ZIP_DIGITS", 1)
+def writer_of_tens(folder: Path) -> BlockWriter:
+    """A writer of zips of 10 blocks."""
+    return BlockWriter(folder, "historic", zip_digits=1)
 
 
 def files_in(folder: Path) -> list[str]:
@@ -85,8 +83,8 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path}/000: File exists"
 
 
-def test_a_zip_appears_when_it_is_complete(tmp_path: Path, tens: None) -> None:
-    writer = BlockWriter(tmp_path, "historic")
+def test_a_zip_appears_when_it_is_complete(tmp_path: Path) -> None:
+    writer = writer_of_tens(tmp_path)
     for block in BLOCKS[3:9]:
         writer.write(block)
     assert not list(tmp_path.rglob("*.zip"))
@@ -108,31 +106,29 @@ def test_a_zip_appears_when_it_is_complete(tmp_path: Path, tens: None) -> None:
     assert list(read_chain(tmp_path)) == BLOCKS[:21]
 
 
-def test_the_same_blocks_give_the_same_zip(tmp_path: Path, tens: None) -> None:
+def test_the_same_blocks_give_the_same_zip(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        writer = BlockWriter(tmp_path / name, "historic")
+        writer = writer_of_tens(tmp_path / name)
         for block in BLOCKS[:10]:
             writer.write(block)
     one, two = (next((tmp_path / name).rglob("*.zip")).read_bytes() for name in ("one", "two"))
     assert one == two
 
 
-def test_members_are_named_as_a_block_node_names_them_however_they_were_staged(
-    tmp_path: Path, tens: None
-) -> None:
+def test_members_are_named_as_a_block_node_names_them_however_they_were_staged(tmp_path: Path) -> None:
     (tmp_path / "staging").mkdir()
     for block in BLOCKS[:9]:
         (tmp_path / "staging" / f"{block.number}.blk").write_bytes(block.to_bytes())
-    BlockWriter(tmp_path, "historic").write(BLOCKS[9])
+    writer_of_tens(tmp_path).write(BLOCKS[9])
     (path,) = tmp_path.rglob("*.zip")
     with zipfile.ZipFile(path) as archive:
         assert archive.namelist() == [f"{n:019}.blk" for n in range(9)] + [f"{9:019}.blk.zstd"]
     assert list(read_chain(tmp_path)) == BLOCKS[:10]
 
 
-def test_a_run_goes_on_with_what_another_has_staged(tmp_path: Path, tens: None) -> None:
+def test_a_run_goes_on_with_what_another_has_staged(tmp_path: Path) -> None:
     for blocks in (BLOCKS[:7], BLOCKS[5:12]):
-        writer = BlockWriter(tmp_path, "historic")
+        writer = writer_of_tens(tmp_path)
         for block in blocks:
             writer.write(block)
     assert [path.name for path in tmp_path.rglob("*.zip")] == ["00.zip"]
@@ -141,10 +137,10 @@ def test_a_run_goes_on_with_what_another_has_staged(tmp_path: Path, tens: None) 
 
 @pytest.mark.parametrize("point", ["replace", "unlink"])
 def test_a_run_that_ended_while_it_made_a_zip_is_made_good(
-    tmp_path: Path, tens: None, monkeypatch: pytest.MonkeyPatch, point: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    """Before the zip has its name; or after that, with staged blocks left."""
-    writer = BlockWriter(tmp_path, "historic")
+    """The run ends before the zip has its name, or later, with staged blocks left."""
+    writer = writer_of_tens(tmp_path)
     for block in BLOCKS[:9]:
         writer.write(block)
     whole: Callable[..., object] = getattr(Path, point)
@@ -159,18 +155,18 @@ def test_a_run_that_ended_while_it_made_a_zip_is_made_good(
         writer.write(BLOCKS[9])
     monkeypatch.setattr(Path, point, whole)
     assert list(read_chain(tmp_path)) == BLOCKS[:10]
-    BlockWriter(tmp_path, "historic")
+    writer_of_tens(tmp_path)
     assert files_in(tmp_path) == ["000/000/000/000/000/00/00.zip"]
     assert list(read_chain(tmp_path)) == BLOCKS[:10]
 
 
-def test_a_zip_that_is_there_is_compared_with_and_not_changed(tmp_path: Path, tens: None) -> None:
-    writer = BlockWriter(tmp_path, "historic")
+def test_a_zip_that_is_there_is_compared_with_and_not_changed(tmp_path: Path) -> None:
+    writer = writer_of_tens(tmp_path)
     for block in BLOCKS[:10]:
         writer.write(block)
     path = next(tmp_path.rglob("*.zip"))
     before = path.read_bytes()
-    again = BlockWriter(tmp_path, "historic")
+    again = writer_of_tens(tmp_path)
     for block in BLOCKS[:12]:
         again.write(block)
     with pytest.raises(BlockFileError) as caught:
@@ -186,7 +182,7 @@ def test_a_zip_that_is_there_is_compared_with_and_not_changed(tmp_path: Path, te
 
 
 def test_a_zip_of_as_many_blocks_as_a_block_node_has(tmp_path: Path) -> None:
-    """All but the last are put there as files, and the writer makes the zip when it gets that."""
+    """All blocks but the last are files already; the last one completes the zip."""
     header = BLOCKS[1].items[0].replace(b"\x18\x01", b"\x18\x8f\x4e")  # number: 9,999
     header = header[:1] + bytes([header[1] + 1]) + header[2:]
     last = Block.from_items([header])
@@ -208,11 +204,9 @@ def test_a_zip_of_as_many_blocks_as_a_block_node_has(tmp_path: Path) -> None:
 
 def test_after_a_kill_at_any_time_there_is_no_half_of_anything(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from sluice.publishers.blocks import block_layouts;"
-        "block_layouts.ZIP_DIGITS = 1;"
-        "from sluice.publishers.blocks.block_writer import BlockWriter;"
-        "from tests.publishers.blocks.test_block_writer import BLOCKS;"
-        "print('ready', flush=True); writer = BlockWriter(Path(sys.argv[1]), 'historic');"
+        "import sys; from pathlib import Path;"
+        "from tests.publishers.blocks.test_block_writer import BLOCKS, writer_of_tens;"
+        "print('ready', flush=True); writer = writer_of_tens(Path(sys.argv[1]));"
         "[writer.write(block) for block in BLOCKS]"
     )
     for seconds in (0.0, 0.02, 0.05, 0.1, 0.2):

@@ -70,7 +70,7 @@ def test_real_chains_are_linked_as_they_are(folder: Path) -> None:
     listed = [read_block_file(Path(place.path)) for place in blocks_in(folder)]
     blocks = [block for index, block in enumerate(listed) if block.number == index]  # up to the first gap
     assert blocks
-    # The headers of the reference's simulator have a version of the other layout.
+    # The headers of the reference's simulator have the other layout's version.
     layout: RootLayout = OTHER_LAYOUT.get(folder.name, "auto")
     linker = Linker(ChainStart())
     for block in blocks:

@@ -58,7 +58,7 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     blocks = list(BlockMaker(1, KEY, SMALL).blocks(3))
     assert list(BlockMaker(1, KEY, SMALL).blocks(3)) == blocks
     assert list(BlockMaker(2, KEY, SMALL).blocks(3)) != blocks
-    # Pinned: a change here changes what everybody's seed gives, and belongs into CHANGELOG.md.
+    # Pinned: a change alters the blocks of everybody's seeds and belongs in CHANGELOG.md.
     digest = hashlib.sha256(b"".join(block.to_bytes() for block in blocks)).hexdigest()
     assert digest == "0e1a5e76de46e29ee3dc8521cf98a923e42745e49b420586e8c57d0646154e72"
 
@@ -139,7 +139,7 @@ def test_options_out_of_range_are_refused(options: MakerOptions, message: str) -
 
 
 def test_the_largest_options_are_taken() -> None:
-    """Blocks of them would take hours to make."""
+    """Making such blocks would take hours."""
     replace(SMALL, transactions_per_block=MAKER_COUNT_MAX).check()
     replace(SMALL, rounds_per_block=1000, events_per_round=MAKER_EVENTS_MAX // 1000).check()
     replace(SMALL, transactions_per_block=1024, item_bytes=MAKER_BLOCK_BYTES_MAX // 512).check()

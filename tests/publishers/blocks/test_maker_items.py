@@ -23,7 +23,7 @@ NOON_NS = 1_767_268_800_123_456_789
 
 
 def shape(message: bytes, depth: int = 1) -> dict[int, object]:
-    """Field numbers of a message, to `depth` levels; what is below counts as None."""
+    """Field numbers of a message, to `depth` levels; deeper ones count as None."""
     return {
         field.number: shape(field.value, depth - 1) if depth and isinstance(field.value, bytes) else None
         for field in fields_of(message)
@@ -50,7 +50,7 @@ def test_every_transaction_has_its_items_in_order() -> None:
 
 
 def test_the_state_of_a_topic_is_kept_at_its_number() -> None:
-    """The key is a TopicID (shard, realm, number), and no message around one: others' parsers refuse that."""
+    """The key is a TopicID (shard, realm, number), not a message around one, which other parsers refuse."""
     for seed in range(60):
         for change in list(fields_of(payload_of(transaction(Random(seed), NOON_NS, 400).state_changes)))[1:]:
             assert isinstance(change.value, bytes)

@@ -93,7 +93,7 @@ class WrapsSetup:
         self.ic[7] = 0  # an input that the circuit does not use
 
     def key_bytes(self, **changed: bytes) -> bytes:
-        """Return the 1768 bytes of the key; a part may be given in other bytes."""
+        """Return the 1768 bytes of the key; a part may have other bytes."""
         exponents = self.exponents
         parts = {"pp_hash": scalar_bytes(exponents["pp_hash"]), "alpha": g1_bytes(g1(exponents["alpha"]))}
         for name in ("beta", "gamma", "delta"):
@@ -112,14 +112,14 @@ class WrapsSetup:
         return rest * pow(self.exponents["delta"], -1, ORDER) % ORDER
 
     def witness(self, commitment: int, point: int, value: int) -> int:
-        """Return the exponent of w, so that the commitment opens to the value at the point."""
+        """Return the exponent of w with which the commitment opens to the value at the point."""
         difference = self.exponents["tau"] - point
         return (commitment - value * self.exponents["g"]) * pow(difference, -1, ORDER) % ORDER
 
     def proof_parts(
         self, ledger_id: int, vk_hash: int, *, i: int = 5, u_e: G1Point = None, seed: int = 2
     ) -> dict[str, bytes]:
-        """Return a proof of the claim by the names of its parts; joined they are its 704 bytes."""
+        """Return the named parts of a proof of the claim; joined they are its 704 bytes."""
         rng = random.Random(seed)
         u_w, big_w, big_e, cm_t, a, b, rho, c0, c1, v0, v1, z1, zi0 = (
             rng.randrange(ORDER) for _ in range(13)

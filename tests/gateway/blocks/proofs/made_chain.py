@@ -25,20 +25,20 @@ __all__ = ["BlockPlan", "MadeChain"]
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """What one block is to be."""
+    """The properties of one block."""
 
     layout: Literal[8, 16] = 16
     minor: int = 78
-    """Of the HAPI version, which need not fit the layout."""
+    """Minor HAPI version, which need not fit the layout."""
     body: tuple[bytes, ...] = ()
     state: bytes = STATE_HASH
     """48 bytes, or none."""
     is_signed: bool = True
-    """The last block has to be."""
+    """The last block must be signed."""
 
 
 class _Parts:
-    """The hashes of one block that state proofs are made of."""
+    """The hashes of one block that state proofs need."""
 
     def __init__(self, plan: BlockPlan, items: Sequence[bytes], number: int, all_blocks: bytes) -> None:
         hasher = BlockHasher(plan.layout)
@@ -85,7 +85,7 @@ class MadeChain:
         return [parts.root for parts in self._parts]
 
     def blocks(self) -> list[Block]:
-        """All blocks, each with the one proof that its plan asks for."""
+        """All blocks, each with its one planned proof."""
         return [
             self.block(number, self.signed_proof(number) if plan.is_signed else self.state_proof(number))
             for number, plan in enumerate(self._plans)
@@ -100,7 +100,7 @@ class MadeChain:
         return proof_item(number, self.network.sign(self._parts[number].root))
 
     def state_proof(self, number: int) -> bytes:
-        """The proof of a block by way of the next one that is signed."""
+        """The proof of a block through the next signed block."""
         signed = next(at for at in range(number + 1, len(self._plans)) if self._plans[at].is_signed)
         siblings: list[state_proofs.Sibling] = []
         for parts in self._parts[number + 1 : signed + 1]:
@@ -113,7 +113,7 @@ class MadeChain:
         return self._state_proof_item(number, signed, paths)
 
     def form_a_proof(self, number: int) -> bytes:
-        """The proof in form A of a block; it and those up to the next signed one have layout 8."""
+        """The proof of a block in form A; blocks up to the next signed one have layout 8."""
         signed = next(at for at in range(number + 1, len(self._plans)) if self._plans[at].is_signed)
         siblings: list[state_proofs.Sibling] = []
         for parts in self._parts[number : signed + 1]:

@@ -23,7 +23,7 @@ def block(chain: str, number: int) -> Block:
 
 @cache
 def summary(chain: str, number: int) -> BlockSummary:
-    """What a real block comes to."""
+    """The summary of a real block."""
     hasher = BlockHasher()
     hasher.add(block(chain, number).items)
     return hasher.finish()
@@ -36,7 +36,7 @@ def signature(chain: str, number: int) -> bytes:
 
 @cache
 def publication(chain: str) -> bytes:
-    """What block 0 of a chain publishes."""
+    """The publication in block 0 of a chain."""
     [found] = publications_in(block(chain, 0).items)
     return found
 

@@ -30,7 +30,7 @@ def private_key(node_id: int) -> RSAPrivateKey:
 
 
 def public_key_hex(node_id: int) -> str:
-    """The key of a node as an address book has it."""
+    """The key of a node, as in an address book."""
     key = private_key(node_id).public_key()
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo).hex()
 

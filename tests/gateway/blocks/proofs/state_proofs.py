@@ -58,7 +58,7 @@ def h(text: str) -> bytes:
 
 @dataclass(frozen=True)
 class FakeBlock:
-    """What a state proof needs of a block: each hash made up but the roots, which are computed."""
+    """The hashes of a block for state proofs: made up, except the roots."""
 
     number: int
     layout: Literal[8, 16]
@@ -94,7 +94,7 @@ class FakeBlock:
 
     @property
     def summary(self) -> BlockSummary:
-        """As much of a summary as a state proof is checked against."""
+        """The parts of a summary that a state proof is checked against."""
         return _SUMMARY._replace(
             number=self.number,
             root_layout=self.layout,
@@ -105,7 +105,7 @@ class FakeBlock:
 
 
 def chain(layouts: Sequence[Literal[8, 16]]) -> list[FakeBlock]:
-    """Blocks that link, one of each layout that is named."""
+    """Linked blocks, one of each named layout."""
     blocks: list[FakeBlock] = []
     for number, layout in enumerate(layouts):
         blocks.append(FakeBlock(number, layout, blocks[-1].root if blocks else h("before")))

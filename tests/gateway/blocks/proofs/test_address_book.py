@@ -61,7 +61,7 @@ UNUSABLE: list[object] = [
 
 
 def key_of(bits: int) -> bytes:
-    """A public key of so many bits whose secret nobody knows."""
+    """A public key of that many bits, whose secret nobody knows."""
     key = RSAPublicNumbers(65537, (1 << bits) - 159).public_key()
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 

@@ -30,7 +30,7 @@ BETWEEN = point_bytes(add([BASE, ORDER_2]))
 
 
 def plain_add(left: Point, right: Point) -> Point:
-    """The addition law of Edwards curves as it is defined, in affine coordinates."""
+    """The addition law of Edwards curves by its definition, in affine coordinates."""
     (x1, y1), (x2, y2) = left, right
     t = D * x1 * x2 * y1 * y2
     x = (x1 * y2 + y1 * x2) * pow(1 + t, -1, q) % q
@@ -45,7 +45,7 @@ def test_the_generator_is_of_prime_order() -> None:
 
 
 def test_the_curve_has_eight_times_the_points() -> None:
-    """By Hasse, the order is within 2 sqrt(q) of q + 1, and only 8 is such a cofactor."""
+    """By Hasse, the order is within 2 sqrt(q) of q + 1, and only the cofactor 8 fits."""
     assert abs(8 * SUBGROUP_ORDER - (q + 1)) ** 2 <= 4 * q
 
 

@@ -72,7 +72,7 @@ def flagged(encoded: bytes, flag: int) -> bytes:
 
 
 def outside_subgroup() -> bytes:
-    """A point of the curve y^2 = x^3 + 4 that is of another order than r: most are."""
+    """A point of the curve y^2 = x^3 + 4 whose order is not r, as for most points."""
     for x in range(1, 50):
         square = (x**3 + 4) % FIELD_PRIME
         y = pow(square, (FIELD_PRIME + 1) // 4, FIELD_PRIME)

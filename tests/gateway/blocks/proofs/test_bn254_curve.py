@@ -29,7 +29,7 @@ from tests.gateway.blocks.proofs.bn254_setup import (
 
 RNG = random.Random(7)
 
-# Twice the generator, as the precompiled contracts of Ethereum have it (EIP-196, the same curve).
+# Twice the generator, from the precompiled contracts of Ethereum (EIP-196, the same curve).
 TWICE = (
     0x030644E72E131A029B85045B68181585D97816A916871CA8D3C208C16D87CFD3,
     0x15ED738C0E0A7C92E7845F96B2AE9C0A68A6A449E3538FC7FF3EBF7A5A18A2C4,
@@ -72,7 +72,7 @@ def test_sums_of_multiples_are_linear() -> None:
     assert g1_sum_of_multiples([]) is None
     assert g1_sum_of_multiples([(0, G1_GENERATOR)]) is None
     assert g1_sum_of_multiples([(a, None)]) is None
-    # sums that double, and that cancel, in mid-way
+    # sums that double or cancel midway
     assert g1_sum_of_multiples([(17, G1_GENERATOR), (17, G1_GENERATOR)]) == g1(34)
     assert g1_sum_of_multiples([(a, G1_GENERATOR), (a, g1(-1)), (1, TWICE)]) == TWICE
 

@@ -31,7 +31,7 @@ E = pairing(G1_GENERATOR, G2_GENERATOR)
 
 
 def curve_point(x: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return a point of the curve of G2 with this x in Fp, if there is one; hardly ever one of the group."""
+    """Return a point of the curve of G2 with this x in Fp, if there is one; it is rarely in the group."""
     try:
         return g2_from_bytes(x.to_bytes(32, "little") + bytes(32), "Q")
     except ProofDataError:

@@ -53,7 +53,7 @@ def test_known_answers(public_key: str, message: str, signature: str) -> None:
 
 
 def test_a_known_answer_over_a_root_hash() -> None:
-    """Made with this key by the `cryptography` library; Ed25519 signatures are deterministic."""
+    """The `cryptography` library made it with this key; Ed25519 signatures are deterministic."""
     signature = KEY.sign(ROOT_HASH)
     assert PUBLIC_KEY.hex() == "ea4a6c63e29c520abef5507b132ec5f9954776aebebe7b92421eea691446d22c"
     assert signature.hex() == SIGNATURE_HEX
@@ -88,7 +88,7 @@ def test_every_flipped_bit_is_refused() -> None:
 
 
 def test_a_second_form_of_the_same_signature_is_refused() -> None:
-    """S + L verifies by the equation alone; RFC 8032 section 5.1.7 wants S below the group order."""
+    """S + L satisfies the equation; RFC 8032 section 5.1.7 requires S below the group order."""
     signature = KEY.sign(ROOT_HASH)
     scalar = int.from_bytes(signature[32:], "little") + GROUP_ORDER
     assert (
@@ -106,7 +106,9 @@ def test_another_size_is_refused(size: int) -> None:
 
 @pytest.mark.parametrize("moved", [1, 47])
 def test_what_was_signed_in_another_division_is_refused(moved: int) -> None:
-    """A valid signature, and the beginning of what it signs, in the place of a signature; or a part of it."""
+    """The signature field holds a valid signature and the first bytes of its message, or a part of the
+    signature.
+    """
     signed = KEY.sign(ROOT_HASH) + ROOT_HASH
     check = Ed25519Check([PUBLIC_KEY])
     assert check.check(signed[: 64 + moved], signed[64 + moved :]) is not None
@@ -114,7 +116,7 @@ def test_what_was_signed_in_another_division_is_refused(moved: int) -> None:
 
 
 def test_a_key_of_small_order_signs_nothing() -> None:
-    """With the neutral element as key, and as R, any message verifies by the equation alone."""
+    """With the neutral element as key and as R, any message satisfies the equation."""
     neutral = (1).to_bytes(32, "little")
     assert Ed25519Check([neutral]).check(neutral + bytes(32), ROOT_HASH) is not None
 

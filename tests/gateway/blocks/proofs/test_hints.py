@@ -117,7 +117,7 @@ def test_more_than_half_of_the_weight_has_to_sign(
 
 
 def test_a_weight_is_doubled_modulo_r() -> None:
-    """As in the reference: a weight of about r/2 counts little, though it is a large number."""
+    """As in the reference, a weight of about r/2 counts little, though it is a large number."""
     key, signature = made()
     half = (r + 1) // 2
     assert not hints.threshold(key, dataclasses.replace(signature, weight=half))  # 2 * half mod r = 1
@@ -126,7 +126,7 @@ def test_a_weight_is_doubled_modulo_r() -> None:
 
 
 def test_a_weight_that_the_signers_do_not_have_is_refused() -> None:
-    """One node of four says it had the weight of three; nothing else is altered, or can be made to fit."""
+    """One node of four claims the weight of three; nothing else is altered."""
     network = TssNetwork()
     false = read_signature(network.hints_signature(ROOT, [0], weight=3))
     refusal = check(read_key(network.vk), false, ROOT, bits)
@@ -154,7 +154,7 @@ def test_a_weight_that_the_signers_do_not_have_is_refused() -> None:
     ],
 )
 def test_an_altered_value_breaks_its_equation(field: str, refusal: Refusal) -> None:
-    """None of these goes into the challenge, so all else stays as it is."""
+    """The challenge covers none of these, so everything else stays the same."""
     key, signature = made()
     value = getattr(signature, field)
     changes: dict[str, Any] = {field: (value + 1) % r if isinstance(value, int) else value + type(value)()}
@@ -181,7 +181,7 @@ def test_an_altered_commitment_changes_the_challenge(field: str) -> None:
     ],
 )
 def test_the_last_relations_are_checked_too(names: tuple[str, ...], relation: str) -> None:
-    """They cannot be reached by an altered signature, whose challenge is another: so on their own."""
+    """An altered signature changes the challenge and cannot reach them, so they are tested alone."""
     key, signature = made()
     points = hints.evaluation_points(key, hints.challenge(key, signature))
     assert points is not None
@@ -219,7 +219,7 @@ def test_other_points_of_the_domain_have_a_lagrange_value_of_zero() -> None:
 
 
 def test_relations_that_cancel_without_random_factors_are_refused() -> None:
-    """The failings of two relations are opposite, so that their product is 1: only the factors tell."""
+    """The failures of two relations are opposite, so their product is 1; only the factors reveal them."""
     key, signature = made()
     altered = dataclasses.replace(signature, O_r=signature.O_r + G1Point(), O_rw=signature.O_rw + -G1Point())
     points = hints.evaluation_points(key, hints.challenge(key, altered))

@@ -48,7 +48,7 @@ def test_a_wrong_part_of_any_opening_is_noticed() -> None:
 
 
 def test_errors_that_cancel_without_weights_are_noticed() -> None:
-    """Of two openings one commits to too much and the other to too little; the plain sum would hold."""
+    """One opening commits to too much and another to too little; the plain sum would hold."""
     high = replace(FIRST, commitment=g1(111 + 50))
     low = replace(SECOND, commitment=g1(ORDER - 5 - 50))
     assert pairing_product(kzg_pairs(KEY, [high, low], [1, 1])) == FP12_ONE

@@ -18,6 +18,7 @@ from sluice.gateway.blocks.proofs.ledger_data import (
     PUBLICATION_SIZE_MAX,
     SENTINEL_KEY,
     LedgerData,
+    SearchLimits,
     address_book_hash,
     publications_in,
     published_ledger,
@@ -61,7 +62,7 @@ def square_root(square: int) -> int:
 
 
 def elligator_2(u: int) -> jubjub.Point:
-    """RFC 9380 section 6.7.1 with Z = 5, for K t^2 = s^3 + J s^2 + s, and on to the Edwards curve."""
+    """RFC 9380 section 6.7.1 with Z = 5, for K t^2 = s^3 + J s^2 + s, mapped to the Edwards curve."""
     J, K, Z = 168698, 168700, 5
     x1 = -(J * pow(K, -1, q)) * pow(1 + Z * u * u, -1, q) % q
 
@@ -178,39 +179,37 @@ def test_transactions_that_do_not_parse_are_passed_over() -> None:
     assert publications_in([as_number]) == []
 
 
-def test_the_search_for_publications_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_publications_is_bounded() -> None:
     # Four messages, of 1 + 2 and 1 + 3 fields.
     items = [transaction(body(b"one")), transaction(body(b"one", b"two"))]
     need = 4 * ledger_data.FIELDS_TO_BEGIN + 7
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need)
-    assert publications_in(items) == [b"one", b"two"]
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need - 1)
+    assert publications_in(items, SearchLimits(fields_max=need)) == [b"one", b"two"]
+    too_few = SearchLimits(fields_max=need - 1)
     with pytest.raises(BlockRefused) as caught:
-        publications_in(items)
+        publications_in(items, too_few)
     assert str(caught.value.refusal) == (
         "unsupported: transactions of block 0 that may publish a ledger id: got more fields, "
         f"expected at most {need - 1} in all"
     )
-    assert publications_in([*items[:1], *[transaction(b"\x18\x01")] * 9]) == [b"one"]  # no tag, no walk
+    untagged = [transaction(b"\x18\x01")] * 9  # without the tag, nothing is read
+    assert publications_in([*items[:1], *untagged], too_few) == [b"one"]
 
 
-def test_transactions_that_do_not_parse_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block 0 has room for two million; none of them has a field that could be counted."""
+def test_transactions_that_do_not_parse_are_bounded_too() -> None:
+    """A block 0 may have two million of them, without any field to count."""
     broken = field_item(ItemKind.SIGNED_TRANSACTION, varint(77 << 3 | WireType.LEN))
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", 9 * ledger_data.FIELDS_TO_BEGIN)
-    assert publications_in([broken] * 9) == []
+    limits = SearchLimits(fields_max=9 * ledger_data.FIELDS_TO_BEGIN)
+    assert publications_in([broken] * 9, limits) == []
     with pytest.raises(BlockRefused, match=r"that may publish a ledger id: got more fields"):
-        publications_in([broken] * 10)
+        publications_in([broken] * 10, limits)
 
 
-def test_the_bytes_of_transactions_that_are_searched_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_of_transactions_that_are_searched_are_bounded() -> None:
     items = [transaction(body(b"one")), transaction(body(b"two")), transaction(b"\x18\x01" * 99)]
     size_bytes = len(items[0]) + len(items[1])
-    monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", size_bytes)
-    assert publications_in(items) == [b"one", b"two"]
-    monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", size_bytes - 1)
+    assert publications_in(items, SearchLimits(bytes_max=size_bytes)) == [b"one", b"two"]
     with pytest.raises(BlockRefused) as caught:
-        publications_in(items)
+        publications_in(items, SearchLimits(bytes_max=size_bytes - 1))
     assert str(caught.value.refusal) == (
         "unsupported: transactions of block 0 that may publish a ledger id: got more bytes, "
         f"expected at most {size_bytes - 1} in all"
@@ -218,38 +217,35 @@ def test_the_bytes_of_transactions_that_are_searched_are_bounded(monkeypatch: py
 
 
 @pytest.mark.parametrize("reached", ["fields", "bytes"])
-def test_of_items_that_may_publish_no_more_are_taken_than_are_refused(
-    monkeypatch: pytest.MonkeyPatch, reached: str
-) -> None:
-    """The node need not send all the items of a block 0 to the process that refuses them."""
+def test_of_items_that_may_publish_no_more_are_taken_than_are_refused(reached: str) -> None:
+    """The node need not send all items of a block 0 to the process that refuses them."""
     other, broken = transaction(b"\x18\x01"), field_item(4, varint(77 << 3 | WireType.LEN))
-    if reached == "fields":
-        monkeypatch.setattr(ledger_data, "FIELDS_MAX", 100 * ledger_data.FIELDS_TO_BEGIN)
-    else:
-        monkeypatch.setattr(ledger_data, "PUBLISHING_BYTES_MAX", 100 * len(broken))
-    assert publishing_items([other, broken, other, *[broken] * 99]) == [broken] * 100
-    assert publications_in([broken] * 100) == []
-    assert publishing_items([*[broken] * 1_000, other]) == [broken] * 101
+    limits = {
+        "fields": SearchLimits(fields_max=100 * ledger_data.FIELDS_TO_BEGIN),
+        "bytes": SearchLimits(bytes_max=100 * len(broken)),
+    }[reached]
+    assert publishing_items([other, broken, other, *[broken] * 99], limits) == [broken] * 100
+    assert publications_in([broken] * 100, limits) == []
+    assert publishing_items([*[broken] * 1_000, other], limits) == [broken] * 101
     with pytest.raises(BlockRefused, match=rf"got more {reached}, expected at most [0-9]+ in all$"):
-        publications_in([broken] * 101)
+        publications_in([broken] * 101, limits)
 
 
-def test_the_search_for_the_publication_of_an_id_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several publications each is asked for its id: their fields count like those of transactions."""
+def test_the_search_for_the_publication_of_an_id_is_bounded() -> None:
+    """The search reads the id of each of several publications, and counts their fields."""
     named = varint(1 << 3 | WireType.LEN) + b"\x20" + bytes(32)
     others = [named + bytes((0x50, 1)) * 20 + bytes((0x58, index)) for index in range(5)]  # 22 fields each
     items = [transaction(body(*others, NETWORK.publication))]
     of_transaction, of_network = 1 + 1 + 6, 1 + len(NETWORK.weights)
     need = 8 * ledger_data.FIELDS_TO_BEGIN + of_transaction + 5 * 22 + of_network
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need)
-    assert published_ledger(items, NETWORK.ledger.ledger_id) == NETWORK.ledger
-    monkeypatch.setattr(ledger_data, "FIELDS_MAX", need - 1)
+    ledger_id = NETWORK.ledger.ledger_id
+    assert published_ledger(items, ledger_id, SearchLimits(fields_max=need)) == NETWORK.ledger
     with pytest.raises(BlockRefused, match=rf"expected at most {need - 1} in all$"):
-        published_ledger(items, NETWORK.ledger.ledger_id)
+        published_ledger(items, ledger_id, SearchLimits(fields_max=need - 1))
 
 
 def test_publications_of_other_ids_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would cost up to 0.4 s, and a block 0 has room for thousands."""
+    """Each would cost up to 0.4 s, and a block 0 may have thousands."""
     decoded: list[bytes] = []
     read = ledger_data.read_publication
 
@@ -266,7 +262,7 @@ def test_publications_of_other_ids_are_not_decoded(monkeypatch: pytest.MonkeyPat
 
 
 def test_of_two_publications_only_who_knows_the_id_takes_one() -> None:
-    """Both would be believed: that one of them came first in the block says nothing."""
+    """Both are credible, and their order in the block says nothing."""
     other = TssNetwork((1, 1))
     assert refusal_of(other.ledger) is None
     items = [transaction(body(NETWORK.publication)), transaction(body(other.publication))]
@@ -328,7 +324,7 @@ def test_the_sentinel_key_needs_no_proof() -> None:
 
 
 def test_all_points_of_a_publication_are_of_the_subgroup() -> None:
-    """R of a key by its proof of knowledge, that of a sentinel key by its order."""
+    """The proof of knowledge checks R of a key; its order checks R of a sentinel key."""
     order_2 = jubjub.point_bytes((0, q - 1))
     spoiled = KEYS[0][:64] + order_2 + KEYS[0][128:]
     refusal = refusal_of(read_publication(NETWORK.publication_of([(7, 1, spoiled)])))
@@ -343,7 +339,7 @@ def test_all_points_of_a_publication_are_of_the_subgroup() -> None:
 
 
 def test_the_identity_is_a_key_like_any_other() -> None:
-    """Its secret is 0, which everybody knows; the book's hash, and so the ledger id, has to name it."""
+    """Its secret is 0, which everybody knows; the book's hash, and so the ledger id, must include it."""
     entries = [(0, 1, attested_key(0, 9))]
     assert refusal_of(read_publication(NETWORK.publication_of(entries))) is None
 
@@ -376,7 +372,7 @@ def test_the_parts_of_a_publication() -> None:
 
 
 def test_the_largest_weight() -> None:
-    """One more is refused, as below."""
+    """A test below refuses one more."""
     weight = (1 << 63) - 1
     parts = b"\x10" + varint(weight) + b"\x1a\xc0\x01" + KEYS[0]
     [node] = read_publication(spoiled(node=b"\x1a" + varint(len(parts)) + parts)).nodes
@@ -434,7 +430,7 @@ def test_what_is_no_publication_is_refused(publication: bytes, message: str) -> 
 
 
 def test_scalars_and_ids_are_the_books_own() -> None:
-    """Each of weight, node id and key goes into the hash."""
+    """The hash covers each weight, node id and key."""
     base = [(1, 5, KEYS[0])]
     hashes = {
         address_book_hash(read_publication(publication_bytes(bytes(32), b"", entries)).nodes)

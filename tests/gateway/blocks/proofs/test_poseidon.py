@@ -49,5 +49,5 @@ def test_bytes_are_cut_into_pieces_of_32() -> None:
 
 
 def test_two_pieces_that_differ_by_the_prime_have_one_hash() -> None:
-    """Why keys are compared by their bytes and never by this hash (tss.md section 9, pitfall 7)."""
+    """So keys are compared by their bytes, never by this hash (tss.md section 9, pitfall 7)."""
     assert hash_array(scalar_bytes(7)) == hash_array(scalar_bytes(7 + FIELD_PRIME))

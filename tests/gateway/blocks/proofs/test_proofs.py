@@ -17,7 +17,6 @@ from sluice.gateway.blocks.proofs import (
     RsaBook,
     kind_of_proof,
 )
-from sluice.gateway.blocks.proofs import state_proof as state_proof_module
 from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from sluice.gateway.blocks.root_hash import BlockSummary
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
@@ -37,7 +36,7 @@ NO_LEDGER = Refusal(
 
 
 def with_proofs(*proofs: bytes) -> BlockSummary:
-    """A valid block whose proofs are others."""
+    """A valid block with other proofs."""
     return summary_of(block_items(3))._replace(proofs=proofs)
 
 
@@ -167,7 +166,7 @@ def test_which_proofs_are_quick() -> None:
 
 
 def test_many_signatures_and_long_proofs_are_not_quick() -> None:
-    """That a signature is of none of 64 keys takes 6 ms to find out, and that twice, for both layouts."""
+    """Trying a signature with 64 keys takes 6 ms, twice for both layouts."""
     keys = tuple(bytes([number]) * 32 for number in range(1, QUICK_SIGNATURES_MAX + 1))
     other = proof_item(3, b"\x02" * 64)
     assert ProofVerifier(TrustedKeys(keys)).is_quick(with_proofs(other))
@@ -180,8 +179,8 @@ def test_many_signatures_and_long_proofs_are_not_quick() -> None:
         assert FULL.is_quick(with_proofs(good_proof(), long)) is is_quick
 
 
-def test_siblings_of_all_state_proofs_of_a_block_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both proofs hold, with four siblings and with nine."""
+def test_siblings_of_all_state_proofs_of_a_block_are_counted() -> None:
+    """Both proofs hold, with four and with nine siblings."""
     network, blocks = TssNetwork((1,)), state_proofs.chain([16] * 4)
     proofs = []
     for last in (2, 3):
@@ -190,13 +189,11 @@ def test_siblings_of_all_state_proofs_of_a_block_are_counted(monkeypatch: pytest
         message = block_pb2.BlockProof(block=1, block_state_proof=proof)
         proofs.append(field_item(ItemKind.BLOCK_PROOF, message.SerializeToString()))
     summary = blocks[1].summary._replace(proofs=tuple(proofs))
-    knowing = FULL.with_ledger(network.ledger)
-    monkeypatch.setattr(state_proof_module, "STATE_PROOF_SIBLINGS_MAX", 13)
-    assert knowing.verify(summary) is None
-    monkeypatch.setattr(state_proof_module, "STATE_PROOF_SIBLINGS_MAX", 12)
+    assert ProofVerifier(KEYS, "full", network.ledger, siblings_max=13).verify(summary) is None
+    bounded = ProofVerifier(KEYS, "full", network.ledger, siblings_max=12)
     text = "cannot parse: state proof path 1: got more siblings, expected at most 12 in all"
-    assert str(knowing.verify(summary)) == text
-    assert knowing.verify(summary._replace(proofs=tuple(proofs[1:]))) is None
+    assert str(bounded.verify(summary)) == text
+    assert bounded.verify(summary._replace(proofs=tuple(proofs[1:]))) is None
 
 
 def test_it_can_be_sent_to_another_process() -> None:
@@ -258,7 +255,7 @@ def test_mode_full_without_a_key_verifies_nothing() -> None:
 
 
 def test_the_signature_decides_between_the_layouts() -> None:
-    """A block of HAPI 0.77 in layout 16, which the header's version does not tell."""
+    """A block of HAPI 0.77 has layout 16, against the header's version."""
     items = block_items(3, minor=77, root_layout=16)
     summary = summary_of(items)
     other = summary.in_other_layout()

@@ -104,7 +104,7 @@ def test_nodes_that_cannot_count_are_passed_over() -> None:
 
 
 def test_an_address_book_without_a_needed_nodes_key_blames_nobody() -> None:
-    """With the key of node 9 the proof could hold; without it, nobody can tell."""
+    """The proof might hold with the key of node 9; without it, nobody can tell."""
     good = (0, sign(contents(), 0))
     for proof in ([good, (9, b"x")], [(9, b"x"), good, (9, b"y")], [good, (0, b"z"), (9, b"x")]):
         refusal = check_signatures(proof)
@@ -135,12 +135,12 @@ def test_one_signature_that_does_not_verify_refuses_the_proof() -> None:
 
 
 def test_what_is_signed() -> None:
-    """Version 6 in four bytes, big-endian, then the contents themselves."""
+    """The version, 6, in four bytes, big-endian, then the contents."""
     assert signed_payload(b"abc") == hashlib.sha384(bytes([0, 0, 0, 6]) + b"abc").digest()
 
 
 def test_a_file_is_read_once_for_all_proofs_of_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block may have four, and to read a file of 100,000 fields takes 0.1 s."""
+    """A block may have four proofs, and reading a file of 100,000 fields takes 0.1 s."""
     read_files: list[bytes] = []
     read = record_file.read_record_file
 
@@ -163,7 +163,7 @@ def test_a_file_is_read_once_for_all_proofs_of_its_block(monkeypatch: pytest.Mon
 
 
 def test_a_signature_is_verified_once_for_all_proofs_of_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five hundred nodes may have signed, and each in four proofs."""
+    """Each of four proofs may have the signatures of 500 nodes."""
     verified: list[bytes] = []
 
     class Key:
@@ -215,7 +215,7 @@ def test_other_versions(version: int) -> None:
 
 @pytest.mark.parametrize("node_id", [1 << 31, 1 << 32, (1 << 50) + 1, (1 << 64) - (1 << 31) - 1])
 def test_a_node_id_is_an_int32(node_id: int) -> None:
-    """A parser takes 2^50 + 1 for node 1, so what would be passed over here would count there."""
+    """A parser takes 2^50 + 1 for node 1 and would count a signature that is skipped here."""
     good = [(number, sign(contents(), number)) for number in range(3)]
     assert check_signatures([*good, (node_id, good[1][1])]) == Refusal(
         RefusalKind.CANNOT_PARSE, "record-file proof: signature 3: node id", str(node_id), "an int32"
@@ -246,7 +246,7 @@ def test_the_creation_time_must_be_the_header_s() -> None:
 
 
 def test_a_refusal_shows_the_start_of_a_long_field() -> None:
-    """One of 8 MB would come back to the event loop as 16 MB of digits."""
+    """A field of 8 MB would come back to the event loop as 16 MB of digits."""
     file = contents()
     proof = record_file_proof([(0, sign(file, 0)), (1, sign(file, 1))])
     refusal = CHECK.check(proof, summary_of(block_items(record_file_item(file, b"\x08" * 33), proof)))
@@ -325,7 +325,7 @@ def test_malformed_record_files(item: bytes, text: str) -> None:
 
 
 def test_the_fields_of_a_record_file_are_bounded() -> None:
-    """Those of the item, two or more, and those of the file, three beside its records."""
+    """The item has at least two, and the file three beside its records."""
     record, amendment = len_field(3, b""), len_field(4, b"")
     most = RECORD_FILE_FIELDS_MAX - 5
     assert read_record_file(record_file_item(contents(records=record * most))).block_number == 0
@@ -424,7 +424,7 @@ def test_running_hashes_of_a_real_network_link() -> None:
 
 
 def altered_bits(proof: bytes) -> list[int]:
-    """Every bit in the long run; else every bit of what frames the signatures, and some of them."""
+    """Every bit in the long run; else every bit that frames the signatures, and some of theirs."""
     if LONG:
         return list(range(8 * len(proof)))
     framing = [at for at in range(len(proof)) if at < 12 or proof[at : at + 2] in (b"\x12\x83", b"\x12\x85")]
@@ -437,7 +437,7 @@ def altered_bits(proof: bytes) -> list[int]:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", range(3))
 def test_an_altered_bit_can_only_take_a_signer_away(number: int) -> None:
-    """docs/spec/proofs.md section 4.4: a signature that is said to be of an unknown node is passed over."""
+    """docs/spec/proofs.md section 4.4: a signature of an unknown node is skipped."""
     summary = real.summary("record-file-chain", number)
     proof = proof_of(summary.proofs[0]).signed_record_file_proof
     signers = {node_id for node_id, _ in read_record_file_proof(proof)[1]}

@@ -100,7 +100,7 @@ def test_the_largest_book() -> None:
     network = TssNetwork((1,) * 2)
     members = network.members * 64
     assert len(members) == MEMBERS_MAX
-    # Each node stands in the book 64 times; here the first signs for its 64 entries.
+    # Each node has 64 entries in the book; the first signs for its own.
     A = multiply(64 * network.schnorr_secrets[0] % SUBGROUP_ORDER, BASE)
     bitmap = bytes((1, 0)) * 64
     assert add(member.Y for member, bit in zip(members, bitmap, strict=True) if bit) == A
@@ -179,7 +179,7 @@ def test_a_key_is_taken_with_a_proof_of_its_secret_only() -> None:
 
 
 def test_a_commitment_of_another_order_shows_nothing() -> None:
-    """R is only read as a point of the curve; that it is in the subgroup, the equation of 5.1 says."""
+    """Reading R only checks that it is on the curve; the equation of 5.1 checks the subgroup."""
     secret, nonce = 5, 13
     Y = multiply(secret, BASE)
     R = add([multiply(nonce, BASE), (0, FIELD_PRIME - 1)])  # and a point of order 2
@@ -192,7 +192,7 @@ def test_a_commitment_of_another_order_shows_nothing() -> None:
 
 
 def test_who_chooses_the_challenge_proves_nothing() -> None:
-    """The equation of 5.1 holds for any key then: R = z*G - c*Y. The challenge has to be the hash."""
+    """With R = z*G - c*Y the equation of 5.1 holds for any key, so the challenge must be the hash."""
     Y, c, z = multiply(777, BASE), 13, 17
     R = weighted_sum([(z, BASE), (SUBGROUP_ORDER - c, Y)])
     key = AttestedKey(Y, R, c, z)

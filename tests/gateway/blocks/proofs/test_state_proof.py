@@ -11,8 +11,7 @@ import pytest
 
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import ProofDataError
-from sluice.gateway.blocks.frame import read_header
-from sluice.gateway.blocks.items import ItemKind, proof_of
+from sluice.gateway.blocks.items import ItemKind, proof_of, read_header
 from sluice.gateway.blocks.merkle import inner_hash, leaf_hash, tree_root, unary_hash
 from sluice.gateway.blocks.proofs.state_proof import (
     STATE_PROOF_PATHS_MAX,
@@ -48,7 +47,7 @@ B_CHAIN = chain([8] * 6)
 
 
 def signs(root_hash: bytes) -> StateProofCheck:
-    """A check that believes one signature, of one root hash."""
+    """A check that accepts one signature of one root hash."""
 
     def tss_check(signature: bytes, signed: bytes) -> Refusal | None:
         if (signature, signed) == (SIGNATURE, root_hash):
@@ -91,7 +90,7 @@ def test_form_a(k: int) -> None:
 
 
 def test_form_a_of_another_block_that_follows_the_same() -> None:
-    """A fork: both blocks have the same previous root, and only one is on the way to the signed root."""
+    """In a fork, both blocks have the same previous root, and only one leads to the signed root."""
     summary = B_CHAIN[2].summary
     fork = FakeBlock(2, 16, B_CHAIN[2].previous_root).summary
     paths = proof(form_a_paths(B_CHAIN, 2))
@@ -145,7 +144,7 @@ def test_form_a_with_a_sibling_on_the_other_side_or_gone(at: int) -> None:
 def test_form_a_has_one_shape(
     time: tuple[list[Sibling], int], hash_next: int, end: tuple[list[Sibling], int], what: str
 ) -> None:
-    """What the walk of form A does not follow must not be there: it would be bytes that nothing covers."""
+    """Parts that the walk of form A skips must be absent: nothing would cover those bytes."""
     siblings: list[Sibling] = [*B_CHAIN[4].right, (leaf_hash(B_CHAIN[4].time),), *B_CHAIN[5].right]
     hash_path = path((3, B_CHAIN[4].previous_root), siblings, hash_next)
     refusal = check(B_CHAIN, 4, [path((6, B_CHAIN[5].time), *time), hash_path, path(None, *end)])
@@ -154,7 +153,7 @@ def test_form_a_has_one_shape(
 
 
 def test_form_a_has_three_paths() -> None:
-    """With a further one the general walk takes it, in which a hash of the block before proves nothing."""
+    """The general walk takes a further path, and there a hash of the block before proves nothing."""
     time, hash_path, end = form_a_paths(B_CHAIN, 4)
     for further in (path(None, [], END), path((4, b"item"), [], 2)):
         refusal = check(B_CHAIN, 4, [time, hash_path, end, further])
@@ -179,7 +178,7 @@ def test_form_a_has_its_paths_in_order() -> None:
 
 
 def test_form_a_ends_below_the_time_of_the_signed_block() -> None:
-    """A further time on top leads to another value; that is no root, whoever signs it."""
+    """A further time on top leads to a value that is no root, whoever signs it."""
     times, _, end = form_a_paths(B_CHAIN, 4)
     last = B_CHAIN[5]
     siblings: list[Sibling] = [*B_CHAIN[4].right, (leaf_hash(B_CHAIN[4].time),), *last.right]
@@ -191,7 +190,7 @@ def test_form_a_ends_below_the_time_of_the_signed_block() -> None:
 
 
 def test_a_proof_by_way_of_the_tree_of_all_blocks() -> None:
-    """docs/spec/proofs.md: the path of root(1) up the tree of blocks 0 to 5, then up the signed block."""
+    """docs/spec/proofs.md: root(1) leads up the tree of blocks 0 to 5, then up the signed block."""
     roots = [block.root for block in C_CHAIN]
     all_blocks = tree_root(roots)
     assert all_blocks == inner_hash(tree_root(roots[:4]), tree_root(roots[4:]))
@@ -227,7 +226,7 @@ def test_joins_may_stand_anywhere() -> None:
 
 
 def test_more_leaves_join_on_the_way() -> None:
-    """A state item is proven beside the block: its path joins the hash path in the signed block."""
+    """The path of a state item joins the hash path in the signed block."""
     signed = C_CHAIN[-1]
     all_blocks, _, inputs = signed.right
     item, headers = b"an item of the state", h("headers")
@@ -249,7 +248,7 @@ def test_more_leaves_join_on_the_way() -> None:
 
 
 class Side(NamedTuple):
-    """A path, and what is below it."""
+    """A path, and everything below it."""
 
     lowest: int
     """Index of the lowest leaf path in it."""
@@ -275,7 +274,7 @@ def climbed(value: bytes, siblings: Sequence[Sibling]) -> bytes:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_tree_of_paths(seed: int) -> None:
-    """Leaf paths and joins in any order: at a join the side that has the lowest leaf path is the left one."""
+    """Leaf paths and joins come in any order: the side with the lowest leaf path is the left one."""
     rng = random.Random(seed)
     leaf_count = rng.randint(2, 9)
     places = rng.sample(range(2 * leaf_count - 1), 2 * leaf_count - 1)
@@ -305,7 +304,7 @@ def test_any_tree_of_paths(seed: int) -> None:
 
 
 def test_the_blocks_root_hash_is_a_hash_and_no_leaf() -> None:
-    """A leaf path is proven to be in the signed block, but not as a block: only a `hash` says that."""
+    """A leaf path proves that a leaf is in the signed block; only a `hash` proves a block."""
     item = b"what a state item says"
     summary = C_CHAIN[2].summary
     for root_hash, content in ((summary.root_hash, summary.root_hash), (leaf_hash(item), item)):
@@ -473,7 +472,7 @@ def test_messages_have_one_encoding(name: str) -> None:
 
 @pytest.mark.parametrize(("seconds", "nanos"), [(-1, 0), (-2, 999_999_999), (-(1 << 63), -(1 << 31)), (0, 1)])
 def test_a_time_is_any_that_a_header_may_have(seconds: int, nanos: int) -> None:
-    """The longest has 22 bytes: two numbers below 0."""
+    """The longest has 22 bytes: two negative numbers."""
     time = block_pb2.Timestamp(seconds=seconds, nanos=nanos).SerializeToString()
     header = read_header(header_item(seconds=seconds, nanos=nanos), ItemKind.BLOCK_HEADER)
     assert header.timestamp == time
@@ -560,7 +559,7 @@ def test_a_state_proof_of_another_network() -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("name", "number"), [("signed-chain", 3), ("layout-8-chain", 2)])
 def test_no_altered_bit_of_a_state_proof_is_accepted(name: str, number: int) -> None:
-    """Of forms C and A; not even the bits that the reference ignores (docs/spec/proofs.md section 5.3)."""
+    """Forms C and A, with the bits that the reference ignores (docs/spec/proofs.md section 5.3)."""
     checker = StateProofCheck(TssCheck(real.ledger(name)).check)
     summary = real.summary(name, number)
     good = state_proof(summary)

@@ -1,4 +1,4 @@
-"""Tests of `blocks.proofs.tss`: both parts of a signature, what is remembered, and every altered bit."""
+"""Tests of `blocks.proofs.tss`: both parts of a signature, the caches, and every altered bit."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_wraps_proof_needs_a_wraps_key() -> None:
 
 
 def test_both_proofs_of_one_key_hold_side_by_side() -> None:
-    """A network goes over from Schnorr to WRAPS proofs: its ledger data serve for both, in any order."""
+    """A network that changes from Schnorr to WRAPS proofs uses the same ledger data, in any order."""
     setup = WrapsSetup()
     network = TssNetwork((1, 1, 1), wraps_vk=setup.key_bytes())
     signature = network.sign(ROOT)
@@ -134,7 +134,7 @@ def test_both_thresholds_have_to_be_reached(signers: tuple[int, ...], what: str 
 
 
 def test_the_ledger_has_to_vouch_for_the_key() -> None:
-    """Whoever makes a hinTS key of their own can sign with it; the ledger's nodes did not."""
+    """Anyone can make a hinTS key and sign with it; the ledger's nodes did not."""
     stranger = TssNetwork((1, 1, 1, 1), seed=2)
     vouched, own = NETWORK.sign(ROOT), stranger.sign(ROOT)
     check = TssCheck(NETWORK.ledger)
@@ -212,7 +212,7 @@ def test_a_statement_is_checked_once_and_a_signature_each_time() -> None:
 
 
 def test_a_statement_holds_under_its_own_key_alone() -> None:
-    """Two keys that the same nodes vouch for; the statement of one does not serve the other."""
+    """The same nodes vouch for two keys; the statement of one does not serve the other."""
     check = TssCheck(NETWORK.ledger)
     signature = NETWORK.sign(ROOT)
     twin = TssNetwork((1, 1, 1, 1), seed=2)
@@ -224,9 +224,8 @@ def test_a_statement_holds_under_its_own_key_alone() -> None:
     assert refusal.what.startswith("hinTS signature: ")
 
 
-def test_the_oldest_statements_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tss, "STATEMENTS_MAX", 2)
-    check = TssCheck(NETWORK.ledger)
+def test_the_oldest_statements_are_forgotten() -> None:
+    check = TssCheck(NETWORK.ledger, statements_max=2)
     for signers in ([0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 2]):
         assert check.check(NETWORK.sign(ROOT, signers), ROOT) is None
         assert len(check._held) <= 2
@@ -286,7 +285,7 @@ def test_one_that_does_not_hold_is_told_from_the_others(part: int, place: int) -
 
 @pytest.mark.parametrize("count", [2, 3, 4])  # from three on, asig are summed in G2
 def test_opposite_failings_do_not_make_up_for_each_other(count: int) -> None:
-    """Two signatures whose asig are false by opposite amounts: without random factors the product is 1."""
+    """Two asig are wrong by opposite amounts: without random factors the product is 1."""
     first, second, *others = claims_of()[:count]
     claims = [
         (with_asig_off(first[0], G2Point()), first[1]),
@@ -312,7 +311,7 @@ def with_asig_off(signature: bytes, off: G2Point) -> bytes:
 
 @pytest.mark.parametrize("count", [2, 3, 4])  # from three on, H(m) of the same signers are summed in G2
 def test_signatures_of_one_anothers_roots_do_not_make_up_for_each_other(count: int) -> None:
-    """The same nodes have signed two roots, and each signature comes with the other's: sums are the same."""
+    """The same nodes signed two roots, and each signature has the other's root: the sums are the same."""
     claims = [(NETWORK.sign(root, (0, 1, 2), range(4)), root) for root in ROOTS[:count]]
     knowing = TssCheck(NETWORK.ledger)
     assert [knowing.check(*claim) for claim in claims] == [None] * count
@@ -351,8 +350,9 @@ def test_one_signature_alone_is_left_to_the_check() -> None:
 
 
 def test_a_key_with_the_same_hash_is_another_key() -> None:
-    """The total weight may be written as w + q too: hashArray is the same, and so the address book vouches
-    for both keys. But what is remembered of one is not used for the other (tss.md section 9, pitfall 7)."""
+    """The total weight w may be written as w + q. hashArray, and so the address book's proof, is the same for
+    both keys, but the cache of one does not serve the other (tss.md section 9, pitfall 7).
+    """
     q = 21888242871839275222246405745257275088548364400416034343698204186575808495617
     signature = NETWORK.sign(ROOT)
     check = TssCheck(NETWORK.ledger)
@@ -422,8 +422,9 @@ def test_no_altered_bit_of_the_root_hash_is_accepted() -> None:
 @real.needs_real_blocks
 @pytest.mark.timeout(3600)
 def test_no_altered_bit_of_a_publication_is_believed() -> None:
-    """Of the ledger id and the address book; the WRAPS key is not covered, as the module says. So two bits of
-    its tag, which make it a field of a later version, leave a publication without a WRAPS key."""
+    """The bits of ledger id and address book. The WRAPS key is not covered: two bits of its tag make it a
+    field of a later version, which leaves a publication without a WRAPS key.
+    """
     publication, ledger = real.publication("signed-chain"), real.ledger("signed-chain")
     wraps_at = publication.index(ledger.wraps_vk)
     wraps_tag_bits = {8 * (wraps_at - 3) + 5, 8 * (wraps_at - 3) + 6}

@@ -14,7 +14,7 @@ from sluice.gateway.blocks.refusal import Refusal, RefusalKind
 from tests.gateway.blocks.proofs import real
 from tests.gateway.blocks.proofs.bn254_setup import WrapsSetup, g1, g1_bytes, g2_bytes
 
-# tss.md section 6.1: the key that the reference library has built in.
+# tss.md section 6.1: the built-in key of the reference library.
 DEFAULT_KEY_SHA256 = "5a6d78fb8d0d1ef989db3ca9c6aff7e2bd336665af8f5ec904892522ec8f2b3d"
 
 SETUP = WrapsSetup()
@@ -90,7 +90,7 @@ def test_a_folded_instance_must_not_be_relaxed() -> None:
 
 @pytest.mark.parametrize("name", [name for name in PARTS if "count" not in name and name != "u_E"])
 def test_no_part_can_be_another(name: str) -> None:
-    """Each part is replaced by one that is well formed."""
+    """Each part is replaced by another well-formed one."""
     if name == "B":
         encoded = g2_bytes(None)
     elif len(PARTS[name]) == 32 and (name[0] in "UuACw" or name == "cmT"):

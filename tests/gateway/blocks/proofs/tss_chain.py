@@ -12,7 +12,7 @@ from tests.gateway.blocks.proofs.tss_network import TssNetwork
 
 
 def publishing_transaction(publication: bytes) -> bytes:
-    """The item that publishes a ledger id."""
+    """An item that publishes a ledger id."""
     body = varint(77 << 3 | WireType.LEN) + varint(len(publication)) + publication
     return field_item(ItemKind.SIGNED_TRANSACTION, varint(1 << 3 | 2) + varint(len(body)) + body)
 
@@ -23,7 +23,7 @@ class TssChain:
     Args:
         network: signs them.
         body: further items of every block.
-        publishes: what block 0 publishes, if not the network's ledger id.
+        publishes: the publication of block 0, by default the network's.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class TssChain:
         self._roots: list[bytes] = []
 
     def block(self, number: int, *, signed_by: TssNetwork | None = None) -> Block:
-        """One block, and with it those before; signed by another network, it is not kept."""
+        """One block, with those before it. A block that another network signs is not kept."""
         while len(self._blocks) <= number:
             at = len(self._blocks)
             block, root_hash = self._make(at, self.network)

@@ -34,14 +34,14 @@ Polynomial = list[int]
 
 @dataclass
 class TssNetwork:
-    """A network of some nodes; each signs with a Schnorr key of its own, and with a hinTS key."""
+    """A network of some nodes, each with its own Schnorr key and hinTS key."""
 
     weights: Sequence[int] = (1, 1, 1, 1)
     """Weight of each node, in the address book and in the hinTS key."""
     seed: int = 1
-    """What its secrets are made from."""
+    """The seed of its secrets."""
     wraps_vk: bytes = b""
-    """What it publishes beside the address book."""
+    """The WRAPS key that it publishes."""
 
     def __post_init__(self) -> None:
         rng = Random(self.seed)
@@ -86,7 +86,7 @@ class TssNetwork:
 
     @property
     def members(self) -> list[schnorr.RosterMember]:
-        """The address book as the Schnorr proof takes it."""
+        """The address book in the form for Schnorr proofs."""
         return [
             schnorr.RosterMember(key, weight)
             for key, weight in zip(self.public_keys, self.weights, strict=True)
@@ -126,10 +126,10 @@ class TssNetwork:
     def sign(
         self, root_hash: bytes, signers: Sequence[int] | None = None, vouchers: Sequence[int] | None = None
     ) -> bytes:
-        """A whole TSS signature, 2,920 bytes, by some of the nodes, all if not said.
+        """A whole TSS signature by some nodes, by default all.
 
-        The vouchers sign the address-book proof: once for each key in real networks; here the signers do, if
-        not said.
+        The vouchers, by default the signers, sign the address-book proof. Real networks do that once for each
+        key.
         """
         signers = range(len(self.weights)) if signers is None else signers
         message = schnorr.signed_message(self.ledger.ledger_id, hash_array(self.vk))
@@ -139,7 +139,7 @@ class TssNetwork:
     def hints_signature(
         self, root_hash: bytes, signers: Sequence[int], *, weight: int | None = None
     ) -> bytes:
-        """The hinTS signature PI; with another `weight` than the signers have, a false one."""
+        """The hinTS signature PI; a `weight` that the signers do not have makes it false."""
         made = self._statement(tuple(signers), weight)
         asig = hash_to_g2(root_hash) * Scalar(made.apk)
         return made.before_asig + g2_bytes(asig) + made.after_asig
@@ -153,7 +153,7 @@ class TssNetwork:
         return statement
 
     def _make_statement(self, signers: tuple[int, ...], weight: int | None) -> _Statement:
-        """Everything of PI that does not hang on the message."""
+        """Everything of PI that does not depend on the message."""
         n, w, tau = self.n, self.w, self.tau
         bits = [int(index in signers) for index in range(n - 1)] + [1]
         claimed = sum(self.weights[index] for index in signers) if weight is None else weight
@@ -186,7 +186,7 @@ class TssNetwork:
         head = g1_bytes(_g1(apk)) + scalar_bytes(claimed % r)
         middle = b"".join(g1_bytes(_g1(value)) for value in commitments)
 
-        # The challenge does not hang on what comes after the commitments: a draft with zeros gives it.
+        # The challenge depends on the commitments alone, so a draft with zeros gives it.
         draft = head + g2_bytes(G2Point()) + middle + g1_bytes(G1Point()) * 2 + bytes(8 * 32)
         rho = hints.challenge(hints.read_key(self.vk), hints.read_signature(draft))
         opened = [P, W, B, Q1, Q3, Q2, Q4]

@@ -1,4 +1,4 @@
-"""Tests of `gateway.blocks.frame`."""
+"""Tests of header, footer and proofs in `gateway.blocks.items`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ import pytest
 
 from sluice.gateway.api import block_pb2
 from sluice.gateway.blocks.errors import BlockRefused
-from sluice.gateway.blocks.frame import Header, check_proof, item_name, read_footer, read_header
-from sluice.gateway.blocks.items import ItemKind, field_item, payload_of
+from sluice.gateway.blocks.items import (
+    Header,
+    ItemKind,
+    check_proof,
+    field_item,
+    item_name,
+    payload_of,
+    read_footer,
+    read_header,
+)
 from sluice.gateway.limits import HEADER_SIZE_MAX
 from tests.gateway.block_makers import footer_item, header_item, proof_item
 
