@@ -2,8 +2,8 @@
 
 gRPC's own client takes about as long over a short message as the node does, on the same processors. This one
 does what a publish stream needs: flow control, frame size, and answers to settings and pings. It decodes no
-headers (HPACK): a call that ends is an error, whatever its status. It is pure; `benchmarks.bare_publisher`
-and `benchmarks.paced_publisher` have the sockets.
+headers (HPACK): a call that ends is an error, whatever its status. Pure: `benchmarks.bare_publisher` and
+`benchmarks.paced_publisher` have the sockets.
 Source: RFC 9113 sections 3.4, 4.1, 5.2, 6.5, 6.7, 6.9; RFC
 7541 section 6.2.2 (a literal header with a new name); gRPC over HTTP/2, "Length-Prefixed-Message".
 """
