@@ -53,7 +53,6 @@ def _bare(folder: Path, count: int, group: int | None) -> float:
 
 
 def _ours(folder: Path, count: int, group: int | None) -> float:
-    """Return the seconds of as many operations."""
     path = folder / "ours.bin"
     with DataStreamer.open(path, initial_pages=1 + (count + 1) * _OPERATION_SIZE // (1 << 20)) as streamer:
         start, bookmark, entry = (

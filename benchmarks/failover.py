@@ -57,7 +57,6 @@ class _Watch:
         self._highest = -1
 
     def heard(self, number: int) -> None:
-        """Record an acknowledgement."""
         if number > self._highest:
             self._highest = number
             self.times.append(time.monotonic())
@@ -182,7 +181,6 @@ class _Cluster:
             await self.fail_over(index, planned=True)
 
     def stop(self) -> None:
-        """End all."""
         for process in self.processes:
             process.stop()
 

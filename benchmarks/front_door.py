@@ -69,7 +69,6 @@ def _median_latency(chain: Chain, per_second: float, *, has_door: bool) -> float
 
 
 def _latency() -> tuple[str, str]:
-    """Compare the latency of small blocks."""
     chain = make_chain(LATENCY_BLOCKS, SMALL.items_per_block, SMALL.item_bytes)
     per_second = LATENCY_BLOCKS / _seconds(chain, has_door=False) / 2
     found = [

@@ -83,16 +83,13 @@ class _GrpcPublisher:
         self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """See `_Publisher`."""
         for message in messages:
             self._unsent.put_nowait(message)
 
     async def all_sent(self) -> None:
-        """See `_Publisher`."""
         await self._unsent.join()
 
     def close(self) -> None:
-        """See `_Publisher`."""
         for task in self._tasks:
             task.cancel()
         self._tasks = [asyncio.ensure_future(self._channel.close())]
@@ -133,12 +130,10 @@ class _Race:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self, address: str, publisher_count: int, open_one: _Open) -> None:
-        """Connect all publishers."""
         for index in range(publisher_count):
             self._publishers.append(await open_one(address, f"publisher-{index}", self._ear(index)))
 
     def close(self) -> None:
-        """Close all connections."""
         for publisher in self._publishers:
             publisher.close()
 
@@ -213,15 +208,12 @@ class _Race:
 
 
 class _Took(NamedTuple):
-    """The time that a chain took."""
-
     seconds: float
     processor_seconds: float
     """Processor time of the node and its child processes."""
 
 
 async def _race(address: str, chain: Chain, publisher_count: int, open_one: _Open) -> _Took:
-    """Publish the chain."""
     race = _Race(chain)
     try:
         await race.open(address, publisher_count, open_one)

@@ -128,7 +128,6 @@ def _raise_limits() -> None:
 
 
 def _join(port: str, count: str, first: str) -> list[socket.socket]:
-    """Connect clients that start at entry `first`."""
     _raise_limits()
     clients = []
     for _ in range(int(count)):
@@ -193,8 +192,6 @@ def _idle(port: str, count: str, first: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """The figures of one round of commits."""
-
     median_ns: int
     p99_ns: int
     rss_bytes: int
@@ -282,7 +279,6 @@ def _by_p99(figures: _Figures) -> int:
 
 
 def _idle_bytes(path: Path, count: int) -> float:
-    """Return the server's resident bytes for each idle client."""
     with running(_MODULE, "serve", str(path)) as (server, line):
         port, first = json.loads(line)
         with running(_MODULE, "idle", str(port), "10", str(first)):

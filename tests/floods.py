@@ -127,7 +127,6 @@ class _Stranger:
             self.close()
 
     def close(self) -> None:
-        """End its connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

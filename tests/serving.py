@@ -115,7 +115,6 @@ class ServeProcess:
         assert await self.ended() == -signal.SIGKILL
 
     def __enter__(self) -> Self:
-        """Return self."""
         return self
 
     def __exit__(
