@@ -46,7 +46,7 @@ class BareCall:
         self, method: str, name: str, write: Callable[[Sequence[bytes | memoryview]], None], hear: Hear
     ) -> None:
         self.is_taken = False
-        """Whether the node has taken the call."""
+        """The node has taken the call."""
         self._hear = hear
         self._write = write
         self._call = _frame(_HEADERS, _END_HEADERS, _STREAM, _headers(method, name))
@@ -70,7 +70,7 @@ class BareCall:
 
     @property
     def is_all_sent(self) -> bool:
-        """Whether flow control has let everything through."""
+        """Return whether flow control has let everything through."""
         return not self._unsent
 
     def receive(self, data: bytes) -> None:

@@ -36,7 +36,7 @@ class Chain:
     """A chain as the messages that publish it."""
 
     messages: list[list[bytes]]
-    """For each block its serialized requests, end_of_block last."""
+    """The serialized requests of each block, end_of_block last."""
     item_count: int
     size_bytes: int
     """The bytes of all items."""

@@ -41,7 +41,7 @@ class Facts:
     """The figures of a node, complete once it has ended."""
 
     address: str
-    """Where publishers connect."""
+    """The address for publishers."""
     flush_count: int = 0
     worst_pause_seconds: float = 0.0
     """The longest iteration of its event loop, if it was watched."""

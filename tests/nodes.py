@@ -111,7 +111,7 @@ class Publisher:
     def __init__(self, call: aio.StreamStreamCall[Any, Any]) -> None:
         self.call = call
         self.polite = True
-        """Whether it closes the sending side when the node has ended the stream."""
+        """It closes its sending side when the node has ended the stream."""
 
     async def items(self, *items: bytes) -> None:
         """Send one item set."""
