@@ -1,4 +1,4 @@
-# Few verbs, the same by hand and in CI. Everything runs in .venv, which is made on demand from python3 >= 3.11.
+# The same few verbs by hand and in CI. Everything runs in .venv, made on demand from python3 >= 3.11.
 # Another interpreter: make PYTHON=python3.12 setup. Another folder: make VENV=/some/folder setup.
 
 PYTHON ?= python3
@@ -7,8 +7,7 @@ CASES  ?= 100000
 MINUTES ?= 1
 SEEDS  ?= 10000
 BLOCKS ?= 2000
-# Of `test`: tests wait for processes, disks and timers more than they compute. Compiled modules are kept: a
-# process starts in two thirds of the time, and pytest finds its tests in half.
+# Processes of `test`: tests wait more than they compute. It keeps compiled modules, which halves pytest's collection.
 JOBS   ?= 4
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -31,14 +30,14 @@ $(STAMP): pyproject.toml
 java:  ## find or install Java 17 or later, which Spark needs
 	@sh deploy/java.sh >/dev/null
 
-check: $(STAMP)  ## formatting, lint, types, and what linters cannot see
+check: $(STAMP)  ## formatting, lint, types, and the repository's own rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest --quiet tests/test_tidy.py tests/test_rooms.py
 	$(BIN)/python docs/api.py build/api
 
-format: $(STAMP)  ## put the code into the form that check wants
+format: $(STAMP)  ## format the code as check wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -68,7 +67,7 @@ bench: $(STAMP)  ## speed, as ratios to bare loops in the same run
 demo: $(STAMP)  ## the main job: a node, three racing Spark publishers, a TCP client
 	@JAVA_HOME="$$(sh deploy/java.sh)" && export JAVA_HOME && exec $(BIN)/sluice demo $(ARGS)
 
-proto: $(STAMP)  ## make gateway/api anew from proto/
+proto: $(STAMP)  ## regenerate gateway/api from proto/
 	$(BIN)/python -m sluice.gateway.api
 
 clean:  ## remove .venv and caches

@@ -1,7 +1,7 @@
 """Run every benchmark: `python -m benchmarks [--quick] [NAME …]`, which is what `make bench` does.
 
-Each runs in a process of its own, so that none lives on in the next, and has a deadline: one that does not
-come to its end is stopped, and the table says so. The exit status is 1 then.
+Each runs in a process of its own, with a deadline. When one is stopped at its deadline, the table says so and
+the exit status is 1.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ NAMES = (
     "sink",
 )
 DEADLINE_SECONDS = 240.0
-"""Far above what the longest takes on a machine that does something else, too."""
+"""Far above what the longest takes on a busy machine."""
 STOP_SECONDS = 30.0
-"""For a benchmark that was interrupted to end its nodes."""
+"""Time for an interrupted benchmark to end its nodes."""
 _RUN = (
     "import importlib, json, sys; name, quick, path = sys.argv[1:]; "
     "rows = importlib.import_module(f'benchmarks.{name}').run(quick == '1'); "
     "json.dump(rows, open(path, 'w'))"
 )
-"""What the process of one benchmark does: it writes its rows to a file."""
+"""The program of a benchmark's process: it writes its rows to a file."""
 
 
 def main() -> int:
-    """Run the benchmarks named, or all, and print their figures as one table; return the exit status."""
+    """Run the named benchmarks, or all, and print one table; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure, as ratios to a bare loop in the same run.",
@@ -93,7 +93,7 @@ def run_one(name: str, quick: bool, deadline_seconds: float = DEADLINE_SECONDS) 
     """Run one benchmark in a process of its own.
 
     Returns:
-        Its rows, and why there are none: empty when it came to its end.
+        Its rows, and the reason why there are none, else empty.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         rows, log = Path(folder) / "rows.json", Path(folder) / "log"
@@ -117,7 +117,7 @@ def run_one(name: str, quick: bool, deadline_seconds: float = DEADLINE_SECONDS) 
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Interrupt a benchmark that runs, so that it ends its nodes itself; then kill what is left of it."""
+    """Interrupt a running benchmark, so that it ends its nodes itself; then kill the rest."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGINT)

@@ -3,10 +3,9 @@
     python -m benchmarks.append [--quick]
 
 An operation has two bookmarks of 9 bytes and three entries of 20 bytes, as in the measurement of the Go
-reference. The bare loop makes one `pwrite` of the same bytes and one `pwrite` of the header an operation, and
-nothing else. The bytes of bookmarks and entries are made before the clock starts, in both. *Not flushed*
-commits each operation so that every reader sees it; *group of 64* seals 64 and commits them under one pair of
-flushes, against a bare loop of the same two writes and two flushes a group.
+reference. For each operation the bare loop makes one `pwrite` of the same bytes and one of the header. *Not
+flushed* commits each operation; *group of 64* seals 64 and commits them under one pair of flushes, as the
+bare loop then does too.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _EVENT = b"x" * 20
 _OPERATION_SIZE = 2 * (17 + 9) + 3 * (17 + len(_EVENT))
 _GROUP = 64
 _REPEATS = 15
-"""Runs, in turns with the bare loop; each long enough for several batches of bookmarks to the DB."""
+"""Runs, alternating with the bare loop; each is long enough for several batches of bookmarks to the DB."""
 
 
 def _bare(folder: Path, count: int, group: int | None) -> float:
-    """Return the seconds that the writes alone take; `group` operations share one write and two flushes."""
+    """Return the seconds of the writes alone; `group` operations share one write and two flushes."""
     path = folder / "bare.bin"
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     os.ftruncate(fd, HEADER_PAGE_SIZE + (count + 1) * _OPERATION_SIZE)
@@ -54,7 +53,6 @@ def _bare(folder: Path, count: int, group: int | None) -> float:
 
 
 def _ours(folder: Path, count: int, group: int | None) -> float:
-    """Return the seconds that as many operations take."""
     path = folder / "ours.bin"
     with DataStreamer.open(path, initial_pages=1 + (count + 1) * _OPERATION_SIZE // (1 << 20)) as streamer:
         start, bookmark, entry = (
@@ -100,7 +98,7 @@ def run(quick: bool = False) -> Rows:
         count //= 10 if quick else 1
         bare, ours = [], []
         with tempfile.TemporaryDirectory() as name:
-            for _ in range(_REPEATS):  # in turns, so that a busy machine slows both
+            for _ in range(_REPEATS):  # alternating: a busy machine slows both
                 bare.append(_bare(Path(name), count, group))
                 ours.append(_ours(Path(name), count, group))
         rates = count / min(bare), count / min(ours)

@@ -1,11 +1,11 @@
-"""A cheap publisher, one gRPC call over bare HTTP/2, so that benchmarks measure the node and not the client.
+"""A cheap publisher: one gRPC call over bare HTTP/2.
 
-Pure; `benchmarks.bare_publisher` and `benchmarks.paced_publisher` have the sockets. gRPC's own client takes
-about as long over a short message as the node does, on the same processors. This one does what a publish
-stream needs: it keeps to the node's flow control and frame size, gives its own windows back, and acknowledges
-settings and pings. It decodes no headers (HPACK): a call that ends is an error here, whatever its status.
-Source: RFC 9113 sections 3.4, 4.1, 5.2, 6.5, 6.7, 6.9; RFC 7541 section 6.2.2 (a literal header with a new
-name); gRPC over HTTP/2, "Length-Prefixed-Message".
+gRPC's own client takes about as long over a short message as the node does, on the same processors. This one
+does what a publish stream needs: flow control, frame size, and answers to settings and pings. It decodes no
+headers (HPACK): a call that ends is an error, whatever its status. Pure: `benchmarks.bare_publisher` and
+`benchmarks.paced_publisher` have the sockets.
+Source: RFC 9113 sections 3.4, 4.1, 5.2, 6.5, 6.7, 6.9; RFC
+7541 section 6.2.2 (a literal header with a new name); gRPC over HTTP/2, "Length-Prefixed-Message".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0x0, 0
 _END_STREAM, _ACK, _END_HEADERS, _PADDED = 0x1, 0x1, 0x4, 0x8
 _INITIAL_WINDOW_SIZE, _MAX_FRAME_SIZE = 0x4, 0x5
 _WINDOW_BYTES: Final = 65_535
-"""Of connection and stream, in both directions, before anything else is said (section 6.9.2)."""
+"""The initial window of connection and stream, in both directions (section 6.9.2)."""
 _FRAME_HEAD: Final = struct.Struct(">BHBBI")  # length in 8 and 16 bits, kind, flags, stream
 _STREAM: Final = 1
 _PREFIX_BYTES: Final = 5
@@ -38,7 +38,7 @@ class BareCall:
     Args:
         method: the path of the call.
         name: the publisher's `publisher-id`.
-        write: sends bytes on the connection, parts one behind the other.
+        write: sends bytes on the connection.
         hear: called with each answer, and with a text when the node has ended the call.
     """
 
@@ -46,35 +46,35 @@ class BareCall:
         self, method: str, name: str, write: Callable[[Sequence[bytes | memoryview]], None], hear: Hear
     ) -> None:
         self.is_taken = False
-        """Whether the node has taken the call."""
+        """The node has taken the call."""
         self._hear = hear
         self._write = write
         self._call = _frame(_HEADERS, _END_HEADERS, _STREAM, _headers(method, name))
-        self._received = b""  # a frame that is not whole
-        self._answers = b""  # a message that is not whole
+        self._received = b""  # an incomplete frame
+        self._answers = b""  # an incomplete message
         self._unsent: deque[memoryview] = deque()
-        # What we may send: on the connection, on the stream, and on a stream at its beginning.
+        # Send windows: of the connection, of the stream, and of a new stream.
         self._connection_window = self._stream_window = self._initial_window = _WINDOW_BYTES
         self._frame_bytes_max = 16_384
         self._unreturned_bytes = 0
 
     def open(self) -> None:
-        """Open the call, when there is a connection."""
+        """Open the call, once connected."""
         self._write([_PREFACE, _frame(_SETTINGS, 0, 0, b""), self._call])
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """Send serialized messages, behind those that wait for the node's flow control."""
+        """Send serialized messages, as the node's flow control allows."""
         for message in messages:
             self._unsent.append(memoryview(b"\0" + len(message).to_bytes(4, "big") + message))
         self._send_on()
 
     @property
     def is_all_sent(self) -> bool:
-        """Whether flow control has let everything through."""
+        """Return whether flow control has let everything through."""
         return not self._unsent
 
     def receive(self, data: bytes) -> None:
-        """Take what has come on the connection: the frames that are whole."""
+        """Process the complete frames received so far."""
         received = self._received + data if self._received else data
         start, end = 0, len(received)
         while end >= start + _FRAME_HEAD.size:
@@ -90,7 +90,7 @@ class BareCall:
     # --- frames --------------------------------------------------------------------------------------------
 
     def _take(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        """Take one frame; one of any other kind is passed over (section 4.1)."""
+        """Process one frame; ignore unknown kinds (section 4.1)."""
         if kind == _DATA:
             self._take_data(payload[1 : -payload[0] or None] if flags & _PADDED else payload, len(payload))
         elif kind == _WINDOW_UPDATE:

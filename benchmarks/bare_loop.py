@@ -2,8 +2,8 @@
 
     python -m benchmarks.bare_loop
 
-It runs beside what is measured, in the same seconds, and prints its worst pause at the end of its standard
-input. `PauseRecord` is how both are recorded.
+It runs beside the measured program and prints its worst pause when its standard input ends. Both use
+`PauseRecord`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ WATCH_SECONDS = 0.002
 class PauseRecord:
     """A record of the running loop's worst pauses; made in the loop's thread.
 
-    A pause is by how much a sleep of WATCH_SECONDS came too late. Its *own* part is what is left without the
-    time in which the loop's thread was ready and had no processor (/proc/thread-self/schedstat, Linux): the
-    loop's callbacks, and its waits for threads of its own process. Where it waited during the sleep or behind
-    it is not known, so the own part is at most as long as told here; and a thread of the process that has
-    Python's lock may have waited for a processor, too, or the whole machine for its host. What the loop has
-    done itself is no more than the *processor time* of its thread; and where all threads of the process
-    together had a processor for much less than the worst pause, nobody in it was at work.
+    A pause is how late a sleep of WATCH_SECONDS ends. Its *own* part excludes the time in which the loop's
+    thread was ready and had no processor (/proc/thread-self/schedstat, Linux): the loop's callbacks and its
+    waits for other threads remain. It is an upper bound, since the thread may have waited for a processor
+    during the sleep, and the thread that holds Python's lock, or the whole machine, may have waited too. The
+    loop's own work is at most the *processor time* of its thread. Where all threads of the process together
+    ran for much less than the worst pause, none of them was at work.
     """
 
     def __init__(self) -> None:
@@ -52,7 +51,7 @@ class PauseRecord:
 
     async def _watch(self) -> None:
         while True:
-            # Not the loop's time, which it takes in whole milliseconds, when a round begins.
+            # Not the loop's clock: it is updated once an iteration, in whole milliseconds.
             waited_before, used_before = self._waited_seconds(), time.thread_time()
             process_before, began = time.process_time(), time.perf_counter()
             await asyncio.sleep(WATCH_SECONDS)
@@ -67,7 +66,7 @@ class PauseRecord:
             self.worst_processor_seconds = max(self.worst_processor_seconds, min(late, used))
 
     def _waited_seconds(self) -> float:
-        """Seconds that this thread has waited for a processor."""
+        """Return the seconds that this thread has waited for a processor."""
         if self._schedstat is None:
             return 0.0
         _, waited_ns, _ = os.pread(self._schedstat, 80, 0).split()

@@ -36,7 +36,7 @@ class BarePublisher(asyncio.Protocol):
         self._call.send(messages)
 
     async def all_sent(self) -> None:
-        """Wait until flow control has let through all that was to be sent; for one task at a time."""
+        """Wait until flow control has let everything through; for one task at a time."""
         if not self._call.is_all_sent:
             self._all_sent = asyncio.get_running_loop().create_future()
             await self._all_sent
@@ -46,7 +46,7 @@ class BarePublisher(asyncio.Protocol):
         self._closed = True
         self._transport.close()
 
-    # --- what the event loop calls -------------------------------------------------------------------------
+    # --- called by the event loop --------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open the call."""
@@ -54,7 +54,7 @@ class BarePublisher(asyncio.Protocol):
         self._call.open()
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come."""
+        """Process received bytes."""
         self._call.receive(data)
         if self._call.is_taken and not self.taken.done():
             self.taken.set_result(None)
@@ -63,10 +63,10 @@ class BarePublisher(asyncio.Protocol):
             self._all_sent = None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell those who wait."""
+        """Report the end of the connection."""
         self._hear(f"the end of the connection ({error})")
 
-    # --- what the call calls -------------------------------------------------------------------------------
+    # --- called by the call --------------------------------------------------------------------------------
 
     def _write(self, parts: Sequence[bytes | memoryview]) -> None:
         self._transport.writelines(parts)
@@ -79,7 +79,7 @@ class BarePublisher(asyncio.Protocol):
 
 
 async def open_bare(address: str, method: str, name: str, hear: Hear) -> BarePublisher:
-    """Connect to a node and open the call; return once the node has taken it. Arguments as above."""
+    """Connect to a node and open the call; return once the node has taken it."""
     place = parse_address(address)
     _, publisher = await asyncio.get_running_loop().create_connection(
         lambda: BarePublisher(method, name, hear), place.host, place.port

@@ -1,13 +1,13 @@
 """The bare loop for publishing: a grpcio server that does only the unavoidable work.
 
 It receives the same messages, hashes the same items with hashlib (once each, no tree), writes them to a file,
-flushes as often as the node did, and acknowledges. It checks nothing. gRPC reads its sockets and wakes the
-event loop as the node's does, and freed memory is kept as the node's is.
+flushes as often as the node did, and acknowledges. It checks nothing. gRPC's poller and malloc are set up as
+in the node.
 
     python -m benchmarks.bare_server FILE hash|echo|race BLOCKS_PER_FLUSH BLOCKS
 
-`race` hashes, too, and takes several publishers: who offers a block first sends it, the others are told to
-skip it, and all hear of it. It prints its port, and ends with its standard input.
+`race` hashes and takes several publishers: the first to offer a block sends it, the others skip it, and all
+get its acknowledgement. The server prints its port, and ends with its standard input.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Response = publish_pb2.PublishStreamResponse
 
 
 class BareServer:
-    """One publisher, no questions."""
+    """A server for one publisher."""
 
     def __init__(self, file: int, *, hashes: bool, blocks_per_pair: float, block_count: int) -> None:
         self._block_count = block_count
@@ -86,7 +86,7 @@ class BareServer:
 
 
 class BareRace(BareServer):
-    """Any number of publishers, all of whom offer every block, its header in a message of its own."""
+    """A server for publishers that all offer every block, its header in a message of its own."""
 
     def __init__(self, file: int) -> None:
         super().__init__(file, hashes=True, blocks_per_pair=1, block_count=0)
@@ -96,7 +96,7 @@ class BareRace(BareServer):
         self._committing: set[asyncio.Task[None]] = set()
 
     async def publish(self, _: object, context: aio.ServicerContext[Any, Any]) -> None:
-        """Take the blocks that nobody has offered before, and skip the others."""
+        """Take new blocks, and skip the others."""
         await context.send_initial_metadata(())
         lock = asyncio.Lock()
         self._streams.append((lock, context))

@@ -2,16 +2,16 @@
 
     python -m benchmarks.block_times [--rate BLOCKS_PER_SECOND] [--show BLOCK]
 
-No benchmark, and not in `make bench`: it has no ratio. A node that notes when each block reaches which stage
-(`benchmarks.traced_node`) gets a block every so often, as in `benchmarks.publish_latency`. Blocks that were
-acknowledged before the next one was sent are told apart from those that were not, and that overlap with it:
+Not in `make bench`: it has no ratio. A node that records when each block reaches which stage
+(`benchmarks.traced_node`) gets blocks at a steady pace, as in `benchmarks.publish_latency`. Blocks that were
+acknowledged before the next one was sent are counted apart from those that overlap with it:
 
     sent ─► offered ─► linked ─► begun ─► entries on disk ─► on disk ─► told ─► heard
-    └ gRPC ─┘└ hash, verify ┘└ thread ┘└ lay out, flush ┘└ flush, index ┘└ loop ┘└ gRPC ┘
+    └ gRPC ─┘└ hash, verify ┘└ thread ┘└serialize, flush┘└ flush, index ┘└ loop ┘└ gRPC ┘
 
-Two blocks that overlap share the interpreter: while the event loop hashes the later one, the thread that
-commits the earlier one waits for it after each flush. So each makes the other late, and a block that is late
-makes the next one late. `--show` prints the moments of one block and of the three behind it, in order.
+Overlapping blocks share the interpreter: while the event loop hashes the later one, the commit thread of the
+earlier one waits for it after each flush. So each delays the other, and the next. `--show` prints the moments
+of one block and of the three behind it, in order.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from benchmarks.traced_node import Moment, moments_in
 from sluice.publishers.demo.node_process import NodeProcess
 
 RATE = 800.0
-"""About half of the load that a node takes on two cores."""
+"""About half of a node's maximum on two cores."""
 SHOWN_BLOCKS = 4
 SENT, HEARD = "it is sent", "its acknowledgement is heard"
 _MOMENTS: tuple[str, ...] = (SENT, *Moment, HEARD)
 
 _Times = dict[str, float]
-"""Of one block: the seconds of `time.perf_counter` by what happened then."""
+"""A block's moments: seconds of `time.perf_counter` by event."""
 
 
 def _measure(chain: Chain, blocks_per_second: float) -> list[_Times]:
-    """Publish a chain; return the times of its blocks from FIRST_BLOCKS on."""
+    """Publish a chain; return the moments of its blocks from FIRST_BLOCKS on."""
     with tempfile.TemporaryDirectory() as folder:
         data_dir = Path(folder, "data")
         words = ["--ledger-key", chain.ledger_key]
@@ -60,7 +60,7 @@ def _times(moments: dict[Moment, dict[int, int]], number: int, one: Latency) -> 
 
 
 def _step_ms(blocks: Sequence[_Times], from_moment: str, to_moment: str) -> str:
-    """Say how long blocks take from one moment to another: the median, and what nine of ten do not exceed."""
+    """Return median and p90 of the time from one moment to another, as text."""
     if len(blocks) < 2:
         return "-"
     taken = [(block[to_moment] - block[from_moment]) * 1e3 for block in blocks]
@@ -68,7 +68,7 @@ def _step_ms(blocks: Sequence[_Times], from_moment: str, to_moment: str) -> str:
 
 
 def _table(blocks: Sequence[_Times]) -> Table:
-    """Lay out how long each step takes, of blocks alone and of those that overlap with the next."""
+    """Return a table of the steps' times, for blocks alone and for those that overlap with the next."""
     alone = [block for block, after in pairwise(blocks) if block[HEARD] <= after[SENT]]
     others = [block for block, after in pairwise(blocks) if block[HEARD] > after[SENT]]
     title = "From one moment to the next: median and p90, in milliseconds"

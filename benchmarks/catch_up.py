@@ -3,9 +3,9 @@
     python -m benchmarks.catch_up [--quick]
 
 Two nodes, each a process of its own (`sluice serve`, mode full, Ed25519 proofs); the second has the first as
-its peer. The chain is published to the first; then one subscriber reads it whole; then a publisher offers the
-second a block that is further ahead than its first, and the time until that node holds the chain counts. All
-three go several times over fresh nodes; the best of each counts.
+its peer. A publisher sends the chain to the first; one subscriber reads it whole; then a publisher offers the
+second the chain's last block, and the time until that node holds the chain counts. Each round has fresh
+nodes; the best counts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Request = subscribe_pb2.SubscribeStreamRequest
 
 
 async def subscribe(address: str, last_number: int) -> float:
-    """Read the chain as one subscriber that leaves the messages as they are; return the seconds."""
+    """Read the chain as one subscriber that parses no messages; return the seconds."""
     async with aio.insecure_channel(address, options=(("grpc.max_receive_message_length", -1),)) as channel:
         await channel.channel_ready()
         request = _Request(start_block_number=0, end_block_number=last_number)
@@ -47,7 +47,7 @@ async def subscribe(address: str, last_number: int) -> float:
 
 
 async def catch_up(address: str, chain: Chain) -> float:
-    """Tell a node of the chain's last block, and wait until it holds that; return the seconds."""
+    """Offer a node the chain's last block, and wait until it holds that; return the seconds."""
     last_number = len(chain.messages) - 1
     async with aio.insecure_channel(address) as channel:
         await channel.channel_ready()
@@ -63,7 +63,7 @@ async def catch_up(address: str, chain: Chain) -> float:
 
 
 def measure(chain: Chain, round_count: int) -> tuple[float, float, float]:
-    """Publish, subscribe and catch up, in turns; return the best seconds of each."""
+    """Publish, subscribe and catch up, alternating; return the best seconds of each."""
     rounds = []
     for _ in range(round_count):
         with node(chain) as first, node(chain, ("--peer", first.address)) as second:

@@ -1,6 +1,6 @@
 """Chains for benchmarks: blocks of a given number of items of a given size, ready to be sent.
 
-Valid in every respect (links, root hash, Ed25519 proof), so that a node does all of its work on them.
+They are valid (links, root hash, Ed25519 proof), so a node does all of its work on them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Chain:
     """A chain as the messages that publish it."""
 
     messages: list[list[bytes]]
-    """For each block its serialized requests, end_of_block last."""
+    """The serialized requests of each block, end_of_block last."""
     item_count: int
     size_bytes: int
-    """Of all items."""
+    """The bytes of all items."""
     ledger_key: str
 
 
@@ -57,14 +57,14 @@ def make_chain(
     """Make blocks 0 to block_count - 1, each with `items_per_block` items of `item_bytes` as its body.
 
     Args:
-        block_count: blocks.
+        block_count: number of blocks.
         items_per_block: items between header and footer.
         item_bytes: size of each of them.
-        header_apart: the header is an item set of its own.
-        sign: gives the signature of a root hash.
+        header_apart: put the header into an item set of its own.
+        sign: returns the signature of a root hash.
         published: further items of block 0.
-        ledger_key: with which the signatures are checked.
-        set_bytes: bytes of items in one item set at most.
+        ledger_key: the key that checks the signatures.
+        set_bytes: most bytes of items in one item set.
     """
     tree, previous = StreamingTree(), EMPTY_HASH
     messages, item_count, size_bytes = [], 0, 0
@@ -93,7 +93,7 @@ def make_chain(
 
 
 def _messages(number: int, items: list[bytes], header_apart: bool, set_bytes: int) -> list[bytes]:
-    """Cut a block into item sets of at most so many bytes, and its end."""
+    """Return a block as item sets of at most `set_bytes`, and its end."""
     sets: list[list[bytes]] = [[]]
     size = 0
     for item in items:

@@ -1,7 +1,7 @@
-"""Processor seconds of this process and all that it started, as of a Spark job.
+"""Processor seconds of this process and its descendants, such as those of a Spark job (Linux, /proc).
 
-Linux only: /proc. The processes of a Spark session live on from job to job, so the difference of two looks is
-what a job took; children that have ended are in what their parents say.
+The processes of a Spark session live on from job to job, so a job takes the difference of two measurements;
+the figures of parents include children that have ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class CpuSeconds:
     python: float
     """Spark's Python workers, and other children."""
     own: float
-    """This process: the driver."""
+    """The driver: this process."""
 
     @property
     def total(self) -> float:
@@ -36,7 +36,7 @@ class CpuSeconds:
 
 
 def cpu_seconds() -> CpuSeconds:
-    """Look."""
+    """Measure."""
     found = _processes()
     mine = _tree(found)
     own = found[os.getpid()][2]
@@ -50,7 +50,7 @@ def process_tree() -> set[int]:
 
 
 def _processes() -> dict[int, tuple[str, int, float]]:
-    """Return name, parent and processor seconds of each process of the machine."""
+    """Return name, parent and processor seconds of each process."""
     found = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():

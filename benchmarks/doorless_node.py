@@ -1,8 +1,8 @@
-"""A node without its front door: `sluice serve` whose gRPC listens at the address itself, without limits.
+"""A node without its front door: gRPC listens at the address itself, without limits.
 
     python -m benchmarks.doorless_node serve …
 
-`benchmarks.front_door` compares the node with it. It has no TLS and knows its clients as gRPC does.
+`benchmarks.front_door` compares the node with it. It has no TLS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sluice.gateway.transport.grpc_server import GrpcServer, ServerPlan, options
 
 
 class _NoDoor:
-    """Counts nothing."""
+    """A door that counts nothing."""
 
     connection_count = 0
 
@@ -45,7 +45,7 @@ class DoorlessServer:
 async def start_doorless(
     plan: ServerPlan, add_services: Callable[[aio.Server], None], *_: object
 ) -> GrpcServer:
-    """Start a server as `gateway.transport.grpc_server.start_server` does, but for the door."""
+    """Start a server like `gateway.transport.grpc_server.start_server`, but without the door."""
     server = aio.server(options=options_of(plan))
     add_services(server)
     port = server.add_insecure_port(str(plan.address))

@@ -2,17 +2,16 @@
 
     python -m benchmarks.failover [--quick] [--rounds N]
 
-An active node and its standby, as processes; three publishers that know both, with the defaults of
-`sluice publish`, and a network that makes 25 blocks a second. A pause is the longest time without a new
-acknowledgement to anybody, from just before the failover (or the SIGKILL) until the new node acknowledges.
-Unplanned, an operator runs `sluice failover --force` at once: a moment of looking comes on top in life.
+An active node and its standby, as processes; three publishers that know both, with the defaults of `sluice
+publish`, and a network that makes 25 blocks a second. A pause is the longest time without a new
+acknowledgement, from just before the failover (or the SIGKILL) until the new node acknowledges. In the
+unplanned kind `sluice failover --force` follows the SIGKILL at once.
 
-A node that is killed may have acknowledged a block that its standby does not have yet. Nobody holds that
-block then but the dead node's disk, and the new node goes on when the dead one is back. Such rounds are
-counted apart: their pause is as long as the operator takes.
+A killed node may have acknowledged a block that its standby does not have yet. Only the dead node's disk
+holds it, and the new node goes on when the dead one is back. Such rounds are counted apart.
 
-The third kind has two standbys and `commit.min_standbys` 1: the dead node's disk is thrown away, nobody waits
-for it, and the node begins anew as a standby.
+The third kind has two standbys and `commit.min_standbys` 1: the dead node loses its disk, nobody waits for
+it, and it starts anew as a standby.
 """
 
 from __future__ import annotations
@@ -46,37 +45,36 @@ BLOCKS_PER_SECOND = 25
 ROUND_SECONDS = 20.0
 """A round that takes longer has failed."""
 ALONE_SECONDS = 6.0
-"""How long the standby may take to go on without the dead node, before that one is started again."""
+"""The time for the standby to go on without the dead node, before that one is started again."""
 OPTIONS = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=256)
 
 
 class _Watch:
-    """When a block was first acknowledged to somebody."""
+    """The times of first acknowledgements."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
         self._highest = -1
 
     def heard(self, number: int) -> None:
-        """Somebody heard that a block is on disk."""
         if number > self._highest:
             self._highest = number
             self.times.append(time.monotonic())
 
     def longest_pause(self, since: float) -> float:
-        """Return the longest time between two new acknowledgements, from `since` on."""
+        """Return the longest time between two new acknowledgements since `since`."""
         after = [at for at in self.times if at > since]
         return max(later - earlier for earlier, later in zip([since, *after], after, strict=False))
 
     async def until_after(self, when: float, count: int, seconds: float = ROUND_SECONDS) -> None:
-        """Wait for so many new acknowledgements after a time; TimeoutError when they do not come."""
+        """Wait for `count` new acknowledgements after a time; TimeoutError if they do not come."""
         async with asyncio.timeout(seconds):
             while sum(at > when for at in self.times[-2 * count :]) < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
 
 class _Publisher(PublishClient):
-    """A publisher that is watched."""
+    """A publisher that reports its acknowledgements to a watch."""
 
     def __init__(self, gateways: Sequence[str], name: str, watch: _Watch) -> None:
         super().__init__(gateways, name)
@@ -98,10 +96,10 @@ async def _network(blocks: Sequence[Block]) -> AsyncIterator[Block]:
 async def _pauses(
     nodes: _Cluster, blocks: Sequence[Block], rounds: int, *, planned: bool
 ) -> tuple[list[float], int]:
-    """Fail over so many times.
+    """Fail over `rounds` times.
 
     Returns:
-        The seconds of each pause that ended without the dead node, and the number of those that did not.
+        The seconds of each pause that ended without the dead node, and the number of the others.
     """
     watch, found = _Watch(), []
     waited_count = 0
@@ -138,12 +136,12 @@ async def _pauses(
 
 
 class _Cluster:
-    """Nodes on ports that they keep: the first is active, the others follow it.
+    """Nodes on fixed ports: the first is active, the others follow it.
 
     Args:
         folder: for data and logs.
-        count: how many.
-        min_standbys: how many others their acknowledgements wait for; with any, a dead node loses its disk.
+        count: number of nodes.
+        min_standbys: standbys that acknowledgements wait for; above 0, a dead node loses its disk.
     """
 
     def __init__(self, folder: Path, count: int = 2, min_standbys: int = 0) -> None:
@@ -161,11 +159,11 @@ class _Cluster:
         return NodeProcess(self._folder / str(index), self._folder / f"{index}.log", words)
 
     def successor(self, active: int) -> int:
-        """The node that takes over from one."""
+        """Return the node that takes over from `active`."""
         return (active + 1) % len(self.processes)
 
     async def fail_over(self, active: int, *, planned: bool) -> None:
-        """Do what `sluice failover` does, after a SIGKILL of the active node unless it is planned."""
+        """Fail over as `sluice failover` does; unless planned, kill the active node first."""
         if not planned:
             self.processes[active].kill()
         one, other = self.processes[active], self.processes[self.successor(active)]
@@ -174,7 +172,7 @@ class _Cluster:
             await (failover.run() if planned else failover.force())
 
     async def bring_back(self, index: int) -> None:
-        """Start the dead node again: on a new disk, or on its own, as active, and make it a standby."""
+        """Start the dead node again, on a new disk or on its own, and make it a standby."""
         if self._min_standbys:
             shutil.rmtree(self._folder / str(index))
         role = "standby" if self._min_standbys else "active"
@@ -183,13 +181,12 @@ class _Cluster:
             await self.fail_over(index, planned=True)
 
     def stop(self) -> None:
-        """End all."""
         for process in self.processes:
             process.stop()
 
 
 def run(quick: bool = False, rounds: int | None = None) -> Rows:
-    """Measure both kinds; return labels and texts."""
+    """Measure each kind; return labels and texts."""
     planned_rounds = rounds or (3 if quick else 20)
     unplanned_rounds = rounds or (2 if quick else 5)
     found = []

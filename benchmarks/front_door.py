@@ -1,11 +1,11 @@
-"""The cost of the front door: a node with it against the same node without it, in turns, in the same run.
+"""The cost of the front door: a node with it against the same node without it, alternating.
 
     python -m benchmarks.front_door [--quick]
 
-Publishing is measured as in `benchmarks.publish`, the race as in `benchmarks.publish_race`; latency with
-small blocks at half of the load that the doorless node takes, from when a block was sent to its
-acknowledgement. Each pair of neighbours gives a ratio, or a difference, and the median counts: minutes of a
-machine are not alike.
+Publishing is measured as in `benchmarks.publish`, the race as in `benchmarks.publish_race`; latency is from
+sending a small block to its acknowledgement, at half of the doorless node's maximum. Each pair of
+neighbouring runs gives a ratio, or a difference, and the median counts, as the machine's speed changes by the
+minute.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def run(quick: bool = False) -> Rows:
 
 
 def _race() -> tuple[str, str]:
-    """Compare the race for blocks of 1.5 MB, of which a publisher that is skipped takes the largest part."""
+    """Compare the race for blocks of 1.5 MB, where skipped publishers cost the largest part."""
     chain = make_chain(RACE_BLOCKS, RACE_ITEMS, ITEM_BYTES, header_apart=True)
     found = [(race_seconds(chain, has_door=True), race_seconds(chain, has_door=False)) for _ in range(PAIRS)]
     text = (
@@ -69,7 +69,6 @@ def _median_latency(chain: Chain, per_second: float, *, has_door: bool) -> float
 
 
 def _latency() -> tuple[str, str]:
-    """Compare the latency of small blocks."""
     chain = make_chain(LATENCY_BLOCKS, SMALL.items_per_block, SMALL.item_bytes)
     per_second = LATENCY_BLOCKS / _seconds(chain, has_door=False) / 2
     found = [

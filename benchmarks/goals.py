@@ -1,4 +1,4 @@
-"""The goals of `make bench`: one beside each line, by a part of its label."""
+"""The goals of `make bench`, by a part of a line's label."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ GOALS: Final[dict[str, str]] = {
     "Spark, decode, hash, check": "1.6 with 2 free cores",
     "Spark sink": "0.7",
 }
-"""Part of a label -> goal; the longest that fits counts. Lines without one are there to compare with."""
+"""Part of a label -> goal; the longest match counts. Empty: a line to compare with."""
 
 
 def goal_of(label: str) -> str:
-    """Return the goal of a line; empty: it has none."""
+    """Return the goal of a line, else empty."""
     fitting = [part for part in GOALS if part in label]
     return GOALS[max(fitting, key=len)] if fitting else ""

@@ -36,7 +36,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 @contextmanager
 def running(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a module as a server; yield the process and its first line. It ends with its standard input."""
+    """Run a module as a server that ends with its standard input; yield the process and its first line."""
     command = [sys.executable, "-m", *words]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -2,11 +2,11 @@
 
     python -m benchmarks.message_memory --connections 16 --megabytes 125
 
-Each connection has a publisher of its own name, which wins a block of its own (0, 1, 2 and so on), and then
-sends one item of that length. Block 0 stays without its item, so nothing can be committed, and what is
-received stays in flight. When the node takes no more, block 0 is completed, and its commit has to follow.
+The publisher of each connection wins a block of its own (0, 1, 2 and so on) and sends one item of that
+length. Block 0 comes without its item, so the node can commit nothing and everything received stays in
+flight. When the node takes no more, block 0 is completed and must be committed.
 
-What is printed is the peak of the node's process (VmHWM in its status), and that of its children together.
+It prints the peak of the node's process (VmHWM in its status), and that of its children together.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def children_of(process_id: int) -> list[int]:
 
 
 async def flood(address: str, connections: int, item_bytes: int, seconds: float) -> tuple[int, float]:
-    """Have each connection send its message; then complete block 0.
+    """Send a message on each connection; then complete block 0.
 
     Returns:
-        how many messages the node took before that, and the seconds from there to the acknowledgement.
+        the number of messages that the node took before that, and the seconds to the acknowledgement.
     """
     (first,) = large_chain([item_bytes])
     channels = [_channel(address) for _ in range(connections)]
@@ -62,7 +62,7 @@ async def flood(address: str, connections: int, item_bytes: int, seconds: float)
             )
             await publisher.items(first.items[0] if number == 0 else header_item(number, 1))
             publishers.append(publisher)
-            await asyncio.sleep(0.05)  # so that the blocks begin in order
+            await asyncio.sleep(0.05)  # blocks have to begin in order
         sending = [asyncio.ensure_future(one.items(first.items[3])) for one in publishers[1:]]
         if sending:
             await asyncio.wait(sending, timeout=seconds)
@@ -86,7 +86,7 @@ def _channel(address: str) -> aio.Channel:
 
 
 def measure(connections: int, item_bytes: int, seconds: float, arguments: Sequence[str]) -> str:
-    """Run a node, flood it, and say what it took."""
+    """Run a node, flood it, and return the figures as text."""
     with tempfile.TemporaryDirectory(prefix="sluice-memory-") as name:
         folder = Path(name)
         words = ["--ledger-key", ledger_key(), "--publish-block-timeout-seconds", "0", *arguments]
@@ -104,7 +104,7 @@ def measure(connections: int, item_bytes: int, seconds: float, arguments: Sequen
 
 
 def main() -> None:
-    """Measure once, as the command line says."""
+    """Measure once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--megabytes", type=float, default=125.0, help="of the item of each message")

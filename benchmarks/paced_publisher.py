@@ -1,9 +1,8 @@
 """A publisher that sends blocks when they are due, in one thread and without an event loop.
 
-Between two blocks it waits for the connection, and no longer than until the next block is due (`select`, to
-the microsecond). An event loop has timers of whole milliseconds, so that a second thread would have to tell
-it when a block is due: as many wakings again, on the processors that the node is measured on.
-See `benchmarks.bare_call`.
+Between two blocks it waits for answers until the next block is due (`select`, to the microsecond). An event
+loop has timers of whole milliseconds: a second thread would have to wake it for each block, on the processors
+that the node is measured on. See `benchmarks.bare_call`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ __all__ = ["Latency", "latencies", "p99"]
 
 _READ_BYTES = 1 << 16
 _SILENCE_SECONDS_MAX = 30.0
-"""A node that says nothing for so long, though it is to answer, has failed."""
+"""A node that owes an answer and is silent for so long has failed."""
 
 
 class Latency(NamedTuple):
-    """When a block was to be sent, was sent, and was acknowledged, in seconds of `time.perf_counter`."""
+    """The times at which a block was due, sent and acknowledged, in seconds of `time.perf_counter`."""
 
     due_at: float
     sent_at: float
@@ -42,25 +41,25 @@ class Latency(NamedTuple):
 
     @property
     def since_due(self) -> float:
-        """The same and how late it was sent: a machine that stands still delays that, too."""
+        """The time from when it was due: a machine that stands still delays the sending, too."""
         return self.heard_at - self.due_at
 
 
 class _Publisher:
-    """One connection with one publish stream, over which a chain is sent."""
+    """One connection with one publish stream, which sends a chain."""
 
     def __init__(self, address: str, chain: Chain) -> None:
         self._messages = chain.messages
         self._due_and_sent_at: list[tuple[float, float]] = []
         self.latencies: list[Latency] = []
-        """Of each block."""
+        """One for each block."""
         place = parse_address(address)
         self._socket = socket.create_connection((place.host, place.port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._call = BareCall(METHOD, "benchmark", self._write, self._hear)
 
     def run(self, blocks_per_second: float) -> None:
-        """Send all blocks, each when it is due, and wait for the last acknowledgement."""
+        """Send each block when it is due, and wait for the last acknowledgement."""
         with self._socket:
             self._call.open()
             while not self._call.is_taken:
@@ -80,7 +79,7 @@ class _Publisher:
             raise RuntimeError(f"the node said nothing for {_SILENCE_SECONDS_MAX:.0f} s")
 
     def _receive(self, wait_seconds: float) -> bool:
-        """Take what comes, for so long at most; return whether something came."""
+        """Process answers for at most `wait_seconds`; return whether any came."""
         if not select.select([self._socket], [], [], wait_seconds)[0]:
             return False
         data = self._socket.recv(_READ_BYTES)
@@ -103,7 +102,7 @@ class _Publisher:
 
 
 def latencies(address: str, chain: Chain, blocks_per_second: float) -> list[Latency]:
-    """Send a block every so often; return how long each took.
+    """Send blocks at a steady pace; return the times of each.
 
     Raises:
         RuntimeError: the node answered something else, or nothing.
@@ -114,5 +113,5 @@ def latencies(address: str, chain: Chain, blocks_per_second: float) -> list[Late
 
 
 def p99(values: Sequence[float]) -> float:
-    """Return what all but one of a hundred do not exceed."""
+    """Return the 99th percentile."""
     return quantiles(values, n=100)[98]

@@ -1,10 +1,9 @@
-"""The plain Python publisher that the Spark sink is measured against, as a process of its own.
+"""The plain Python publisher that the Spark sink is compared with, as a process.
 
     python -m benchmarks.plain_publisher ADDRESS FOLDER [--check]
 
-It reads the block files of a folder in order and publishes them with `publish_blocks`, all in one process.
-With `--check` it checks each block before it offers it, as the sink does. It prints the seconds from the
-first block on, without the start of the process.
+It reads the block files of a folder in order and publishes them with `publish_blocks`. With `--check` it
+checks each block first, as the sink does. It prints the seconds from the first block on.
 """
 
 from __future__ import annotations

@@ -4,15 +4,13 @@
 
 Block files (zstd) are decoded, hashed and checked in two ways: by the source `blockfiles` with
 `decode=hashes`, in the one Python worker that reads the file; and by `root_hashes` over the source's blocks,
-which the JVM carries from that worker to a second one. Then they are linked and signed. Each runs with one
-partition and with two, in turns, in a session with two task slots; the best of each counts. What a job takes
-with a single block, its start, is measured too and taken off; the text says how much it is.
+which the JVM carries to a second worker. Then they are linked and signed. Each runs with one partition and
+with two, alternating, in a session with two task slots; the best of each counts. The time of a job with a
+single block, its start, is subtracted.
 
-Beside it stands what the machine gives: the bare loop decodes and hashes the same files in one process, and
-half of them in each of two that know nothing of each other. And the processor seconds: a partition of
-`root_hashes` is two workers and the JVM, all at once, so it keeps more than one core busy by itself, and two
-partitions cannot be faster than the cores over that. One line has two of them against one that is held to one
-core.
+The bare loop decodes and hashes the same files in one process, and half of them in each of two. A partition
+of `root_hashes` is two workers and the JVM at once: it keeps more than one core busy, and two partitions
+cannot be faster than the cores allow. So one line compares two of them with one that is held to one core.
 """
 
 from __future__ import annotations
@@ -47,11 +45,11 @@ OPTIONS = MakerOptions(transactions_per_block=200)
 
 @dataclass(frozen=True, slots=True)
 class _Took:
-    """The time of one run, without its start."""
+    """The figures of one run, without its start."""
 
     seconds: float
     python_seconds: float
-    """Of processors, in Spark's Python workers."""
+    """Processor time of Spark's Python workers."""
     jvm_seconds: float
 
     @property
@@ -88,7 +86,7 @@ class _Jobs:
         self._key_file = key_file
 
     def hashed_by_source(self, partitions: int, last: int | None = None) -> None:
-        """Decode, hash, check, all in the worker that reads."""
+        """Decode, hash and check in the worker that reads."""
         _run_all(self._read(partitions, last, decode="hashes"))
 
     def hashed(self, partitions: int, last: int | None = None) -> None:
@@ -170,7 +168,7 @@ def _each(seconds: float, block_count: int) -> str:
 
 
 def _took(work: Callable[[], None], start: _Took | None = None) -> _Took:
-    """Run; what `start` took is taken off."""
+    """Run, and subtract the figures of `start`."""
     before, started = cpu_seconds(), time.perf_counter()
     work()
     seconds, cpu = time.perf_counter() - started, cpu_seconds().since(before)
@@ -189,7 +187,7 @@ def _seconds_of(took: _Took) -> float:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """Hold this process, the JVM and its Python workers, all their threads, to one core."""
+    """Hold this process, the JVM and its Python workers to one core."""
     allowed = os.sched_getaffinity(0)
     try:
         _allow({min(allowed)})
@@ -208,7 +206,7 @@ def _allow(cores: set[int]) -> None:
 
 
 def _bare(folder: Path, first: int, end: int) -> float:
-    """Decode and hash the blocks from `first` to `end` - 1; the seconds that it took."""
+    """Decode and hash the blocks from `first` to `end` - 1; return the seconds."""
     started = time.perf_counter()
     for number in range(first, end):
         block = read_block_file(folder / f"{number}.blk.zst")

@@ -1,13 +1,12 @@
-"""Proofs: milliseconds of processor time a block for each kind, beside the cost of hashing it.
+"""Proofs: milliseconds of processor time for each kind, beside the time to hash a block.
 
     python -m benchmarks.proofs [--quick]
 
 *Uncached* is the first block under a key, *steady* one under a known key by another set of nodes than before,
-*same signers* one by a set that has signed before; *together* is what each of eight costs that wait, by eight
-such sets. The blocks have 400 kB in items of 107 bytes, the shape of
-a real block of that size. What a node makes of them is in `benchmarks.tss_blocks`.
-WRAPS and state proofs are those of real blocks, which are beside the repository; without them these rows are
-left out.
+*same signers* one by a set that has signed before; *together* is the time of each of eight waiting blocks, by
+eight such sets. The blocks have 400 kB in items of 107 bytes, as real ones. `benchmarks.tss_blocks` measures
+a node with them. WRAPS and state proofs are those of real blocks, which are beside the repository; without
+them these rows are left out.
 """
 
 from __future__ import annotations

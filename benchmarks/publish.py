@@ -2,11 +2,10 @@
 
     python -m benchmarks.publish [--quick]
 
-The node is a process of its own (`sluice serve`, mode full, Ed25519 proofs); the publisher sends messages
-that were serialized before. The bare loop (`benchmarks.bare_server`) receives the same messages over grpcio,
-hashes the same items with hashlib, writes and flushes as often as the node did, and acknowledges; the bare
-echo is the same without hashing. All three run one after the other, several times; the best of each counts.
-The worst pause is the longest that the node's event loop did not come round, in the best of the rounds.
+The node is a process of its own (`sluice serve`, mode full, Ed25519 proofs); the publisher sends serialized
+messages. The bare loop is `benchmarks.bare_server`; the bare echo is the same without hashing. All three
+alternate several times; the best of each counts. The worst pause is the longest iteration of the node's event
+loop.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ class Measured:
     bare_seconds: float
     echo_seconds: float
     blocks_per_pair: float
-    """Of flushes."""
+    """Blocks a pair of flushes."""
     worst_pause_seconds: float
 
 
 def measure(chain: Chain, round_count: int) -> Measured:
-    """Publish a chain to a node, to the bare loop and to the bare echo, in turns; once more for the pause."""
+    """Publish a chain to a node, to the bare loop and to the bare echo; once more for the pause."""
     block_count = len(chain.messages)
     rounds = []
     for _ in range(round_count):

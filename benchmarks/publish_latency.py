@@ -1,26 +1,22 @@
-"""Acknowledgement latency at half of the load that small blocks can be published at, against two flushes.
+"""Acknowledgement latency of small blocks at half of the maximum load, against two flushes.
 
     python -m benchmarks.publish_latency [--quick]
 
-First a node is driven as fast as it goes, for the load; then another gets a block every so many milliseconds,
-half as often, and each block's latency is the time from sending it to its acknowledgement. The load is
-measured anew in each round, since a machine's minutes are not alike: what is half of a node's load in one may
-be three quarters of it in another. The first blocks of a node are counted apart. The bare pair writes as
-many bytes as such a block has and flushes, writes 38 bytes and flushes (`fdatasync`), on the same disk, at
-the same pace. The bare loop is between the two: gRPC and such a pair for each block, and nothing else
-(`benchmarks.bare_server`). They take turns.
+Each round first drives a node as fast as it goes, for the load; then another gets blocks at half that pace,
+and a block's latency is the time to its acknowledgement. The first blocks of a node are counted apart. The
+bare pair writes as many bytes as such a block has and flushes, writes 38 bytes and flushes (`fdatasync`), on
+the same disk, at the same pace. The bare loop is gRPC and such a pair for each block
+(`benchmarks.bare_server`). They alternate.
 
-Both are counted from when they were due. A disk or a machine that stands still for 0.1 s makes dozens of slow
-blocks, since blocks come when they are due, but one slow pair if pairs are counted from when they have begun:
-those that waited for it would be left out. The ratio of a block's time since it was sent to what a pair takes
-once it has begun stands behind.
+Blocks and pairs are both timed from when they were due. A disk that stands still for 0.1 s makes dozens of
+blocks slow, but only one pair if pairs were timed from their beginning. The text in brackets has the times
+since sending, and since the beginning of a pair.
 
-The publisher is bare, and has one thread (`benchmarks.paced_publisher`), since what gRPC's own client adds,
-threads of its own on the same processors, is not the node's; with it stands behind. There, a thread says when
-a block is to be sent: the timers of an event loop come at whole milliseconds, so that of blocks that are to
-be 2.1 ms apart every second one would follow the one before after 1 ms.
+The publisher is bare, with one thread (`benchmarks.paced_publisher`), since the threads of gRPC's own client
+take the node's processors; the figures with it are in brackets. There a second thread wakes the event loop
+for each block, as the loop's timers have whole milliseconds.
 
-Where the time of a block goes is told by `python -m benchmarks.block_times`.
+`python -m benchmarks.block_times` breaks a block's time down.
 """
 
 from __future__ import annotations
@@ -47,9 +43,9 @@ __all__ = ["run"]
 ITEMS_PER_BLOCK, ITEM_BYTES = 30, 165
 BLOCK_COUNT = 2_000
 FIRST_BLOCKS = 100
-"""Blocks of a node that has just started, which are counted apart."""
+"""The blocks of a fresh node that are counted apart."""
 ROUNDS = 9
-"""Of 5, one stretch of 4 s in which the machine stood still more often could decide the p99."""
+"""With 5, one bad stretch of 4 s could decide the p99."""
 _SINCE_SENT, _SINCE_DUE = attrgetter("since_sent"), attrgetter("since_due")
 
 
@@ -71,7 +67,7 @@ async def _due(count: int, per_second: float) -> AsyncIterator[int]:
 
 
 async def _grpc_latencies(address: str, chain: Chain, blocks_per_second: float) -> list[float]:
-    """As `latencies`, with gRPC's own client: since the last message of each block was sent, in seconds."""
+    """Return the seconds from each block's last message to its acknowledgement, with gRPC's own client."""
     count = len(chain.messages)
     sent = [0.0] * count
     async with aio.insecure_channel(address) as channel:
@@ -100,7 +96,7 @@ async def _grpc_latencies(address: str, chain: Chain, blocks_per_second: float) 
 
 
 def _flush_pairs(count: int, size_bytes: int, pairs_per_second: float) -> list[Latency]:
-    """Write and flush twice, every so often; return the times of each pair."""
+    """Write and flush twice at a steady pace; return the times of each pair."""
     found = []
     data = bytes(size_bytes)
     with tempfile.TemporaryFile(buffering=0) as file:

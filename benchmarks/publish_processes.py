@@ -1,4 +1,4 @@
-"""The server processes for publishing benchmarks, and one publisher that sends a whole chain."""
+"""The server processes of publishing benchmarks, and a publisher that sends a whole chain."""
 
 from __future__ import annotations
 
@@ -41,16 +41,15 @@ class Facts:
     """The figures of a node, complete once it has ended."""
 
     address: str
-    """Where publishers connect."""
+    """The address for publishers."""
     flush_count: int = 0
     worst_pause_seconds: float = 0.0
-    """The longest that its event loop did not come round, if it was watched."""
+    """The longest iteration of its event loop, if it was watched."""
     worst_own_pause_seconds: float = 0.0
     worst_processor_pause_seconds: float = 0.0
-    """The longest of the own parts of its pauses, and of its processor times in them, see
-    `benchmarks.bare_loop`."""
+    """The longest own part of a pause, and the most processor time in one (`benchmarks.bare_loop`)."""
     process_seconds_in_worst_pause: float = 0.0
-    """What all threads of the node together had of processors in the longest."""
+    """The processor time of all threads of the node in the longest pause."""
 
 
 @dataclass(slots=True)
@@ -58,17 +57,17 @@ class BareLoop:
     """The figures of a bare loop, complete once it has ended."""
 
     worst_pause_seconds: float = 0.0
-    """The longest that it did not come round, though it had nothing to do."""
+    """Its longest iteration, though it had nothing to do."""
 
 
 @contextmanager
 def node(
     chain: Chain, arguments: Sequence[str] = (), *, watched: bool = False, has_door: bool = True
 ) -> Iterator[Facts]:
-    """Run a node, `sluice serve` in mode full, on an empty folder; its facts are whole at the end.
+    """Run a node, `sluice serve` in mode full, on an empty folder; its facts are complete at the end.
 
-    `has_door`: False for a node whose gRPC listens by itself (`benchmarks.doorless_node`).
-    `watched`: its event loop is watched, which makes it come round 500 times a second more.
+    `has_door`: False for a node without the front door (`benchmarks.doorless_node`).
+    `watched`: record its pauses, which costs 500 iterations a second.
     """
     with tempfile.TemporaryDirectory() as folder:
         log_path = Path(folder, "node.log")
@@ -89,7 +88,7 @@ def node(
 
 @contextmanager
 def bare_loop() -> Iterator[BareLoop]:
-    """Run `benchmarks.bare_loop` beside something; its pause is known at the end."""
+    """Run `benchmarks.bare_loop` meanwhile; its pause is known at the end."""
     with running("benchmarks.bare_loop") as (process, _):
         found = BareLoop()
         try:
@@ -103,7 +102,7 @@ def bare_loop() -> Iterator[BareLoop]:
 
 @contextmanager
 def bare_server(work: str, blocks_per_pair: float, block_count: int) -> Iterator[str]:
-    """Run `benchmarks.bare_server` (`hash`, `echo` or `race`); give its address."""
+    """Run `benchmarks.bare_server` (`hash`, `echo` or `race`); yield its address."""
     with tempfile.TemporaryDirectory() as folder:
         words = [str(Path(folder, "bare")), work, str(blocks_per_pair), str(block_count)]
         with running("benchmarks.bare_server", *words) as (process, port):
@@ -114,7 +113,7 @@ def bare_server(work: str, blocks_per_pair: float, block_count: int) -> Iterator
 
 
 def free_addresses(count: int) -> list[str]:
-    """Return free addresses, for nodes that must know each other's before they start."""
+    """Return free addresses, for nodes that must know each other before they start."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
@@ -130,9 +129,9 @@ def open_call(channel: aio.Channel, name: str = "benchmark") -> Call:
 async def publish(
     address: str, chain: Chain, first: int = 0, *, blocks_per_second: float | None = None
 ) -> float:
-    """Send the whole chain, which begins with block `first`, and wait for the last acknowledgement.
+    """Send a chain that begins with block `first`; return the seconds to the last acknowledgement.
 
-    Returns the seconds it took. `blocks_per_second`: begin no block earlier; None: as fast as they go.
+    `blocks_per_second`: begin no block earlier; None: as fast as they go.
     """
     async with aio.insecure_channel(address) as channel:
         await channel.channel_ready()

@@ -2,25 +2,22 @@
 
     python -m benchmarks.publish_race [--quick]
 
-The chain is the same, and the same client process sends it. All publishers offer the header of each block,
-the first to arrive wins, and the others, who are told to skip it, send nothing more of it. They offer the
-next block while this one is being sent, so that its winner is known when it is its turn; who has sent a
-block offers the next one when somebody has won that. A publisher alone sends the same messages, one after the
-other.
+One client process sends the same chain in both cases. All publishers offer the header of each block; the
+first wins, and the others skip it. They offer the next block while this one is being sent, so its winner is
+known in time; the winner of a block offers the next one when somebody has won that. A single publisher sends
+the same messages one after the other.
 
-What a loser costs is the same for blocks of any size: a header read, Skip and an acknowledgement written, and
-as much at its own end, some 60 microseconds of a block's time in all. Fifteen of them are a tenth of the time
-of a block of 2 MB. So the ratio depends on the size, and is given, with the goal beside it, for blocks of
-1.5 MB, of 3 MB and of 6 MB: what 750, 1,500 and 3,000 transactions of 1 kB a second come to in the 2 s of a
-block.
+A loser costs some 60 microseconds whatever the block's size: a header read, Skip and an acknowledgement
+written, and as much at the publisher. Fifteen of them are a tenth of the time of a block of 2 MB. So the
+ratio is given for blocks of 1.5 MB, 3 MB and 6 MB: 750, 1,500 and 3,000 transactions of 1 kB a second, at 2 s
+a block.
 
-Two processors are busy nearly all the time, so that blocks a second are what node and publishers together
-take of them, though publishers are on machines of their own. What the node alone takes stands behind.
+Blocks a second depend on the processor time of node and publishers together; in a network, publishers have
+machines of their own. The node's own processor time is in brackets.
 
-The publishers are bare (`benchmarks.bare_publisher`), alone and racing alike: gRPC's own clients take about
-as long over a short message as the node. The same with gRPC's clients stands behind, too, and the same race
-of bare publishers to a bare loop: a grpcio server that does for winners and losers only what cannot be
-avoided (`benchmarks.bare_server`).
+The publishers are bare (`benchmarks.bare_publisher`): gRPC's own clients take about as long over a short
+message as the node. In brackets are the same race with gRPC's clients, and the race of bare publishers to a
+bare loop (`benchmarks.bare_server`).
 """
 
 from __future__ import annotations
@@ -49,15 +46,15 @@ __all__ = ["ITEM_BYTES", "PUBLISHER_COUNT", "race_seconds", "run"]
 PUBLISHER_COUNT = 16
 ITEM_BYTES = 1_000
 NODE_PAIR_COUNT = 11
-"""Races, each beside a publisher alone, in turns before and behind it. Minutes of a machine are not alike:
-each is compared with its neighbour, and the median of these ratios counts. It is off by 0.03 now and then;
-that of five by 0.05, and so was the ratio of the best race to the best alone, which are seldom of the same
-minute. More pairs do not end within the time of a benchmark in slow hours."""
+"""Races, each beside a single publisher, alternately before and behind it. A machine's speed changes by the
+minute, so each race is compared with its neighbour and the median ratio counts: it varies by 0.03, that of
+five
+pairs by 0.05. More pairs would not end before the deadline in slow hours."""
 OTHER_PAIR_COUNT = 5
-"""The same of what stands beside it."""
+"""The same for the figures in brackets."""
 CASES = ((60, 1_500), (30, 3_000), (16, 6_000))
 """(blocks, items in each)."""
-# An answer to a header that comes when its block is on disk already is Skip, not the end of the stream.
+# The answer to the header of a stored block has to be Skip, not the end of the stream.
 _ARGUMENTS = ("--publish-duplicate-skip-window", "1000")
 
 
@@ -65,10 +62,10 @@ class _Publisher(Protocol):
     """One publish stream with a connection of its own."""
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """Send serialized messages, behind those that wait for the node's flow control."""
+        """Send serialized messages, as the node's flow control allows."""
 
     async def all_sent(self) -> None:
-        """Wait until flow control has let through all that was to be sent."""
+        """Wait until flow control has let everything through."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -86,16 +83,13 @@ class _GrpcPublisher:
         self._tasks = [asyncio.ensure_future(self._write()), asyncio.ensure_future(self._read())]
 
     def send(self, messages: Sequence[bytes]) -> None:
-        """See `_Publisher`."""
         for message in messages:
             self._unsent.put_nowait(message)
 
     async def all_sent(self) -> None:
-        """See `_Publisher`."""
         await self._unsent.join()
 
     def close(self) -> None:
-        """See `_Publisher`."""
         for task in self._tasks:
             task.cancel()
         self._tasks = [asyncio.ensure_future(self._channel.close())]
@@ -125,7 +119,7 @@ _Open = Callable[[str, str, Hear], Awaitable[_Publisher]]
 
 
 class _Race:
-    """Publishers that send one chain to one node."""
+    """A race of publishers that send one chain to one node."""
 
     def __init__(self, chain: Chain) -> None:
         self._messages = chain.messages
@@ -136,17 +130,15 @@ class _Race:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self, address: str, publisher_count: int, open_one: _Open) -> None:
-        """Connect all publishers."""
         for index in range(publisher_count):
             self._publishers.append(await open_one(address, f"publisher-{index}", self._ear(index)))
 
     def close(self) -> None:
-        """Close all connections."""
         for publisher in self._publishers:
             publisher.close()
 
     async def run(self) -> None:
-        """Send all blocks and wait until every publisher has heard of the last."""
+        """Send all blocks; wait until every publisher has the last acknowledgement."""
         sending = asyncio.ensure_future(self._send())
         await asyncio.wait({sending, self._over}, return_when=asyncio.FIRST_EXCEPTION)
         if not self._over.done():
@@ -170,13 +162,13 @@ class _Race:
                 self._offer(offering, number + 1)
 
     def _offer(self, indexes: Iterable[int], number: int) -> None:
-        """Let publishers send the header of a block, if there is one."""
+        """Send the header of a block, if it exists, from these publishers."""
         for messages in self._messages[number : number + 1]:
             for index in indexes:
                 self._publishers[index].send(messages[:1])
 
     async def _winner_of(self, number: int, offering: set[int]) -> int:
-        """Wait until all but one of those who offer a block were told to skip it; return the one."""
+        """Wait until all but one of those who offer a block skip it; return that one."""
         self._awaited = number, offering, asyncio.get_running_loop().create_future()
         self._look()
         return await self._awaited[2]
@@ -189,7 +181,7 @@ class _Race:
             winner.set_result(left.pop())
 
     def _ear(self, index: int) -> Hear:
-        """Make what publisher `index` calls with each answer."""
+        """Return the function that publisher `index` calls with each answer."""
         last = len(self._messages) - 1
 
         def hear(response: publish_pb2.PublishStreamResponse | str) -> None:
@@ -216,15 +208,12 @@ class _Race:
 
 
 class _Took(NamedTuple):
-    """The time that a chain took."""
-
     seconds: float
     processor_seconds: float
-    """Of the node, and of the processes that it has started."""
+    """Processor time of the node and its child processes."""
 
 
 async def _race(address: str, chain: Chain, publisher_count: int, open_one: _Open) -> _Took:
-    """Publish the chain."""
     race = _Race(chain)
     try:
         await race.open(address, publisher_count, open_one)
@@ -233,7 +222,7 @@ async def _race(address: str, chain: Chain, publisher_count: int, open_one: _Ope
         return _Took(time.perf_counter() - started, cpu_seconds().since(before).python)
     finally:
         race.close()
-        await asyncio.sleep(0.1)  # for what has to be said to the node
+        await asyncio.sleep(0.1)  # lets the goodbyes reach the node
 
 
 @contextmanager
@@ -243,7 +232,7 @@ def _node(chain: Chain, *, has_door: bool = True) -> Iterator[str]:
 
 
 def race_seconds(chain: Chain, *, has_door: bool) -> float:
-    """Race for a chain, with bare publishers; return how long it took."""
+    """Race for a chain, with bare publishers; return the seconds."""
     return _publish(chain, PUBLISHER_COUNT, partial(_node, has_door=has_door), _open_bare).seconds
 
 
@@ -252,7 +241,7 @@ def _bare_loop(chain: Chain) -> AbstractContextManager[str]:
 
 
 _Serve = Callable[[Chain], AbstractContextManager[str]]
-"""Runs what is published to; gives its address."""
+"""Runs a gateway; yields its address."""
 
 
 def _publish(chain: Chain, publisher_count: int, serve: _Serve, open_one: _Open) -> _Took:
@@ -261,7 +250,7 @@ def _publish(chain: Chain, publisher_count: int, serve: _Serve, open_one: _Open)
 
 
 def _measure(chain: Chain, serve: _Serve, open_one: _Open, pair_count: int) -> tuple[str, str]:
-    """Race in turns with a publisher alone; return the text for it, and that for the processor time."""
+    """Race, alternating with a single publisher; return the texts on speed and processor time."""
     alone: list[_Took] = []
     racing: list[_Took] = []
     for index in range(pair_count):

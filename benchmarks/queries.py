@@ -3,8 +3,8 @@
     python -m benchmarks.queries [--quick]
 
 The stream holds operations of one bookmark and nine entries of 68 bytes. *Cold* is the first query to a page
-after opening, *warm* any later one; one query to each page, in random order. The page cache holds the file in
-both cases. The Bookmark query gives the first event after the bookmark, as the TCP command does.
+after opening, *warm* a later one; one query to each page, in random order. The page cache holds the file. The
+Bookmark query returns the first event after the bookmark, as the TCP command does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _make(path: Path, size: int) -> int:
 
 
 def _make_large(path: Path, size: int) -> None:
-    """Write a stream of about `size` bytes quickly: each page full with one entry."""
+    """Write a stream of about `size` bytes quickly: one entry fills each page."""
     with DataStreamer.open(path, initial_pages=size // PAGE_SIZE) as streamer:
         streamer.start_atomic_op()
         for number in range(size // PAGE_SIZE):

@@ -2,17 +2,17 @@
 
     python -m benchmarks.route
 
-A profiler takes every call of a Python function, in all threads of this process. A change of file is a call
-of a function that stands in another file than the function called before it, in the same thread. A resumed
-coroutine counts as called. Only files of `gateway/` and `datastream/` count, without generated code
-(`gateway/api`). The figures say how far a reader has to jump, not how long anything takes.
+A profiler sees every call of a Python function, in all threads of this process. A change of file is a call of
+a function in another file than the function called before it, in the same thread. A resumed coroutine counts
+as called. Only files of `gateway/` and `datastream/` count, without generated code (`gateway/api`). The
+figures say how far a reader has to jump, not how long anything takes.
 
     block        16 items in one message, then the end of the block; from the gRPC message to the
                  acknowledgement, and again with the front door before it
     TCP command  Start at entry 0 of a stream of three entries, until the client has them
     row          one row, a block of 16 items, through a task of the sink; files of `publishers/` count too
 
-Every route is taken several times, and the shortest counts, since timers of the node fall into some of them.
+The shortest of several routes counts, since timers of the node fall into some of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _Request = publish_pb2.PublishStreamRequest
 _LOOPBACK = Address("127.0.0.1", 0)
 _BLOCK_COUNT = 12
 _WARM_UP_COUNT = 4
-"""Blocks before the first that counts: with them, caches are filled."""
+"""Blocks that fill caches, before the first that counts."""
 _SETTLE_SECONDS = 0.3
 _ITEMS_PER_BLOCK = 13
 """With header, footer and proof 16 items."""
@@ -63,19 +63,19 @@ _ITEMS_PER_BLOCK = 13
 
 @dataclass
 class Route:
-    """The files that calls led to, in all threads."""
+    """The files of one route, in all threads."""
 
     visits: Counter[str] = field(default_factory=Counter)
-    """How often a call led to each file from another one."""
+    """Changes into each file."""
 
     @property
     def change_count(self) -> int:
-        """How often a call led from one file to another."""
+        """The number of changes of file."""
         return self.visits.total()
 
 
 class _Tracer:
-    """Counts changes of file while it is switched on."""
+    """A profiler that counts changes of file while it traces."""
 
     def __init__(self, packages: tuple[str, ...]) -> None:
         self._folders = tuple(f"{_ROOT / package}/" for package in packages)
@@ -86,7 +86,7 @@ class _Tracer:
 
     @contextmanager
     def tracing(self) -> Iterator[Route]:
-        """Trace what runs meanwhile; each thread begins in no file."""
+        """Trace meanwhile; each thread begins in no file."""
         self._local = threading.local()
         route = self._route = Route()
         try:
@@ -105,7 +105,7 @@ class _Tracer:
             route.visits[name] += 1
 
     def _name_of(self, code: CodeType) -> str | None:
-        """Return the file of a function relative to the project; None where it is left out."""
+        """Return the file of a function relative to the project; None if it does not count."""
         try:
             return self._names[code]
         except KeyError:
@@ -117,7 +117,7 @@ class _Tracer:
 
 @contextmanager
 def _tracer(*packages: str) -> Iterator[_Tracer]:
-    """Have this thread profiled, and those that start meanwhile."""
+    """Profile this thread, and those that start meanwhile."""
     tracer = _Tracer(packages)
     threading.setprofile(tracer)
     sys.setprofile(tracer)

@@ -2,16 +2,14 @@
 
     python -m benchmarks.sink [--quick]
 
-The plain publisher (`benchmarks.plain_publisher`) reads the files and publishes them in one process. The
-sink gets them from the source `blockfiles`, which checks every block (`check=true`, as `sluice publish` has
-it), and publishes them with `publishers.spark.publish`, in one partition. The plain publisher does not check,
-and runs a second time with the same checks. Two gateways: a node (`sluice serve`, mode full, Ed25519 proofs),
-as people have, and a server that only stores and acknowledges, so that the publisher is what limits. Every
-run has a gateway of its own, with nothing in it.
+The plain publisher (`benchmarks.plain_publisher`) reads the files and publishes them in one process, once
+without checks and once with. The sink gets them from the source `blockfiles`, which checks every block
+(`check=true`, as `sluice publish` does), and publishes them with `publishers.spark.publish`, in one
+partition. There are two gateways: a node (`sluice serve`, mode full, Ed25519 proofs), and a server that only
+stores and acknowledges, so the publisher is the bottleneck. Every run has a fresh gateway.
 
-Steady state: from the first block that a publisher takes to the last acknowledgement, by its own report. The
-job's start is what `publish` takes beyond that: planning (it looks at the block numbers first), workers,
-commit. All go in turns; the best of each counts.
+The steady state is from a publisher's first block to the last acknowledgement, by its own report. The job's
+start is the rest of `publish`: planning, workers, commit. All alternate; the best of each counts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The cost of acknowledging a block only when a standby has it on disk: `commit.min_standbys` 0 and 1.
+"""The cost of waiting for a standby: `commit.min_standbys` 0 against 1.
 
     python -m benchmarks.standbys [--quick]
 
-An active node and the standby that follows it, as processes on this machine, so that both share its
-processors and its disk. Throughput is one publisher that sends small blocks as fast as they go: with 1 no
-faster than the standby follows, which with 0 is left behind. Latency is from sending a block to its
-acknowledgement, at a pace that leaves both nodes room.
+An active node and its standby are processes on this machine and share its processors and its disk. Throughput
+is one publisher that sends small blocks as fast as they go: with 1 no faster than the standby follows, with 0
+the standby falls behind. Latency is from sending a block to its acknowledgement, at a moderate pace.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ ITEMS_PER_BLOCK, ITEM_BYTES = 30, 165
 BLOCK_COUNT = 2_000
 PACED_COUNT = 300
 WARM_COUNT = 100
-"""Blocks at the beginning that do not count: the standby has only just begun to follow."""
+"""Blocks that do not count, while the standby begins to follow."""
 BLOCKS_PER_SECOND = 50
 
 
 @contextmanager
 def _pair(chain: Chain, min_standbys: int) -> Iterator[str]:
-    """Run an active node and its standby on empty folders; give the address of the active one."""
+    """Run an active node and its standby on empty folders; yield the address of the active one."""
     with tempfile.TemporaryDirectory() as folder:
         addresses = free_addresses(2)
         common = ["--ledger-key", chain.ledger_key, "--commit-min-standbys", str(min_standbys)]
@@ -54,7 +53,7 @@ def _first(chain: Chain, count: int) -> Chain:
 
 
 def run(quick: bool = False) -> Rows:
-    """Measure both cases, in turns; return labels and texts."""
+    """Measure both cases, alternating; return labels and texts."""
     chain = make_chain(BLOCK_COUNT // (4 if quick else 1), ITEMS_PER_BLOCK, ITEM_BYTES)
     paced = _first(chain, PACED_COUNT)
     rates: dict[int, list[float]] = {}

@@ -2,12 +2,11 @@
 
     python -m benchmarks.stream_read [--quick]
 
-One file holds entries of 68 bytes, as in the other benchmarks of the data streamer; the other is a node's
-file, blocks of some hundred items. Both lie in the page cache. Spark reads them into nothing (the format
-`noop`), with one partition and with two, in a local session with two task slots; the bare loop reads the file
-page by page and looks at nothing. All go in turns; the best of each counts. What a job takes with an empty
-stream, its start, is measured beside them and taken off; the text says how much it is. The reader alone is
-what the source's Python does, in this process, without Spark.
+One file holds entries of 68 bytes; the other is a node's file, blocks of some hundred items. Both are in the
+page cache. Spark reads them into the format `noop`, with one partition and with two, in a local session with
+two task slots; the bare loop only reads the file page by page. All alternate; the best of each counts. The
+time of a job with an empty stream, its start, is subtracted. The reader alone is the source's Python code, in
+this process, without Spark.
 """
 
 from __future__ import annotations
@@ -95,14 +94,14 @@ def _make_chain(folder: Path, size: int) -> None:
     try:
         while store.streamer.committed.total_length < size:
             store.append(made)
-            # The same items again under further numbers: readers look at the layout, which has the number.
+            # The same items under further numbers: readers take the number from the layout.
             made = [VerifiedBlock(one.number + len(made), one.items, one.root_hash) for one in made]
     finally:
         store.close()
 
 
 def _used(path: Path) -> int:
-    """Return the bytes in use; a file has empty pages at its end."""
+    """Return the bytes in use, without the empty pages at the end."""
     with PagesReader(path) as pages:
         return pages.header.total_length
 

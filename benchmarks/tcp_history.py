@@ -2,11 +2,10 @@
 
     python -m benchmarks.tcp_history [--quick]
 
-The stream holds entries of 68 bytes, as in the measurement of the Go reference. Server, bare loop and
-clients are processes of their own, with the same sockets and options; the clients receive and drop. The
-bare loop sends in chunks of a page, of 256 KiB and without a limit, and the quickest counts. *Cold* is the
-first time through the file after opening, when the server learns where each page's data ends; *warm* is the
-next time.
+The stream holds entries of 68 bytes, as in the measurement of the Go reference. Server, bare loop and clients
+are processes of their own, with the same sockets and options; the clients receive and drop. The bare loop
+sends in chunks of a page, of 256 KiB and without a limit, and the quickest counts. *Cold* is the first pass
+over the file after opening, when the server learns where each page's data ends; *warm* is the next one.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def _bare_seconds(path: Path, size: int, count: int) -> float:
 
 
 def _served_seconds(path: Path, size: int) -> tuple[float, float, float]:
-    """Return the seconds of the first time through the file, of the times after, and to eight at once."""
+    """Return the seconds of the first pass, of later passes, and of eight clients at once."""
     with running("benchmarks.tcp_processes", "serve", str(path)) as (_, port):
         cold = receive(int(port), 1, size + _OK_SIZE, _START)
         warm = min(receive(int(port), 1, size + _OK_SIZE, _START) for _ in range(4))
@@ -60,11 +59,11 @@ def run(quick: bool = False) -> Rows:
         size = write_small_entries(path, (64 if quick else 256) * _MIB)
         with DataStreamer.open(path) as streamer:
             bare_size = streamer.committed.total_length - HEADER_PAGE_SIZE  # padding too
-        _bare_seconds(path, bare_size, 1)  # the page cache and the CPU are warm now for both
+        _bare_seconds(path, bare_size, 1)  # warms page cache and CPU for both
         bare: list[float] = []
         bare_eight: list[float] = []
         served: list[tuple[float, float, float]] = []
-        for _ in range(1 if quick else _ROUNDS):  # in turns, so that a busy machine slows both
+        for _ in range(1 if quick else _ROUNDS):  # alternating: a busy machine slows both
             bare.append(_bare_seconds(path, bare_size, 1))
             served.append(_served_seconds(path, size))
             bare_eight.append(_bare_seconds(path, bare_size, _CLIENTS))

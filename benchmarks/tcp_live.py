@@ -3,9 +3,9 @@
     python -m benchmarks.tcp_live [--quick]
 
 A commit is one entry of 68 bytes that carries the time just before it was committed (not flushed). The bare
-loop stands where our server does: one thread that writes the same bytes to a file and then sends them to one
-socket after the other. The clients of both are one process that reads whatever socket has something, so what
-a thousand clients take to read is in both figures. Server, bare loop and clients are processes of their own.
+loop is one thread that writes the same bytes to a file and then sends them to one socket after the other. One
+process reads for all clients, so the reading time of a thousand clients is in both figures. Server, bare loop
+and clients are processes of their own.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STAMP = struct.Struct(">Q")
 _START = struct.Struct(">QQQ")
 _OK_SIZE = 11
 _HISTORY_BYTES = 64 << 20
-"""More than the kernel takes for one client, so that one that does not read is soon blocked."""
+"""More than the kernel buffers for one client, so one that does not read soon blocks."""
 _WRITE_TIMEOUT_SECONDS = 3.0
 
 
@@ -49,12 +49,12 @@ _WRITE_TIMEOUT_SECONDS = 3.0
 
 
 def _stamped() -> bytes:
-    """Return an entry's data that begins with the time."""
+    """Return an entry's data, which begins with the time."""
     return _STAMP.pack(time.monotonic_ns()).ljust(_ENTRY_SIZE - ENTRY_HEAD_SIZE, b"x")
 
 
 def _paced(line: str) -> list[float]:
-    """Return the times at which to commit; the line says how often, and how many seconds apart."""
+    """Return the times at which to commit, from a line `COUNT INTERVAL`."""
     count, interval = line.split()
     begin = time.monotonic()
     return [begin + number * float(interval) for number in range(int(count))]
@@ -71,7 +71,7 @@ def _rss_bytes() -> int:
 
 
 def _serve(path: str) -> None:
-    """Serve with our server; each line `COUNT INTERVAL` makes commits, and is answered with the facts."""
+    """Run our server; each line `COUNT INTERVAL` makes commits and prints figures."""
     _raise_limits()
     loop = uvloop.new_event_loop()
     with DataStreamer.open(path) as streamer:
@@ -94,7 +94,7 @@ def _serve(path: str) -> None:
 
 
 def _bare(path: str, count: str) -> None:
-    """Accept `count` clients; each line makes commits: two writes to a file, and a send to each client."""
+    """Run the bare loop for `count` clients: a commit is two writes and a send to each client."""
     _raise_limits()
     with (
         socket.create_server(("127.0.0.1", 0), backlog=4096) as listener,
@@ -128,7 +128,6 @@ def _raise_limits() -> None:
 
 
 def _join(port: str, count: str, first: str) -> list[socket.socket]:
-    """Connect clients that start at entry `first`."""
     _raise_limits()
     clients = []
     for _ in range(int(count)):
@@ -139,7 +138,7 @@ def _join(port: str, count: str, first: str) -> list[socket.socket]:
 
 
 def _listen(port: str, count: str, first: str, commits: str) -> None:
-    """Receive so many commits with each client; print the latencies' median and 99th percentile (ns)."""
+    """Receive `commits` with each client; print median and 99th percentile of the latencies (ns)."""
     clients = _join(port, count, first)
     poller = select.epoll()
     by_fd = {client.fileno(): client for client in clients}
@@ -164,7 +163,7 @@ def _listen(port: str, count: str, first: str, commits: str) -> None:
 
 
 def _ignore(port: str, count: str, first: str) -> None:
-    """Join and never read; print after how many seconds the last was reset."""
+    """Join and never read; print the seconds until the last client was reset."""
     clients = _join(port, count, first)
     begin = time.monotonic()
     print("ready", flush=True)
@@ -180,7 +179,7 @@ def _ignore(port: str, count: str, first: str) -> None:
 
 
 def _idle(port: str, count: str, first: str) -> None:
-    """Join and wait for nothing."""
+    """Join, and wait for the end of standard input."""
     clients = _join(port, count, first)
     for client in clients:
         assert len(client.recv(_OK_SIZE, socket.MSG_WAITALL)) == _OK_SIZE
@@ -193,8 +192,6 @@ def _idle(port: str, count: str, first: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Figures:
-    """The figures of one round of commits."""
-
     median_ns: int
     p99_ns: int
     rss_bytes: int
@@ -206,7 +203,7 @@ class _Figures:
 
 
 def _commit(server: subprocess.Popen[str], count: int, interval: float) -> tuple[int, int, float]:
-    """Let the server commit; return its resident bytes, its clients and its CPU seconds so far."""
+    """Make commits; return the server's resident bytes, clients and CPU seconds so far."""
     assert server.stdin is not None
     assert server.stdout is not None
     server.stdin.write(f"{count} {interval}\n")
@@ -222,7 +219,7 @@ def _result(process: subprocess.Popen[str]) -> list[float]:
 
 
 def _latency(role: str, path: Path, clients: int, commits: int, interval: float) -> _Figures:
-    """Measure from commit to receipt with live clients of our server, or of the bare loop."""
+    """Measure from commit to receipt with live clients."""
     words = [_MODULE, role, str(path)] + ([str(clients)] if role == "bare" else [])
     with running(*words) as (server, line):
         port, first = json.loads(line)
@@ -235,14 +232,14 @@ def _latency(role: str, path: Path, clients: int, commits: int, interval: float)
 
 @dataclass(frozen=True, slots=True)
 class _Night:
-    """A round of commits to readers alone, then one beside clients that never read."""
+    """The figures of a round of commits to readers alone, and of one beside clients that never read."""
 
     alone: _Figures
     beside: _Figures
     grown_bytes: int
-    """Resident bytes of the server at the end, more than before the clients that never read came."""
+    """How much the server grew from before the clients that never read came."""
     closed_seconds: float
-    """When the last of them was closed, after it came."""
+    """The seconds until the last of them was closed."""
 
 
 def _with_sleepers(path: Path, readers: int, sleepers: int, commits: int, interval: float) -> _Night:
@@ -282,7 +279,6 @@ def _by_p99(figures: _Figures) -> int:
 
 
 def _idle_bytes(path: Path, count: int) -> float:
-    """Return the server's resident bytes for each of many live clients for which nothing happens."""
     with running(_MODULE, "serve", str(path)) as (server, line):
         port, first = json.loads(line)
         with running(_MODULE, "idle", str(port), "10", str(first)):

@@ -4,9 +4,8 @@
     python -m benchmarks.tcp_processes bare PATH CHUNK             `sendfile` only, at most CHUNK bytes a call
     python -m benchmarks.tcp_processes receive PORT COUNT SIZE REQUEST
 
-Servers print their port and end when their standard input does; clients print their figures. Each side is a
-process of its own, so that the event loop of the server is what is measured, and so that the bare loop stands
-exactly where our server does: same sockets, same options, same clients.
+Servers print their port and end with their standard input; clients print their figures. Each side is a
+process of its own, and the bare loop has the same sockets, options and clients as our server.
 """
 
 from __future__ import annotations
@@ -66,9 +65,9 @@ def serve(path: str, *limits: str) -> None:
 
 
 def bare(path: str, chunk: str) -> None:
-    """Serve the bytes of a stream with `sendfile` and nothing else, to whoever sends a request.
+    """Serve the bytes of a stream with `sendfile` alone, after any request.
 
-    On blocking sockets it would be slower: the kernel wakes the sender for every little room.
+    Blocking sockets would be slower: the kernel wakes the sender for little room.
     """
     poller = select.epoll()
     with socket.create_server(("127.0.0.1", 0)) as listener, Path(path).open("rb") as file:

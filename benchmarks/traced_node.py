@@ -1,8 +1,8 @@
-"""A node that records when each block reaches each stage: `sluice serve` that leaves a file of moments.
+"""A node that records when each block reaches each stage, in a file.
 
     python -m benchmarks.traced_node serve …
 
-For one publisher that sends each block once, in order: `benchmarks.block_times` makes sense of the moments.
+It needs one publisher that sends each block once, in order; `benchmarks.block_times` reads the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILE_NAME = "moments.json"
 
 
 class Moment(StrEnum):
-    """A stage of a block, in this order."""
+    """The stages of a block, in order."""
 
     OFFERED = "its header is in the event loop"
     LINKED = "it is verified and linked"
@@ -44,35 +44,35 @@ class Moment(StrEnum):
 
 
 _noted: dict[Moment, dict[int, int]] = {moment: {} for moment in Moment}
-"""For each moment the nanoseconds of `time.perf_counter_ns`, by block number."""
+"""For each moment, `time.perf_counter_ns` by block number."""
 
 
 class _TracedArbiter(Arbiter):
-    """An arbiter whose blocks are noted."""
+    """An arbiter that records its blocks."""
 
     def header(self, publisher_id: PublisherId, number: int, *arguments: Any, **named: Any) -> list[Action]:
-        """Note that a block has come."""
+        """Record a block's header."""
         _note(Moment.OFFERED, number)
         return super().header(publisher_id, number, *arguments, **named)
 
     def linked(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
-        """Note that a block is to be committed."""
+        """Record that a block is to be committed."""
         _note(Moment.LINKED, self.attempts[attempt_id].number)
         return super().linked(attempt_id, now_ns)
 
     def committed(self, attempt_id: AttemptId, now_ns: int) -> list[Action]:
-        """Note that the event loop knows that a block is on disk."""
+        """Record that the event loop knows of a commit."""
         _note(Moment.TOLD, self.attempts[attempt_id].number)
         return super().committed(attempt_id, now_ns)
 
 
 class _TracedStore(BlockStore):
-    """A ledger whose commits are noted: those that are begun and finished, as those of small blocks are."""
+    """A block store that records commits that are begun and finished, as those of small blocks are."""
 
     _begun: Sequence[int] = ()
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """Note when entries are on disk, and the blocks before with them."""
+        """Record when entries are on disk, and with them the blocks before."""
         numbers = [block.number for block in blocks]
         _note(Moment.BEGUN, *numbers)
         super().begin(blocks)
@@ -81,14 +81,14 @@ class _TracedStore(BlockStore):
         self._begun = numbers
 
     def finish(self) -> None:
-        """Note when blocks are on disk."""
+        """Record when blocks are on disk."""
         super().finish()
         _note(Moment.ON_DISK, *self._begun)
         self._begun = ()
 
 
 class TracedNode(Node):
-    """A node that leaves its moments behind."""
+    """A node that writes its moments to a file at its end."""
 
     async def stop(self) -> None:
         """Stop, and write the file."""
@@ -101,7 +101,7 @@ def _write(path: Path) -> None:
 
 
 def moments_in(data_dir: Path) -> dict[Moment, dict[int, int]]:
-    """Read what a node that has ended noted: for each moment the nanoseconds by block number."""
+    """Read the moments of a node that has ended: for each, nanoseconds by block number."""
     found = json.loads(Path(data_dir, FILE_NAME).read_text("utf-8"))
     return {Moment[name]: {int(number): at for number, at in of.items()} for name, of in found.items()}
 

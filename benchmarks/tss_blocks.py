@@ -1,21 +1,19 @@
-"""TSS blocks in a node: speed with their proofs against mode `hash`, and how long they keep the event loop.
+"""TSS blocks in a node: speed against mode `hash`, and the pauses of the event loop.
 
     python -m benchmarks.tss_blocks [--quick]
 
-Blocks of 400 kB in items of 107 bytes, the shape of a real block of that size, all signed under one hinTS
-key, which the same proof vouches for. The clock starts when block 0 is acknowledged. Three processes are at
-work: the publisher, the node, and in mode `full` the node's proof process.
+Blocks of 400 kB in items of 107 bytes, as real ones, all signed under one hinTS key. The clock starts when
+block 0 is acknowledged. Three processes are at work: the publisher, the node, and in mode `full` its proof
+process.
 
-*As fast as they go*: the same blocks in mode `hash` and in mode `full`, in turns; the ratio is of the best of
-each. With thirteen nodes of which others sign each block, nearly no statement of a signature is one that was
-seen before: the most that a key costs. *So many blocks a second*: what leaves the machine time.
+*As fast as they go*: the same blocks in mode `hash` and in mode `full`, alternating; the ratio is of the best
+of each. With thirteen nodes, of which others sign each block, nearly every statement of a signature is new:
+the most that a key costs. *So many blocks a second* leaves the machine time.
 
-The pauses of the node's event loop are told for every run. What of them is the machine's, where all of its
-processors are taken, and what the node's, three figures tell: the pause's own part, without the time in which
-the loop was ready and had no processor, and its processor time (`benchmarks.bare_loop`); the pauses of the
-same node in mode `hash`, which checks no proofs; and those of a bare loop, a process that only sleeps, in the
-same runs. Of a pause above the goal it is told how long all threads of the node together ran in it: where
-that is next to nothing, the machine stood still, or was somebody else's.
+Three figures separate the node's part of its event loop's pauses from the machine's: the pause's own part and
+its processor time (`benchmarks.bare_loop`); the pauses of the same node in mode `hash`, which checks no
+proofs; and those of a bare loop in the same runs. For a pause above the goal, the text says how long all
+threads of the node ran in it: next to nothing means that the machine stood still.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ __all__ = ["ITEMS_PER_BLOCK", "ITEM_BYTES", "run"]
 
 ITEMS_PER_BLOCK, ITEM_BYTES = 3_740, 107
 BLOCKS_PER_SECOND = 10.0
-"""Of the blocks that come one after the other; real networks make one in two seconds."""
+"""The moderate pace; real networks make a block in two seconds."""
 PAUSE_GOAL_SECONDS = 0.010
 
 
@@ -52,10 +50,9 @@ class _Run:
     own_pause: float
     processor_pause: float
     bare_pause: float
-    """Worst pauses, seconds: of the node's loop, of that its own part and its processor time, and of the bare
-    loop beside it."""
+    """Worst pauses, seconds: of the node's loop, its own part, its processor time, and of the bare loop."""
     process_seconds: float
-    """What all threads of the node ran in its worst pause."""
+    """The processor time of all threads of the node in its worst pause."""
 
 
 def run(quick: bool = False) -> Rows:
@@ -75,7 +72,7 @@ def run(quick: bool = False) -> Rows:
 
 
 def _against_hash(chain: Chain, round_count: int) -> str:
-    """Publish in both modes, in turns, so that what the machine does otherwise meets both."""
+    """Publish in both modes, alternating, so that a busy machine slows both."""
     hashed, full = [], []
     for _ in range(round_count):
         hashed.append(_published(chain, "hash"))
@@ -107,14 +104,14 @@ def _pauses(runs: list[_Run]) -> str:
 
 
 def _pause(run: _Run) -> str:
-    """The worst pause of a run, ms; of one above the goal what the node did in it."""
+    """Return the worst pause of a run, ms; above the goal with the time that the node ran in it."""
     if run.pause < PAUSE_GOAL_SECONDS:
         return f"{run.pause * 1e3:.1f}"
     return f"{run.pause * 1e3:.1f} (in which all its threads ran {run.process_seconds * 1e3:.1f})"
 
 
 def _nine_of_thirteen(number: int) -> tuple[int, ...]:
-    """Return nine nodes, others for nearly every number."""
+    """Return nine nodes, which differ for nearly every number."""
     return tuple(sorted(Random(number).sample(range(13), 9)))
 
 

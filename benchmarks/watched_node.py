@@ -1,8 +1,8 @@
-"""A node that watches its event loop: `sluice serve` that logs its worst pause at its end.
+"""A node that logs the worst pause of its event loop at its end.
 
     python -m benchmarks.watched_node serve …
 
-`benchmarks.bare_loop` says what a pause is, and which part of it is the node's own.
+`benchmarks.bare_loop` defines pauses and their parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 class WatchedNode(Node):
-    """A node with one task more."""
+    """A node that records its pauses."""
 
     _record: PauseRecord
 
@@ -40,7 +40,7 @@ class WatchedNode(Node):
         self._record = PauseRecord()
 
     async def stop(self) -> None:
-        """Say what was seen, and stop."""
+        """Log the worst pauses, and stop."""
         self._record.close()
         log.warning(
             LAST_WORDS,
@@ -55,9 +55,9 @@ class WatchedNode(Node):
 
 
 def worst_pause_seconds(log_path: Path, part: Literal["", "own_", "processor_", "process_"] = "") -> float:
-    """Read the worst pause from the log of a node that has ended, or the worst such part of one.
+    """Return the worst pause in the log of a node that has ended, or the worst part of one.
 
-    `process_`: what all threads of the node ran in the worst pause.
+    `process_`: the processor time of all threads of the node in the worst pause.
     """
     for line in log_path.read_text("utf-8").splitlines():
         entry = json.loads(line)

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Print the home folder of a Java 17 or later, which Spark needs; install one if there is none and that is possible.
-# Looked at in this order: JAVA_HOME, PATH, the folders in JVM_FOLDER (/usr/lib/jvm). All other output goes to
+# It looks at JAVA_HOME, PATH and the folders in JVM_FOLDER (/usr/lib/jvm), in this order. All other output goes to
 # standard error.
 set -eu
 
@@ -22,7 +22,7 @@ find_java() {
         return 0
     fi
     if on_path=$(command -v java) && is_good "$on_path"; then
-        # Asked of Java itself, because what is on PATH may be a link or a wrapper.
+        # Java itself knows its home; PATH may have a link or a wrapper.
         "$on_path" -XshowSettings:properties -version 2>&1 | sed -n 's/^ *java\.home = //p'
         return 0
     fi

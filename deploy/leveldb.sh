@@ -1,6 +1,6 @@
 #!/bin/sh
-# See to what plyvel, LevelDB for Python, needs for the interpreter $1: a wheel, or a compiler and headers.
-# Its wheels come long after a version of Python; without one pip builds it, and says little when it cannot.
+# Provide what plyvel, LevelDB for Python, needs for the interpreter $1: a wheel, or a compiler and headers.
+# Its wheels appear long after a version of Python; without one pip builds it, and its errors say little.
 set -eu
 
 python=${1:?usage: leveldb.sh PYTHON}

@@ -28,7 +28,7 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     exit 1
 fi
 
-# An environment that is there and works is kept: pip installs only what is missing.
+# Keep an environment that works: pip installs only what is missing.
 if [ -x "$venv/bin/python" ] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     exit 0
 fi
@@ -46,7 +46,7 @@ if "$python" -m virtualenv --version >/dev/null 2>&1; then
     exec "$python" -m virtualenv --quiet "$venv"
 fi
 
-# The package carries the interpreter's own version in its name, and is only for the distribution's interpreter.
+# The package has the interpreter's version in its name, and is for the distribution's interpreter only.
 package="python$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-venv"
 if can_install; then
     say "Installing $package, because '$python' cannot make virtual environments with pip."
@@ -57,7 +57,7 @@ if can_install; then
     rm -rf "$venv"
 fi
 if "$python" -m pip --version >/dev/null 2>&1; then
-    # A folder beside the environment, so that nothing of the system's Python is changed.
+    # A folder beside the environment leaves the system's Python unchanged.
     tools=$(mktemp -d)
     trap 'rm -rf "$tools"' EXIT
     if "$python" -m pip install --quiet --disable-pip-version-check --target "$tools" virtualenv >&2 &&

@@ -1,9 +1,9 @@
-"""Strangers at a node's front door: each does one thing that gRPC core bears badly, beside honest publishers.
+"""Attacks on a node's front door that gRPC core handles badly, beside honest publishers.
 
-    python -m tests.attacks                           each in turn beside a publisher, and what it costs
-    python -m tests.attacks NAME HOST:PORT SECONDS    one of them, against a node of yours on this machine
+    python -m tests.attacks                           each beside a publisher, and its cost
+    python -m tests.attacks NAME HOST:PORT SECONDS    one of them, against your node on this machine
 
-Byte-level HTTP/2, since no library sends such things. Every attack ends by itself after its time.
+They write HTTP/2 bytes, since no library sends such frames. Every attack ends after its time.
 Source: RFC 9113; CVE-2023-44487 (rapid reset), CVE-2024-27316 (CONTINUATION), CVE-2019-9512 to 9518.
 """
 
@@ -31,11 +31,11 @@ __all__ = ["ATTACKS", "attacking", "ended_within"]
 HELLO: Final = CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0)
 PUBLISH: Final = "/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
 STRANGERS: Final = "127.0.0.2"
-"""Where they come from: an address of their own, on this machine."""
+"""Their source address, on this machine."""
 
 
 def request(path: str = PUBLISH) -> bytes:
-    """The block of a request, the first of its connection."""
+    """Return the header block of a connection's first request."""
     return hpack.Encoder().encode(
         [
             (b":method", b"POST", True),
@@ -49,7 +49,7 @@ def request(path: str = PUBLISH) -> bytes:
 
 
 class Stranger:
-    """One connection; what it cannot send any more, and why, is not its concern."""
+    """One connection, which ignores its end."""
 
     def __init__(self, address: tuple[str, int], hello: bytes = HELLO) -> None:
         self.socket = socket.create_connection(address, 10, (STRANGERS, 0))
@@ -57,7 +57,7 @@ class Stranger:
         self.send(hello)
 
     def send(self, data: bytes) -> bool:
-        """Send; False once the node has ended the connection. What it says is read and dropped."""
+        """Send, and drop what the node sends; False once the node has ended the connection."""
         try:
             self.socket.settimeout(5)
             self.socket.sendall(data)
@@ -73,7 +73,7 @@ class Stranger:
 
 
 def _repeat(data: Callable[[int], bytes], hello: bytes = HELLO) -> Callable[[tuple[str, int], float], None]:
-    """An attack that sends the same again and again, and connects anew when it is ended."""
+    """Return an attack that sends the same again and again, and reconnects."""
 
     def attack(address: tuple[str, int], until: float) -> None:
         while time.monotonic() < until:
@@ -86,14 +86,14 @@ def _repeat(data: Callable[[int], bytes], hello: bytes = HELLO) -> Callable[[tup
 
 
 def headers_without_end(address: tuple[str, int], until: float) -> None:
-    """HEADERS without END_HEADERS, then CONTINUATION for ever."""
+    """Send HEADERS without END_HEADERS, then CONTINUATION for ever."""
     first = frame(FrameKind.HEADERS, 0, 1, request())
     more = frame(FrameKind.CONTINUATION, 0, 1, (b"\0\1a\x7f\xe1\x1e" + b"b" * 4_000) * 4)
     _repeat(lambda _: more, HELLO + first)(address, until)
 
 
 def headers_byte_by_byte(address: tuple[str, int], until: float) -> None:
-    """A block whose next byte comes every second."""
+    """Send a header block at a byte a second."""
     strangers = [Stranger(address, HELLO + frame(FrameKind.HEADERS, 0, 1, request()[:4])) for _ in range(50)]
     while time.monotonic() < until:
         time.sleep(1)
@@ -102,7 +102,7 @@ def headers_byte_by_byte(address: tuple[str, int], until: float) -> None:
 
 
 def rapid_reset(address: tuple[str, int], until: float) -> None:
-    """Calls that are begun and reset at once."""
+    """Begin calls and reset them at once."""
 
     def calls(count: int) -> bytes:
         first = 2 * 100 * count + 1
@@ -116,7 +116,7 @@ def rapid_reset(address: tuple[str, int], until: float) -> None:
 
 
 def _crowd(hello: bytes) -> Callable[[tuple[str, int], float], None]:
-    """As many connections as an address may have, and one more for each that is ended."""
+    """Return an attack that keeps as many connections open as an address may have."""
 
     def attack(address: tuple[str, int], until: float) -> None:
         strangers: list[Stranger] = []
@@ -131,14 +131,14 @@ def _crowd(hello: bytes) -> Callable[[tuple[str, int], float], None]:
 
 
 def coming_and_going(address: tuple[str, int], until: float) -> None:
-    """Connections that end as soon as they are there."""
+    """Connect and disconnect at once."""
     while time.monotonic() < until:
         with suppress(OSError):
             Stranger(address).socket.close()
 
 
 def large_messages_that_do_not_come(address: tuple[str, int], until: float) -> None:
-    """Connections that begin a message of 125 MB on each of many streams, and send none of the rest."""
+    """Begin a message of 125 MB on each of many streams, and send no more of it."""
     prefix = b"\0" + (125_000_000).to_bytes(4, "big") + b"x" * 100
     strangers = []
     for _ in range(16):
@@ -157,7 +157,7 @@ def large_messages_that_do_not_come(address: tuple[str, int], until: float) -> N
 
 
 def answers_that_nobody_reads(address: tuple[str, int], until: float) -> None:
-    """Pings whose answers stay unread, until the socket is full."""
+    """Send pings and read no answers, until the socket is full."""
     strangers = []
     ping = frame(FrameKind.PING, 0, 0, b"12345678") * 500
     for _ in range(20):
@@ -193,7 +193,7 @@ ATTACKS: Final[dict[str, Callable[[tuple[str, int], float], None]]] = {
     "large messages that do not come": large_messages_that_do_not_come,
     "answers that nobody reads": answers_that_nobody_reads,
 }
-"""What a stranger may do, by its name."""
+"""The attacks by name."""
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def attacking(name: str, address: str, seconds: float) -> Iterator[subprocess.Po
 
 
 def ended_within(sock: socket.socket, seconds: float) -> bool:
-    """Whether the node ends a connection in this time; what it says before is dropped."""
+    """Return whether the node ends a connection in this time."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         sock.settimeout(left)

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of their own, and files as an operator has them."""
+"""Certificates for tests: an authority, and the files that an operator has."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Authority:
 
     @property
     def path(self) -> Path:
-        """The authority's own certificate."""
+        """Return the authority's own certificate."""
         return self._path
 
     def issue(
@@ -51,7 +51,7 @@ class Authority:
         key: CertificateIssuerPrivateKeyTypes | None = None,
         further_names: Sequence[x509.GeneralName] = (),
     ) -> Pair:
-        """Issue a certificate that ends in so many days (negative: it has ended); it began 30 days ago."""
+        """Issue a certificate that began 30 days ago and ends in some days (negative: has ended)."""
         key = key or ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
@@ -72,11 +72,11 @@ class Authority:
         return pair
 
     def server_files(self, pair: Pair, *, mutual: bool) -> TlsFiles:
-        """The files of a server with that certificate."""
+        """Return the files of a server with that certificate."""
         return TlsFiles(pair.certificate, pair.key, self.path if mutual else None)
 
     def client(self, pair: Pair | None = None) -> ClientTls:
-        """A client's side; with a certificate of its own if one is given."""
+        """Return a client's TLS, with a certificate if one is given."""
         if pair is None:
             return ClientTls(str(self.path))
         return ClientTls(str(self.path), str(pair.certificate), str(pair.key))

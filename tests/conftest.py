@@ -1,4 +1,4 @@
-"""What all tests share: a Spark session a process, environment and limits, and how properties are tried."""
+"""Fixtures and hooks of all tests: the Spark session, environment, time limits, and hypothesis settings."""
 
 from __future__ import annotations
 
@@ -23,24 +23,23 @@ from tests import reference_data
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Their assertions say what was got, as those of test modules do.
+# pytest rewrites their assertions, too.
 HELPERS = (
     "nodes serving deaf_client network_double datastream.serving gateway.conducting gateway.racing "
     "interop.foreign interop.network_software interop.sinking publishers.fake_node"
 )
 pytest.register_assert_rewrite(*(f"tests.{name}" for name in HELPERS.split()))
 
-# As `sluice` has it: the JVM of the session below is forked from a process in which gRPC has run.
+# As `sluice` does: gRPC runs in the process that forks the session's JVM.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
-# Under nohup, and behind the & of a script, as without: the processes that tests start get signals as they do
-# from a shell. A handler, other than SIG_IGN, is not passed on.
+# nohup and the & of a script ignore these signals, and child processes inherit SIG_IGN. They do not inherit a
+# handler.
 for ignored in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(ignored) == signal.SIG_IGN:
         signal.signal(ignored, signal.default_int_handler if ignored == signal.SIGINT else lambda *_: None)
 
-# Nor are proxies, settings of a node, what terminals are like and what libraries are to say, which are for
-# what else runs here.
+# Remove proxies, SLUICE_* settings, and variables of terminals and libraries from the environment.
 _NOT_FOR_TESTS = {
     *("COLUMNS", "LINES", "TERM", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"),
     *("GRPC_TRACE", "GRPC_VERBOSITY", "PYTHONWARNINGS"),
@@ -50,31 +49,30 @@ for variable in list(os.environ):
     if is_ours or variable in _NOT_FOR_TESTS or variable.lower().endswith("_proxy"):
         del os.environ[variable]
 
-# How long an example takes says more of the machine, and of what else runs on it, than of the code.
+# The time of an example depends on the machine's load.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 STILL_SECONDS = 100.0
-"""How long after its time limit a test is taken for one that stands still."""
+"""The time after its limit at which a test counts as hanging."""
 _STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep the real standard error: while a test runs, its own is collected."""
+    """Keep the real standard error: pytest captures that of a test."""
     config.stash[_STDERR] = os.dup(2)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave no file open."""
+    """Close the file."""
     os.close(config.stash[_STDERR])
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """End this process, with all stacks, if a test stands still.
+    """End this process, with all stacks, if a test hangs.
 
-    The signal of its time limit does not get through everything: not through uvloop, an event loop that is
-    busy, or a thread pool that waits for its threads.
+    The signal of its time limit does not get through uvloop, a busy event loop, or a waiting thread pool.
     """
     marker, config = item.get_closest_marker("timeout"), item.config
     limit = float(marker.args[0] if marker else config.getoption("timeout") or config.getini("timeout"))
@@ -87,7 +85,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function in an event loop of its own; None: it is none."""
+    """Run a coroutine function in an event loop of its own; None: the test is none."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = inspect.signature(pyfuncitem.obj).parameters
@@ -97,14 +95,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose files are not there, before its fixtures are made."""
+    """Skip a test whose files are missing, before its fixtures run."""
     reference_data.skip_without(item)
 
 
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport,
 ) -> tuple[str, str, str] | None:
-    """Keep tests that were skipped for want of files apart from others."""
+    """Give tests that were skipped for missing files a category of their own."""
     return reference_data.category_of(report)
 
 
@@ -114,14 +112,14 @@ def _without_reference_data(config: pytest.Config) -> list[pytest.TestReport]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run that skipped what it must not."""
+    """Fail a run that skipped tests which it may not skip."""
     if _without_reference_data(session.config) and reference_data.may_not_be_skipped():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Generator[None, object, object]:
-    """Say in one line, the last before the counts, how many tests had no files."""
+    """Print the number of tests without files, in the last line before the counts."""
     result = yield
     if skipped := _without_reference_data(terminalreporter.config):
         terminalreporter.write_line(reference_data.summary_of(skipped))
@@ -129,13 +127,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Genera
 
 
 def pytest_enter_pdb() -> None:
-    """Whoever is at a debugger takes as long as they like."""
+    """Cancel the time limit in a debugger."""
     faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture(scope="session")
 def java() -> None:
-    """Skip what needs Java where there is none. One that is there, as `make test` sees to, has to do."""
+    """Skip a test that needs Java where there is none."""
     from sluice.publishers.spark.session import require_java
 
     try:
@@ -159,7 +157,7 @@ def spark(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spar
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """Commands set up the logging of their process, which here is that of all tests."""
+    """Restore the logging that commands set up for their process."""
     loggers = [logging.getLogger(name) for name in ("", "sluice")]
     levels = [logger.level for logger in loggers]
     handlers = list(logging.root.handlers)
@@ -171,9 +169,9 @@ def logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def process_as_it_was() -> Iterator[None]:
-    """Commands take signals and tune Python for all of their process, which here goes on.
+    """Restore the signal handlers and tuning that commands set for their process.
 
-    A uvloop that is closed leaves its signal handlers in place: Ctrl-C would do nothing any more.
+    A closed uvloop leaves its signal handlers in place: Ctrl-C would do nothing any more.
     """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     switch_interval, threshold = sys.getswitchinterval(), gc.get_threshold()
@@ -187,7 +185,7 @@ def process_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def few_partitions(spark: SparkSession) -> Iterator[None]:
-    """Shuffles have four partitions meanwhile; Spark's 200 take seconds for a dozen rows."""
+    """Shuffle into four partitions; Spark's 200 take seconds for a dozen rows."""
     name = "spark.sql.shuffle.partitions"
     before = str(spark.conf.get(name))
     spark.conf.set(name, "4")
@@ -197,7 +195,7 @@ def few_partitions(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture
 def small_parts(spark: SparkSession) -> Iterator[None]:
-    """Spark reads one partition of what is small, and of some kilobytes several."""
+    """Have Spark read files of some kilobytes in several partitions."""
     settings = {
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.adaptive.advisoryPartitionSizeInBytes": "2048",

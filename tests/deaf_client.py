@@ -1,7 +1,7 @@
-"""A gRPC client that asks and takes no answer: bare HTTP/2 whose streams have a window of 0 bytes.
+"""A gRPC client that asks and reads no answer: bare HTTP/2 with stream windows of 0 bytes.
 
-gRPC's own client always takes the answer to a unary call, so it cannot be one; nor does it ping at will,
-or send metadata that is not ASCII.
+gRPC's own client always reads the answer to a unary call, does not ping at will, and sends only ASCII
+metadata.
 Source: RFC 9113 sections 3.4, 4.1, 6.5, 6.7, 6.8; RFC 7541 section 6.2.2 (a literal header with a new name).
 """
 
@@ -33,7 +33,7 @@ class DeafClient:
         self._socket.sendall(_PREFACE + _frame(_SETTINGS, 0, 0, settings))
 
     def ask(self, path: str, request: bytes, metadata: Mapping[str, str] | None = None) -> None:
-        """Make a call with one request, and half-close it. Metadata goes out as Latin-1."""
+        """Make a call with one request, and half-close it. Metadata is sent as Latin-1."""
         self._stream_id += 2
         names = {
             ":method": "POST",
@@ -52,12 +52,12 @@ class DeafClient:
         )
 
     def wait_for_headers(self) -> None:
-        """Wait for the beginning of an answer, for which no window is needed."""
+        """Wait for an answer's headers, which need no window."""
         while self._next_frame()[0] != _HEADERS:
             pass
 
     def ping(self) -> bool:
-        """Ask whether the server is there; False: it ends the connection in place of an answer."""
+        """Ping; return False if the server ends the connection instead of answering."""
         try:
             self._socket.sendall(_frame(_PING, 0, 0, bytes(8)))
             while (frame := self._next_frame())[:2] != (_PING, _ACK):
@@ -68,7 +68,7 @@ class DeafClient:
         return True
 
     def _next_frame(self) -> tuple[int, int]:
-        """Read one frame; give its kind and flags."""
+        """Read one frame; return its kind and flags."""
         head = self._receive(_FRAME_HEAD_SIZE)
         self._receive(int.from_bytes(head[:3], "big"))
         return head[3], head[4]
@@ -83,7 +83,7 @@ class DeafClient:
         return data
 
     def wait_until_closed(self) -> None:
-        """Wait until the server has ended the connection; raise TimeoutError when it does not."""
+        """Wait until the server ends the connection; raise TimeoutError if it does not."""
         try:
             while self._socket.recv(4096):
                 pass
@@ -91,7 +91,7 @@ class DeafClient:
             pass
 
     def hang_up(self) -> None:
-        """End the connection, also under a thread that waits for its end."""
+        """End the connection, even while a thread waits for its end."""
         with contextlib.suppress(OSError):  # the server was first
             self._socket.shutdown(socket.SHUT_RDWR)
 

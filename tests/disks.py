@@ -1,4 +1,4 @@
-"""Small file systems, for nodes whose disk gets full."""
+"""Small file systems, for nodes whose disk fills up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 @contextmanager
 def small_file_system(folder: Path, size_bytes: int) -> Iterator[None]:
-    """Mount a tmpfs of that size on a new folder; skip the test where that cannot be done."""
+    """Mount a tmpfs of that size on a new folder; skip the test where that fails."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount a small file system")
     folder.mkdir()

@@ -1,9 +1,10 @@
-"""Strangers that do one wrong thing again and again: what it costs a node, and how much it writes to its log.
+"""Strangers that repeat one wrong call: its cost to a node, and the lines in its log.
 
     python -m tests.floods             each kind for 5 s, 1,000 a second: log lines and processor time
     python -m tests.floods NAME ...    some of them
 
-Byte-level HTTP/2, as in `tests.attacks`, from several addresses: the budget of one is for fewer calls.
+They write HTTP/2 bytes, as `tests.attacks` does, from several addresses: one alone may not make so many
+calls.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _message(message: bytes) -> bytes:
 
 
 def _call(path: str, message: bytes, *, is_reset: bool = False) -> Callable[[int], bytes]:
-    """A call with one message; a stream of a publisher is not closed."""
+    """Return a call with one message, which leaves a publisher's stream open."""
     head, body = request(path), _message(message)
 
     def frames(stream_id: int) -> bytes:
@@ -62,7 +63,7 @@ def _publish(message: publish_pb2.PublishStreamRequest) -> Callable[[int], bytes
 
 
 def _bad_block() -> publish_pb2.PublishStreamRequest:
-    """The first block of another chain: its proof is wrong."""
+    """Return the first block of another chain, whose proof is wrong."""
     items = make_blocks(1)[0].items
     wrong = [*items[:-1], items[-1][:-1] + bytes((items[-1][-1] ^ 1,))]
     return _Request(block_items=block_items_pb2.BlockItemSet(block_items=wrong))
@@ -92,7 +93,7 @@ FLOODS: Final[dict[str, Callable[[int], bytes]]] = {
     ),
     "another protocol": lambda _: b"",
 }
-"""What is sent for each call, by the number of its stream."""
+"""The frames of each call, by stream number."""
 
 
 class _Stranger:
@@ -104,7 +105,7 @@ class _Stranger:
         self._stream_id = 1
 
     def call(self, frames: Callable[[int], bytes]) -> None:
-        """Make one call; connect first, if need be."""
+        """Make one call; connect first if necessary."""
         try:
             if self._socket is None or self._stream_id > 20_000:
                 self.close()
@@ -126,14 +127,13 @@ class _Stranger:
             self.close()
 
     def close(self) -> None:
-        """End its connection."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
 def flood(address: str, name: str, count: int, per_second: float = 1_000) -> None:
-    """Do the same wrong thing so often, from several addresses in turn."""
+    """Repeat a wrong call `count` times, from several addresses in turn."""
     where = parse_address(address)
     strangers = [_Stranger((where.host, where.port), source) for source in ADDRESSES]
     began = time.monotonic()
@@ -145,7 +145,7 @@ def flood(address: str, name: str, count: int, per_second: float = 1_000) -> Non
 
 
 def lines_of(log: Path) -> Counter[str]:
-    """The lines of a node's log, by message; what is none of it counts as itself."""
+    """Return the lines of a node's log, by message; lines of others count as themselves."""
     found: Counter[str] = Counter()
     for line in log.read_text("utf-8").splitlines():
         try:

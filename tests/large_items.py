@@ -1,4 +1,4 @@
-"""A chain whose blocks each have one long item, for tests of what all parties of a network must agree on."""
+"""A chain whose blocks each have one long item, for tests of message limits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.nodes import KEY
 __all__ = ["CONSENSUS_NODE_ITEM_BYTES", "large_chain"]
 
 CONSENSUS_NODE_ITEM_BYTES = 37_748_736
-"""The longest that consensus nodes send."""
+"""The longest item that consensus nodes send."""
 
 
 def large_chain(sizes: Sequence[int]) -> Iterator[Block]:
-    """Blocks that are signed with KEY; each has a transaction of so many bytes, as a `BlockItem`."""
+    """Yield blocks signed with KEY; each has a transaction item of the given size."""
     linker = Linker(ChainStart())
     for number, size_bytes in enumerate(sizes):
         rng = Random(number)

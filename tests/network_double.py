@@ -1,8 +1,8 @@
-"""A consensus node's client, byte by byte, for where no Java is: what is peculiar to PBJ over Helidon.
+"""A consensus node's client in Python, with the peculiarities of PBJ over Helidon.
 
-It sends no `te`, opens no window of its connection, counts each WINDOW_UPDATE of a stream twice, cuts
-messages anywhere, answers every DATA frame with two tiny WINDOW_UPDATEs, and over TLS offers no protocol
-(ALPN): it knows the server by the hash of its certificate. `tests.interop.network_software` has the real one.
+It sends no `te`, never enlarges its connection's window, counts each WINDOW_UPDATE of a stream twice, cuts
+messages anywhere, and answers every DATA frame with two tiny WINDOW_UPDATEs. Over TLS it offers no ALPN and
+knows the server by its certificate's hash. `tests.interop.network_software` has the real client.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["NetworkDouble"]
 
 SERVICES: Final = "/org.hiero.block.api."
 WINDOW_SECONDS: Final = 15.0
-"""How long it waits for a window before it gives its stream up, as Helidon's does."""
+"""The time that it waits for a window before it gives its stream up, as Helidon does."""
 READ_BYTES: Final = 1 << 16
 # ENABLE_PUSH 0, MAX_FRAME_SIZE, INITIAL_WINDOW_SIZE.
 SETTINGS: Final = b"\0\2\0\0\0\0\0\5\0\0\x40\0\0\4\0\0\xff\xff"
@@ -55,8 +55,8 @@ class NetworkDouble:
     Args:
         address: `host:port`.
         pin: SHA-256 of the server's certificate, hexadecimal; None: no TLS.
-        seed: says where messages are cut.
-        source: the network address that it connects from.
+        seed: decides where messages are cut.
+        source: its network address.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class NetworkDouble:
             assert got == pin, f"certificate: got SHA-256 {got}, expected {pin}"
             self.socket = secured
         self.went_away = False
-        """The server has said that it takes no further calls here."""
+        """The server has sent GOAWAY."""
         self.window_updates = 0
-        """WINDOW_UPDATEs of the stream that came."""
+        """WINDOW_UPDATEs received for the stream."""
         self._random = random.Random(seed)
         self._encoder, self._decoder = hpack.Encoder(), hpack.Decoder()
         self._stream_id = -1
@@ -86,12 +86,12 @@ class NetworkDouble:
         self._messages: deque[bytes] = deque()
         self._has_settings = False
         self.status: str | None = None
-        """gRPC's status, once the stream is over; "reset" and the code where it was reset."""
+        """gRPC's status, once the stream is over; "reset" and the code if it was reset."""
         self._send(CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0, SETTINGS))
         self._wait_for(lambda: self._has_settings, "the server's SETTINGS")
 
     def call(self, method: str, frame_bytes_max: int = FRAME_BYTES_DEFAULT) -> None:
-        """Begin the call of `Service/method`, with its header block in frames of so many bytes."""
+        """Begin the call of `Service/method`, with its header block in frames of that size."""
         self._stream_id += 2
         self.status = None
         self._stream_window = self._first_window
@@ -109,7 +109,7 @@ class NetworkDouble:
         self._send(header_frames(self._stream_id, block, ends_stream=False, frame_bytes_max=frame_bytes_max))
 
     def send(self, message: bytes, *, ends: bool = False) -> None:
-        """Send one message, in DATA frames that are cut anywhere."""
+        """Send one message, cut into DATA frames anywhere."""
         data = memoryview(b"\0" + len(message).to_bytes(4, "big") + message)
         while data:
             self._read_what_is_there()
@@ -130,7 +130,7 @@ class NetworkDouble:
         return self._messages.popleft()
 
     def last_block(self) -> int | None:
-        """Ask `serverStatus` for the last block; None: there is none."""
+        """Ask `serverStatus` for the last block; None: no block."""
         self.call("BlockNodeService/serverStatus")
         self.send(b"", ends=True)
         last = node_pb2.ServerStatusResponse.FromString(self.next()).last_available_block

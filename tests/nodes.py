@@ -1,4 +1,4 @@
-"""Real nodes for tests: in this process on free ports, and raw gRPC publishers that send what a test says."""
+"""Real nodes for tests, in this process on free ports, and raw gRPC publishers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ LOOPBACK = Address("127.0.0.1", 0)
 KEY = key_of_seed(7)
 SMALL = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=3, item_bytes=256)
 ANSWER_SECONDS = 20.0
-"""How long a test waits for an answer before it fails."""
+"""The longest wait of a test for an answer."""
 WAIT_SECONDS = 3 * ANSWER_SECONDS
-"""How long `until` waits for something that other processes may have a part in."""
+"""The longest wait of `until`, which may involve other processes."""
 AT_ITS_END: dict[str, Any] = {"publish_proof_idle_ms": 10_000}
-"""Settings: a block is complete with its end, however long that takes to come, and not for a silence."""
+"""Settings with which only end_of_block completes a block, not silence."""
 
 _CHAINS: dict[tuple[int, str], list[Block]] = {}
 
@@ -49,7 +49,7 @@ Response = publish_pb2.PublishStreamResponse
 
 
 def make_blocks(count: int, *, seed: int = 7, key: Ed25519PrivateKey = KEY) -> list[Block]:
-    """Blocks 0 to count - 1 of a small chain; each is made once in a process, however many modules ask."""
+    """Return blocks 0 to count - 1 of a small chain; each is made once in a process."""
     chain = _CHAINS.setdefault((seed, public_key_hex(key)), [])
     if len(chain) < count:
         chain[:] = BlockMaker(seed, key, SMALL).blocks(max(count, 2 * len(chain)))
@@ -57,12 +57,12 @@ def make_blocks(count: int, *, seed: int = 7, key: Ed25519PrivateKey = KEY) -> l
 
 
 def ledger_key(key: Ed25519PrivateKey = KEY) -> str:
-    """The key as `--ledger-key` takes it."""
+    """Return the key as `--ledger-key` takes it."""
     return f"ed25519:{public_key_hex(key)}"
 
 
 def node_settings(data_dir: Path, **changes: Any) -> Settings:
-    """Settings of a node on free ports that knows KEY."""
+    """Return settings of a node on free ports that knows KEY."""
     values: dict[str, Any] = {
         "data_dir": data_dir,
         "grpc_address": LOOPBACK,
@@ -70,14 +70,14 @@ def node_settings(data_dir: Path, **changes: Any) -> Settings:
         "http_address": LOOPBACK,
         "control_address": LOOPBACK,
         "ledger_keys": (ledger_key(),),
-        "tcp_max_connections": 100,  # of which it does not warn, however few files a process may open
+        "tcp_max_connections": 100,  # no warning, however few files a process may open
         "shutdown_grace_seconds": 2.0,
     }
     return Settings(**(values | changes))
 
 
 async def until(holds: Callable[[], object | Awaitable[object]], every_seconds: float = 0.005) -> None:
-    """Wait until something holds; what it is asked with may be a coroutine function."""
+    """Wait until `holds()`, which may be a coroutine function, is true."""
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             found = holds()
@@ -87,7 +87,7 @@ async def until(holds: Callable[[], object | Awaitable[object]], every_seconds: 
 
 
 async def each(blocks: Iterable[Block], pause_seconds: float = 0.0) -> AsyncIterator[Block]:
-    """Give blocks as the source of a publisher, with a pause before each."""
+    """Yield blocks as a publisher's source, with a pause before each."""
     for block in blocks:
         if pause_seconds:
             await asyncio.sleep(pause_seconds)
@@ -96,7 +96,7 @@ async def each(blocks: Iterable[Block], pause_seconds: float = 0.0) -> AsyncIter
 
 @asynccontextmanager
 async def running_node(data_dir: Path, **changes: Any) -> AsyncIterator[Node]:
-    """A node that is started, and stopped at the end."""
+    """Run a node."""
     node = Node(node_settings(data_dir, **changes))
     await node.start()
     try:
@@ -111,7 +111,7 @@ class Publisher:
     def __init__(self, call: aio.StreamStreamCall[Any, Any]) -> None:
         self.call = call
         self.polite = True
-        """Close the sending side when the node has ended the stream."""
+        """It closes its sending side when the node has ended the stream."""
 
     async def items(self, *items: bytes) -> None:
         """Send one item set."""
@@ -139,7 +139,7 @@ class Publisher:
         await self.call.write(Request(end_stream=message))
 
     async def answer(self) -> str:
-        """Wait for the next response, as a short text; "closed" when the stream is over."""
+        """Wait for the next response; return it as short text, "closed" when the stream is over."""
         response = await asyncio.wait_for(self.call.read(), ANSWER_SECONDS)
         if response is aio.EOF:
             return "closed"
@@ -150,7 +150,7 @@ class Publisher:
         return text
 
     async def answers(self, count: int) -> list[str]:
-        """Wait for that many responses."""
+        """Wait for `count` responses."""
         return [await self.answer() for _ in range(count)]
 
     async def expect(self, *texts: str) -> None:
@@ -160,7 +160,7 @@ class Publisher:
 
 
 def text_of(response: publish_pb2.PublishStreamResponse) -> str:
-    """`ack 9`, `skip 9`, `resend 9`, `behind 8`, `end TIMEOUT last 8 about 9`; none for 2^64 - 1."""
+    """Return `ack 9`, `skip 9`, `resend 9`, `behind 8`, `end TIMEOUT last 8 about 9`; 2^64 - 1 as none."""
 
     def number(value: int) -> str:
         return "none" if value == (1 << 64) - 1 else str(value)
@@ -192,7 +192,7 @@ class Reader:
         """The largest item set so far."""
 
     async def next(self) -> Block | str | None:
-        """Wait for the next block; the name of the status, and then None, when there are no more."""
+        """Wait for the next block; after the last, return the name of the status, then None."""
         while True:
             response = await asyncio.wait_for(self.call.read(), ANSWER_SECONDS)
             if response is aio.EOF:
@@ -206,19 +206,19 @@ class Reader:
                 return status_name(self.assembler.status)
 
     async def rest(self) -> list[Block | str]:
-        """Wait for everything up to the end of the stream: blocks, and the name of the status."""
+        """Return everything up to the end of the stream: blocks, and the name of the status."""
         got = []
         while (one := await self.next()) is not None:
             got.append(one)
         return got
 
     async def numbers(self) -> list[int | str]:
-        """`rest`, with the numbers of blocks in their place."""
+        """Return `rest` with block numbers in place of blocks."""
         return [one if isinstance(one, str) else one.number for one in await self.rest()]
 
 
 class Wire:
-    """gRPC connections to one node; each publisher has a channel of its own, as in life."""
+    """gRPC connections to one node, one channel for each publisher."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -227,7 +227,7 @@ class Wire:
     def channel(self) -> aio.Channel:
         """Open another channel."""
         options = (
-            # Small windows, so that a test sees what pushes back without sending megabytes.
+            # Small windows, so that a test sees back pressure without sending megabytes.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", 1024),
             ("grpc.max_receive_message_length", -1),
@@ -239,7 +239,7 @@ class Wire:
         return channel
 
     async def publisher(self, name: str | None = None, channel: aio.Channel | None = None) -> Publisher:
-        """Open a publish stream, on a channel of its own or a given one; wait until the node knows of it."""
+        """Open a publish stream, on its own or a given channel; wait until the node knows of it."""
         stub = publish_pb2_grpc.BlockStreamPublishServiceStub(channel or self.channel())
         metadata = None if name is None else (("publisher-id", name),)
         publisher = Publisher(stub.publishBlockStream(metadata=metadata))
@@ -256,7 +256,7 @@ class Wire:
         return Reader(call, start, end)
 
     async def begun(self, number: int) -> None:
-        """Wait until some publisher has won block `number`."""
+        """Wait until a publisher has won block `number`."""
         async with asyncio.timeout(ANSWER_SECONDS):
             blocks = self.node.conductor.arbiter.blocks
             while number not in blocks or blocks[number].state is BlockState.OPEN:  # noqa: ASYNC110
@@ -286,7 +286,7 @@ class Wire:
 
 @asynccontextmanager
 async def wire_to(node: Node) -> AsyncIterator[Wire]:
-    """Connections that are closed at the end."""
+    """Yield connections, and close them at the end."""
     wire = Wire(node)
     try:
         yield wire
@@ -295,7 +295,7 @@ async def wire_to(node: Node) -> AsyncIterator[Wire]:
 
 
 def stream_bytes(data_dir: Path) -> bytes:
-    """The stream file up to the end of its last used data page; what follows is a hole."""
+    """Return the stream file up to the end of its last used data page; a hole follows."""
     with (data_dir / "datastream.bin").open("rb") as file:
         header_page = file.read(HEADER_PAGE_SIZE)
         total_length = int.from_bytes(header_page[38:46], "big")
@@ -304,5 +304,5 @@ def stream_bytes(data_dir: Path) -> bytes:
 
 
 def split(items: Sequence[bytes], size: int) -> Iterable[Sequence[bytes]]:
-    """Cut items into runs of `size`."""
+    """Yield runs of `size` items."""
     return [items[start : start + size] for start in range(0, len(items), size)]

@@ -1,8 +1,8 @@
-"""Files that the reference implementations wrote, and tests that need them.
+"""Files of the reference implementations, and marks for tests that need them.
 
-The files lie beside the repository and not in it. A test that reads one has a mark, and is skipped where the
-file is not there. The end of a run says in one line how many were. Where `CI` is set and the folder is there,
-no file may be missing. A test that is skipped for another reason, as one that takes long, is not counted.
+The files are beside the repository, not in it. A marked test is skipped where its file is missing; the end of
+a run says how many were. Where `CI` is set and the folder exists, no file may be missing. Tests that are
+skipped for other reasons do not count.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ __all__ = ["BLOCKS", "STREAM", "needs_blocks", "needs_stream"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
 BLOCKS = FOLDER / "hiero-blocks"
-"""Chains of Hiero networks and of the reference's simulator: a folder each."""
+"""Chains of Hiero networks and of the reference's simulator, one folder each."""
 STREAM = FOLDER / "zkevm-stream" / "sample.bin.gz"
 """A stream that the Go data streamer wrote."""
 
 MARK = "reference_data"
 _NOT_THERE = " is not there"
 CATEGORY = "without reference data"
-"""What the last line of a run calls tests that were skipped."""
+"""The name of skipped tests in the last line of a run."""
 
 needs_blocks = pytest.mark.reference_data(BLOCKS)
 needs_stream = pytest.mark.reference_data(STREAM)
 
 
 def skip_without(item: pytest.Item) -> None:
-    """Skip a test whose files are not there."""
+    """Skip a test whose files are missing."""
     for mark in item.iter_markers(MARK):
         for path in mark.args:
             if not path.exists():
@@ -39,14 +39,14 @@ def skip_without(item: pytest.Item) -> None:
 
 
 def category_of(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
-    """Return category, letter and word of a test that was skipped for want of files, None for all others."""
+    """Return category, letter and word of a test that was skipped for missing files, else None."""
     if not report.skipped or MARK not in report.keywords or not isinstance(report.longrepr, tuple):
         return None
     return (CATEGORY, "s", "SKIPPED") if report.longrepr[2].endswith(_NOT_THERE) else None
 
 
 def may_not_be_skipped() -> bool:
-    """Whether a run fails that skips such a test."""
+    """Return whether skipping such a test fails the run."""
     return bool(os.environ.get("CI")) and FOLDER.exists()
 
 

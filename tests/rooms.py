@@ -1,9 +1,9 @@
-"""The rooms of the three packages, and which of them may import which: read from the imports themselves.
+"""The rooms of the three packages, and the imports between them.
 
     python -m tests.rooms        print the picture in docs/architecture.md
 
-A room is a folder of a package; the modules beside the folders are the package's root. A room may import
-the rooms on the floors below it, and no other one.
+A room is a folder of a package; the modules beside the folders are the package's root. A room may import only
+the rooms on the floors below it.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("root",),
     ),
 }
-"""The floors of each package, from the top; the packages themselves stand on each other in this order."""
+"""The floors of each package, from the top; each package stands on the next."""
 
 
 def room_of(path: str) -> tuple[str, str] | None:
-    """Return package and room of a path; None of a package's `__init__.py`, which is above its rooms."""
+    """Return package and room of a path; None for a package's `__init__.py`, which is above its rooms."""
     package, *folders, name = path.split("/")
     if folders:
         return package, folders[0]
@@ -61,7 +61,7 @@ def room_of(path: str) -> tuple[str, str] | None:
 
 @cache
 def arrows() -> dict[tuple[tuple[str, str], tuple[str, str]], list[str]]:
-    """Return each pair of rooms of which the first imports the second, with the places of the imports."""
+    """Return each pair of rooms (importer, imported) with the places of the imports."""
     found: dict[tuple[tuple[str, str], tuple[str, str]], list[str]] = {}
     for package in FLOORS:
         for file in sorted((ROOT / package).rglob("*.py")):
@@ -75,7 +75,7 @@ def arrows() -> dict[tuple[tuple[str, str], tuple[str, str]], list[str]]:
 
 
 def _imports(file: Path) -> Iterator[tuple[int, str]]:
-    """Yield line and path of what a module imports of the three packages."""
+    """Yield line and path of each import from the three packages."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -98,7 +98,7 @@ def _path_of(module: str) -> str | None:
 
 
 def picture() -> str:
-    """Return the floors as text, with what each room imports of its own package's other rooms."""
+    """Return the floors as text, each room with its imports from its own package."""
     lines = []
     for package, floors in FLOORS.items():
         lines.append(f"{package}/")

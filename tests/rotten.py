@@ -1,4 +1,4 @@
-"""Folders of real blocks for tests that damage them: bits that flip, sums that are gone."""
+"""Folders of real blocks, and damage to them: flipped bits, removed checksums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["drop_sums", "flip", "large_blocks", "page_bytes", "store", "stored_s
 
 
 def large_blocks(count: int, item_bytes: int, *, seed: int = 7) -> list[Block]:
-    """Blocks of a chain with one item of that size each."""
+    """Return blocks of a chain with one item of that size each."""
     options = MakerOptions(
         rounds_per_block=SMALL.rounds_per_block,
         events_per_round=SMALL.events_per_round,
@@ -31,7 +31,7 @@ def large_blocks(count: int, item_bytes: int, *, seed: int = 7) -> list[Block]:
 
 
 def store(data_dir: Path, blocks: Sequence[Block]) -> list[int]:
-    """Make a folder of these blocks; return the number of the first entry of each page."""
+    """Store these blocks in a folder; return the first entry of each page."""
     store = BlockStore.open(data_dir)
     try:
         for block in blocks:
@@ -59,20 +59,20 @@ def flip(data_dir: Path, page_number: int, position: int, bit: int = 4) -> None:
 
 
 def page_bytes(data_dir: Path, page_number: int) -> bytes:
-    """What the file holds of a data page."""
+    """Return the bytes of a data page."""
     with _file(data_dir).open("rb") as file:
         file.seek(page_start(page_number))
         return file.read(PAGE_SIZE)
 
 
 def drop_sums(data_dir: Path) -> None:
-    """Take the sums away, as a folder of an earlier version has none."""
+    """Remove the checksums: a folder of an earlier version has none."""
     with contextlib.closing(plyvel.DB(str(data_dir / "datastream.db"))) as database:
         for key in [key for key, _ in database.iterator(prefix=SUM_KEY)]:
             database.delete(key)
 
 
 def stored_sums(data_dir: Path) -> set[int]:
-    """The pages that have a sum."""
+    """Return the pages that have a checksum."""
     with contextlib.closing(plyvel.DB(str(data_dir / "datastream.db"))) as database:
         return {int.from_bytes(key[-8:], "big") for key, _ in database.iterator(prefix=SUM_KEY)}

@@ -1,4 +1,4 @@
-"""`sluice serve` as a process, and publishers that write down what they are told."""
+"""`sluice serve` as a process, and publishers that record their answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANYWHERE = (
 )
 START_SECONDS = 30.0
 COMMAND_SECONDS = 400.0
-"""How long a command may take; those of large items, and of Spark, do on a machine with much to do."""
+"""The longest time of a command: large items and Spark take long on a busy machine."""
 _given_ports: set[int] = set()
 
 
@@ -49,14 +49,14 @@ def sluice(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def refused(*arguments: object) -> tuple[int, str]:
-    """Run `sluice serve`, which is expected to refuse: its exit status, and what it wrote but the log."""
+    """Run `sluice serve`, which has to refuse; return exit status and output without the log."""
     done = sluice("serve", "--log-level", "error", *arguments)
     assert done.stdout == ""
     return done.returncode, done.stderr
 
 
 def free_port() -> int:
-    """A port that is free now and was not given before: two in a row are not the same."""
+    """Return a free port that was not returned before."""
     while (port := free_ports(1)[0]) in _given_ports:
         pass
     _given_ports.add(port)
@@ -64,12 +64,12 @@ def free_port() -> int:
 
 
 class ServeProcess:
-    """One node in a process of its own; ended with SIGKILL when the test is over, if it still runs.
+    """One node in a process of its own; a test that ends kills it.
 
     Args:
         data_dir: its folder.
         arguments: further options.
-        log_path: where its log goes, if not beside the folder.
+        log_path: its log, beside the folder by default.
     """
 
     def __init__(self, data_dir: Path, *arguments: object, log_path: Path | None = None) -> None:
@@ -90,11 +90,11 @@ class ServeProcess:
         self.tcp_address = Address(*node.tcp)
 
     def log_text(self) -> str:
-        """All that this run has written."""
+        """Return the output of this run."""
         return self._log_path.read_text("utf-8")
 
     def logged(self, message: str) -> list[dict[str, Any]]:
-        """The log lines of this run that have a message; not one that is still being written."""
+        """Return the complete log lines of this run with a message."""
         whole = self.log_text().rpartition("\n")[0]
         lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in lines if line["message"] == message]
@@ -105,7 +105,7 @@ class ServeProcess:
         self._process.send(signal_number)
 
     async def ended(self) -> int:
-        """Wait for its end; the exit status, negative for the signal that ended it."""
+        """Wait for its end; return the exit status, negative for a signal."""
         assert self._process is not None
         return await asyncio.to_thread(self._process.wait, START_SECONDS)
 
@@ -115,7 +115,6 @@ class ServeProcess:
         assert await self.ended() == -signal.SIGKILL
 
     def __enter__(self) -> Self:
-        """Return self."""
         return self
 
     def __exit__(
@@ -127,7 +126,7 @@ class ServeProcess:
 
 
 class Listener(PublishClient):
-    """A publisher that writes down every acknowledgement, and why it lost a stream or got none."""
+    """A publisher that records every acknowledgement, and why a stream failed."""
 
     def __init__(self, gateways: Sequence[str], name: str, options: ClientOptions | None = None) -> None:
         super().__init__(gateways, name, options)

@@ -1,4 +1,4 @@
-"""What a run says of tests without their files: pytest itself, with our conftest, in another repository."""
+"""Runs with missing reference files: pytest itself, with our conftest, in another repository."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_another():
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """A repository with our conftest and the tests above."""
+    """Make a repository with our conftest and the tests above."""
     folder = tmp_path / "clone"
     (folder / "tests").mkdir(parents=True)
     for name in ("pyproject.toml", "tests/__init__.py", "tests/conftest.py", "tests/reference_data.py"):
@@ -46,7 +46,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def run(clone: Path, *words: str, **environment: str) -> tuple[int, list[str]]:
-    """Return the exit status of a run and the lines behind those of the single tests."""
+    """Return the exit status of a run and its summary lines."""
     given = {name: value for name, value in os.environ.items() if name != "CI"}
     given |= {"PYTHONPATH": f"{clone}{os.pathsep}{ROOT}", **environment}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *words]

@@ -1,4 +1,4 @@
-"""Every module is in a room, every arrow between rooms leads down, and the picture of it is not stale."""
+"""Every module is in a room, imports lead down, and the picture is current."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_folder_is_a_room() -> None:
 
 
 def test_no_arrow_leads_up() -> None:
-    """Where all lead to a lower floor, there is no circle."""
+    """So there is no circle."""
     assert len(arrows()) > 100
     expect_none(
         f"{place}: {'/'.join(here)} imports {'/'.join(there)}, which is not on a floor below it"
@@ -31,8 +31,7 @@ def test_no_arrow_leads_up() -> None:
 
 
 def test_tests_are_in_the_rooms_of_what_they_test() -> None:
-    """Tests of a package as a whole stand beside its rooms; tests of several packages are in
-    tests/interop."""
+    """Tests of a whole package are beside its rooms; tests of several packages in tests/interop."""
     expect_none(
         f"{path}:1: {package} has no room {room}"
         for path in python_files("tests")

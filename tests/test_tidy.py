@@ -1,7 +1,7 @@
-"""What linters cannot see: which way imports point, how long things are, what has a docstring.
+"""Rules that linters do not know: imports, limits, docstrings, sources.
 
-Every finding is one line, `file:line: what is wrong`, and a failing test lists all of them. A rule that is in
-the way of clear code is to be changed here, for all.
+A failing test lists every finding as one line, `file:line: what is wrong`. Change a rule here if it is in the
+way of clear code.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ PACKAGES = ("datastream", "gateway", "publishers")
 CODE = (*PACKAGES, "tests", "benchmarks")
 GENERATED = "gateway/api/"
 
-# Pure modules decide and do no I/O; the clock, randomness, disk and network come in by argument. A pattern
-# may match several modules and has to match at least one. A module whose docstring says "Pure" is held to it.
+# Pure modules do no I/O; clock, randomness, disk and network come in by argument. A pattern has to match at
+# least one module. A module whose docstring says "Pure" is checked, too.
 PURE = (
     "datastream/layout.py",
     "datastream/protocol/commands.py",
@@ -80,14 +80,14 @@ ROOT_NAMES = frozenset(
         "tests",
     }
 )
-# In two halves, so that this file is not its own first finding.
+# In two halves, or this file would be its own first finding.
 MACHINE_PATH = re.compile(r"(?<![\w.$}~-])/(?:wo" + r"rk|ro" + r"ot|ho" + r"me|Us" + r"ers|tm" + r"p)/\w")
 
 
 @cache
 def repository_files() -> tuple[str, ...]:
-    """Paths of all files that are, or would be, in the repository."""
-    # As root of a container, the clone may be somebody else's, which git refuses unless it is told.
+    """Return the paths of all files that are, or would be, in the repository."""
+    # In a container the clone may belong to another user, which git refuses otherwise.
     words = ["git", "-c", "safe.directory=*", "-C", str(ROOT), "ls-files", "-z"]
     command = [*words, "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -95,7 +95,7 @@ def repository_files() -> tuple[str, ...]:
 
 
 def python_files(*folders: str) -> list[str]:
-    """Hand-written Python modules in the folders."""
+    """Return the hand-written Python modules in the folders."""
     return [
         path
         for path in repository_files()
@@ -109,9 +109,9 @@ def tree_of(path: str) -> ast.Module:
 
 
 def imports_of(path: str) -> Iterator[tuple[int, str, bool]]:
-    """Yield line, dotted name and "inside a function" of every import; relative ones are made absolute.
+    """Yield line, absolute dotted name and "inside a function" of every import.
 
-    Names of our packages come without their common first part, `sluice`.
+    Names of our packages come without `sluice.`.
     """
     for line, name, is_inside in _imports_of(path):
         yield line, name.removeprefix("sluice."), is_inside
@@ -232,7 +232,7 @@ def limits_of(package: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def names_in(path: str) -> Iterator[str]:
-    """Yield the names that code uses, and its texts, among which are the names that tests put others at."""
+    """Yield the names in code, and its texts, which may name what a test replaces."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Name):
             yield node.id
@@ -252,7 +252,7 @@ def test_every_limit_has_a_reason() -> None:
 
 
 def test_every_limit_that_refuses_cuts_or_forgets_is_in_a_test() -> None:
-    """Whether the test really goes one past it, its reader has to see; that there is one is seen here."""
+    """A reader has to see that the test really goes one past it."""
     tested = {
         name
         for path in python_files("tests")
@@ -283,7 +283,7 @@ def undocumented(path: str, node: ast.Module | ast.ClassDef, prefix: str = "") -
 
 
 def is_further_definition(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Whether the name is documented elsewhere: an overload, a setter, an override that is marked as one."""
+    """Return whether the name is documented elsewhere: an overload, a setter, a marked override."""
     names = {ast.unparse(decorator).rpartition(".")[2] for decorator in node.decorator_list}
     return bool(names & {"overload", "setter", "deleter", "override"})
 
@@ -360,7 +360,7 @@ SPEC_SECTION = re.compile(
 
 @cache
 def headings_of(page: str) -> frozenset[str]:
-    """The headings of a page, and the numbers that they begin with."""
+    """Return the headings of a page, and the numbers that they begin with."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found = re.findall(r"(?m)^#+ ((\d+(?:\.\d+)*)?.*)$", text)
     return frozenset(part for both in found for part in both)
@@ -376,7 +376,7 @@ def docstrings() -> Iterator[tuple[str, int, str]]:
 
 
 def unresolved(source: str) -> Iterator[str]:
-    """Yield what one source names and what is not there: pages, their headings, their sections."""
+    """Yield the missing pages, headings and sections that a source names."""
     named = PAGE_NAMED.search(source)
     if named is None:
         if not PUBLIC_SOURCES.search(source):
@@ -409,7 +409,7 @@ def test_every_source_is_in_the_repository_or_public() -> None:
 
 
 def test_every_page_that_is_named_is_there() -> None:
-    """In code, comments and pages; of the specification, also every section."""
+    """In code, comments and pages; for the specification also every section."""
     names = {path.split("/")[-1] for path in repository_files()}
     spec = {path.split("/")[-1]: path for path in repository_files() if path.startswith("docs/spec/")}
     findings = []

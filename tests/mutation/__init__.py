@@ -1,1 +1,1 @@
-"""Mutates the tables of the publish protocol, one cell at a time, and lists what no test notices."""
+"""Mutation tests of the publish protocol's tables."""

@@ -1,10 +1,10 @@
 """Mutate the tables of the publish protocol, one cell at a time, and list the mutants that no test notices.
 
     python -m tests.mutation            all of them, some minutes
-    python -m tests.mutation ENDINGS    those whose name begins so
+    python -m tests.mutation ENDINGS    those whose names begin so
 
-The tests are collected once; each mutant runs them in a child process, up to the first that fails. Exit
-status 1 when a mutant survives that `UNREACHABLE` does not explain.
+The tests are collected once; each mutant runs them in a child process, up to the first failure. The exit
+status is 1 if a mutant survives that `UNREACHABLE` does not explain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.mutation.mutants import TESTS, Mutant, mutants
 from tests.mutation.unreachable import reason_of
 
 CHILD_SECONDS = 60
-"""A mutant that makes the tests run for ever is noticed, too."""
+"""The deadline of a mutant that makes the tests run for ever."""
 
 
 class _Runner:
@@ -30,7 +30,7 @@ class _Runner:
         self.survivors: list[Mutant] = []
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Run in the place of pytest's own loop."""
+        """Run instead of pytest's own loop."""
         assert session.testsfailed == 0, "a test module cannot be collected"
         assert self._is_noticed(session, None) is False, "the tests fail without any mutation"
         for mutant in self.chosen:
@@ -63,7 +63,7 @@ class _Runner:
 
 
 def main(prefixes: list[str]) -> int:
-    """Run the mutants whose names begin with one of `prefixes`, and write what came out."""
+    """Run the mutants whose names begin with one of `prefixes`; print the results."""
     is_bad = False
     for side, paths in TESTS.items():
         chosen = [

@@ -1,7 +1,4 @@
-"""Every mutant of every table: which cell, what is put in its place, and how.
-
-A mutant is applied in a process of its own, which ends with it.
-"""
+"""The mutants of every table. Each is applied in a process of its own, which ends with it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ MACHINE_TESTS = tuple(
     for name in ("machine", "machine_first", "machine_trouble", "machine_cells")
 )
 TESTS = {"race": RACE_TESTS, "machine": MACHINE_TESTS}
-"""The tests that have to notice; not those that only compare a table with itself or with the documents."""
+"""The tests that have to notice; not those that only compare a table with itself or a page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +29,15 @@ class Mutant:
     """One cell with another value."""
 
     name: str
-    """Table, cell and value, for people."""
+    """Table, cell and value."""
     side: str
     """Key of TESTS."""
     apply: Callable[[], None]
-    """Changes the table, for good."""
+    """Changes the table."""
 
 
 def mutants() -> Iterator[Mutant]:
-    """Make all mutants, table by table."""
+    """Yield all mutants, table by table."""
     yield from _cells("ON_HEADER", "race", race_tables.ON_HEADER)
     for stream_state, reactions in race_tables.STREAM_TABLE.items():
         name = f"STREAM_TABLE[{stream_state.name}]"
@@ -55,7 +52,7 @@ def mutants() -> Iterator[Mutant]:
 def _cells(
     name: str, side: str, table: dict[Any, Any], values: Sequence[Hashable] | None = None
 ) -> Iterator[Mutant]:
-    """Give each cell of a table each other value that occurs."""
+    """Yield a mutant for each cell of a table and each other value that occurs."""
     choice = list(dict.fromkeys(values if values is not None else list(table.values())))
     for key, value in table.items():
         for other in choice:
@@ -79,7 +76,7 @@ def _text(value: object) -> str:
 
 
 def _block_table() -> Iterator[Mutant]:
-    """Each step of a block's life leads elsewhere, is not there, or is there where it was not."""
+    """Yield mutants that redirect, remove or add a step of a block's life."""
     for state in BlockState:
         row = race_tables.BLOCK_TABLE[state]
         name = f"BLOCK_TABLE[{state.name}]"
@@ -108,7 +105,7 @@ def _consequences() -> Iterator[Mutant]:
 
 
 def _machine_table() -> Iterator[Mutant]:
-    """Each cell gets each other value of its column, NOTHING and REFUSE."""
+    """Yield mutants with each other value of a cell's column, NOTHING and REFUSE."""
     table = machine_tables.TABLE
     for state in table:
         table[state] = dict(table[state])  # the final states share a row

@@ -1,4 +1,4 @@
-"""The mutants are what they say, and every reason why one cannot be noticed still fits a mutant."""
+"""Tests of the mutants: every cell has some, and every reason in UNREACHABLE fits one."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SCENES = {
     "race": ("tests/gateway/race/test_*.py", "tests.gateway.racing"),
     "machine": ("tests/publishers/protocol/test_machine*.py", "tests.publishers.scenario"),
 }
-"""Which modules tell stories of a side, and what they tell them with."""
+"""The modules with stories of a side, and the helper that they use."""
 LONG = {"tests/gateway/race/test_arbiter_walk.py", "tests/gateway/race/test_arbiter_nobody_wins.py"}
-"""They play thousands of events, and notice little more than the others."""
+"""Modules that play thousands of events and notice little more."""
 NAMES = [mutant.name for mutant in mutants()]
 
 
@@ -52,7 +52,7 @@ def test_every_reason_fits_a_mutant() -> None:
 
 
 def test_every_module_with_stories_has_to_notice() -> None:
-    """One that is split off from another would be left out else, and with it what it notices."""
+    """Otherwise a module that is split off from another would be left out."""
     for side, (pattern, scene) in SCENES.items():
         told = {
             str(path.relative_to(ROOT)) for path in ROOT.glob(pattern) if scene in path.read_text("utf-8")

@@ -1,4 +1,4 @@
-"""Mutants that no test can notice, because the cell is never looked up, or makes no difference; and why."""
+"""Mutants that no test can notice, because the cell is never used or makes no difference."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ UNREACHABLE: dict[str, str] = {
     **{f"TABLE[{state}][CLOCK]": _NOTHING_TO_SAY for state in ("DONE", "FAILED", "STOPPED")},
     **{f"CONSEQUENCES[STREAM_ENDED] = {status.name}": _LAST_WORD for status in EndStatus},
 }
-"""How the mutant's name begins -> why nobody can notice."""
+"""Beginning of a mutant's name -> why nobody can notice."""
 
 
 def reason_of(name: str) -> str | None:
-    """Return why a mutant cannot be noticed; None where it should be."""
+    """Return why a mutant cannot be noticed; None if it can."""
     return next((reason for prefix, reason in UNREACHABLE.items() if name.startswith(prefix)), None)
