@@ -42,6 +42,7 @@ from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS, MESSAGE_BY
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.node.rules import (
+    NodeLimits,
     abilities,
     admission_limits,
     catch_up_rules,
@@ -57,7 +58,7 @@ from sluice.gateway.pipeline.conductor import Conductor
 from sluice.gateway.pipeline.in_flight import Lack
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
 from sluice.gateway.race.arbiter import Arbiter
-from sluice.gateway.services.level_service import LevelService
+from sluice.gateway.services.height_service import HeightService
 from sluice.gateway.services.node_service import BlockAccessService, BlockNodeService
 from sluice.gateway.services.publish_service import PublishService
 from sluice.gateway.services.status_detail import StatusDetail
@@ -95,13 +96,17 @@ class Node:
     Args:
         settings: what the node does.
         disk: the disk of the stream file; None: the real one.
+        limits: the limits that no setting changes; None: the defaults.
 
     Raises:
         SettingError, LedgerKeyError: this node cannot do what the settings ask for.
     """
 
-    def __init__(self, settings: Settings, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, disk: Disk | None = None, limits: NodeLimits | None = None
+    ) -> None:
         self.settings = settings
+        self._limits = limits or NodeLimits()
         self.metrics = Metrics(verification_mode=settings.verification_mode)
         self._keys = TrustedKeys.parse(settings.ledger_keys)
         mode = settings.verification_mode
@@ -136,7 +141,7 @@ class Node:
         self._tcp_server: StreamServer
         self.reporter: NodeReporter
         self.block_access: BlockAccessService
-        self._level_service: LevelService
+        self._height_service: HeightService
 
     @property
     def door_notes(self) -> Sequence[DoorNotes]:
@@ -247,9 +252,9 @@ class Node:
     def _make_conductor(self) -> None:
         settings = self.settings
         first, last = self.store.first_number, self.store.last_number
-        gate, least = None, settings.commit_min_standbys
+        quorum, least = None, settings.commit_min_standbys
         if least:
-            gate = ReplicationQuorum(least, self._instance, self._peers, self.store.chain)
+            quorum = ReplicationQuorum(least, self._instance, self._peers, self.store.chain)
         self.conductor = Conductor(
             Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
             self.store,
@@ -258,7 +263,7 @@ class Node:
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
             hash_processes=self._hash_processes,
-            standbys=gate,
+            standbys=quorum,
         )
         if self._lack is not None:
             log.error(
@@ -405,7 +410,9 @@ class Node:
         self._tcp_server = server
 
     def _make_reporter(self) -> None:
-        processor = ProcessorWatch(self.metrics, self._processes)
+        processor = ProcessorWatch(
+            self.metrics, self._processes, look_seconds=self._limits.processor_look_seconds
+        )
         self._cleanup.callback(processor.close)
         self.reporter = NodeReporter(
             self.settings,
@@ -421,6 +428,8 @@ class Node:
             door_notes=self._servers.door_notes,
             healer=self._healer,
             processor=processor,
+            health_check_seconds=self._limits.health_check_seconds,
+            publishers_shown=self._limits.publishers_shown,
         )
 
     def _processes(self) -> list[tuple[str, int | None]]:
@@ -446,13 +455,17 @@ class Node:
         """Listen for readers and publishers; the node has started then."""
         settings, servers = self.settings, self._servers
         detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
-        status = BlockNodeService(self.store, first_number(settings), self.reporter.facts, detail.answer)
+        status = BlockNodeService(
+            self.store, first_number(settings), self.reporter.status_report, detail.answer
+        )
         publishing = self.publish_service = PublishService(
             self.conductor, Admission(admission_limits(settings))
         )
-        self.block_access = BlockAccessService(self.store, self._page_blocks.ensure_block)
-        self._level_service = LevelService(self.store, self._instance, self._nodes)
-        reading = (self.block_access, self.subscribe_service, self._level_service)
+        self.block_access = BlockAccessService(
+            self.store, self._page_blocks.ensure_block, self._limits.access
+        )
+        self._height_service = HeightService(self.store, self._instance, self._nodes)
+        reading = (self.block_access, self.subscribe_service, self._height_service)
         self._cleanup.push_async_callback(self.keeper.close)  # first, in case an address is taken
         await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
         await self._nodes.look()
@@ -464,9 +477,9 @@ class Node:
             self.grpc_address, self.subscriber_address, self.tcp_address, self.http_address
         )
         self._cleanup.push_async_callback(self._end_subscribers)
-        gate = self.conductor.acknowledging.gate
-        if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait
-            standbys = StandbyWatch(self.conductor, gate, self.store, self._peers, peer_tls(settings))
+        quorum = self.conductor.acknowledging.gate
+        if quorum is not None:  # watched until the conductor has stopped, since its last blocks may wait
+            standbys = StandbyWatch(self.conductor, quorum, self.store, self._peers, peer_tls(settings))
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
@@ -498,7 +511,7 @@ class Node:
         """Let subscribers receive their blocks to the end; slow ones are cut off with the servers."""
         loop = asyncio.get_running_loop()
         self._cut_off_at = loop.time() + self.settings.shutdown_grace_seconds
-        self._level_service.close()
+        self._height_service.close()
         self._servers.end_health()
         try:
             async with asyncio.timeout_at(self._cut_off_at):

@@ -5,18 +5,25 @@ Pure. Seconds become nanoseconds here; nothing is decided.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from sluice.datastream import ServerLimits
 from sluice.gateway.addresses import Address
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.catch_up import CatchUpRules
+from sluice.gateway.limits import HEALTH_CHECK_SECONDS
 from sluice.gateway.race.records import RaceRules
+from sluice.gateway.services.node_service import AccessLimits
 from sluice.gateway.services.status_detail import Abilities
 from sluice.gateway.services.subscribe_service import SubscribeLimits
 from sluice.gateway.settings.table import Settings
+from sluice.gateway.status.processor_watch import LOOK_SECONDS
+from sluice.gateway.status.reporter import PUBLISHERS_SHOWN
 from sluice.gateway.transport.admission import AdmissionLimits
 from sluice.gateway.transport.channels import ClientTls
 
 __all__ = [
+    "NodeLimits",
     "abilities",
     "admission_limits",
     "catch_up_rules",
@@ -27,6 +34,16 @@ __all__ = [
     "subscribe_limits",
     "tcp_limits",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """The limits of a node that no setting changes."""
+
+    access: AccessLimits = field(default_factory=AccessLimits)
+    health_check_seconds: float = HEALTH_CHECK_SECONDS
+    processor_look_seconds: float = LOOK_SECONDS
+    publishers_shown: int = PUBLISHERS_SHOWN
 
 
 def first_number(settings: Settings) -> int | None:

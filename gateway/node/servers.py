@@ -28,7 +28,7 @@ from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.services.health_service import SERVICE_NAME as HEALTH_NAME
 from sluice.gateway.services.health_service import HealthService
-from sluice.gateway.services.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
+from sluice.gateway.services.height_service import SERVICE_NAME as HEIGHT_SERVICE_NAME
 from sluice.gateway.services.node_service import BlockNodeService
 from sluice.gateway.settings.table import Settings
 from sluice.gateway.transport.door import look_at_shares
@@ -49,7 +49,7 @@ STATUS_NAME = node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name
 READING_NAMES = (
     subscribe_pb2.DESCRIPTOR.services_by_name["BlockStreamSubscribeService"].full_name,
     node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
-    LEVEL_SERVICE_NAME,
+    HEIGHT_SERVICE_NAME,
 )
 
 _LISTED: dict[str, Callable[[Settings], tuple[str, ...]]] = {

@@ -15,6 +15,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -33,14 +34,15 @@ from sluice.gateway.transport.callers import Caller, caller_of
 __all__ = [
     "INSTANCE_KEY",
     "STATUS_KEY",
+    "AccessLimits",
     "AnswerShares",
     "BlockAccessService",
     "BlockNodeService",
-    "Facts",
+    "StatusReport",
     "ask_status",
     "begins_with",
     "held_of",
-    "read_facts",
+    "read_report",
 ]
 
 log = logging.getLogger(__name__)
@@ -66,11 +68,20 @@ ROOT_READS_MAX: Final = 2
 """Root hashes that are read for `serverStatus` at once. Anybody may ask, and the threads also serve other
 nodes."""
 
-Facts = Callable[[], dict[str, object]]
+StatusReport = Callable[[], dict[str, object]]
 """Returns what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
 _Code = node_pb2.BlockResponse.Code
 Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
 """Makes the answer to `serverStatusDetail` of the first and the last block that the node holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLimits:
+    """The limits of `getBlock`."""
+
+    bytes_max: int = ACCESS_BYTES_MAX
+    address_bytes_max: int = ACCESS_ADDRESS_BYTES_MAX
+    seconds_max: float = ACCESS_SECONDS_MAX
 
 
 class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
@@ -79,14 +90,16 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     Args:
         store: the blocks of the node.
         first_number: the first block of an empty node; None: whichever comes.
-        facts: see `Facts`.
+        report: see `StatusReport`.
         detail: see `Detail`.
     """
 
-    def __init__(self, store: BlockStore, first_number: int | None, facts: Facts, detail: Detail) -> None:
+    def __init__(
+        self, store: BlockStore, first_number: int | None, report: StatusReport, detail: Detail
+    ) -> None:
         self._store = store
         self._first_number = first_number
-        self._facts = facts
+        self._report = report
         self._detail = detail
         self._reading = asyncio.Semaphore(ROOT_READS_MAX)
 
@@ -111,12 +124,12 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
 
     async def _more(self, asked: str) -> str:
         """Serialize the facts, with the root hash of the block that was asked for, if any."""
-        facts = self._facts()
+        report = self._report()
         if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
             async with self._reading:
                 root_hash = await asyncio.to_thread(self._store.root_hash_at, int(asked))
-            facts["root_hash"] = None if root_hash is None else root_hash.hex()
-        return json.dumps(facts)
+            report["root_hash"] = None if root_hash is None else root_hash.hex()
+        return json.dumps(report)
 
     async def serverStatusDetail(
         self, request: node_pb2.ServerStatusRequest, context: object
@@ -140,13 +153,13 @@ def begins_with(status: node_pb2.ServerStatusResponse) -> int | None:
     return from_wire(status.next_expected_block) if last is None else first
 
 
-def read_facts(text: str | bytes) -> dict[str, Any]:
+def read_report(text: str | bytes) -> dict[str, Any]:
     """Return the facts of an answer; none if they are not a JSON object."""
     try:
-        facts = json.loads(text)
+        report = json.loads(text)
     except (ValueError, RecursionError):  # the second one of some thousand brackets
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return report if isinstance(report, dict) else {}
 
 
 async def ask_status(
@@ -167,11 +180,11 @@ async def ask_status(
     status: node_pb2.ServerStatusResponse | None = await call
     if status is None:  # gRPC's result for bytes that do not parse
         raise InvalidInput("its status", "a message that does not parse", "a ServerStatusResponse")
-    facts: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for key, value in await call.trailing_metadata() or ():
         if key == STATUS_KEY:
-            facts = read_facts(value)
-    return status, facts
+            report = read_report(value)
+    return status, report
 
 
 class BlockAccessService:
@@ -180,13 +193,20 @@ class BlockAccessService:
     Args:
         store: the blocks of the node.
         ensure: raises if a block is not what was committed; called in a thread, before each read.
+        limits: of the answers.
     """
 
-    def __init__(self, store: BlockStore, ensure: Callable[[int], None] = lambda number: None) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        ensure: Callable[[int], None] = lambda number: None,
+        limits: AccessLimits = AccessLimits(),
+    ) -> None:
         self._store = store
         self._ensure = ensure
+        self._limits = limits
         # Other nodes have their own, whatever strangers ask for and do not read.
-        self._of_strangers, self._of_nodes = _Answers(), _Answers()
+        self._of_strangers, self._of_nodes = _Answers(limits), _Answers(limits)
 
     def add_to(self, server: aio.Server) -> None:
         """Register the service; by hand: a request that does not parse has an answer of the protocol, and
@@ -234,8 +254,22 @@ class BlockAccessService:
                 log.exception("block cannot be read", extra=extra)
                 is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
                 return _only(_Code.NOT_FOUND if is_unreadable else _Code.ERROR)
-            _count(answers.shares, caller, len(answer), context)
+            self._count(answers.shares, caller, len(answer), context)
         return answer
+
+    def _count(
+        self, shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Count the answer to a call until the call is over; cut off a client that takes too long."""
+        address, seconds = caller.address, self._limits.seconds_max
+        shares.take(address, size_bytes)
+        too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_slow, caller, seconds)
+
+        def over(_: aio.ServicerContext[Any, Any]) -> None:
+            too_long.cancel()
+            shares.give_back(address, size_bytes)
+
+        context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
 
     def _read(self, number: int) -> bytes:
         """Make the answer of a block that is held; runs in a thread."""
@@ -298,26 +332,9 @@ class AnswerShares:
 class _Answers:
     """The limits of answers to one kind of clients."""
 
-    def __init__(self) -> None:
-        self.shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
+    def __init__(self, limits: AccessLimits) -> None:
+        self.shares = AnswerShares(limits.bytes_max, limits.address_bytes_max)
         self.reading = asyncio.Semaphore(ACCESS_READS_MAX)
-
-
-def _count(
-    shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
-) -> None:
-    """Count the answer to a call until the call is over; cut off a client that takes too long."""
-    address = caller.address
-    shares.take(address, size_bytes)
-    too_long = asyncio.get_running_loop().call_later(
-        ACCESS_SECONDS_MAX, _cut_off_slow, caller, ACCESS_SECONDS_MAX
-    )
-
-    def over(_: aio.ServicerContext[Any, Any]) -> None:
-        too_long.cancel()
-        shares.give_back(address, size_bytes)
-
-    context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
 
 
 def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:

@@ -81,6 +81,7 @@ class SubscribeLimits:
     """Time for which a subscriber may read nothing; 0: for ever."""
     item_set_bytes: int = 1 << 20
     """Bytes of items after which an item set is full."""
+    sending_bytes_max: int = SENDING_BYTES_MAX
 
 
 @dataclass(eq=False, slots=True)
@@ -125,8 +126,8 @@ class _Places:
         self.reader = BlockReader(store.streamer, limits.item_set_bytes, threads=threads, ensure=ensure)
         # Sending has no pace here: a subscriber that reads nothing is cut off.
         self.shares = MessageShares(
-            budget_bytes=SENDING_BYTES_MAX,
-            message_bytes_max=SENDING_BYTES_MAX,
+            budget_bytes=limits.sending_bytes_max,
+            message_bytes_max=limits.sending_bytes_max,
             small_bytes=2 * limits.item_set_bytes,  # with the tags and lengths of its items
         )
         self.by_address: Counter[str] = Counter()

@@ -18,6 +18,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -33,7 +34,7 @@ from sluice.gateway.metrics import Metrics
 from sluice.gateway.status.node_report import NodeReport
 from sluice.gateway.status.status_page import REFRESH_SECONDS, render, render_operations
 
-__all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
+__all__ = ["HttpLimits", "HttpServer", "NodeView", "make_app", "start_http"]
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,16 @@ _STARTING_HEADERS = {**_NO_STORE, "Refresh": str(REFRESH_SECONDS)}  # a browser 
 _OPERATIONS = Path(__file__).with_name("operations.md")
 
 
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """The limits of an HTTP server."""
+
+    connections_max: int = HTTP_CONNECTIONS_MAX
+    connections_kept: int = HTTP_CONNECTIONS_KEPT
+    silent_seconds_max: float = HTTP_SILENT_SECONDS_MAX
+    unread_seconds_max: float = HTTP_UNREAD_SECONDS_MAX
+
+
 class NodeView(Protocol):
     """The node, as the HTTP server needs it."""
 
@@ -101,12 +112,12 @@ class _Clients:
     A probe asks at once, and its answer takes milliseconds; a client that asks nothing is older.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
         self._descriptors_end = client_descriptors_end()
         descriptors = descriptors_max()
-        self._most = HTTP_CONNECTIONS_MAX
+        self._most, self._kept = limits.connections_max, limits.connections_kept
         if descriptors is not None:
-            self._most = max(HTTP_CONNECTIONS_KEPT, min(self._most, descriptors // DESCRIPTORS_DIVISOR))
+            self._most = max(self._kept, min(self._most, descriptors // DESCRIPTORS_DIVISOR))
         self._places: Places[asyncio.Transport] = Places(self._most, spares="new")
 
     def take(self, transport: asyncio.Transport) -> None:
@@ -116,7 +127,7 @@ class _Clients:
                 self._places.remove(client)
         end, most = self._descriptors_end, self._most
         if end is not None and transport.get_extra_info("socket").fileno() >= end:
-            most = HTTP_CONNECTIONS_KEPT  # a node that is full of other clients is alive, and says so
+            most = self._kept  # a node that is full of other clients is alive, and says so
         name: tuple[str, int] | None = transport.get_extra_info("peername")  # None: it is gone already
         party = party_of(name[0].partition("%")[0]) if name else ""
         if len(self._places) >= most and (older := self._places.who_gives_way(party)) is not None:
@@ -158,7 +169,7 @@ def make_app(node: NodeView) -> web.Application:
     return app
 
 
-async def start_http(node: NodeView, address: Address) -> HttpServer:
+async def start_http(node: NodeView, address: Address, limits: HttpLimits = HttpLimits()) -> HttpServer:
     """Listen at `address` and answer for `node` until the server is closed.
 
     Raises:
@@ -169,7 +180,7 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
         access_log=None,
         logger=_requests_log,
         handle_signals=False,
-        keepalive_timeout=HTTP_SILENT_SECONDS_MAX,
+        keepalive_timeout=limits.silent_seconds_max,
         # Else the server waits for the rest of a request whose client is gone, which no limit counts.
         handler_cancellation=True,
         shutdown_timeout=HTTP_STOP_SECONDS,
@@ -178,7 +189,7 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
     server = runner.server
     assert server is not None  # since it is set up
 
-    clients = _Clients()
+    clients = _Clients(limits)
     try:
         listener = await asyncio.get_running_loop().create_server(
             lambda: _Arrival(server, clients), address.host, address.port, backlog=LISTEN_BACKLOG
@@ -189,8 +200,9 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
         got = os.strerror(number) if number > 0 else str(error)
         raise Fatal(f"http.address {address}", got=got, expected="an address that is free here") from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: connections have it from their listener
+        unread_ms = int(limits.unread_seconds_max * 1000)
         for each in listener.sockets:
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(HTTP_UNREAD_SECONDS_MAX * 1000))
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
     return HttpServer(runner, listener, Address(address.host, listener.sockets[0].getsockname()[1]))
 
 

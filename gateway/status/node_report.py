@@ -5,7 +5,7 @@ Pure. `gateway.status.reporter` gathers it; whoever is told something of the nod
     problems          /readyz, /metrics, the gRPC health service, `sluice status`, `sluice failover`
     findings          the status page, /status.json
     as_json           /status.json
-    status_facts      the metadata of serverStatus, for `sluice status`
+    for_status        the metadata of serverStatus, for `sluice status`
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class NodeReport:
         values = asdict(self)
         return {name: values.get(name, getattr(self, name)) for name in _STATUS_JSON}
 
-    def status_facts(self) -> dict[str, object]:
+    def for_status(self) -> dict[str, object]:
         """Return what serverStatus tells beside the blocks, as JSON values."""
         return {
             INSTANCE_KEY: self.instance,

@@ -65,9 +65,18 @@ class Spent(NamedTuple):
 
 
 class Shortage:
-    """The judgement whether a task waited too long in the last `WINDOW_SECONDS`."""
+    """The judgement whether a task waited too long in the last seconds.
 
-    def __init__(self) -> None:
+    Args:
+        window_seconds: the time that is judged.
+        waited_seconds_min: the shortest wait in it that counts.
+    """
+
+    def __init__(
+        self, *, window_seconds: float = WINDOW_SECONDS, waited_seconds_min: float = WAITED_SECONDS_MIN
+    ) -> None:
+        self._window_seconds = window_seconds
+        self._waited_seconds_min = waited_seconds_min
         self._looks: deque[tuple[float, Mapping[str, Spent]]] = deque()
         self._is_whole = False
         """The window is over once: a start, which needs more than what follows, is not judged."""
@@ -75,7 +84,7 @@ class Shortage:
     def note(self, now_seconds: float, spent: Mapping[str, Spent]) -> None:
         """Take what each task spent since the last look."""
         self._looks.append((now_seconds, spent))
-        while now_seconds - self._looks[0][0] >= WINDOW_SECONDS:
+        while now_seconds - self._looks[0][0] >= self._window_seconds:
             self._looks.popleft()
             self._is_whole = True
 
@@ -86,12 +95,12 @@ class Shortage:
             f"{task} ran {spent.ran_seconds:.1f} s and waited {spent.waited_seconds:.1f} s for a processor"
             for task, spent in self._sums().items()
             if self._is_whole
-            and spent.waited_seconds >= WAITED_SECONDS_MIN
+            and spent.waited_seconds >= self._waited_seconds_min
             and spent.waited_seconds >= WAITED_TIMES_MIN * spent.ran_seconds
         ]
         if not short:
             return None
-        return f"the node gets too little processor: in {WINDOW_SECONDS:g} s, {'; '.join(short)}"
+        return f"the node gets too little processor: in {self._window_seconds:g} s, {'; '.join(short)}"
 
     def _sums(self) -> dict[str, Spent]:
         sums: dict[str, Spent] = {}
@@ -108,13 +117,23 @@ class ProcessorWatch:
     Args:
         metrics: is told how long each task has waited.
         processes: returns the worker processes, each with the name of its task; None is none.
+        shortage: judges them; None: a new one.
+        look_seconds: time between two looks.
     """
 
-    def __init__(self, metrics: Metrics, processes: Callable[[], list[tuple[str, int | None]]]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        processes: Callable[[], list[tuple[str, int | None]]],
+        *,
+        shortage: Shortage | None = None,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._look_seconds = look_seconds
         self._metrics = metrics
         self._processes = processes
         self._loop_thread = threading.get_native_id()
-        self._shortage = Shortage()
+        self._shortage = shortage or Shortage()
         self._before: dict[tuple[str, Path], Spent] = {}
         self._said_at = -SAID_SECONDS
         self._is_said = False
@@ -133,7 +152,7 @@ class ProcessorWatch:
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
             self._shortage.note(loop.time(), self._look())
             self._say(loop.time())
 

@@ -50,6 +50,8 @@ class NodeReporter:
         door_notes: what happened at their doors; the same.
         healer: knows the damaged pages.
         processor: knows whether the node gets enough processor.
+        health_check_seconds: time between two looks of `watch`.
+        publishers_shown: streams of publishers that the page shows.
     """
 
     def __init__(
@@ -68,7 +70,11 @@ class NodeReporter:
         door_notes: Sequence[DoorNotes],
         healer: Healer,
         processor: ProcessorWatch,
+        health_check_seconds: float = HEALTH_CHECK_SECONDS,
+        publishers_shown: int = PUBLISHERS_SHOWN,
     ) -> None:
+        self._health_check_seconds = health_check_seconds
+        self._publishers_shown = publishers_shown
         self.metrics = metrics
         self.is_stopping = False
         self._settings = settings
@@ -103,9 +109,9 @@ class NodeReporter:
         """Return why the node is not ready; empty if it is."""
         return list(self.report().problems)
 
-    def facts(self) -> dict[str, object]:
+    def status_report(self) -> dict[str, object]:
         """Return what serverStatus tells beside the blocks."""
-        return self.report().status_facts()
+        return self.report().for_status()
 
     def report(self, *, for_page: bool = False) -> NodeReport:
         """Gather the report.
@@ -174,7 +180,7 @@ class NodeReporter:
             race=history.blocks,
             winners=tuple(history.counts()),
             median_seconds=history.median_seconds(),
-            publishers=_publishers(arbiter.streams.values()),
+            publishers=_publishers(arbiter.streams.values(), self._publishers_shown),
         )
 
     def _advertised(self) -> tuple[str, str]:
@@ -198,16 +204,16 @@ class NodeReporter:
             self.metrics.show_role(self._keeper.phase.value)
             tell_left_out()
             show_readiness(not self.readiness())
-            await asyncio.sleep(HEALTH_CHECK_SECONDS)
+            await asyncio.sleep(self._health_check_seconds)
 
 
-def _publishers(streams: Iterable[StreamRecord]) -> tuple[PublisherStatus, ...]:
+def _publishers(streams: Iterable[StreamRecord], most: int) -> tuple[PublisherStatus, ...]:
     """Say what publishers do, those first whose names somebody vouches for; of very many, how many more."""
     here = [stream for stream in streams if stream.state not in GONE]
     here.sort(key=lambda stream: not is_vouched_for(stream.name))
-    shown = [PublisherStatus(stream.name, _doing(stream)) for stream in here[:PUBLISHERS_SHOWN]]
-    if len(here) > PUBLISHERS_SHOWN:
-        shown.append(PublisherStatus(f"and {len(here) - PUBLISHERS_SHOWN:,} more streams", ""))
+    shown = [PublisherStatus(stream.name, _doing(stream)) for stream in here[:most]]
+    if len(here) > most:
+        shown.append(PublisherStatus(f"and {len(here) - most:,} more streams", ""))
     return tuple(shown)
 
 

@@ -38,7 +38,7 @@ from typing import Final
 from sluice.datastream.server.places import Places
 from sluice.gateway.transport.frames import ConnectionBreach, ErrorCode
 
-__all__ = ["DoorLimits", "Doorkeeper", "Guest", "Visit"]
+__all__ = ["DoorLimits", "DoorTimes", "Doorkeeper", "Guest", "Visit"]
 
 SECOND_NS: Final = 1_000_000_000
 CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
@@ -66,8 +66,20 @@ class Guest(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class DoorTimes:
+    """How long a client may take for each step."""
+
+    handshake_seconds: float = 20.0
+    """Time for TLS and the client's preface."""
+    first_call_seconds: float = 60.0
+    """Time until the first call."""
+    header_block_seconds: float = 10.0
+    """Time for one header block, from its first frame to its last."""
+
+
+@dataclass(frozen=True, slots=True)
 class DoorLimits:
-    """The settings of an operator."""
+    """The limits of one door."""
 
     connections_max: int = 4_096
     """Connections at once."""
@@ -79,12 +91,7 @@ class DoorLimits:
     """The part of those who are on the list of the address; 0: it has none."""
     unknown_places: int = 0
     """The part of those whose kind TLS will tell; 0: it cannot."""
-    handshake_seconds: float = 20.0
-    """Time for TLS and the client's preface."""
-    first_call_seconds: float = 60.0
-    """Time until the first call."""
-    header_block_seconds: float = 10.0
-    """Time for one header block, from its first frame to its last."""
+    times: DoorTimes = DoorTimes()
 
 
 @dataclass(slots=True, eq=False)
@@ -248,13 +255,13 @@ class Doorkeeper:
 
     def overdue(self, visit: Visit, block_began_ns: int | None, now_ns: int) -> ConnectionBreach | None:
         """Return the step that a connection has taken too long for, if any."""
-        limits = self._limits
+        times = self._limits.times
         if not visit.has_shaken_hands:
-            since, most, what = visit.began_ns, limits.handshake_seconds, "handshake"
+            since, most, what = visit.began_ns, times.handshake_seconds, "handshake"
         elif block_began_ns is not None:
-            since, most, what = block_began_ns, limits.header_block_seconds, "header block"
+            since, most, what = block_began_ns, times.header_block_seconds, "header block"
         elif not visit.has_called:
-            since, most, what = visit.began_ns, limits.first_call_seconds, "no call"
+            since, most, what = visit.began_ns, times.first_call_seconds, "no call"
         else:
             return None
         if now_ns - since <= most * SECOND_NS:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
@@ -25,12 +25,12 @@ from sluice.gateway.limits import KEEPALIVE_ANSWER_SECONDS, STREAM_WINDOW_BYTES,
 from sluice.gateway.transport.channels import keepalive
 from sluice.gateway.transport.door import Door
 from sluice.gateway.transport.door_notes import DoorNotes
-from sluice.gateway.transport.doorkeeper import DoorLimits
+from sluice.gateway.transport.doorkeeper import DoorLimits, DoorTimes
 from sluice.gateway.transport.known_nodes import KnownNodes
 from sluice.gateway.transport.message_shares import MessageShares
 from sluice.gateway.transport.tls import ServerTls
 
-__all__ = ["GrpcServer", "ServerPlan", "not_free", "start_server"]
+__all__ = ["ConnectionLimits", "GrpcServer", "ServerPlan", "not_free", "start_server"]
 
 CONNECTION_IDLE_SECONDS_MAX: Final = 600
 """How long a gRPC client may be connected without a call. It gets GOAWAY and connects again by itself."""
@@ -51,6 +51,18 @@ PLACES_PER_NODE = 4
 
 # gRPC logs a traceback for each: a client that sends nonsense could fill the log of the node.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The limits of each connection that no setting changes."""
+
+    idle_seconds_max: int = CONNECTION_IDLE_SECONDS_MAX
+    streams_max: int = STREAMS_PER_CONNECTION_MAX
+    ping_seconds_min: float = PING_SECONDS_MIN
+    keepalive_answer_seconds: int = KEEPALIVE_ANSWER_SECONDS
+    """Time for a client to answer a ping of the server."""
+    times: DoorTimes = field(default_factory=DoorTimes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +97,7 @@ class ServerPlan:
     takes_compressed: bool = False
     """Whether messages may be compressed (`grpc.compression`); else gRPC answers a call that has one with
     UNIMPLEMENTED."""
+    limits: ConnectionLimits = ConnectionLimits()
 
 
 class GrpcServer:
@@ -205,6 +218,7 @@ def _is_about_client(record: logging.LogRecord) -> bool:
 
 def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
     """Return the channel options of a server."""
+    limits = plan.limits
     options = [
         # Bytes that gRPC receives in advance on an unread stream are not counted in flight; by its own guess
         # of what the line needs, up to 16 MB.
@@ -214,10 +228,10 @@ def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
         # getBlock returns whole blocks; stream messages are kept short elsewhere.
         ("grpc.max_send_message_length", -1),
         # Clients may ping as well; without these two gRPC takes a careful client for an attack.
-        ("grpc.http2.min_ping_interval_without_data_ms", int(PING_SECONDS_MIN * 1000)),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(limits.ping_seconds_min * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-        ("grpc.max_connection_idle_ms", CONNECTION_IDLE_SECONDS_MAX * 1000),
+        ("grpc.max_concurrent_streams", limits.streams_max),
+        ("grpc.max_connection_idle_ms", limits.idle_seconds_max * 1000),
     ]
     if not plan.takes_compressed:
         options.append(("grpc.compression_enabled_algorithms_bitset", _NOT_COMPRESSED))
@@ -228,7 +242,7 @@ def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
                 ("grpc.max_connection_age_grace_ms", int(plan.connection_age_grace_seconds * 1000))
             )
     if plan.keepalive_seconds:
-        options += keepalive(plan.keepalive_seconds, KEEPALIVE_ANSWER_SECONDS)
+        options += keepalive(plan.keepalive_seconds, limits.keepalive_answer_seconds)
     return options
 
 
@@ -250,6 +264,7 @@ def _door_limits(plan: ServerPlan) -> DoorLimits:
         node_places=max(share, min(PLACES_PER_NODE * node_count, most // 4)) if has_nodes else 0,
         listed_places=share if asks_for_names and plan.listed_subjects else 0,
         unknown_places=share if is_told_by_tls else 0,
+        times=plan.limits.times,
     )
 
 

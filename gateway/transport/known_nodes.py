@@ -56,6 +56,7 @@ class KnownNodes:
         networks: networks of nodes beside the addresses of peers, `10.1.0.0/16` each.
         subjects: names in certificates of nodes; with any, no address counts.
         resolve: returns the IP addresses of peers, `host:port` each.
+        look_seconds_min: time between two resolutions that strangers cause.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class KnownNodes:
         networks: Iterable[str] = (),
         subjects: Iterable[str] = (),
         resolve: Callable[[Iterable[str]], Awaitable[frozenset[str]]] = addresses_of,
+        look_seconds_min: float = LOOK_SECONDS_MIN,
     ) -> None:
         self.peers: Sequence[str] = ()
         """`host:port` each, of the nodes that are not this one."""
@@ -70,6 +72,7 @@ class KnownNodes:
         """Names in certificates; empty: addresses count."""
         self._networks = tuple(map(ipaddress.ip_network, networks))
         self._resolve = resolve
+        self._look_seconds_min = look_seconds_min
         self._addresses: dict[str, frozenset[str]] = {}
         self._looked_at = float("-inf")
 
@@ -103,7 +106,7 @@ class KnownNodes:
         """
         if self.has(host, subjects):
             return True
-        if self.subjects or time.monotonic() - self._looked_at < LOOK_SECONDS_MIN:
+        if self.subjects or time.monotonic() - self._looked_at < self._look_seconds_min:
             return False
         await self.look()
         return self.has(host, subjects)
@@ -130,21 +133,24 @@ class KnownNodes:
         return any(address in network for network in self._networks)
 
 
-async def leads_here(peer: Address, listens_at: Iterable[Address]) -> bool:
+async def leads_here(
+    peer: Address, listens_at: Iterable[Address], *, resolve_seconds_max: float = RESOLVE_SECONDS_MAX
+) -> bool:
     """Return whether connecting to `peer` reaches a server of this process.
 
     Args:
         peer: an address to connect to.
         listens_at: the addresses of this process, with their real ports, not 0.
+        resolve_seconds_max: time to resolve each name.
     """
     candidates = [address for address in listens_at if address.port == peer.port]
     if not candidates:
         return False
     if peer in candidates:
         return True
-    hosts = await _resolve(peer)
+    hosts = await _resolve(peer, resolve_seconds_max)
     for address in candidates:
-        found = await _resolve(address)
+        found = await _resolve(address, resolve_seconds_max)
         if hosts & found:
             return True
         if any(ipaddress.ip_address(host).is_unspecified for host in found) and any(map(_is_ours, hosts)):
@@ -158,10 +164,10 @@ async def other_nodes(peers: Iterable[Address], listens_at: Iterable[Address]) -
     return [str(peer) for peer in peers if not await leads_here(peer, own)]
 
 
-async def _resolve(address: Address) -> frozenset[str]:
+async def _resolve(address: Address, seconds_max: float = RESOLVE_SECONDS_MAX) -> frozenset[str]:
     """Return the IP addresses of a host; none if its name does not resolve in time."""
     try:
-        async with asyncio.timeout(RESOLVE_SECONDS_MAX):
+        async with asyncio.timeout(seconds_max):
             found = await asyncio.get_running_loop().getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM
             )

@@ -49,9 +49,21 @@ _States = dict[int, tuple[int, tuple[bytes, ...]]]
 
 
 class HashProcess:
-    """The node's end: starts the process, asks it, replaces it after a backoff. For one event loop."""
+    """The node's end: starts the process, asks it, replaces it after a backoff. For one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        waiting_bytes_max: bytes of requests on their way; further calls wait.
+        backoff_seconds: time between two starts of the process.
+    """
+
+    def __init__(
+        self,
+        *,
+        waiting_bytes_max: int = HASH_WAITING_BYTES_MAX,
+        backoff_seconds: float = HASH_PROCESS_BACKOFF_SECONDS,
+    ) -> None:
+        self._waiting_bytes_max = waiting_bytes_max
+        self._backoff_seconds = backoff_seconds
         self.ready = asyncio.Event()
         """Set while the process answers."""
         self._settled = asyncio.Event()  # set unless a process is starting
@@ -105,7 +117,7 @@ class HashProcess:
         Raises:
             WorkerProcessLost: the process is not ready, died or took too long.
         """
-        while self._waiting_bytes >= HASH_WAITING_BYTES_MAX:
+        while self._waiting_bytes >= self._waiting_bytes_max:
             self._has_room.clear()
             await self._has_room.wait()
         if not self.ready.is_set():
@@ -154,12 +166,10 @@ class HashProcess:
         self.ready.clear()
         self._settled.set()
         if not self._helper.is_over:
-            log.warning(
-                "hash process lost", extra=fields(got=got, next_in_seconds=HASH_PROCESS_BACKOFF_SECONDS)
-            )
+            log.warning("hash process lost", extra=fields(got=got, next_in_seconds=self._backoff_seconds))
             loop = asyncio.get_running_loop()
-            self._start_at = loop.time() + HASH_PROCESS_BACKOFF_SECONDS
-            self._next = loop.call_later(HASH_PROCESS_BACKOFF_SECONDS, self._start_again)
+            self._start_at = loop.time() + self._backoff_seconds
+            self._next = loop.call_later(self._backoff_seconds, self._start_again)
 
     def _start_again(self) -> None:
         self._start_at = 0.0  # a timer may be early by a millisecond

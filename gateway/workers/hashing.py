@@ -27,6 +27,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Final
 
 from sluice.gateway.blocks.root_hash import BlockHasher
@@ -39,7 +40,7 @@ from sluice.gateway.race.actions import Append
 from sluice.gateway.workers.hash_process import HashProcess
 from sluice.gateway.workers.loop_slots import LoopSlots
 
-__all__ = ["Hashing"]
+__all__ = ["HashLimits", "Hashing"]
 
 INLINE_HASH_BYTES_MAX: Final = 256 * 1024
 """Bytes of one item set that are hashed in the event loop, 0.5 ms; others do not wait for a larger one."""
@@ -71,6 +72,17 @@ HASH_BACKLOG_ITEMS: Final = 3_000
 blocks of 1 kB items take 6 % longer on two cores: a process at work takes time from the event loop."""
 
 
+@dataclass(frozen=True, slots=True)
+class HashLimits:
+    """The limits of what is sent to the processes."""
+
+    batch_bytes: int = HASH_BATCH_BYTES
+    batch_items: int = HASH_BATCH_ITEMS
+    process_items_max: int = HASH_PROCESS_ITEMS_MAX
+    process_bytes_max: int = HASH_PROCESS_BYTES_MAX
+    backlog_items: int = HASH_BACKLOG_ITEMS
+
+
 class Hashing:
     """Hashes the items of one node's blocks.
 
@@ -79,8 +91,14 @@ class Hashing:
         slots: of the event loop, in which batches of many items are sent; None: its own.
     """
 
-    def __init__(self, processes: Sequence[HashProcess] = (), slots: LoopSlots | None = None) -> None:
+    def __init__(
+        self,
+        processes: Sequence[HashProcess] = (),
+        slots: LoopSlots | None = None,
+        limits: HashLimits = HashLimits(),
+    ) -> None:
         self._processes = processes
+        self._limits = limits
         self._slots = slots or LoopSlots()
         self._threads = ThreadPoolExecutor(HASH_THREADS, "hash")
         self._free_threads = asyncio.Semaphore(HASH_THREADS)
@@ -102,8 +120,8 @@ class Hashing:
         """
         if sum(len(action.items) for action in waiting) >= SLOT_ITEMS_MIN:
             await self._slots.take()  # further sets may come meanwhile
-        batch = _next_batch(waiting)
-        if len(batch.items) <= HASH_PROCESS_ITEMS_MAX and await self._add_in_process(hasher, batch):
+        batch = _next_batch(waiting, self._limits)
+        if len(batch.items) <= self._limits.process_items_max and await self._add_in_process(hasher, batch):
             return
         await self._free_threads.acquire()  # nothing could be taken back from the queue of the pool
         await asyncio.shield(self._add_in_thread(hasher, batch))
@@ -113,7 +131,7 @@ class Hashing:
         if not self._processes:
             return False
         looked = hasher.look(batch.items, batch.kinds, batch.size_bytes)
-        if looked is None or looked.size_bytes > HASH_PROCESS_BYTES_MAX:
+        if looked is None or looked.size_bytes > self._limits.process_bytes_max:
             return False
         try:
             grown = await self._next_process().hash(hasher.trees, looked.leaves)
@@ -141,9 +159,8 @@ class Hashing:
 
     def _next_process(self) -> HashProcess:
         """Return the first process with the shortest queue, in steps; one that is not ready if none is."""
-        return min(
-            self._ready or self._processes, key=lambda process: process.waiting_items // HASH_BACKLOG_ITEMS
-        )
+        step = self._limits.backlog_items
+        return min(self._ready or self._processes, key=lambda process: process.waiting_items // step)
 
     def close(self) -> None:
         """End threads and processes."""
@@ -152,13 +169,13 @@ class Hashing:
         self._threads.shutdown()
 
 
-def _next_batch(waiting: deque[Append]) -> Append:
+def _next_batch(waiting: deque[Append], limits: HashLimits) -> Append:
     """Take one set from the queue, and further ones up to the size of a batch."""
     first = waiting.popleft()
     if not waiting:
         return first
     items, kinds, size_bytes = list(first.items), list(first.kinds), first.size_bytes
-    while waiting and size_bytes < HASH_BATCH_BYTES and len(items) < HASH_BATCH_ITEMS:
+    while waiting and size_bytes < limits.batch_bytes and len(items) < limits.batch_items:
         further = waiting.popleft()
         items.extend(further.items)
         kinds.extend(further.kinds)

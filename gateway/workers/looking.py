@@ -60,10 +60,21 @@ class Looking:
     Args:
         slots: of the event loop.
         rng: chooses where samples are taken.
+        set_items_max: items in one message.
+        inline_items_max: items of one message that are inspected in the event loop.
     """
 
-    def __init__(self, slots: LoopSlots, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        slots: LoopSlots,
+        rng: random.Random | None = None,
+        *,
+        set_items_max: int = SET_ITEMS_MAX,
+        inline_items_max: int = INLINE_HASH_ITEMS_MAX,
+    ) -> None:
         self._slots = slots
+        self._set_items_max = set_items_max
+        self._inline_items_max = inline_items_max
         self._rng = rng or random.Random()
         self.one_crowd = asyncio.Lock()
         """Held while a crowd is parsed, inspected and handled."""
@@ -101,9 +112,9 @@ class Looking:
         Raises:
             ItemError: as `inspect`; or they are more than SET_ITEMS_MAX.
         """
-        if len(items) > SET_ITEMS_MAX:
-            raise ItemError("item set", f"{len(items)} items", f"at most {SET_ITEMS_MAX}")
-        if len(items) <= INLINE_HASH_ITEMS_MAX:
+        if len(items) > self._set_items_max:
+            raise ItemError("item set", f"{len(items)} items", f"at most {self._set_items_max}")
+        if len(items) <= self._inline_items_max:
             await self._slots.take()
             return _look(items)
         item_set = await asyncio.to_thread(_look, items)

@@ -39,15 +39,21 @@ class ProofChecks:
     Args:
         verifier: checks them.
         keep: stores the ledger data of a committed block 0; called in a thread, may block.
+        process: checks what takes long; closed with this. None: a new one.
     """
 
-    def __init__(self, verifier: BlockVerifier, keep: Callable[[LedgerData], None] | None = None) -> None:
+    def __init__(
+        self,
+        verifier: BlockVerifier,
+        keep: Callable[[LedgerData], None] | None = None,
+        process: ProofProcess | None = None,
+    ) -> None:
         self._verifier = verifier
         self._keep = keep
         self._known = asyncio.Event()
         if not verifier.awaits_block_0:
             self._known.set()
-        self._process = ProofProcess()
+        self._process = process or ProofProcess()
         self._thread = ThreadPoolExecutor(1, "ledger data")
 
     @property

@@ -72,13 +72,19 @@ class ProofProcess:
 
     Args:
         module: run by the process; another one only in tests.
+        check_seconds_max: time for one request, and for the start.
     """
 
-    def __init__(self, module: str = "sluice.gateway.workers.proof_process") -> None:
+    def __init__(
+        self,
+        module: str = "sluice.gateway.workers.proof_process",
+        *,
+        check_seconds_max: float = PROOF_CHECK_SECONDS_MAX,
+    ) -> None:
         self._helper = WorkerProcess(
             "proof process",
             module,
-            PROOF_CHECK_SECONDS_MAX,
+            check_seconds_max,
             on_ready=self._on_ready,
             on_lost=self._on_lost,
         )

@@ -27,10 +27,10 @@ from sluice.gateway.blocks.stream_layout import BlockDecoder
 from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
 from sluice.gateway.node.node import Node
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.pipeline import group_commit as group_commit_module
 from sluice.gateway.race.actions import Response, Skip
 from sluice.gateway.services import publish_service
-from sluice.gateway.status import reporter
 from sluice.gateway.status.reporter import NodeReporter
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
@@ -55,9 +55,11 @@ U64_MAX = (1 << 64) - 1
 
 
 @asynccontextmanager
-async def node_on(disk: FailingDisk, data_dir: Path, **changes: Any) -> AsyncIterator[Node]:
+async def node_on(
+    disk: FailingDisk, data_dir: Path, limits: NodeLimits | None = None, /, **changes: Any
+) -> AsyncIterator[Node]:
     """A running node whose stream file is on this disk."""
-    node = Node(node_settings(data_dir, **changes), disk=disk)
+    node = Node(node_settings(data_dir, **changes), disk=disk, limits=limits)
     await node.start()
     try:
         yield node
@@ -256,10 +258,13 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
 
     monkeypatch.setattr(BlockStore, "probe", probe_when_there_is_room)
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(reporter, "HEALTH_CHECK_SECONDS", 0.01)
 
     async def main() -> None:
-        async with node_on(disk, tmp_path / "failing", **AT_ITS_END) as node, wire_to(node) as wire:
+        limits = NodeLimits(health_check_seconds=0.01)
+        async with (
+            node_on(disk, tmp_path / "failing", limits, **AT_ITS_END) as node,
+            wire_to(node) as wire,
+        ):
             alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
             await alice.block(BLOCKS[0])
             await alice.expect("ack 0")

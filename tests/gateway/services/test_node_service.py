@@ -19,15 +19,16 @@ from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.stream_layout import StoredBlock
-from sluice.gateway.services import node_service
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.services.node_service import (
     ACCESS_ADDRESS_BYTES_MAX,
     ACCESS_BYTES_MAX,
     ACCESS_READS_MAX,
     ACCESS_SERVICE_NAME,
     STATUS_KEY,
+    AccessLimits,
     AnswerShares,
-    read_facts,
+    read_report,
 )
 from sluice.gateway.store.block_store import BlockStore
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
@@ -43,12 +44,17 @@ GET_BLOCK = f"/{ACCESS_SERVICE_NAME}/getBlock"
 
 
 def with_blocks(
-    tmp_path: Path, blocks: list[Block], scenario: Callable[[Wire], Awaitable[None]], **settings: Any
+    tmp_path: Path,
+    blocks: list[Block],
+    scenario: Callable[[Wire], Awaitable[None]],
+    limits: NodeLimits | None = None,
+    /,
+    **settings: Any,
 ) -> None:
     """Run a scenario against a node that holds these blocks."""
 
     async def main() -> None:
-        async with running_node(tmp_path, **settings) as node, wire_to(node) as wire:
+        async with running_node(tmp_path, limits, **settings) as node, wire_to(node) as wire:
             if blocks:
                 publisher = await wire.publisher()
                 await publisher.block(*blocks)
@@ -260,9 +266,9 @@ async def until_held(wire: Wire, *, some: bool) -> None:
 
 
 def test_a_client_that_does_not_take_its_blocks_gets_no_more_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node_service, "ACCESS_ADDRESS_BYTES_MAX", 1)
+    limits = NodeLimits(access=AccessLimits(address_bytes_max=1))
 
     async def scenario(wire: Wire) -> None:
         assert (await ask(wire, LATEST)).status == Code.SUCCESS
@@ -279,14 +285,14 @@ def test_a_client_that_does_not_take_its_blocks_gets_no_more_of_them(
         await until_held(wire, some=False)
         assert (await ask(wire, LATEST)).status == Code.SUCCESS
 
-    with_blocks(tmp_path, BLOCKS[:5], scenario)
+    with_blocks(tmp_path, BLOCKS[:5], scenario, limits)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_client_that_takes_too_long_over_a_block_is_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node_service, "ACCESS_SECONDS_MAX", 0.3)
+    limits = NodeLimits(access=AccessLimits(seconds_max=0.3))
 
     async def scenario(wire: Wire) -> None:
         with DeafClient(wire.node.grpc_address, ANSWER_SECONDS) as deaf:
@@ -295,7 +301,7 @@ def test_a_client_that_takes_too_long_over_a_block_is_cut_off(
             await asyncio.to_thread(deaf.wait_until_closed)
             await until_held(wire, some=False)
 
-    with_blocks(tmp_path, BLOCKS[:5], scenario)
+    with_blocks(tmp_path, BLOCKS[:5], scenario, limits)
     words = "client does not take its block, and is cut off"
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [words]
 
@@ -353,14 +359,14 @@ def test_facts_are_told_to_who_asks_for_them(tmp_path: Path, asked: str, root_nu
         call: Any = stub.serverStatus(node_pb2.ServerStatusRequest(), metadata=metadata)
         assert (await call).last_available_block == 5
         [text] = [value for key, value in await call.trailing_metadata() if key == STATUS_KEY]
-        facts = json.loads(text)
-        assert (facts["role"], facts["publishers"]) == ("active", 1)
+        report = json.loads(text)
+        assert (report["role"], report["publishers"]) == ("active", 1)
         expected = None
         if root_number is not None:
             root_hash = wire.node.store.root_hash_at(root_number)
             assert root_hash is not None
             expected = root_hash.hex()
-        assert facts.get("root_hash") == expected
+        assert report.get("root_hash") == expected
         plain: Any = stub.serverStatus(node_pb2.ServerStatusRequest())
         await plain
         assert STATUS_KEY not in dict(await plain.trailing_metadata() or ())
@@ -371,7 +377,7 @@ def test_facts_are_told_to_who_asks_for_them(tmp_path: Path, asked: str, root_nu
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", b"\xff", "[" * 7_000, '{"instance":' * 2_000])
 def test_facts_that_are_no_object_are_none(text: str | bytes) -> None:
     """A peer sends what it likes; brackets are as many as metadata has room for."""
-    assert read_facts(text) == {}
+    assert read_report(text) == {}
 
 
 # --- bytes of answers on their way ----

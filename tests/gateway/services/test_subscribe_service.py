@@ -189,12 +189,11 @@ async def test_long_items_come_whole_and_sets_are_of_bounded_size(tmp_path: Path
 
 
 async def test_long_items_share_a_budget_and_who_waits_for_it_holds_nothing_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("sluice.gateway.services.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
     blocks = [big_block(number, 6 * MIB) for number in range(3)]
 
-    async with serving(tmp_path) as node:
+    async with serving(tmp_path, sending_bytes_max=8 * MIB) as node:
         await node.commit(*blocks, big_block(3, 5))
         shares = node.service._strangers.shares
         slow = await node.subscribe(0, 0)
@@ -319,14 +318,10 @@ async def test_subscribers_of_one_address_have_their_number(tmp_path: Path) -> N
         assert await (await node.subscribe(0, 0)).numbers() == [0, "SUCCESS"]
 
 
-async def test_whatever_strangers_hold_another_node_is_sent_its_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_whatever_strangers_hold_another_node_is_sent_its_blocks(tmp_path: Path) -> None:
     """Places, threads that read, bytes on their way: acknowledgements may wait for what a node is sent."""
-    monkeypatch.setattr("sluice.gateway.services.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
-
     go_on = threading.Event()
-    async with serving(tmp_path, streams_max=2) as node:
+    async with serving(tmp_path, streams_max=2, sending_bytes_max=8 * MIB) as node:
         await node.commit(big_block(0, 6 * MIB), big_block(1, 5))
         slow = [await node.subscribe(0, 0) for _ in range(2)]
         strangers = node.service._strangers

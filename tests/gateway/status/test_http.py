@@ -17,7 +17,7 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.errors import Fatal, GatewayError
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.status import http
-from sluice.gateway.status.http import HTTP_STOP_SECONDS, start_http
+from sluice.gateway.status.http import HTTP_STOP_SECONDS, HttpLimits, start_http
 from sluice.gateway.status.node_report import NodeReport
 from tests.gateway.status.test_status_page import EMPTY, problem
 
@@ -168,13 +168,12 @@ async def test_what_is_not_http_is_answered_and_not_logged(
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_a_probe_gets_in_whoever_holds_all_places(
-    monkeypatch: pytest.MonkeyPatch, run: Callable[[Coroutine[None, None, None]], None]
+    run: Callable[[Coroutine[None, None, None]], None],
 ) -> None:
     """Strangers that only connected once kept out the probe, and the node was killed as dead."""
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
 
     async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
+        server = await start_http(FakeNode(), ANY_PORT, HttpLimits(connections_max=3))
         where = (server.address.host, server.address.port)
         older = await asyncio.open_connection(*where)
         crowd = [await asyncio.open_connection(*where, local_addr=("127.0.0.2", 0)) for _ in range(9)]
@@ -190,10 +189,8 @@ def test_a_probe_gets_in_whoever_holds_all_places(
     run(main())
 
 
-async def test_a_client_that_is_gone_holds_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 2)
-
-    server = await start_http(FakeNode(), ANY_PORT)
+async def test_a_client_that_is_gone_holds_no_place() -> None:
+    server = await start_http(FakeNode(), ANY_PORT, HttpLimits(connections_max=2))
     where = (server.address.host, server.address.port)
     reader, writer = await asyncio.open_connection(*where)
     for _ in range(20):
@@ -235,10 +232,9 @@ def test_the_last_files_of_the_process_are_for_a_few_connections_and_no_more(
 ) -> None:
     """HTTP clients once took the last ones: publishers and the DB got none. A probe still has to get in."""
     monkeypatch.setattr(http, "client_descriptors_end", lambda: 0)
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_KEPT", 2)
 
     async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
+        server = await start_http(FakeNode(), ANY_PORT, HttpLimits(connections_kept=2))
         where = (server.address.host, server.address.port)
         streams = [await asyncio.open_connection(*where) for _ in range(3)]
         assert await streams[0][0].read() == b""  # the oldest gives way
@@ -252,10 +248,8 @@ def test_the_last_files_of_the_process_are_for_a_few_connections_and_no_more(
     run(main())
 
 
-async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HTTP_SILENT_SECONDS_MAX", 0.1)
-
-    server = await start_http(FakeNode(), ANY_PORT)
+async def test_a_client_that_asks_nothing_is_closed() -> None:
+    server = await start_http(FakeNode(), ANY_PORT, HttpLimits(silent_seconds_max=0.1))
     for begun in (b"", b"GET /healthz HT"):
         reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
         writer.write(begun)
@@ -310,12 +304,9 @@ async def deaf_client(host: str, port: int) -> socket.socket:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux closes them by itself")
-async def test_a_client_that_does_not_read_its_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_read_its_answers_is_closed() -> None:
     """It once kept its place for ever: so many as may be connected kept out whoever looks after the node."""
-    monkeypatch.setattr(http, "HTTP_UNREAD_SECONDS_MAX", 0.5)
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 1)
-
-    server = await start_http(FakeNode(), ANY_PORT)
+    server = await start_http(FakeNode(), ANY_PORT, HttpLimits(connections_max=1, unread_seconds_max=0.5))
     where = (server.address.host, server.address.port)
     with await deaf_client(*where):
         async with asyncio.timeout(60):

@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ from cryptography import x509
 from grpc import aio
 
 from sluice.gateway.addresses import Address
-from sluice.gateway.transport import callers, grpc_server
+from sluice.gateway.transport import callers
 from sluice.gateway.transport.callers import caller_of
 from sluice.gateway.transport.channels import open_blocking_channel
 from sluice.gateway.transport.door import Door, look_at_shares
 from sluice.gateway.transport.door_notes import DoorNotes
-from sluice.gateway.transport.doorkeeper import DoorLimits
+from sluice.gateway.transport.doorkeeper import DoorLimits, DoorTimes
 from sluice.gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, FrameKind, frame
-from sluice.gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
+from sluice.gateway.transport.grpc_server import ConnectionLimits, GrpcServer, ServerPlan, start_server
 from sluice.gateway.transport.header_blocks import header_frames
 from sluice.gateway.transport.known_nodes import KnownNodes
 from sluice.gateway.transport.message_shares import MessageShares
@@ -332,11 +331,8 @@ def test_a_header_block_in_frames_of_one_byte_is_taken() -> None:
 # --- who does not speak as they should ----------------------------------------------------------------------
 
 
-@pytest.fixture
-def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Doors wait for half a second only."""
-    limits = partial(DoorLimits, handshake_seconds=SOON, first_call_seconds=SOON, header_block_seconds=SOON)
-    monkeypatch.setattr(grpc_server, "DoorLimits", limits)
+SHORT_TIMES = ConnectionLimits(times=DoorTimes(SOON, SOON, SOON))
+"""The door waits for half a second only."""
 
 
 def client_hello() -> bytes:
@@ -351,7 +347,6 @@ def client_hello() -> bytes:
 UNFINISHED = HELLO + header_frames(1, request(), ends_stream=False, frame_bytes_max=20)[:29]
 
 
-@pytest.mark.usefixtures("short_times")
 @pytest.mark.parametrize(
     ("hello", "what", "code"),
     [
@@ -365,7 +360,7 @@ UNFINISHED = HELLO + header_frames(1, request(), ends_stream=False, frame_bytes_
     ids=["nothing", "half a preface", "HTTP/1.1", "TLS", "no call", "half a block"],
 )
 def test_who_does_not_come_to_a_call_is_told_and_ended(hello: bytes, what: str, code: int) -> None:
-    with serving() as served, stranger(served, hello) as sock:
+    with serving(plan(limits=SHORT_TIMES)) as served, stranger(served, hello) as sock:
         words = last_words(sock)
         assert served.notes.endings == [what]
         go_away = words[words.rindex(bytes((FrameKind.GOAWAY, 0, 0, 0, 0, 0))) + 6 :]
@@ -374,9 +369,8 @@ def test_who_does_not_come_to_a_call_is_told_and_ended(hello: bytes, what: str, 
         wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
 
 
-@pytest.mark.usefixtures("short_times")
 def test_a_block_whose_frames_drip_is_ended_all_the_same() -> None:
-    with serving() as served, stranger(served, UNFINISHED) as sock:
+    with serving(plan(limits=SHORT_TIMES)) as served, stranger(served, UNFINISHED) as sock:
         with suppress(OSError):
             for _ in range(100):
                 sock.sendall(frame(FrameKind.CONTINUATION, 0, 1))
@@ -384,12 +378,11 @@ def test_a_block_whose_frames_drip_is_ended_all_the_same() -> None:
         assert served.notes.endings == ["header block"]
 
 
-@pytest.mark.usefixtures("short_times")
 @pytest.mark.parametrize("hello", [b"", client_hello()[:-9], HELLO], ids=["nothing", "half", "no TLS"])
 def test_who_does_not_come_through_tls_is_ended(tmp_path: Path, hello: bytes) -> None:
     authority = Authority(tmp_path)
     tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=False), "grpc.tls")
-    with serving(plan(tls=tls)) as served:
+    with serving(plan(tls=tls, limits=SHORT_TIMES)) as served:
         with stranger(served, hello) as sock:
             assert ended_within(sock, ANSWER_SECONDS)
             assert served.notes.endings == ["handshake"]
@@ -400,9 +393,8 @@ def test_who_does_not_come_through_tls_is_ended(tmp_path: Path, hello: bytes) ->
         assert served.notes.endings == ["handshake"]
 
 
-@pytest.mark.usefixtures("short_times")
 def test_a_call_that_is_open_may_take_as_long_as_it_takes() -> None:
-    with serving() as served, NetworkDouble(served.address) as double:
+    with serving(plan(limits=SHORT_TIMES)) as served, NetworkDouble(served.address) as double:
         double.call("Test/hold")
         double.send(b"", ends=True)
         assert double.next() == b"held"
@@ -515,7 +507,7 @@ def test_a_large_message_waits_until_the_one_before_it_is_taken_over() -> None:
         threads = [publish_large(served, STRANGER, errors)]
         wait_until(lambda: served.received == [STRANGER], "the first message")
         threads.append(publish_large(served, FRIEND, errors))
-        wait_until(lambda: room.waiting_count == 1, "the second message's turn to wait")
+        wait_until(lambda: room.waiting_count == 1, "the second message that waits")
         with NetworkDouble(served.address) as double:  # small ones do not wait
             assert who_is(double)[1:] == ["127.0.0.1"]
         time.sleep(SOON)
@@ -539,7 +531,7 @@ def test_a_large_message_that_does_not_come_is_ended_while_another_waits() -> No
         with stranger(served, HELLO + begun) as slow:
             wait_until(lambda: room.held_bytes == LARGE, "the grant of the slow one")
             thread = publish_large(served, FRIEND, errors)
-            wait_until(lambda: room.waiting_count == 1, "the other's turn to wait")
+            wait_until(lambda: room.waiting_count == 1, "the other message that waits")
 
             def look() -> bool:
                 served.do(lambda: look_at_shares(room, lambda _: False))

@@ -18,6 +18,7 @@ from sluice.gateway.transport.doorkeeper import (
     SECOND_NS,
     Doorkeeper,
     DoorLimits,
+    DoorTimes,
     Guest,
     Visit,
 )
@@ -345,7 +346,7 @@ BEGAN_NS = 7 * SECOND_NS
 def test_each_step_may_take_its_time_and_no_longer(
     has_shaken_hands: bool, has_called: bool, block_began_ns: int | None, seconds: float, what: str
 ) -> None:
-    keeper = Doorkeeper(DoorLimits(handshake_seconds=3, first_call_seconds=5, header_block_seconds=0.5))
+    keeper = Doorkeeper(DoorLimits(times=DoorTimes(3, 5, 0.5)))
     visit = Visit(STRANGER, BEGAN_NS, has_shaken_hands=has_shaken_hands, has_called=has_called)
     last_ns = BEGAN_NS + int(seconds * SECOND_NS)
     assert keeper.overdue(visit, block_began_ns, last_ns) is None

@@ -15,10 +15,10 @@ from grpc_reflection.v1alpha import reflection
 
 from sluice.gateway.addresses import Address
 from sluice.gateway.errors import Fatal
-from sluice.gateway.limits import STREAM_WINDOW_BYTES
+from sluice.gateway.limits import STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX
 from sluice.gateway.transport import grpc_server
 from sluice.gateway.transport.frames import CLIENT_PREFACE, FrameKind, frame
-from sluice.gateway.transport.grpc_server import ServerPlan, start_server
+from sluice.gateway.transport.grpc_server import ConnectionLimits, ServerPlan, start_server
 from sluice.gateway.transport.known_nodes import KnownNodes
 from tests.deaf_client import DeafClient
 
@@ -104,10 +104,8 @@ def test_every_node_has_some_places_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     assert kept == [0, 8, 8, 20, 32]  # a sixteenth of 128, four for each, a quarter at most
 
 
-async def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_server, "CONNECTION_IDLE_SECONDS_MAX", 1)
-
-    server = await start_server(plan(), _echo)
+async def test_a_client_without_calls_is_let_go_and_calls_again() -> None:
+    server = await start_server(plan(limits=ConnectionLimits(idle_seconds_max=1)), _echo)
     address = server.address
     async with aio.insecure_channel(str(address)) as channel:
         echo: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo")
@@ -119,12 +117,9 @@ async def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pyt
     await server.stop(0)
 
 
-async def test_one_call_too_many_on_a_connection_waits_for_another_to_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(grpc_server, "STREAMS_PER_CONNECTION_MAX", 2)
-
-    server = await start_server(plan(), _health)
+async def test_one_call_too_many_on_a_connection_waits_for_another_to_end() -> None:
+    assert ConnectionLimits().streams_max == STREAMS_PER_CONNECTION_MAX
+    server = await start_server(plan(limits=ConnectionLimits(streams_max=2)), _health)
     address = server.address
     async with aio.insecure_channel(str(address)) as channel:
         watch: aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
@@ -182,14 +177,14 @@ async def test_a_stream_that_is_not_read_takes_no_more_than_its_window() -> None
     assert await main() <= 2 * STREAM_WINDOW_BYTES + 2 * len(message)
 
 
-def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_may_ping_as_often_as_the_limit_says() -> None:
     def pings_answered(address: Address) -> int:
         with DeafClient(address, ANSWER_SECONDS) as client:
             return next((count for count in range(20) if not client.ping()), 20)
 
     async def main(ping_seconds_min: float) -> int:
-        monkeypatch.setattr(grpc_server, "PING_SECONDS_MIN", ping_seconds_min)
-        server = await start_server(plan(), no_services)
+        limits = ConnectionLimits(ping_seconds_min=ping_seconds_min)
+        server = await start_server(plan(limits=limits), no_services)
         address = server.address
         try:
             return await asyncio.to_thread(pings_answered, address)
@@ -200,11 +195,10 @@ def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.Monkey
     assert asyncio.run(main(300.0)) < 20
 
 
-async def test_a_client_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_does_not_answer_is_closed() -> None:
     """It was 60 s, whatever the limit said: gRPC has two options for it, and one counts."""
-    monkeypatch.setattr(grpc_server, "KEEPALIVE_ANSWER_SECONDS", 1)
-
-    server = await start_server(plan(keepalive_seconds=1), no_services)
+    limits = ConnectionLimits(keepalive_answer_seconds=1)
+    server = await start_server(plan(keepalive_seconds=1, limits=limits), no_services)
     address = server.address
     try:
         with DeafClient(address, ANSWER_SECONDS) as client:

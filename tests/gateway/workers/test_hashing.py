@@ -20,21 +20,22 @@ from sluice.gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
 )
 from sluice.gateway.race.actions import Append, AttemptId
-from sluice.gateway.workers import hash_process, hashing
+from sluice.gateway.workers import hashing
 from sluice.gateway.workers.hash_process import HashProcess
 from sluice.gateway.workers.hashing import (
     HASH_PROCESS_BYTES_MIN,
     HASH_PROCESS_ITEMS_MIN,
     INLINE_HASH_BYTES_MAX,
     Hashing,
+    HashLimits,
 )
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import body_items, header_item
 from tests.gateway.cluster.test_peer_follower import until
 from tests.gateway.conducting import Stage, gate, on_stage
 from tests.gateway.rounds import Rounds
-from tests.nodes import ANSWER_SECONDS, make_blocks
+from tests.nodes import ANSWER_SECONDS, KEY
 
-BLOCKS = make_blocks(2)
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
 
 
@@ -92,18 +93,16 @@ def test_what_is_quick_depends_on_whether_a_process_is_ready() -> None:
 
 @pytest.mark.parametrize("ready", [True, False])
 @pytest.mark.parametrize(
-    ("limit", "value", "left"),
-    [("HASH_BATCH_BYTES", 20_000, [4, 1, 0]), ("HASH_BATCH_ITEMS", 3, [7, 4, 1, 0])],
+    ("limits", "left"),
+    [(HashLimits(batch_bytes=20_000), [4, 1, 0]), (HashLimits(batch_items=3), [7, 4, 1, 0])],
+    ids=["bytes", "items"],
 )
-def test_sets_that_wait_go_together_up_to_a_limit(
-    ready: bool, limit: str, value: int, left: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hashing, limit, value)
+def test_sets_that_wait_go_together_up_to_a_limit(ready: bool, limits: HashLimits, left: list[int]) -> None:
     sets = [[header_item(), *body_items(3)], *([item_of(8_000)] for _ in range(7))]
 
     async def main() -> None:
         process = HashProcess()
-        subject = Hashing([process] if ready else [])
+        subject = Hashing([process] if ready else [], limits=limits)
         try:
             if ready:
                 process.start()
@@ -121,42 +120,42 @@ def test_sets_that_wait_go_together_up_to_a_limit(
     uvloop.run(main())
 
 
-@pytest.mark.parametrize("limit", ["HASH_PROCESS_ITEMS_MAX", "HASH_PROCESS_BYTES_MAX"])
+@pytest.mark.parametrize("limit", ["process_items_max", "process_bytes_max"])
 def test_what_is_too_much_for_the_process_goes_to_a_thread(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = [header_item(), *body_items(200)]
-    most = len(items) if limit == "HASH_PROCESS_ITEMS_MAX" else sum(map(len, items))
+    subjects: list[Hashing] = []
+    most = len(items) if limit == "process_items_max" else sum(map(len, items))
 
     async def main() -> None:
         process = HashProcess()
-        subject = Hashing([process])
         try:
             process.start()
             await process.ready.wait()
             with gate(monkeypatch, BlockHasher, "add") as held:
                 held.open()
                 for value, thread_count in ((most, 0), (most - 1, 1)):
-                    monkeypatch.setattr(hashing, limit, value)
+                    subject = Hashing([process], limits=HashLimits(**{limit: value}))
+                    subjects.append(subject)
                     hasher = BlockHasher()
                     await subject.add_next(hasher, queue_of(items))
                     assert hasher.subtree_roots() == roots_of(items)
                     assert len([name for name in held.threads if name.startswith("hash")]) == thread_count
         finally:
-            subject.close()
+            process.close()
+            for subject in subjects:
+                subject.close()
 
     uvloop.run(main())
 
 
-def test_a_further_process_takes_what_the_one_before_cannot_keep_up_with(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(hashing, "HASH_BACKLOG_ITEMS", 300)
+def test_a_further_process_takes_what_the_one_before_cannot_keep_up_with() -> None:
     items = [header_item(), *body_items(200)]
 
     async def main() -> None:
         first, second = processes = NotedProcess(), NotedProcess()
-        subject = Hashing(processes)
+        subject = Hashing(processes, limits=HashLimits(backlog_items=300))
         hashers = [BlockHasher() for _ in range(5)]
         try:
             for process in processes:
@@ -210,33 +209,32 @@ def test_a_refusal_comes_from_the_process_path_as_from_the_hasher() -> None:
     uvloop.run(main())
 
 
-def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(tmp_path: Path) -> None:
     """Its request is hashed in a thread instead; the block is acknowledged, and stored as it came."""
-    monkeypatch.setattr(hashing, "HASH_PROCESS_ITEMS_MIN", 1)  # every set
-    monkeypatch.setattr(hash_process, "HASH_PROCESS_BACKOFF_SECONDS", 600.0)  # and none in its place
-    process = HashProcess()
+    process = HashProcess(backoff_seconds=600.0)  # no other one takes its place
+    maker = BlockMaker(7, KEY, MakerOptions(transactions_per_block=500, item_bytes=256))
+    blocks = list(maker.blocks(2))
+    size = HASH_PROCESS_ITEMS_MIN  # each set goes to the process
 
     async def play(stage: Stage) -> None:
         process.start()
         await process.ready.wait()
         alice = stage.publisher("alice")
-        alice.items(*BLOCKS[0].items)
+        alice.items(*blocks[0].items)
         alice.end(0)
         await alice.expect("ack 0")
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
-        items = BLOCKS[1].items
-        alice.items(*items[:2])
-        alice.items(*items[2:4])
+        items = blocks[1].items
+        alice.items(*items[:size])
+        alice.items(*items[size : 2 * size])
         await asyncio.sleep(0)
         os.kill(process.pid, signal.SIGKILL)
-        alice.items(*items[4:])
+        alice.items(*items[2 * size :])
         alice.end(1)
         await alice.expect("ack 1")
         assert not process.ready.is_set()
-        for block in BLOCKS[:2]:
+        for block in blocks:
             stored = stage.store.read_block(block.number)
             assert stored is not None
             assert stored.items == block.items
@@ -290,8 +288,8 @@ def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pyte
     seen: list[Rounds] = []
     next_batch = hashing._next_batch
 
-    def taken(waiting: deque[Append]) -> Append:
-        batch = next_batch(waiting)
+    def taken(waiting: deque[Append], limits: HashLimits) -> Append:
+        batch = next_batch(waiting, limits)
         seen[0].note(len(batch.items))
         return batch
 

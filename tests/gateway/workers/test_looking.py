@@ -1,4 +1,4 @@
-"""Tests of `gateway.workers.looking`: at once, in a turn or in a thread, and always the same."""
+"""Tests of `gateway.workers.looking`: at once, in a slot or in a thread, and always the same."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ from sluice.gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
     SLOT_ITEMS_MIN,
 )
-from sluice.gateway.workers import looking
-from sluice.gateway.workers.looking import CROWD_BYTES_MIN, CROWD_ITEM_BYTES, CROWD_ITEMS_MIN, Looking
+from sluice.gateway.workers.looking import (
+    CROWD_BYTES_MIN,
+    CROWD_ITEM_BYTES,
+    CROWD_ITEMS_MIN,
+    SET_ITEMS_MAX,
+    Looking,
+)
 from sluice.gateway.workers.loop_slots import LoopSlots
 from tests.gateway.rounds import Rounds
 
@@ -48,20 +53,19 @@ class Items(Sequence[bytes]):
         return taken
 
 
-def look(items: Items) -> ItemSet:
-    return uvloop.run(Looking(LoopSlots()).look(items))
+def look(items: Items, *, set_items_max: int = SET_ITEMS_MAX) -> ItemSet:
+    return uvloop.run(Looking(LoopSlots(), set_items_max=set_items_max).look(items))
 
 
-def test_a_message_of_too_many_items_is_refused_before_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "SET_ITEMS_MAX", 2_000)
-    assert len(look(Items([HEADER, *[SHORT] * 1_999])).items) == 2_000
+def test_a_message_of_too_many_items_is_refused_before_one_is_taken() -> None:
+    assert len(look(Items([HEADER, *[SHORT] * 1_999]), set_items_max=2_000).items) == 2_000
     items = Items([HEADER, *[SHORT] * 2_000])
     with pytest.raises(ItemError, match=r"^item set: got 2001 items, expected at most 2000$"):
-        look(items)
+        look(items, set_items_max=2_000)
     assert items.threads == set()
 
 
-def test_few_items_need_no_turn() -> None:
+def test_few_items_need_no_slot() -> None:
     assert Looking.is_quick([SHORT] * (SLOT_ITEMS_MIN - 1))
     assert not Looking.is_quick([SHORT] * SLOT_ITEMS_MIN)
 
@@ -134,10 +138,10 @@ def test_no_round_takes_more_than_one_message_of_all_that_have_come() -> None:
     size = INLINE_HASH_ITEMS_MAX
 
     async def main() -> None:
-        rounds, turns = Rounds(), LoopSlots()
+        rounds, slots = Rounds(), LoopSlots()
         try:
             messages = [Items([SHORT] * size, rounds) for _ in range(3)]
-            sets = await asyncio.gather(*(Looking(turns).look(message) for message in messages))
+            sets = await asyncio.gather(*(Looking(slots).look(message) for message in messages))
             assert [len(one.items) for one in sets] == [size] * 3
             assert len(rounds.all) == 3 * size
             assert rounds.most == size
@@ -147,15 +151,13 @@ def test_no_round_takes_more_than_one_message_of_all_that_have_come() -> None:
     uvloop.run(main())
 
 
-def test_what_was_looked_at_in_a_thread_is_handled_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "INLINE_HASH_ITEMS_MAX", 1)
-
+def test_what_was_looked_at_in_a_thread_is_handled_in_a_slot() -> None:
     async def main() -> None:
-        rounds, turns = Rounds(), LoopSlots()
+        rounds, slots = Rounds(), LoopSlots()
         try:
 
             async def handle() -> None:
-                await Looking(turns).look(Items([SHORT] * 2))
+                await Looking(slots, inline_items_max=1).look(Items([SHORT] * 2))
                 rounds.note("handled")
 
             await asyncio.gather(*(handle() for _ in range(8)))

@@ -12,7 +12,7 @@ from sluice.gateway.workers.loop_slots import LoopSlots
 from tests.gateway.rounds import Rounds
 
 
-def with_turns(
+def with_slots(
     play: Callable[[LoopSlots, Rounds], Awaitable[None]], run: Callable[..., None] = uvloop.run
 ) -> None:
     async def main() -> None:
@@ -27,11 +27,11 @@ def with_turns(
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_those_who_are_ready_together_have_a_round_each_in_order(run: Callable[..., None]) -> None:
-    async def play(turns: LoopSlots, rounds: Rounds) -> None:
+    async def play(slots: LoopSlots, rounds: Rounds) -> None:
         async def work(name: int) -> None:
             for piece in "ab":
                 asked.append((name, piece))
-                await turns.take()
+                await slots.take()
                 rounds.note((name, piece))
 
         asked: list[object] = []
@@ -40,25 +40,25 @@ def test_those_who_are_ready_together_have_a_round_each_in_order(run: Callable[.
         assert rounds.all == asked
         assert len(asked) == 10
 
-    with_turns(play, run)
+    with_slots(play, run)
 
 
 def test_nobody_waits_for_a_turn_that_nobody_else_has() -> None:
-    async def play(turns: LoopSlots, rounds: Rounds) -> None:
+    async def play(slots: LoopSlots, rounds: Rounds) -> None:
         for _ in range(3):
             before = rounds.number
-            await turns.take()
+            await slots.take()
             assert rounds.number == before
             await asyncio.sleep(0)
             await asyncio.sleep(0)
 
-    with_turns(play)
+    with_slots(play)
 
 
 def test_who_comes_when_the_last_of_those_waiting_has_its_turn_waits_for_the_next_round() -> None:
-    async def play(turns: LoopSlots, rounds: Rounds) -> None:
+    async def play(slots: LoopSlots, rounds: Rounds) -> None:
         async def work(name: str) -> None:
-            await turns.take()
+            await slots.take()
             rounds.note(name)
             if name == "second":  # in whose round another one comes
                 late.append(asyncio.ensure_future(work("late")))
@@ -69,14 +69,14 @@ def test_who_comes_when_the_last_of_those_waiting_has_its_turn_waits_for_the_nex
         assert rounds.all == ["first", "second", "late"]
         assert rounds.most == 1
 
-    with_turns(play)
+    with_slots(play)
 
 
-def test_timers_come_between_turns() -> None:
-    async def play(turns: LoopSlots, rounds: Rounds) -> None:
+def test_timers_come_between_slots() -> None:
+    async def play(slots: LoopSlots, rounds: Rounds) -> None:
         async def work() -> None:
-            await turns.take()
-            rounds.note("turn")
+            await slots.take()
+            rounds.note("slot")
 
         works = [asyncio.ensure_future(work()) for _ in range(1_000)]
         await asyncio.sleep(0)
@@ -85,16 +85,16 @@ def test_timers_come_between_turns() -> None:
         for one in works:
             one.cancel()
 
-    with_turns(play)
+    with_slots(play)
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2, 3])
 def test_one_that_is_given_up_keeps_nobody_waiting(cancelled: int) -> None:
-    """Also one that has its turn already and has not run yet."""
+    """Also one that has its slot already and has not run yet."""
 
-    async def play(turns: LoopSlots, rounds: Rounds) -> None:
+    async def play(slots: LoopSlots, rounds: Rounds) -> None:
         async def work(name: int) -> None:
-            await turns.take()
+            await slots.take()
             rounds.note(name)
 
         works = [asyncio.ensure_future(work(name)) for name in range(4)]
@@ -107,4 +107,4 @@ def test_one_that_is_given_up_keeps_nobody_waiting(cancelled: int) -> None:
         assert rounds.all == [name for name in range(5) if name != cancelled or name == 0]  # 0 was done
         assert rounds.most == 1
 
-    with_turns(play)
+    with_slots(play)

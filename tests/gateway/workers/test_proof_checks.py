@@ -15,8 +15,8 @@ from sluice.gateway.blocks.proofs.ledger_data import LedgerData
 from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
-from sluice.gateway.workers import proof_process
 from sluice.gateway.workers.proof_checks import ProofChecks
+from sluice.gateway.workers.proof_process import PROOF_CHECK_SECONDS_MAX, ProofProcess
 from tests.gateway.block_makers import PUBLIC_KEY, block_items, summary_of
 from tests.gateway.blocks.proofs import record_files
 from tests.gateway.blocks.proofs.tss_chain import TssChain
@@ -42,11 +42,13 @@ def with_checks(
     keys: TrustedKeys = NO_KEYS,
     ledger: LedgerData | None = None,
     keep: Callable[[LedgerData], None] | None = None,
+    check_seconds_max: float = PROOF_CHECK_SECONDS_MAX,
 ) -> None:
     """Play a scene with the checks of a node that has these keys."""
 
     async def main() -> None:
-        checks = ProofChecks(BlockVerifier(ProofVerifier(keys, "full", ledger)), keep)
+        process = ProofProcess(check_seconds_max=check_seconds_max)
+        checks = ProofChecks(BlockVerifier(ProofVerifier(keys, "full", ledger)), keep, process)
         try:
             await asyncio.wait_for(play(checks), 60)
         finally:
@@ -160,15 +162,13 @@ def test_a_check_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pyt
     with_checks(play, ledger=NETWORK.ledger)
 
 
-def test_a_process_that_takes_too_long_to_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof_process, "PROOF_CHECK_SECONDS_MAX", 0.0)
-
+def test_a_process_that_takes_too_long_to_start_is_not_waited_for() -> None:
     async def play(checks: ProofChecks) -> None:
         verdict = await checks.check(SUMMARIES[1], (), block_0_comes=no)
         assert verdict.summary.root_hash == SUMMARIES[1].root_hash
         assert checks.process_id is None
 
-    with_checks(play, ledger=NETWORK.ledger)
+    with_checks(play, ledger=NETWORK.ledger, check_seconds_max=0.0)
 
 
 def test_closing_fails_a_check_that_is_under_way() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -23,7 +24,7 @@ from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.transport.callers import Caller, caller_of
 from sluice.gateway.transport.known_nodes import KnownNodes
 
-__all__ = ["SERVICE_NAME", "LevelService"]
+__all__ = ["SERVICE_NAME", "HeightLimits", "HeightService"]
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,16 @@ SERVICE_NAME = standby_pb2.DESCRIPTOR.services_by_name["NodeLevel"].full_name
 _Context = aio.ServicerContext[Any, Any]
 
 
-class LevelService:
+@dataclass(frozen=True, slots=True)
+class HeightLimits:
+    """The limits of the service."""
+
+    streams_max: int = STANDBY_STREAMS_MAX
+    streams_per_address_max: int = STANDBY_STREAMS_PER_ADDRESS_MAX
+    write_seconds_max: float = STANDBY_WRITE_SECONDS_MAX
+
+
+class HeightService:
     """The service of one node, for the nodes that wait for it.
 
     Args:
@@ -48,7 +58,14 @@ class LevelService:
         nodes: the other nodes; None serves everybody (tests).
     """
 
-    def __init__(self, store: BlockStore, instance: str, nodes: KnownNodes | None = None) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        instance: str,
+        nodes: KnownNodes | None = None,
+        limits: HeightLimits = HeightLimits(),
+    ) -> None:
+        self._limits = limits
         self._store = store
         self._instance = instance
         self._nodes = nodes
@@ -85,13 +102,9 @@ class LevelService:
         del request
         caller = await self._admit(context)
         address = caller.address
-        if self._streams.total() >= STANDBY_STREAMS_MAX or (
-            self._streams[address] >= STANDBY_STREAMS_PER_ADDRESS_MAX
-        ):
-            reason = (
-                f"got another watcher, expected at most {STANDBY_STREAMS_MAX}, "
-                f"and {STANDBY_STREAMS_PER_ADDRESS_MAX} of one address"
-            )
+        most, most_per_address = self._limits.streams_max, self._limits.streams_per_address_max
+        if self._streams.total() >= most or self._streams[address] >= most_per_address:
+            reason = f"got another watcher, expected at most {most}, and {most_per_address} of one address"
             log.warning("watcher refused", extra=caused_by(address, watcher=caller.peer, reason=reason))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         self._streams[address] += 1
@@ -116,7 +129,7 @@ class LevelService:
 
     async def _tell(self, caller: Caller, context: _Context) -> None:
         """Write the last block; cut off a watcher that does not read it, since nothing else ends its call."""
-        seconds = STANDBY_WRITE_SECONDS_MAX
+        seconds = self._limits.write_seconds_max
         too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, caller, seconds)
         try:
             await context.write(self._last())
