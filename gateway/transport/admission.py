@@ -6,16 +6,16 @@ Pure. The publish service asks before the race hears of a stream:
     subject not in `publish.allowed_subjects`                   PERMISSION_DENIED
     the publisher has `publish.max_streams_per_publisher`       RESOURCE_EXHAUSTED
     its address has `publish.max_streams_per_address`           RESOURCE_EXHAUSTED
-    otherwise                                                   admitted; counted until it is released
+    otherwise                                                   admitted; counted until released
 
 A publisher that exceeds `publish.max_messages_per_second` over all its streams is not refused: the node takes
-its messages later, and gRPC's flow control slows it down. The same holds for an address that exceeds
-`publish.max_messages_per_second_per_address`.
+its messages later, and gRPC's flow control slows it down. `publish.max_messages_per_second_per_address` does
+the same for an address.
 
 Invariants
-  - An admitted stream is released once; a name or an address without streams is forgotten.
-  - Paces outlive a connection, `MESSAGE_PACES_KEPT` of each kind: reconnecting does not evade one. Names that
-    nobody vouches for are a kind of their own, so that invented names push out no others.
+  - An admitted stream is released once; a name or address without streams is forgotten.
+  - A pace outlives its connections, so reconnecting does not evade it. Unproven names are a kind of their
+    own, so invented names push out no others.
 Source: docs/protocol.md, "Limits".
 """
 
@@ -31,8 +31,7 @@ from sluice.gateway.identity import is_vouched_for
 __all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace"]
 
 MESSAGE_PACES_KEPT: Final = 10_000
-"""Publishers and addresses whose pace is remembered, some 200 bytes each. The one that was idle longest is
-forgotten first, and starts with a full second's worth when it comes back."""
+"""Paces remembered of each kind, some 200 bytes each. The one idle longest is forgotten first."""
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -59,13 +58,13 @@ class AdmissionLimits:
     """The settings of an operator."""
 
     allowed_subjects: frozenset[str] = frozenset()
-    """Names in certificates that may publish; empty: anybody who gets a connection."""
+    """Names in certificates that may publish; empty: anybody."""
     streams_per_publisher_max: int = 64
-    """Streams that one publisher may have open."""
+    """Open streams of one publisher."""
     streams_per_address_max: int = 256
-    """Streams that one network address may have open."""
+    """Open streams of one network address."""
     messages_per_second: int = 0
-    """Messages a second from one publisher, over all its streams; 0: no limit."""
+    """Messages a second from one publisher; 0: no limit."""
     messages_per_second_per_address: int = 0
     """The same from one network address."""
 
@@ -76,7 +75,6 @@ class Admission:
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
         self.has_pace = bool(limits.messages_per_second or limits.messages_per_second_per_address)
-        """Whether messages have a pace at all."""
         self._by_publisher: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
         self._paces = {kind: OrderedDict[str, MessagePace]() for kind in _Paced}
@@ -85,10 +83,9 @@ class Admission:
         """Count a new stream, or return why it is not admitted.
 
         Args:
-            publisher: the publisher's name in the race.
-            address: the network address that it comes from.
-            subjects: the names that its certificate proves, `CN=alice,O=Net`, `CN=alice`, `URI:spiffe://…`;
-                empty without a certificate.
+            publisher: its name in the race.
+            address: its network address.
+            subjects: the names that its certificate proves, `CN=alice,O=Net`, `CN=alice`, `URI:spiffe://…`.
 
         Returns:
             None if it is admitted: `release` it with the same name and address.
@@ -125,11 +122,10 @@ class Admission:
                 del counter[key]
 
     def wait_ns(self, publisher: str, address: str, now_ns: int) -> int:
-        """Count one message; return the time to wait before it is handled, 0 within the pace.
+        """Count one message; return how long to wait before handling it.
 
         Args:
-            publisher: as for `admit`.
-            address: as for `admit`.
+            publisher, address: as for `admit`.
             now_ns: a monotonic clock's time.
         """
         limits, wait_ns = self._limits, 0
@@ -142,7 +138,6 @@ class Admission:
         return wait_ns
 
     def _pace(self, key: str, kind: _Paced, limit: int, now_ns: int) -> MessagePace:
-        """Return the pace of a publisher or an address; the one that was idle longest is forgotten first."""
         paces = self._paces[kind]
         pace = paces.get(key)
         if pace is None:
@@ -174,10 +169,10 @@ class MessagePace:
         """
         assert messages_per_second > 0
         self._cost_ns = int(SECOND_NS / messages_per_second)
-        # The time at which the bucket would be full again; a full bucket lets a second's worth through.
+        # When the bucket would be full again; a full bucket lets a second's worth through.
         self._full_at_ns = now_ns
 
     def wait_ns(self, now_ns: int) -> int:
-        """Count one message; return the time to wait before it is handled, 0 within the pace."""
+        """Count one message; return how long to wait before handling it."""
         self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
         return max(0, self._full_at_ns - now_ns - SECOND_NS)

@@ -3,22 +3,20 @@
 A shell: it resolves names and asks the kernel for this machine's addresses. Callers that are nodes have
 places of their own, and `NodeLevel` to themselves. A caller is a node
 
-    if `peer_subjects` is set    when its certificate proves one of these names, wherever it comes from
+    if `peer_subjects` is set    when its certificate proves one of these names
     else                         when it comes from an address of a name in `peers`, or from `peer_networks`
 
-A certificate is a proof; an address is not, and whoever shares one counts as a node as well. That gains a
-caller nothing but places: a node reads the reports of others over connections that it opens itself, to the
-addresses in `peers` (`gateway.cluster.standby_watch`).
+An address is no proof: whoever shares one counts as a node, but gains only places. A node reads reports over
+connections that it opens itself, to the addresses in `peers` (`gateway.cluster.standby_watch`).
 
-A peer may be this node, under whatever name:
+A peer may be this node under any name:
 
     listens at          peer                    this node
     127.0.0.1:40840     localhost:40840         yes
     0.0.0.0:40840       10.0.0.5:40840          if 10.0.0.5 is this machine's
     10.0.0.5:40840      127.0.0.1:40840         no: nobody listens there, or another node
 
-A load balancer or forwarded port that leads here is not seen here: a node that follows such an address finds
-out when it asks it (`gateway.cluster.peer_follower`).
+`gateway.cluster.peer_follower` finds a load balancer or forwarded port that leads back here.
 """
 
 from __future__ import annotations
@@ -35,16 +33,16 @@ from sluice.gateway.addresses import Address, parse_address
 __all__ = ["LOOK_SECONDS", "LOOK_SECONDS_MIN", "KnownNodes"]
 
 RESOLVE_SECONDS_MAX: Final = 2.0
-"""Time to resolve a peer's name; a start waits for it, to see whether the peer is this node."""
+"""Time to resolve a peer's name; a start waits for it."""
 
 LOOK_SECONDS: Final = 60.0
 """Time between two resolutions of the names of peers."""
 LOOK_SECONDS_MIN: Final = 1.0
-"""The same when a stranger calls, which strangers do as often as they like."""
+"""The same when a stranger's call causes it."""
 
 
 async def addresses_of(peers: Iterable[str]) -> frozenset[str]:
-    """Return the IP addresses of peers, `host:port` each; none for a name that does not resolve."""
+    """Return the IP addresses of peers, `host:port` each."""
     found = [await _resolve(parse_address(peer)) for peer in peers]
     return frozenset().union(*found)
 
@@ -67,9 +65,8 @@ class KnownNodes:
         look_seconds_min: float = LOOK_SECONDS_MIN,
     ) -> None:
         self.peers: Sequence[str] = ()
-        """`host:port` each, of the nodes that are not this one."""
+        """The other nodes, `host:port` each."""
         self.subjects = frozenset(subjects)
-        """Names in certificates; empty: addresses count."""
         self._networks = tuple(map(ipaddress.ip_network, networks))
         self._resolve = resolve
         self._look_seconds_min = look_seconds_min
@@ -83,7 +80,7 @@ class KnownNodes:
 
     @property
     def rule(self) -> str:
-        """The rule by which a caller is a node, for people."""
+        """The rule by which a caller is a node, as text."""
         if self.subjects:
             return "a certificate that proves a name in peer_subjects"
         return "an address of peers, or one in peer_networks"
@@ -92,7 +89,7 @@ class KnownNodes:
         """Return whether a caller is a node.
 
         Args:
-            host: its IP address; any other text is no node's.
+            host: its IP address; other text is no node's.
             subjects: the names that its certificate proves.
         """
         if self.subjects:
@@ -100,9 +97,9 @@ class KnownNodes:
         return any(host in found for found in self._addresses.values()) or self._is_in_networks(host)
 
     async def recognize(self, host: str, subjects: Collection[str]) -> bool:
-        """Return whether a caller is a node; resolve the names of peers anew before saying no.
+        """Return whether a caller is a node, after resolving the peers' names again if need be.
 
-        A node that was restarted elsewhere calls before the next resolution.
+        A node that restarted elsewhere calls before the next resolution.
         """
         if self.has(host, subjects):
             return True
@@ -112,7 +109,7 @@ class KnownNodes:
         return self.has(host, subjects)
 
     async def look(self) -> None:
-        """Resolve the names of peers; a name that does not resolve now keeps its addresses."""
+        """Resolve the names of peers; a name that fails to resolve keeps its addresses."""
         self._looked_at = time.monotonic()
         found = await asyncio.gather(*(self._resolve((peer,)) for peer in self.peers))
         self._addresses.update((peer, ips) for peer, ips in zip(self.peers, found, strict=True) if ips)
@@ -140,7 +137,7 @@ async def leads_here(
 
     Args:
         peer: an address to connect to.
-        listens_at: the addresses of this process, with their real ports, not 0.
+        listens_at: the addresses of this process, with their real ports.
         resolve_seconds_max: time to resolve each name.
     """
     candidates = [address for address in listens_at if address.port == peer.port]
@@ -159,7 +156,7 @@ async def leads_here(
 
 
 async def other_nodes(peers: Iterable[Address], listens_at: Iterable[Address]) -> list[str]:
-    """Return the peers that do not lead here, `host:port` each; arguments as for `leads_here`."""
+    """Return the peers that do not lead here, `host:port` each; see `leads_here`."""
     own = tuple(listens_at)
     return [str(peer) for peer in peers if not await leads_here(peer, own)]
 
@@ -177,7 +174,7 @@ async def _resolve(address: Address, seconds_max: float = RESOLVE_SECONDS_MAX) -
 
 
 def _is_ours(host: str) -> bool:
-    """Return whether an IP address is this machine's: only then can a socket be bound to it."""
+    """Return whether an IP address is this machine's, so that a socket can be bound to it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
