@@ -1,12 +1,10 @@
 """One node: its block store, its publish race, and the servers around them, started and stopped in order.
 
-A shell. `gateway.node.run` is the process of `sluice serve` around it; tests and the demo use `Node` itself.
+A shell. `gateway.node.run` wraps it as the process of `sluice serve`; tests and the demo use `Node` itself.
 
     start   block store, HTTP, TCP, gRPC, control    nothing is served before the store is open; /readyz says
                                                      "starting" until publishers are admitted
     stop    not ready, control, publish race, subscribers, gRPC, TCP, HTTP, block store
-
-What a node says of itself is in `gateway.status.reporter`, its gRPC servers are in `gateway.node.servers`.
 
 Source: docs/operations.md, "Run a node".
 """
@@ -91,7 +89,7 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """One node. `start` it, `stop` it; `broken` ends if it cannot go on.
+    """One node: `start` it, `stop` it; `broken` ends if it cannot go on.
 
     Args:
         settings: what the node does.
@@ -113,7 +111,7 @@ class Node:
         self._given_ledger = given_ledger(self._keys, mode)
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
         self._disk = disk
-        # With a single core, another process only costs.
+        # On a single core, another process only costs.
         self._hash_processes = [
             HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
         ]
@@ -126,9 +124,9 @@ class Node:
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
-        # The rest is made while the node starts, in this order.
+        # The start makes the rest, in this order.
         self.store: BlockStore
-        self._peers: list[str]  # the nodes of `settings.peers` that are not this one
+        self._peers: list[str]  # `settings.peers` without this node
         self._page_blocks: PageBlocks
         self._healer: Healer
         self._checks: ProofChecks
@@ -145,7 +143,7 @@ class Node:
 
     @property
     def door_notes(self) -> Sequence[DoorNotes]:
-        """The records of the doors of its gRPC servers."""
+        """The records of its gRPC servers' doors."""
         return self._servers.door_notes
 
     @property
@@ -167,7 +165,7 @@ class Node:
             raise
         if self.settings.verification_mode == "hash":
             log.warning("verification mode is hash: the signatures of block proofs are not checked")
-        # The last line of a start: a reader that has found it has all the others.
+        # The last line of a start: log readers wait for it.
         log.info(
             "node started",
             extra=fields(
@@ -182,28 +180,28 @@ class Node:
         )
 
     def abandon_start(self) -> None:
-        """End `start` before the node listens, if it has not come that far."""
+        """End `start` before the node listens."""
         self._is_abandoned.set()
 
     def _go_on(self) -> None:
-        """Raise StartAbandoned if the start was abandoned. Called in any thread."""
+        """Raise StartAbandoned if the start was abandoned; callable in any thread."""
         if self._is_abandoned.is_set():
             raise StartAbandoned
 
     def warm_up(self) -> None:
-        """Start the worker processes that would otherwise start at first use; wait for nothing."""
+        """Start the worker processes that would start at first use; wait for nothing."""
         for process in self._hash_processes:
             process.start()
             self._cleanup.callback(process.close)
 
     async def stop(self) -> None:
-        """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
+        """Finish complete blocks, tell publishers, and close everything. A second call does nothing."""
         self.reporter.is_stopping = True
         self._servers.show_stopping()
         await self._cleanup.aclose()
         log.info("node stopped", extra=fields(last_block=self.store.last_number))
 
-    # --- starting, in order; each step registers how it is undone ------------------------------------------
+    # --- starting, in order; each step registers its undoing -----------------------------------------------
 
     async def _start(self) -> None:
         settings = self.settings
@@ -232,13 +230,13 @@ class Node:
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self._watch_pages()
-        # When they have started, they take no core from the first blocks.
+        # A starting process takes a core from the first blocks.
         await asyncio.gather(*(process.started() for process in self._hash_processes))
         await self._start_grpc()
         self.control_address = await self._start_control()
 
     async def _find_peers(self) -> None:
-        """Leave this node out of its peers: all nodes of a cluster may share one configuration."""
+        """Remove this node from its peers: all nodes of a cluster may share one configuration."""
         settings = self.settings
         self._peers = self._nodes.peers = await other_nodes(settings.peers, own_addresses(settings))
         if settings.commit_min_standbys > len(self._peers):
@@ -276,7 +274,6 @@ class Node:
         self.metrics.last_block.set(-1 if self.store.last_number is None else self.store.last_number)
 
     def _note_lateness(self, seconds: float) -> None:
-        """Note by how much an iteration of the event loop was late."""
         self.metrics.event_loop_lag_seconds.observe(seconds)
         self.conductor.stood_still(seconds)
 
@@ -288,14 +285,14 @@ class Node:
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
             block_time_seconds=settings.block_time_seconds,
-            # A lower limit for publishers must not keep this node from blocks that peers have stored.
+            # A low limit for publishers must not keep out blocks that peers have stored.
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
             instance=self._instance,
         )
 
     def _make_healer(self) -> None:
-        """Make the healer of damaged pages; it begins with the servers."""
+        """Make the healer of damaged pages."""
         settings = self.settings
         self._page_blocks = PageBlocks(self.store)
         self._healer = Healer(
@@ -338,7 +335,7 @@ class Node:
             )
 
     async def _make_checks(self) -> None:
-        """Find the ledger data, and check whether the last block fits the keys.
+        """Find the ledger data, and check that the last block fits the keys.
 
         Raises:
             LedgerKeyError, Fatal: they are missing, or do not fit the stored blocks.
@@ -365,7 +362,7 @@ class Node:
         last_block = None
         try:
             last_block = await asyncio.to_thread(look_at_last_block, self.store, verifier)
-        except PageDamaged as error:  # its end, which the next block links to, was read
+        except PageDamaged as error:  # its end, which the next block links to, was readable
             log.error("the last block cannot be looked at", extra=fields(got=str(error)))
         if last_block is not None:
             self.store.learn(last_block.layout)
@@ -452,7 +449,7 @@ class Node:
         return Address(address.host, self._tcp_server.address[1])
 
     async def _start_grpc(self) -> None:
-        """Listen for readers and publishers; the node has started then."""
+        """Listen for readers and publishers."""
         settings, servers = self.settings, self._servers
         detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
         status = BlockNodeService(
@@ -466,10 +463,10 @@ class Node:
         )
         self._height_service = HeightService(self.store, self._instance, self._nodes)
         reading = (self.block_access, self.subscribe_service, self._height_service)
-        self._cleanup.push_async_callback(self.keeper.close)  # first, in case an address is taken
-        await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
+        self._cleanup.push_async_callback(self.keeper.close)  # undone even if an address is taken
+        await self.keeper.start()  # before the first publisher: a standby sends it elsewhere
         await self._nodes.look()
-        # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
+        # Undone in reverse: publishers are told, then subscribers, then the servers go.
         subscriber_address = await servers.start_reading(status, reading)
         self.grpc_address = await servers.start_publishing(publishing, status, reading)
         self.subscriber_address = subscriber_address or self.grpc_address
@@ -478,7 +475,7 @@ class Node:
         )
         self._cleanup.push_async_callback(self._end_subscribers)
         quorum = self.conductor.acknowledging.gate
-        if quorum is not None:  # watched until the conductor has stopped, since its last blocks may wait
+        if quorum is not None:  # until the conductor has stopped: its last blocks may wait for standbys
             standbys = StandbyWatch(self.conductor, quorum, self.store, self._peers, peer_tls(settings))
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
@@ -489,7 +486,6 @@ class Node:
         self._watch(self._nodes.watch())
 
     async def _start_control(self) -> Address:
-        """Start the server for operators, at an address of its own."""
         reporter, following = self.reporter, self.following
         control = ControlService(
             self.keeper,
@@ -508,7 +504,7 @@ class Node:
         self._cleanup.callback(task.cancel)
 
     async def _end_subscribers(self) -> None:
-        """Let subscribers receive their blocks to the end; slow ones are cut off with the servers."""
+        """Let subscribers receive their blocks to the end; the servers' stop cuts off slow ones."""
         loop = asyncio.get_running_loop()
         self._cut_off_at = loop.time() + self.settings.shutdown_grace_seconds
         self._height_service.close()
@@ -521,15 +517,14 @@ class Node:
             log.warning("subscribers were not finished", extra=fields(streams=count))
 
     async def _stop_server(self, server: GrpcServer) -> None:
-        """Give calls the rest of the time that subscribers had."""
+        """Give calls the rest of the subscribers' time."""
         await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
 
 
 async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:
-    """Sleep again and again, and report each time by how many seconds the sleep was too long.
+    """Sleep again and again, and report by how many seconds each sleep was too long.
 
-    A sample is what a timer, message or answer that is due at that moment has to wait. It includes what the
-    machine gave to other processes, as everything in the event loop waits for that too.
+    So long does a due timer, message or answer wait, other processes' share of the machine included.
     """
     loop = asyncio.get_running_loop()
     while True:
@@ -539,6 +534,6 @@ async def sample_lateness(late: Callable[[float], None], period_seconds: float =
 
 
 def _on_watch_done(task: asyncio.Task[None]) -> None:
-    """Log an error of our own that has ended a watch: what the watch shows does not change any more."""
+    """Log an error of ours that has ended a watch."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("the node does not watch itself any more", exc_info=error)

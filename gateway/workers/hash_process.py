@@ -1,13 +1,13 @@
-"""A worker process that hashes items, so that the hashes of many short ones do not stop the event loop.
+"""A worker process that hashes items, so that many short ones do not stop the event loop.
 
-A shell around `blocks.root_hash`. Python holds its lock while it hashes fewer than 2,048 bytes, in whatever
-thread, so only another process hashes them on a second core.
+A shell around `blocks.root_hash`. Python holds its lock while it hashes fewer than 2,048 bytes, so only
+another process can hash them on a second core.
 
     request   state of each subtree concerned, subtree of each kind, items, their kinds
     answer    state of each subtree concerned, with the items in it
 
-Both are `marshal`, sent as `workers.subprocess_worker` describes; the process keeps nothing between requests.
-If it fails, `WorkerProcessLost` is raised, and the caller hashes itself, with the same result.
+Both are `marshal`, in the frames of `workers.subprocess_worker`; the process keeps nothing between requests.
+If it fails, the caller gets `WorkerProcessLost` and hashes the items itself.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ __all__ = ["HashProcess", "main"]
 log = logging.getLogger(__name__)
 
 HASH_WAITING_BYTES_MAX: Final = 8 << 20
-"""Bytes that wait for one process from which on no more are sent there: nothing there can be taken back."""
+"""Bytes that wait for one process; with more, requests wait here, where they can be dropped."""
 
 HASH_PROCESS_SECONDS_MAX: Final = 10.0
-"""How long a process for hashing may take to start, or for one request; then it is replaced."""
+"""Time for a process to start, or for one request; then it is replaced."""
 
 HASH_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Time between two attempts to start the process for hashing."""
+"""Time between two starts of a process."""
 
 WARM_UP_SECONDS_MAX: Final = 3.0
-"""How long a starting node waits for the processes for hashing, which take a core from the first blocks."""
+"""Time that a starting node waits for the processes, which take a core from the first blocks."""
 
 _NAME: Final = "hash process"
 _MARSHAL_VERSION: Final = 2
-"""The last version that does not look for repeated objects, which takes as long as all the rest."""
+"""The last version that does not look for repeated objects, which would double the time."""
 _States = dict[int, tuple[int, tuple[bytes, ...]]]
-"""The state of a tree by the number of its subtree."""
+"""States of trees by subtree number."""
 
 
 class HashProcess:
@@ -65,7 +65,6 @@ class HashProcess:
         self._waiting_bytes_max = waiting_bytes_max
         self._backoff_seconds = backoff_seconds
         self.ready = asyncio.Event()
-        """Set while the process answers."""
         self._settled = asyncio.Event()  # set unless a process is starting
         self._settled.set()
         self._start_at = 0.0
@@ -82,12 +81,12 @@ class HashProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id, None while there is no process."""
+        """Process id; None without a process."""
         return self._helper.pid
 
     @property
     def waiting_items(self) -> int:
-        """Items that were sent and not answered."""
+        """Items sent and not answered."""
         return self._waiting_items
 
     @property
@@ -96,7 +95,7 @@ class HashProcess:
         return self._waiting_bytes
 
     def start(self) -> None:
-        """Start the process if there is none and no backoff; it is ready some time later."""
+        """Start the process, unless there is one or a backoff; do not wait for it."""
         if self._helper.is_over or self.pid is not None:
             return
         if asyncio.get_running_loop().time() >= self._start_at:
@@ -104,7 +103,7 @@ class HashProcess:
             self._helper.start()
 
     async def started(self, seconds_max: float = WARM_UP_SECONDS_MAX) -> bool:
-        """Wait for a process that is starting, at most so long; return whether one is ready."""
+        """Wait for a starting process; return whether one is ready."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._settled.wait(), seconds_max)
         return self.ready.is_set()
@@ -112,7 +111,7 @@ class HashProcess:
     async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
         """Append leaves to the trees in the process; return the trees that have grown, by subtree number.
 
-        A call that is cancelled while it waits for room sends nothing; what was sent is hashed in vain.
+        A call cancelled while it waits for room sends nothing.
 
         Raises:
             WorkerProcessLost: the process is not ready, died or took too long.
@@ -127,7 +126,7 @@ class HashProcess:
         subtree_of_kind = {int(kind): leaves.subtree_of_kind[kind] for kind in set(kinds)}
         subtrees = set(subtree_of_kind.values()) - {NOT_HASHED}
         states = {subtree: trees[subtree].state() for subtree in subtrees}
-        if max(subtree_of_kind, default=0) < 256:  # as all kinds of today
+        if max(subtree_of_kind, default=0) < 256:  # as all known kinds are
             kinds = bytes(kinds)
         sent: Any = (states, subtree_of_kind, leaves.items, kinds)
         request = marshal.dumps(sent, _MARSHAL_VERSION)
@@ -135,7 +134,7 @@ class HashProcess:
         return {subtree: StreamingTree.from_state(*state) for subtree, state in grown.items()}
 
     def _ask(self, request: bytes, item_count: int) -> asyncio.Future[bytes]:
-        """Send a request, which counts until it is answered or the process is lost."""
+        """Send a request; count it until it is answered or lost."""
         size_bytes = len(request)
 
         def let_go(answered: asyncio.Future[bytes]) -> None:
@@ -143,7 +142,7 @@ class HashProcess:
             self._waiting_bytes -= size_bytes
             self._has_room.set()
             if not answered.cancelled():
-                answered.exception()  # nobody waits for that of a dropped block
+                answered.exception()  # nobody waits for a dropped block's
 
         self._waiting_items += item_count
         self._waiting_bytes += size_bytes
@@ -172,12 +171,12 @@ class HashProcess:
             self._next = loop.call_later(self._backoff_seconds, self._start_again)
 
     def _start_again(self) -> None:
-        self._start_at = 0.0  # a timer may be early by a millisecond
+        self._start_at = 0.0  # timers may be early by a millisecond
         self.start()
 
 
 def main() -> None:
-    """Answer requests until the socket that is standard input ends."""
+    """Answer requests until standard input, a socket, ends."""
     serve(lambda requests: [_answer_encoded(request) for request in requests])
 
 
@@ -189,7 +188,6 @@ def _answer_encoded(request: bytes) -> bytes:
 def _answer(
     states: _States, subtree_of_kind: Mapping[int, int], items: Sequence[bytes], kinds: Sequence[int]
 ) -> _States:
-    """Hash the items of one request."""
     trees = {subtree: StreamingTree.from_state(*state) for subtree, state in states.items()}
     hash_into(trees, Leaves(subtree_of_kind, items, kinds))
     return {subtree: tree.state() for subtree, tree in trees.items()}

@@ -7,10 +7,9 @@ A shell around `blocks.verification`: `gateway.workers.subprocess_worker` with t
     answer   Refusal; or whether the root of the other layout is the right one, what block 0 publishes, and
              whether a proof signs the root
 
-Big integers and pairings hold Python's lock for milliseconds. The next request is sent before the last one is
-answered. Where several wait, because blocks come faster than they are checked, proofs that are cheaper
-together are checked together. The process has the same share of a processor as the node, since
-acknowledgements wait for it, but yields to threads that run for a moment, as event loops do (SCHED_BATCH).
+Big integers and pairings hold Python's lock for milliseconds. Requests are sent ahead; where several wait,
+proofs that are cheaper together are checked together. The process has the node's priority, since
+acknowledgements wait for it, but yields to short runs such as event loops' (SCHED_BATCH).
 
     the process                          what it was asked
     dies, or takes too long              is asked of another process, each block by itself
@@ -47,20 +46,19 @@ __all__ = ["ProofProcess", "main"]
 log = logging.getLogger(__name__)
 
 PROOF_CHECK_SECONDS_MAX: Final = 30.0
-"""How long the proofs of one block may be checked: real ones take 50 ms. Then the process is replaced."""
+"""Time for the proofs of one block, which take 50 ms; then the process is replaced."""
 
 PROOF_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Time between two attempts to start the process that checks proofs, where one did not get ready: each costs
-a fork, or some 0.3 s of a core. Meanwhile the node checks in a thread of its own."""
+"""Time between two starts of a process that did not get ready: each costs a fork, or some 0.3 s of a core.
+Meanwhile a thread of the node checks."""
 
 PROOFS_TOGETHER_MAX: Final = 8
-"""Blocks whose proofs are checked in one go, where so many wait. Eight TSS signatures by different nodes take
-3.7 ms each together and 7.4 ms each alone; more would save little, and keep the first of them waiting."""
+"""Blocks whose proofs are checked together. Eight TSS signatures by different nodes take 3.7 ms each together
+and 7.4 ms each alone."""
 
 PROOFS_GATHER_SECONDS: Final = 0.05
-"""How long the process that checks proofs waits for a further block that is on its way, where the last time
-several waited. While a chain is caught up with, a block comes each 10 to 20 ms, and proofs cost a third less
-together. Blocks that come one by one never wait."""
+"""How long the process waits for an announced block, if several waited last time. A node that catches up gets
+a block each 10 to 20 ms, and proofs cost a third less together. Blocks that come one by one never wait."""
 
 _ATTEMPTS: Final = 2
 _Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
@@ -92,15 +90,15 @@ class ProofProcess:
         self._start_at = 0.0
         self._thread = ThreadPoolExecutor(1, "proofs")
         self._proofs: ProofVerifier | None = None  # what was sent last
-        self._sent_to = 0  # which process, of those so far
+        self._sent_to = 0  # the number of the process that got it
 
     @property
     def pid(self) -> int | None:
-        """Process id; None while there is no process."""
+        """Process id; None without a process."""
         return self._helper.pid
 
     def start(self) -> None:
-        """Start the process, if there is none and no backoff."""
+        """Start the process, unless there is one or a backoff."""
         if self.pid is None and asyncio.get_running_loop().time() >= self._start_at:
             self._helper.start()
 
@@ -112,7 +110,7 @@ class ProofProcess:
         `more_come`: another block is on its way; the process may wait for it, to check both together.
 
         Raises:
-            BlockRefused: they do not hold, or the process died twice of them.
+            BlockRefused: the proofs do not hold, or the process died twice of them.
         """
         lost_count, by_itself = 0, False
         while lost_count < _ATTEMPTS and not self._helper.is_over:
@@ -131,7 +129,7 @@ class ProofProcess:
             except WorkerProcessLost as lost:
                 if not lost.was_ready:
                     continue
-                lost_count += lost.is_first  # the others only waited behind it, or were checked with it
+                lost_count += lost.is_first  # the others only waited behind it, or shared its check
                 by_itself = True
                 continue
             if isinstance(answer, Refusal):
@@ -152,7 +150,7 @@ class ProofProcess:
         )
 
     def close(self) -> None:
-        """End the process; a check that waits for it fails."""
+        """End the process; a waiting check fails."""
         self._helper.close()
         self._thread.shutdown(cancel_futures=True)
 
@@ -163,7 +161,7 @@ class ProofProcess:
         check = BlockVerifier(proofs).check
         try:
             checking = self._thread.submit(check, summary, items)
-        except RuntimeError:  # without processes, there may be no threads either
+        except RuntimeError:  # there may be no threads either
             return check(summary, items)
         return await asyncio.wrap_future(checking)
 
@@ -171,7 +169,6 @@ class ProofProcess:
         self._is_ready = True
 
     def _on_lost(self, got: str) -> None:
-        """Begin a backoff, if this process never got ready."""
         was_ready, self._is_ready = self._is_ready, False
         if self._helper.is_over:
             return
@@ -196,7 +193,6 @@ class _Answers:
         self._verifier: BlockVerifier | None = None
 
     def __call__(self, requests: list[bytes]) -> Iterator[bytes]:
-        """Check the proofs of some blocks."""
         decoded = [pickle.loads(memoryview(request)[1:]) for request in requests]
         for index, (proofs, summary, items, by_itself) in enumerate(decoded):
             if proofs is not None:
@@ -208,7 +204,7 @@ class _Answers:
 
 
 def _summaries_of_same_keys(decoded: list[_Request]) -> list[BlockSummary]:
-    """Return the summaries up to the next request that brings other keys, or is to be checked by itself."""
+    """Return the summaries up to the next request with other keys, or to be checked by itself."""
     same = takewhile(lambda request: request[0] is None and not request[3], decoded[1:])
     return [request[1] for request in (decoded[0], *same)]
 
