@@ -1,9 +1,9 @@
 """The durable height of this node, told to other nodes: the gRPC service `sluice.standby.NodeLevel`.
 
-A shell around the block store. A watcher gets the last block at once and after each commit. While it has not
-read one message, the blocks that follow are told in one. A watcher that reads nothing for long loses its
-connection, since others want its place. The service is for the other nodes of the cluster alone
-(`transport.known_nodes`): it refuses a stranger with PERMISSION_DENIED and says whom it serves.
+A shell around the block store. A watcher gets the last block at once and after each commit; while it does not
+read, commits are told in one message. A watcher that reads nothing for long loses its connection, since
+others want its place. Only other nodes of the cluster are served (`transport.known_nodes`); a stranger gets
+PERMISSION_DENIED.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = ["SERVICE_NAME", "HeightLimits", "HeightService"]
 log = logging.getLogger(__name__)
 
 STANDBY_STREAMS_MAX: Final = 256
-"""Nodes that may watch this one's level at once; a cluster has a few."""
+"""Watchers at once; a cluster has a few nodes."""
 STANDBY_STREAMS_PER_ADDRESS_MAX: Final = 64
-"""The same from one network address: many may share one behind a proxy."""
+"""The same from one network address, which many may share behind a proxy."""
 STANDBY_WRITE_SECONDS_MAX: Final = 30.0
-"""How long a watcher may take to take a level, some 80 bytes; then its connection is ended."""
+"""Time for a watcher to take a message of some 80 bytes; then its connection ends."""
 
 SERVICE_NAME = standby_pb2.DESCRIPTOR.services_by_name["NodeLevel"].full_name
 
@@ -50,12 +50,13 @@ class HeightLimits:
 
 
 class HeightService:
-    """The service of one node, for the nodes that wait for it.
+    """The service of one node.
 
     Args:
         store: the blocks of the node.
         instance: the name of this process.
-        nodes: the other nodes; None serves everybody (tests).
+        nodes: the other nodes; None serves everybody.
+        limits: of watchers.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class HeightService:
         self._unlisten = store.on_advance(self._wake)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand, since `watch` takes any bytes as its request."""
+        """Register the service, by hand: `watch` takes any bytes as its request."""
         watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
             self._watch, response_serializer=standby_pb2.Level.SerializeToString
         )
@@ -98,7 +99,6 @@ class HeightService:
         changed.set()
 
     async def _watch(self, request: bytes, context: _Context) -> None:
-        """Serve one stream. There is nothing in the request."""
         del request
         caller = await self._admit(context)
         address = caller.address
@@ -114,7 +114,7 @@ class HeightService:
                 await self._tell(caller, context)
                 await changed.wait()
         finally:
-            self._streams -= Counter((address,))  # one that comes to 0 is forgotten
+            self._streams -= Counter((address,))  # forgets a count of 0
 
     async def _admit(self, context: _Context) -> Caller:
         """Return the caller if it is another node, else end the call."""
@@ -128,7 +128,7 @@ class HeightService:
         raise AssertionError("abort has raised")
 
     async def _tell(self, caller: Caller, context: _Context) -> None:
-        """Write the last block; cut off a watcher that does not read it, since nothing else ends its call."""
+        """Write the last block; cut off a watcher that does not read it: nothing else ends its call."""
         seconds = self._limits.write_seconds_max
         too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, caller, seconds)
         try:
@@ -154,7 +154,6 @@ class HeightService:
 
 
 def _cut_off_deaf(caller: Caller, seconds: float) -> None:
-    """End the connection of a watcher that reads nothing."""
     extra = caused_by(caller.address, watcher=caller.peer, seconds=seconds)
     log.warning("watcher takes nothing, and is cut off", extra=extra)
     caller.cut_off()

@@ -2,10 +2,9 @@
 
 A shell around the block store; reads run in a thread. Both serve committed blocks only.
 
-`sluice status` asks for more than the protocol has. If a `serverStatus` request has the metadata
-`sluice-status: N`, the answer carries trailing metadata of the same name: a JSON object of the node's `facts`
-and the root hash of block N (null if the node does not hold that block). Other clients see nothing of it.
-Answers to `getBlock` are counted in bytes (docs/protocol.md, "Limits").
+`sluice status` sends `serverStatus` with the metadata `sluice-status: N`. The answer then carries trailing
+metadata of the same name: a JSON object with the node's report and the root hash of block N (null if the node
+does not hold it). Answers to `getBlock` count in bytes (docs/protocol.md, "Limits").
 Source: docs/spec/wire.md section 2.3.
 """
 
@@ -48,31 +47,30 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of `getBlock` answers on their way: each is in memory, here and in gRPC, until its client has it.
-With so many, no further block is read; one block is always possible, however large."""
+"""Bytes of `getBlock` answers on their way: each is in memory, here and in gRPC, until its client has it. At
+the limit no further block is read; one block is always possible."""
 ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
 """The same to one network address."""
 ACCESS_READS_MAX: Final = 2
-"""Blocks that are read for `getBlock` at once; more would only take more memory."""
+"""Blocks read for `getBlock` at once; more would only take more memory."""
 ACCESS_SECONDS_MAX: Final = 300.0
-"""Time for a client to receive a block, and so hold a part of the above; then its connection is ended."""
+"""Time for a client to receive a block; then its connection ends."""
 
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
-"""The metadata key that asks for facts, and that carries them."""
+"""The metadata key that asks for the report, and that carries it."""
 
 INSTANCE_KEY = "instance"
-"""The fact that is unique to a process: by it a node recognizes itself behind another address."""
+"""The report's key for the name of the process, by which a node recognizes itself behind another address."""
 
 ROOT_READS_MAX: Final = 2
-"""Root hashes that are read for `serverStatus` at once. Anybody may ask, and the threads also serve other
-nodes."""
+"""Root hashes read for `serverStatus` at once: anybody may ask, and the threads also serve other nodes."""
 
 StatusReport = Callable[[], dict[str, object]]
-"""Returns what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
+"""Returns the report for `sluice status`: role, verification_mode, ready, publishers, …"""
 _Code = node_pb2.BlockResponse.Code
 Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
-"""Makes the answer to `serverStatusDetail` of the first and the last block that the node holds."""
+"""Makes the answer to `serverStatusDetail` from the first and last block held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
 
     Args:
         store: the blocks of the node.
-        first_number: the first block of an empty node; None: whichever comes.
+        first_number: the first block of an empty node; None: any.
         report: see `StatusReport`.
         detail: see `Detail`.
     """
@@ -106,7 +104,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     async def serverStatus(
         self, request: node_pb2.ServerStatusRequest, context: aio.ServicerContext[Any, Any]
     ) -> node_pb2.ServerStatusResponse:
-        """Return the first and last block that are held, and the next one expected; each may be absent."""
+        """Return the first and last block held, and the next one expected."""
         for key, value in context.invocation_metadata() or ():
             if key == STATUS_KEY:
                 context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
@@ -123,7 +121,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         )
 
     async def _more(self, asked: str) -> str:
-        """Serialize the facts, with the root hash of the block that was asked for, if any."""
+        """Serialize the report, with the root hash of block `asked`, if it is a number."""
         report = self._report()
         if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
             async with self._reading:
@@ -134,30 +132,30 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     async def serverStatusDetail(
         self, request: node_pb2.ServerStatusRequest, context: object
     ) -> node_pb2.ServerStatusDetailResponse:
-        """Return versions, ranges of blocks, and the network data; all stored blocks are available."""
+        """Return versions, ranges of blocks, and the network data."""
         return self._detail(self._store.first_number, self._store.last_number)
 
 
 def held_of(status: node_pb2.ServerStatusResponse) -> tuple[int | None, int | None]:
-    """Return the first and the last block of an answer, None twice for a node that holds none.
+    """Return the first and last block of an answer; None twice for an empty node.
 
-    Empty nodes of earlier versions give 0 as their first block; the last block shows that they are empty.
+    Empty nodes of earlier versions give 0 as their first block.
     """
     last = from_wire(status.last_available_block)
     return (None, None) if last is None else (status.first_available_block, last)
 
 
 def begins_with(status: node_pb2.ServerStatusResponse) -> int | None:
-    """Return the first block that a node holds, or will hold; None: that is not settled."""
+    """Return the first block that a node holds, or will hold; None: not settled."""
     first, last = held_of(status)
     return from_wire(status.next_expected_block) if last is None else first
 
 
 def read_report(text: str | bytes) -> dict[str, Any]:
-    """Return the facts of an answer; none if they are not a JSON object."""
+    """Return the report of an answer; empty if it is no JSON object."""
     try:
         report = json.loads(text)
-    except (ValueError, RecursionError):  # the second one of some thousand brackets
+    except (ValueError, RecursionError):  # RecursionError: some thousand brackets
         return {}
     return report if isinstance(report, dict) else {}
 
@@ -165,7 +163,7 @@ def read_report(text: str | bytes) -> dict[str, Any]:
 async def ask_status(
     stub: node_pb2_grpc.BlockNodeServiceAsyncStub, asked: str, timeout_seconds: float
 ) -> tuple[node_pb2.ServerStatusResponse, dict[str, Any]]:
-    """Ask a node for its `serverStatus` and its facts, which are empty if it is no Sluice node.
+    """Ask a node for its `serverStatus` and its report, which is empty for other software.
 
     Args:
         asked: the number, in digits, of the block whose root hash is wanted; empty: none.
@@ -205,12 +203,12 @@ class BlockAccessService:
         self._store = store
         self._ensure = ensure
         self._limits = limits
-        # Other nodes have their own, whatever strangers ask for and do not read.
+        # Nodes have their own limits: strangers cannot use them up.
         self._of_strangers, self._of_nodes = _Answers(limits), _Answers(limits)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand: a request that does not parse has an answer of the protocol, and
-        answers are serialized where they are read, in threads."""
+        """Register the service, by hand: a request that does not parse has an answer of the protocol, and
+        threads serialize answers."""
         handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
             self.get_block, request_deserializer=_parse, response_serializer=None
         )
@@ -221,11 +219,10 @@ class BlockAccessService:
     async def get_block(
         self, request: node_pb2.BlockRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> bytes:
-        """Return a serialized BlockResponse with one committed block, its items as they were received.
+        """Return a serialized BlockResponse with one committed block, its items as received.
 
-        A number that this node does not hold is NOT_AVAILABLE: above its last block, below its first one, or
-        any number if it is empty. NOT_FOUND is a block that it should hold and cannot read. A client that
-        does not read its blocks gets no more of them.
+        NOT_AVAILABLE: this node does not hold the number. NOT_FOUND: it should hold the block and cannot read
+        it. A client that does not read its blocks gets no more of them.
 
         Args:
             request: what to return; None: it does not parse.
@@ -249,7 +246,7 @@ class BlockAccessService:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
             try:
                 answer = await asyncio.to_thread(self._read, number)
-            except Exception as error:  # at the edge: a damaged block must not look like one that is not held
+            except Exception as error:  # at the edge: a damaged block must not look like a missing one
                 extra = caused_by(address, block=number, got=str(error))
                 log.exception("block cannot be read", extra=extra)
                 is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
@@ -260,7 +257,7 @@ class BlockAccessService:
     def _count(
         self, shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
     ) -> None:
-        """Count the answer to a call until the call is over; cut off a client that takes too long."""
+        """Count an answer until its call is over; cut off a client that takes too long."""
         address, seconds = caller.address, self._limits.seconds_max
         shares.take(address, size_bytes)
         too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_slow, caller, seconds)
@@ -272,7 +269,6 @@ class BlockAccessService:
         context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
 
     def _read(self, number: int) -> bytes:
-        """Make the answer of a block that is held; runs in a thread."""
         self._ensure(number)
         stored = self._store.read_block(number)
         assert stored is not None
@@ -283,10 +279,9 @@ class BlockAccessService:
 class AnswerShares:
     """The bytes of answers on their way to clients: in all, and to each network address.
 
-    gRPC keeps an answer to a unary call whole until the client has taken it. A client that asks for many
-    blocks and reads none would otherwise hold as much memory as it likes. So an address, or all together,
-    gets no further answer once its share is on the way. The bound is looked at before an answer, not after:
-    one answer is always possible, however large.
+    gRPC keeps an answer to a unary call in memory until the client has taken it, so clients that read nothing
+    could fill the memory. An address, or all together, gets no further answer once its share is on the way.
+    One answer is always possible, however large.
 
     Args:
         bytes_max: of all addresses together.
@@ -298,10 +293,9 @@ class AnswerShares:
         self._address_bytes_max = address_bytes_max
         self._held: dict[str, int] = {}
         self.bytes_held = 0
-        """Of all addresses together."""
 
     def refusal(self, address: str) -> str | None:
-        """Return why an address gets no further answer now (what, got, expected); None: it gets one."""
+        """Return why an address gets no further answer now (what, got, expected), if so."""
         for who, held_bytes, most_bytes in (
             ("this address", self._held.get(address, 0), self._address_bytes_max),
             ("all clients", self.bytes_held, self._bytes_max),
@@ -314,7 +308,7 @@ class AnswerShares:
         return None
 
     def take(self, address: str, size_bytes: int) -> None:
-        """Count an answer that goes out; `give_back` it when the client has it, or has left."""
+        """Count an answer; `give_back` it when the client has it or has left."""
         self._held[address] = self._held.get(address, 0) + size_bytes
         self.bytes_held += size_bytes
 
@@ -330,7 +324,7 @@ class AnswerShares:
 
 
 class _Answers:
-    """The limits of answers to one kind of clients."""
+    """The limits for one kind of clients."""
 
     def __init__(self, limits: AccessLimits) -> None:
         self.shares = AnswerShares(limits.bytes_max, limits.address_bytes_max)
@@ -338,12 +332,10 @@ class _Answers:
 
 
 def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
-    """Make an answer without a block."""
     return node_pb2.BlockResponse(status=status).SerializeToString()
 
 
 def _cut_off_slow(caller: Caller, seconds: float) -> None:
-    """End the connection of a client that does not receive its block."""
     extra = caused_by(caller.address, client=caller.peer, seconds=seconds)
     log.warning("client does not take its block, and is cut off", extra=extra)
     caller.cut_off()

@@ -8,7 +8,7 @@
     GET /status.json    the same report
     GET /operations     docs/operations.md, where the findings lead
 
-A probe always gets an answer: an error of ours is a reason not to be ready, and no error page.
+A probe always gets an answer: an error of ours is a reason not to be ready.
 """
 
 from __future__ import annotations
@@ -39,34 +39,33 @@ __all__ = ["HttpLimits", "HttpServer", "NodeView", "make_app", "start_http"]
 log = logging.getLogger(__name__)
 
 HTTP_CONNECTIONS_MAX: Final = 256
-"""Connections at once to the HTTP address, of probes, a scraper, a few browsers; one more is closed."""
+"""Connections at once: probes, a scraper, a few browsers."""
 
 HTTP_CONNECTIONS_KEPT: Final = 8
-"""Of these, those that may take the last file descriptors: without one, probes would have a node killed."""
+"""Those that may take the last file descriptors: without one, probes would have the node killed."""
 
 HTTP_SILENT_SECONDS_MAX: Final = 75.0
-"""How long an HTTP client may be connected without a whole request. Scrapers ask again within a minute."""
+"""Time without a whole request; scrapers ask again within a minute."""
 
 HTTP_STOP_SECONDS: Final = 1.0
-"""How long a stopping node waits for HTTP clients to take their answers, and as long again for requests that
-have begun. Answers take milliseconds; who does not read them is not waited for."""
+"""How long a stopping node waits for clients to take their answers, and as long again for begun requests."""
 
 HTTP_UNREAD_SECONDS_MAX: Final = 60.0
-"""How long an HTTP client may take nothing of an answer; then it is closed."""
+"""How long a client may take nothing of an answer."""
 
 _requests_log = logging.getLogger(f"{__name__}.requests")
 _requests_log.addFilter(lambda record: not _is_about_client(record))
 
 DESCRIPTORS_DIVISOR: Final = 16
-"""One in so many of the process's file descriptors may be an HTTP client."""
+"""One in so many file descriptors of the process may be an HTTP client."""
 
 LISTEN_BACKLOG: Final = 1_024
-"""Connections that the kernel keeps until they are accepted; the next one tries again after a second."""
+"""Connections that wait in the kernel; the next one tries again after a second."""
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
 _PAGE_HEADERS = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-_STARTING_HEADERS = {**_NO_STORE, "Refresh": str(REFRESH_SECONDS)}  # a browser asks again by itself
+_STARTING_HEADERS = {**_NO_STORE, "Refresh": str(REFRESH_SECONDS)}  # makes a browser ask again
 _OPERATIONS = Path(__file__).with_name("operations.md")
 
 
@@ -81,14 +80,14 @@ class HttpLimits:
 
 
 class NodeView(Protocol):
-    """The node, as the HTTP server needs it."""
+    """The node, for the HTTP server."""
 
     @property
     def metrics(self) -> Metrics:
         """The node's metrics."""
 
     def report(self, *, for_page: bool = False) -> NodeReport:
-        """Gather the report of the node; `for_page` with what only the status page shows."""
+        """Gather the node's report; `for_page` with what only the status page shows."""
 
 
 class HttpServer:
@@ -98,7 +97,7 @@ class HttpServer:
         self._runner = runner
         self._listener = listener
         self.address = address
-        """Where it listens; a port 0 has become the real one."""
+        """Where it listens, with its real port."""
 
     async def close(self) -> None:
         """Stop listening, and close all connections. A second call does nothing."""
@@ -107,9 +106,9 @@ class HttpServer:
 
 
 class _Clients:
-    """The clients of an HTTP server. One that comes when all places are taken gets the place of an older one.
+    """The clients of an HTTP server. A newcomer without a place gets an older client's.
 
-    A probe asks at once, and its answer takes milliseconds; a client that asks nothing is older.
+    A probe asks at once and is answered in milliseconds; a client that asks nothing is older.
     """
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -121,14 +120,13 @@ class _Clients:
         self._places: Places[asyncio.Transport] = Places(self._most, spares="new")
 
     def take(self, transport: asyncio.Transport) -> None:
-        """Count a client, and close an older one if there are too many."""
         for client in self._places.clients():
             if client.is_closing():  # aiohttp does not tell
                 self._places.remove(client)
         end, most = self._descriptors_end, self._most
         if end is not None and transport.get_extra_info("socket").fileno() >= end:
             most = self._kept  # a node that is full of other clients is alive, and says so
-        name: tuple[str, int] | None = transport.get_extra_info("peername")  # None: it is gone already
+        name: tuple[str, int] | None = transport.get_extra_info("peername")  # None: it has left
         party = party_of(name[0].partition("%")[0]) if name else ""
         if len(self._places) >= most and (older := self._places.who_gives_way(party)) is not None:
             self._places.remove(older)
@@ -137,10 +135,10 @@ class _Clients:
 
 
 class _Arrival(asyncio.Protocol):
-    """The protocol of a new connection, until it is counted.
+    """The protocol of a new connection until it is counted.
 
     Args:
-        server: aiohttp's, which serves the connection then.
+        server: aiohttp's, which then serves the connection.
         clients: counts it.
     """
 
@@ -173,7 +171,7 @@ async def start_http(node: NodeView, address: Address, limits: HttpLimits = Http
     """Listen at `address` and answer for `node` until the server is closed.
 
     Raises:
-        Fatal: the address cannot be listened at.
+        Fatal: the address is not free.
     """
     runner = web.AppRunner(
         make_app(node),
@@ -181,7 +179,7 @@ async def start_http(node: NodeView, address: Address, limits: HttpLimits = Http
         logger=_requests_log,
         handle_signals=False,
         keepalive_timeout=limits.silent_seconds_max,
-        # Else the server waits for the rest of a request whose client is gone, which no limit counts.
+        # Else the server waits for the rest of a request whose client has left, which no limit counts.
         handler_cancellation=True,
         shutdown_timeout=HTTP_STOP_SECONDS,
     )
@@ -196,10 +194,10 @@ async def start_http(node: NodeView, address: Address, limits: HttpLimits = Http
         )
     except OSError as error:
         await runner.cleanup()
-        number = error.errno or 0  # below 0 when the host's name was not found
+        number = error.errno or 0  # negative: the host's name was not found
         got = os.strerror(number) if number > 0 else str(error)
         raise Fatal(f"http.address {address}", got=got, expected="an address that is free here") from error
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: connections have it from their listener
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: connections inherit it
         unread_ms = int(limits.unread_seconds_max * 1000)
         for each in listener.sockets:
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
@@ -207,7 +205,7 @@ async def start_http(node: NodeView, address: Address, limits: HttpLimits = Http
 
 
 def _is_about_client(record: logging.LogRecord) -> bool:
-    """Return whether a request was not HTTP, or its client is gone: aiohttp logs a traceback for each."""
+    """Return whether aiohttp logs a client's mistake or leaving, with a traceback."""
     error = None if record.exc_info is None else record.exc_info[1]
     return isinstance(error, HttpProcessingError | ConnectionError)
 
@@ -222,22 +220,19 @@ def _report(node: NodeView) -> NodeReport | None:
 
 
 def _reasons(report: NodeReport | None) -> list[str]:
-    """Return why the node is not ready; an error of ours is a reason."""
     return ["internal error, see the log"] if report is None else list(report.problems)
 
 
 async def _healthz(_: web.Request) -> web.Response:
-    """Answer."""
     return web.Response(text="ok\n", headers=_NO_STORE)
 
 
 async def _readyz(request: web.Request) -> web.Response:
-    """Answer 200, or 503 with the reasons."""
     return _readiness(request, _reasons(_report(request.app[_NODE])))
 
 
 async def _readyz_for_publishers(request: web.Request) -> web.Response:
-    """Answer load balancers in front of publishers as `_readyz` does."""
+    """Answer load balancers in front of publishers."""
     report = _report(request.app[_NODE])
     reasons = _reasons(report)
     if report is not None and report.sent_elsewhere is not None:
@@ -258,7 +253,6 @@ def _lines(texts: Iterable[str]) -> str:
 
 
 async def _page(request: web.Request) -> web.Response:
-    """Write the status page."""
     report = request.app[_NODE].report(for_page=True)
     if report.is_starting:
         return web.Response(text=_lines(report.problems), status=503, headers=_STARTING_HEADERS)
@@ -266,13 +260,12 @@ async def _page(request: web.Request) -> web.Response:
 
 
 async def _operations(_: web.Request) -> web.Response:
-    """Write docs/operations.md, which comes with the code."""
+    """Write docs/operations.md, which the package carries."""
     text = await asyncio.to_thread(_OPERATIONS.read_text, "utf-8")
     return web.Response(text=render_operations(text), content_type="text/html", headers=_PAGE_HEADERS)
 
 
 async def _status(request: web.Request) -> web.Response:
-    """Write the report as JSON."""
     report = request.app[_NODE].report(for_page=True)
     if report.is_starting:
         return web.json_response({"problems": report.problems}, status=503, headers=_NO_STORE)
@@ -280,7 +273,7 @@ async def _status(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    """Write the metrics, with `sluice_ready` up to date."""
+    """Write the metrics, with a fresh `sluice_ready`."""
     node = request.app[_NODE]
     node.metrics.ready.set(0 if _reasons(_report(node)) else 1)
     headers = {**_NO_STORE, "Content-Type": CONTENT_TYPE_LATEST}

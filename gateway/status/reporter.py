@@ -1,7 +1,7 @@
-"""Gathers the report of a node from its rooms.
+"""The gathering of a node's report from its rooms.
 
-A shell: it asks the rooms, reads the clock, and decides nothing; `gateway.status.findings` says what the
-answers mean. Source: docs/operations.md, "Watch it".
+A shell: it asks the rooms and reads the clock; `gateway.status.findings` judges the answers. Source:
+docs/operations.md, "Watch it".
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from sluice.gateway.transport.tls import ServerTls, certificate_notes
 __all__ = ["NodeReporter"]
 
 PUBLISHERS_SHOWN: Final = 200
-"""Streams of publishers that the page shows; it is made anew for each who looks."""
+"""Streams of publishers on the page."""
 
 
 class NodeReporter:
@@ -45,13 +45,12 @@ class NodeReporter:
 
     Args:
         settings, metrics, instance: of the node.
-        conductor, store, following, keeper, tcp_server, subscribers: the rooms that are asked.
-        certificates: of the node's servers; the list grows while they start.
-        door_notes: what happened at their doors; the same.
+        conductor, store, following, keeper, tcp_server, subscribers: the rooms to ask.
+        certificates, door_notes: of the node's servers; both lists grow during the start.
         healer: knows the damaged pages.
-        processor: knows whether the node gets enough processor.
+        processor: knows shortages of processor time.
         health_check_seconds: time between two looks of `watch`.
-        publishers_shown: streams of publishers that the page shows.
+        publishers_shown: streams of publishers on the page.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class NodeReporter:
         self._made_at = time.monotonic()
 
     def has_started(self, grpc: Address, subscribers: Address, tcp: Address, http: Address) -> None:
-        """Note that the node listens for publishers, and where its servers are."""
+        """Note the addresses of the started servers."""
         self._grpc_address, self._subscriber_address = grpc, subscribers
         self._addresses = (
             ("gRPC", str(grpc)),
@@ -106,11 +105,11 @@ class NodeReporter:
         )
 
     def readiness(self) -> list[str]:
-        """Return why the node is not ready; empty if it is."""
+        """Return why the node is not ready."""
         return list(self.report().problems)
 
     def status_report(self) -> dict[str, object]:
-        """Return what serverStatus tells beside the blocks."""
+        """Return the report for serverStatus."""
         return self.report().for_status()
 
     def report(self, *, for_page: bool = False) -> NodeReport:
@@ -184,18 +183,18 @@ class NodeReporter:
         )
 
     def _advertised(self) -> tuple[str, str]:
-        """Return where publishers find the node, and where subscribers do, or "" where that is the same."""
+        """Return where publishers find the node, and where subscribers do, or "" for the same address."""
         advertised = self._settings.grpc_advertised_address
         if advertised == self._settings.grpc_address:
-            advertised = self._grpc_address  # with the port that it has got
+            advertised = self._grpc_address  # with its real port
         if self._settings.subscriber_address is None:
             return str(advertised), ""
         return str(advertised), str(self._subscriber_address.reached_by(advertised.host))
 
     async def watch(self, show_readiness: Callable[[bool], None]) -> None:
-        """Show readiness, role and the bytes sent over TCP, now and then, until cancelled.
+        """Show readiness, role and the bytes sent over TCP, until cancelled.
 
-        Asked this often, the findings know since when something is wrong.
+        Its reports also tell the finding book since when something is wrong.
         """
         sent_bytes = 0
         while True:
@@ -208,7 +207,7 @@ class NodeReporter:
 
 
 def _publishers(streams: Iterable[StreamRecord], most: int) -> tuple[PublisherStatus, ...]:
-    """Say what publishers do, those first whose names somebody vouches for; of very many, how many more."""
+    """Say what publishers do, proven names first; of very many, count the rest."""
     here = [stream for stream in streams if stream.state not in GONE]
     here.sort(key=lambda stream: not is_vouched_for(stream.name))
     shown = [PublisherStatus(stream.name, _doing(stream)) for stream in here[:most]]
@@ -218,7 +217,6 @@ def _publishers(streams: Iterable[StreamRecord], most: int) -> tuple[PublisherSt
 
 
 def _doing(stream: StreamRecord) -> str:
-    """Say in words what a publisher does."""
     if stream.block is not None:
         return f"sends block {stream.block.number}"
     if stream.state is StreamState.FRESH:

@@ -32,6 +32,7 @@ _TUNABLES: Final = "GLIBC_TUNABLES"
 
 
 def is_glibc() -> bool:
+    """Return whether the C library of this process is glibc."""
     return hasattr(ctypes.CDLL(None), _GLIBC)
 
 
