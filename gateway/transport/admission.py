@@ -8,14 +8,9 @@ Pure. The publish service asks before the race hears of a stream:
     its address has `publish.max_streams_per_address`           RESOURCE_EXHAUSTED
     otherwise                                                   admitted; counted until released
 
-A publisher that exceeds `publish.max_messages_per_second` over all its streams is not refused: the node takes
-its messages later, and gRPC's flow control slows it down. `publish.max_messages_per_second_per_address` does
-the same for an address.
-
-Invariants
-  - An admitted stream is released once; a name or address without streams is forgotten.
-  - A pace outlives its connections, so reconnecting does not evade it. Unproven names are a kind of their
-    own, so invented names push out no others.
+A publisher or address above its messages a second is not refused: the node takes its messages later, and
+gRPC's flow control slows it down. A pace outlives its connections, so reconnecting does not evade it.
+Unproven names are a kind of their own, so invented names push out no others.
 Source: docs/protocol.md, "Limits".
 """
 
@@ -31,7 +26,7 @@ from sluice.gateway.identity import is_vouched_for
 __all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace"]
 
 MESSAGE_PACES_KEPT: Final = 10_000
-"""Paces remembered of each kind, some 200 bytes each. The one idle longest is forgotten first."""
+"""Paces remembered of each kind. The one idle longest is forgotten first."""
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -39,7 +34,7 @@ SECOND_NS: Final = 1_000_000_000
 class DenialKind(Enum):
     """Why a stream is not admitted."""
 
-    NOT_ALLOWED = "not allowed"  # no certificate, or its subject is not on the list
+    NOT_ALLOWED = "not allowed"  # no certificate, or an unlisted subject
     PUBLISHER_STREAMS = "streams of the publisher"
     ADDRESS_STREAMS = "streams of the address"
 
@@ -58,15 +53,12 @@ class AdmissionLimits:
     """The settings of an operator."""
 
     allowed_subjects: frozenset[str] = frozenset()
-    """Names in certificates that may publish; empty: anybody."""
+    """Names in certificates; empty: anybody."""
     streams_per_publisher_max: int = 64
-    """Open streams of one publisher."""
     streams_per_address_max: int = 256
-    """Open streams of one network address."""
     messages_per_second: int = 0
-    """Messages a second from one publisher; 0: no limit."""
+    """Of one publisher; 0: no limit."""
     messages_per_second_per_address: int = 0
-    """The same from one network address."""
 
 
 class Admission:
@@ -80,15 +72,12 @@ class Admission:
         self._paces = {kind: OrderedDict[str, MessagePace]() for kind in _Paced}
 
     def admit(self, publisher: str, address: str, subjects: frozenset[str]) -> Denied | None:
-        """Count a new stream, or return why it is not admitted.
+        """Count a new stream, or return why it is not admitted; `release` an admitted one.
 
         Args:
             publisher: its name in the race.
             address: its network address.
-            subjects: the names that its certificate proves, `CN=alice,O=Net`, `CN=alice`, `URI:spiffe://…`.
-
-        Returns:
-            None if it is admitted: `release` it with the same name and address.
+            subjects: the names that its certificate proves.
         """
         limits = self._limits
         if limits.allowed_subjects and not subjects & limits.allowed_subjects:
@@ -122,12 +111,7 @@ class Admission:
                 del counter[key]
 
     def wait_ns(self, publisher: str, address: str, now_ns: int) -> int:
-        """Count one message; return how long to wait before handling it.
-
-        Args:
-            publisher, address: as for `admit`.
-            now_ns: a monotonic clock's time.
-        """
+        """Count one message; return how long to wait before handling it (`now_ns`: a monotonic clock)."""
         limits, wait_ns = self._limits, 0
         if limits.messages_per_second:
             kind = _Paced.VOUCHED_FOR if is_vouched_for(publisher) else _Paced.AT_WILL
@@ -150,8 +134,6 @@ class Admission:
 
 
 class _Paced(Enum):
-    """The kinds of keys that have a pace."""
-
     VOUCHED_FOR = "name that somebody vouches for"
     AT_WILL = "name that anybody can have"
     ADDRESS = "address"
@@ -161,15 +143,9 @@ class MessagePace:
     """A token bucket for messages: a second's worth may come at once."""
 
     def __init__(self, messages_per_second: float, now_ns: int) -> None:
-        """Begin with a full bucket.
-
-        Args:
-            messages_per_second: above 0.
-            now_ns: a monotonic clock's time.
-        """
         assert messages_per_second > 0
         self._cost_ns = int(SECOND_NS / messages_per_second)
-        # When the bucket would be full again; a full bucket lets a second's worth through.
+        # When the bucket would be full again.
         self._full_at_ns = now_ns
 
     def wait_ns(self, now_ns: int) -> int:

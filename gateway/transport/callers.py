@@ -1,8 +1,8 @@
 """The client behind a call: its address, and the names that its certificate proves.
 
-Every call reaches gRPC over a connection that the front door made. The door binds its end to a unique
-abstract Unix address, which gRPC gives to the service as the call's peer, and registers the client here under
-that name. Without a door (in tests), gRPC's peer is the client.
+Every call reaches gRPC over the front door's connection, whose end is bound to a unique abstract Unix
+address. gRPC gives that name to the service as the call's peer; the door registers the client here under it.
+Without a door (in tests), gRPC's peer is the client.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from sluice.gateway.transport.message_shares import StreamKey
 __all__ = ["STREAM_KEY", "Caller", "caller_of", "enter", "leave"]
 
 STREAM_KEY: Final = f"sluice-stream-{secrets.token_hex(16)}"
-"""Metadata that the door adds to publishers' calls: the id of the stream. The name is random in each process,
-so no client can add it."""
+"""Metadata with the stream's id, which the door adds to publishers' calls. The name is random in each
+process, so no client can add it."""
 _BEHIND_THE_DOOR: Final = "unix-abstract:"
 """gRPC's prefix of such a peer name."""
 
@@ -39,13 +39,12 @@ class Caller:
     cut_off: Callable[[], bool] = lambda: False
     """Ends its connection at once; returns False if it has ended."""
     connection: int = 0
-    """The number of its connection, unique in this process; 0: no door."""
+    """Its connection's number in this process; 0: no door."""
     taken: Callable[[int], None] = lambda _: None
-    """Tells the door that a stream's large message is counted elsewhere now, or dropped."""
+    """Tells the door that a stream's large message is counted elsewhere, or dropped."""
     host: str = ""
-    """Its whole IP address."""
     is_node: Callable[[], bool] = lambda: False
-    """Returns whether it is another node of the cluster (`transport.known_nodes`)."""
+    """Returns whether it is another node (`transport.known_nodes`)."""
 
     def key_of(self, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
         """Return the key of a publish stream in `MessageShares`; None without a door."""

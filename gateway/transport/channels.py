@@ -45,34 +45,29 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 DETAILS_CHARACTERS_MAX: Final = 500
-"""Characters kept of a server's text about a failed call."""
+"""Characters kept of a server's text."""
 
 T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]
 _ALWAYS: _Options = (
     ("grpc.enable_http_proxy", 0),
-    # gRPC retries a call at once, without end, when a server's GOAWAY left it untouched. A server that always
-    # answers so would hang the thread and fill memory.
+    # gRPC retries a call that a GOAWAY left untouched at once and without end. A server that always answers
+    # so would hang the thread and fill memory.
     ("grpc.enable_retries", 0),
 )
 WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES_MAX),)
-"""Options of a channel that receives whole blocks, as `getBlock` sends them."""
+"""For channels that receive whole blocks, as `getBlock` sends them."""
 
 # gRPC reports a file of another kind on standard error only, and then fails to connect.
 _CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
 _TRUSTED = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _REFUSED_HEADERS = "GOAWAY received; Error code: 1;"
-"""gRPC's text when a server ends a connection with PROTOCOL_ERROR, as Helidon does at the first call."""
+"""gRPC's text for PROTOCOL_ERROR, with which Helidon ends a connection at the first call."""
 _KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 
 def keepalive(quiet_seconds: float, answer_seconds: float) -> list[tuple[str, int]]:
-    """Return the options that make gRPC ping a quiet peer and close a connection without an answer.
-
-    Args:
-        quiet_seconds: silence before a ping.
-        answer_seconds: time to answer it.
-    """
+    """Return the options that make gRPC ping a quiet peer and close a connection without an answer."""
     return [
         ("grpc.keepalive_time_ms", int(quiet_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(answer_seconds * 1000)),
@@ -86,16 +81,13 @@ class ClientTls:
     """The client's side of a TLS connection."""
 
     ca_file: str | None = None
-    """PEM file of the authorities that may sign the server's certificate; None: the system's."""
+    """PEM file of the authorities for the server's certificate; None: the system's."""
     certificate_file: str | None = None
-    """PEM file of this side's certificate."""
     key_file: str | None = None
-    """PEM file of its private key."""
     server_name: str | None = None
-    """The name in the server's certificate, if it is not the host's."""
+    """The name in the server's certificate, if not the host's."""
 
     def __post_init__(self) -> None:
-        """Refuse a certificate without a key, and a key without a certificate."""
         if (self.certificate_file is None) != (self.key_file is None):
             given, missing = ("certificate", "key") if self.key_file is None else ("key", "certificate")
             raise TlsError("client TLS", got=f"a {given} without a {missing}", expected="both, or neither")
@@ -104,7 +96,7 @@ class ClientTls:
         """Read the files.
 
         Raises:
-            TlsError: one cannot be read or used, or the key is not the certificate's.
+            TlsError: one is unusable, or the key is not the certificate's.
         """
         ca = _read(self.ca_file, "CA file", _CERTIFICATE)
         certificate = _read(self.certificate_file, "certificate file", _CERTIFICATE)
@@ -116,10 +108,10 @@ class ClientTls:
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def context(self) -> ssl.SSLContext:
-        """Return the OpenSSL context of relayed connections (`gateway.transport.outgoing`).
+        """Return the OpenSSL context of relayed connections.
 
         Raises:
-            TlsError: a file cannot be read or used.
+            TlsError: a file is unusable.
         """
         self.credentials()  # checks the files with readable errors
         try:
@@ -171,10 +163,6 @@ def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:
     """Return whether a call failed because the server refuses gRPC core's header encoding.
 
     If so, a new channel to this address is relayed: try the call again on one.
-
-    Args:
-        address: `host:port`.
-        error: the error of the call, or its details.
     """
     if outgoing.is_relayed(address):
         return False
@@ -216,7 +204,7 @@ def call_once(
 
 
 def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.Certificate]:
-    """Read certificates; empty without a file, or for OpenSSL's own form, which only gRPC reads."""
+    """Read certificates; none for OpenSSL's own form, which only gRPC reads."""
     if pem is None or file is None or _TRUSTED in pem:
         return []
     return certificates_in(pem, file, what)

@@ -56,9 +56,9 @@ class Door:
         limits: places and times.
         notes: records what happens.
         shares: admit large messages, over all doors of a node; None: all.
-        tls: its certificates; None: no TLS.
+        tls: certificates; None: no TLS.
         nodes: the other nodes of the cluster; None: none connects here.
-        listed_subjects: names in certificates for which places are kept.
+        listed_subjects: names in certificates with kept places.
     """
 
     def __init__(
@@ -82,10 +82,9 @@ class Door:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.connections: dict[int | str, _Connection] = {}
         self._by_visit: dict[Visit, _Connection] = {}
-        # Only this user may enter the folder: who reaches gRPC directly evades the limits.
+        # Only this user may enter: who reaches gRPC directly evades the limits.
         self._folder = PrivateFolder()
         self.grpc_path = self._folder.path / "grpc"
-        """Where gRPC listens."""
         self._listeners: list[socket.socket] = []
         self._ticking: asyncio.TimerHandle | None = None
         self._finished: asyncio.Event | None = None
@@ -117,7 +116,7 @@ class Door:
         self._listeners.clear()
 
     async def finish(self) -> None:
-        """Give clients a moment to read gRPC's last frames, after gRPC has closed its connections."""
+        """Give clients a moment to read gRPC's last frames."""
         if self.connections:
             self._finished = asyncio.Event()
             with suppress(TimeoutError):
@@ -146,13 +145,13 @@ class Door:
             self._take(client, address)
 
     def make_way(self) -> None:
-        """Close the connection that lost its place to another one, if any."""
+        """Close the connection that lost its place, if any."""
         if (visit := self.keeper.to_close()) is not None:
             self.notes.refused(visit.address, "connections")
             self._by_visit[visit].close()
 
     def is_node(self, host: str, subjects: Collection[str]) -> bool:
-        """Return whether a client is known as another node now."""
+        """Return whether a client is known as another node."""
         return self._nodes is not None and self._nodes.has(host, subjects)
 
     def _accept_again(self, listener: socket.socket) -> None:
@@ -216,7 +215,7 @@ def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]
 
     Args:
         shares: those of all doors of a node.
-        is_urgent: returns whether a waiting stream may bring the block that is committed next.
+        is_urgent: returns whether a waiting stream may bring the next block to commit.
     """
     if not shares.waiting_count:
         return
@@ -236,7 +235,6 @@ def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]
 
 _numbers = itertools.count(1)
 _connections: dict[int | str, _Connection] = {}
-"""The connections of all doors of this process."""
 _token = secrets.token_hex(8)
 
 
@@ -269,7 +267,7 @@ class _Gate:
             self.taken(stream_id)
 
     def taken(self, stream_id: int) -> None:
-        """Release a stream's large message: it is counted elsewhere now, or dropped."""
+        """Release a stream's large message."""
         self._give_back(stream_id)
         size = self._next_sizes.pop(stream_id, None)
         self._asked.discard(stream_id)
@@ -293,8 +291,6 @@ class _Gate:
 
 
 class _Connection(Pump[ServerRelay]):
-    """The connection of one client."""
-
     def __init__(self, door: Door, client: socket.socket, peer: str, host: str, visit: Visit) -> None:
         self.number = next(_numbers)
         self._gate = None if door.shares is None else _Gate(door, door.shares, visit.address, self.number)
@@ -307,7 +303,6 @@ class _Connection(Pump[ServerRelay]):
         self._subjects: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """Begin with TLS or HTTP/2."""
         self._door.connections[self.number] = _connections[self.number] = self
         self.outside.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._door.tls
@@ -321,7 +316,6 @@ class _Connection(Pump[ServerRelay]):
         self._door.notes.ended(self._visit.address, breach)
 
     def on_secured(self, sock: ssl.SSLSocket) -> None:
-        """As `Pump.on_secured`; the certificate tells who the client is."""
         certificate = sock.getpeercert(binary_form=True)
         self._subjects = subjects_of(certificate) if certificate else ()
         guest = Guest.STRANGER
@@ -351,7 +345,6 @@ class _Connection(Pump[ServerRelay]):
                 self.pause(wait_ns / 1e9)
 
     def _connect(self) -> None:
-        """Connect to gRPC, now that the client speaks HTTP/2."""
         try:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError as error:  # the relay's input cannot wait: others use its buffer
@@ -405,12 +398,10 @@ class _Connection(Pump[ServerRelay]):
             self._gate.taken(stream_id)
 
     def granted(self, stream_id: int) -> None:
-        """Let a stream receive its large message now."""
         self.relay.grant(stream_id)
         self.flush()
 
     def tick(self, now_ns: int) -> None:
-        """Check for overdue steps."""
         if self.is_over(now_ns):
             return
         relay, visit = self.relay, self._visit

@@ -1,7 +1,6 @@
 """The record of a front door for operators: counters, log lines, and text for the status page.
 
-A shell. Strangers cause these events as often as they like, so `gateway.logs` limits the lines of each
-address and minute.
+A shell. Strangers cause these events at will, so `gateway.logs` limits the lines of each address and minute.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class DoorNotes:
     """The record of one door.
 
     Args:
-        setting: the setting of its address, for messages.
-        metrics: of the node; None counts nothing.
+        setting: of its address, for messages.
+        metrics: None counts nothing.
         now_ns: a monotonic clock.
     """
 
@@ -96,7 +95,7 @@ class DoorNotes:
 
     @property
     def recent_refused_message(self) -> tuple[int, str] | None:
-        """Return time and text of the last message refused in the last ten minutes, if any."""
+        """Return time and text of the last message refused in ten minutes, if any."""
         refused = self._refused_message
         return None if refused is None or self._now_ns() - refused[0] >= SHOWN_NS else refused
 

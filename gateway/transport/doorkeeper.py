@@ -1,6 +1,6 @@
 """The doorkeeper: who may connect, how long each step may take, how many control frames a client may send.
 
-Pure. The door asks, and ends connections.
+Pure.
 
     a connection                                             is refused or ended with
     beyond the places of its kind                            "connections"
@@ -10,7 +10,7 @@ Pure. The door asks, and ends connections.
     with a header block that is not whole in time            "header block"
     with more bytes of frames without data than its budget   "control frames"
 
-Of M = `connections_max` places, each expected kind has some that no other kind gets:
+Each expected kind keeps some of the M = `connections_max` places for itself:
 
     kind       who                                             takes places up to
     node       another node of the cluster                     M without the places kept for the kinds below
@@ -18,14 +18,12 @@ Of M = `connections_max` places, each expected kind has some that no other kind 
     unknown    TLS will tell which of these it is              its own places, once strangers have none left
     stranger   anybody else                                    M without all kept places
 
-When all places of strangers or of the unknown are taken, a newcomer may replace another
-(`datastream.server.places`): among strangers, the newest connection of the address with most gives way to
-another address; among the unknown, the oldest gives way. So neither a few addresses nor silent connections
-keep others out.
+When strangers or the unknown have no place left, a newcomer may replace another (`datastream.server.places`):
+among strangers, the newest connection of the address with most gives way to another address; among the
+unknown, the oldest. So neither a few addresses nor silent connections keep others out.
 
-A budget refills with time and with the data that the connection carries, since a client that reads much sends
-many WINDOW_UPDATEs. An address shares the budget of a few connections; when it is empty, its connections are
-read later, and nothing is lost.
+A budget refills with time and with data, since a client that reads much sends many WINDOW_UPDATEs. An address
+shares the budget of a few connections; when it is empty, its connections are read later.
 """
 
 from __future__ import annotations
@@ -42,18 +40,18 @@ __all__ = ["DoorLimits", "DoorTimes", "Doorkeeper", "Guest", "Visit"]
 
 SECOND_NS: Final = 1_000_000_000
 CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
-"""Bytes of frames without data that a connection may send in a second. A Helidon client sends 26 for each
-answer, and the answers themselves allow some more."""
+"""Bytes of frames without data in a second. A Helidon client sends 26 for each answer; the answers allow some
+more."""
 CONTROL_BYTES_SAVED: Final = 4 * CONTROL_BYTES_PER_SECOND
 ADDRESS_SHARE: Final = 4
 """An address's budget, in budgets of one connection."""
 CONNECTION_COST: Final = 4_096
-"""The cost of a new connection, in bytes of its address's budget."""
+"""The cost of a new connection, in bytes of the address's budget."""
 DATA_PER_CONTROL: Final = 8
-"""Bytes of data that allow one byte of other frames. A client answers each frame of 16 KiB with two
-WINDOW_UPDATEs of 13 bytes; one that reads single small messages sends as many."""
+"""Bytes of data that allow one byte of other frames. A client answers each frame of 16 KiB, or each small
+message, with two WINDOW_UPDATEs of 13 bytes."""
 ADDRESSES_KEPT: Final = 10_000
-"""Addresses whose budget is remembered; the one seen longest ago goes first."""
+"""Addresses with remembered budgets; the one seen longest ago goes first."""
 
 
 class Guest(Enum):
@@ -67,14 +65,13 @@ class Guest(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DoorTimes:
-    """How long a client may take for each step."""
+    """Time limits of a client's steps."""
 
     handshake_seconds: float = 20.0
-    """Time for TLS and the client's preface."""
+    """For TLS and the client's preface."""
     first_call_seconds: float = 60.0
-    """Time until the first call."""
     header_block_seconds: float = 10.0
-    """Time for one header block, from its first frame to its last."""
+    """From its first frame to its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +79,13 @@ class DoorLimits:
     """The limits of one door."""
 
     connections_max: int = 4_096
-    """Connections at once."""
     connections_per_address_max: int = 1_024
-    """The same from one network address."""
     node_places: int = 0
-    """Places kept for other nodes; 0: none can come."""
+    """Kept for other nodes; 0: none can come."""
     listed_places: int = 0
-    """Places kept for certificates on the address's list; 0: it has none."""
+    """Kept for certificates on the address's list."""
     unknown_places: int = 0
-    """Places kept for clients whose kind TLS will tell; 0: it cannot."""
+    """Kept for clients whose kind TLS will tell."""
     times: DoorTimes = DoorTimes()
 
 
@@ -99,9 +94,7 @@ class Visit:
     """One connection, as the doorkeeper sees it."""
 
     address: str
-    """The client's network address."""
     began_ns: int
-    """When it was taken."""
     guest: Guest = Guest.STRANGER
     has_shaken_hands: bool = False
     """TLS and the preface are done."""
@@ -129,14 +122,13 @@ class Doorkeeper:
     def admit(self, address: str, now_ns: int, *, is_node: bool, may_be_known: bool) -> Visit | str:
         """Count a new connection, or return why it is refused, as a label of metrics.
 
+        Close what `to_close` returns then, and call `leave` when the connection has ended.
+
         Args:
             address: its network address.
             now_ns: a monotonic clock's time.
             is_node: its address is another node's.
             may_be_known: TLS may show that it is a node, or listed.
-
-        Returns:
-            A visit: close what `to_close` returns, and call `leave` when the connection has ended.
         """
         if not is_node and self._by_address[address] >= self._limits.connections_per_address_max:
             return "connections of an address"
@@ -224,7 +216,7 @@ class Doorkeeper:
             visit: the connection.
             cost: bytes of frames without data.
             data_bytes: bytes of data, both ways.
-            now_ns: as for `admit`.
+            now_ns: a monotonic clock's time.
 
         Raises:
             ConnectionBreach: its budget is used up.
@@ -287,8 +279,6 @@ class Doorkeeper:
 
 @dataclass(slots=True)
 class _Budget:
-    """Bytes that may be spent."""
-
     left: int
     at_ns: int = 0
 

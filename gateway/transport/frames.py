@@ -42,9 +42,7 @@ CLIENT_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """The bytes before a client's first frame."""
 HEAD_BYTES: Final = 9
 FRAME_BYTES_DEFAULT: Final = 16_384
-"""Default of SETTINGS_MAX_FRAME_SIZE."""
 WINDOW_BYTES_DEFAULT: Final = 65_535
-"""Default of SETTINGS_INITIAL_WINDOW_SIZE."""
 WINDOW_BYTES_MAX: Final = (1 << 31) - 1
 
 
@@ -145,12 +143,12 @@ class FrameScanner:
     """Finds the frames in one direction of a connection, and passes them on or replaces them.
 
     Args:
-        out: gets what goes to the other end, in order, also slices of `feed`'s chunk.
-        on_data: gets the head of each DATA frame: flags, stream id, payload bytes. It returns True to let the
-            frame pass as it comes, False to get it whole in `on_frame`.
+        out: gets what goes to the other end, also slices of `feed`'s chunk.
+        on_data: gets the head of each DATA frame: flags, stream id, payload bytes; returns True to let it
+            pass, False to get it whole in `on_frame`.
         on_payload: gets the payload of passing DATA, piece by piece.
-        on_frame: gets every other whole frame: type, flags, stream id, payload. It returns None to let the
-            frame pass, or bytes to replace it.
+        on_frame: gets every other whole frame: type, flags, stream id, payload; returns None to let it pass,
+            or bytes to replace it.
         preface: bytes that must come before the first frame; they pass.
     """
 
@@ -181,11 +179,8 @@ class FrameScanner:
         return bool(self._preface)
 
     def insert(self, frames: bytes) -> None:
-        """Send frames of our own behind the DATA frame that is passing, if any.
-
-        While `feed` runs, the part of its chunk that passes is not in `out` yet: the frames go behind that
-        too.
-        """
+        """Send frames of our own behind the passing DATA frame, and behind what `feed` still holds of its
+        chunk."""
         if frames:
             (self._waiting if self._left or self._is_feeding else self._out).append(frames)
 

@@ -34,19 +34,19 @@ __all__ = ["ConnectionLimits", "GrpcServer", "ServerPlan", "not_free", "start_se
 CONNECTION_IDLE_SECONDS_MAX: Final = 600
 """Time without a call until a client gets GOAWAY; it reconnects by itself."""
 PING_SECONDS_MIN: Final = 0.5
-"""Time between two pings of a client. By default gRPC closes a connection for more than one in 5 minutes
-(`too_many_pings`); some libraries ping each second."""
+"""Time between two pings of a client. By default gRPC closes a connection for more than one in 5 minutes;
+some libraries ping each second."""
 
 _NOT_COMPRESSED = 1
-"""gRPC's bit for "no compression". A few kilobytes inflate to megabytes of zeros and block the event loop: at
-0.2 MB/s one client could block all others."""
+"""gRPC's bit for "no compression". A few kilobytes inflate to megabytes: at 0.2 MB/s one client could block
+the event loop for all."""
 
 BEFORE_GOODBYE_SECONDS = 0.2
 """Time between the last answers of stopping services and gRPC's GOAWAY."""
 PLACES_DIVISOR = 16
-"""One place in so many is kept for each kind of client that has its own places."""
+"""One place in so many is kept for each kind of client."""
 PLACES_PER_NODE = 4
-"""Places kept for each other node: it reports, subscribes and asks for the status, twice at once."""
+"""Kept for each other node: it reports, subscribes and asks for the status, twice at once."""
 
 # gRPC logs a traceback for each: a client's nonsense could fill the log.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
@@ -76,23 +76,22 @@ class ServerPlan:
     keepalive_seconds: float
     """Silence before a ping; 0: none."""
     connections_max: int
-    """Connections at once (`grpc.max_connections`)."""
+    """`grpc.max_connections`"""
     tls: ServerTls | None = None
-    """Its certificates; None: no TLS."""
     connections_per_address_max: int = 1_024
-    """The same from one network address (`grpc.max_connections_per_address`)."""
+    """`grpc.max_connections_per_address`"""
     connection_age_seconds: float = 0
-    """Age at which a client gets GOAWAY (`grpc.max_connection_age_seconds`); 0: never."""
+    """`grpc.max_connection_age_seconds`: then a client gets GOAWAY; 0: never."""
     connection_age_grace_seconds: float = 0
     """Time for its open calls after that; 0: no limit."""
     nodes: KnownNodes | None = None
-    """The other nodes, for which places are kept; None: none connects here."""
+    """The other nodes; None: none connects here."""
     listed_subjects: frozenset[str] = frozenset()
-    """Names in clients' certificates for which places are kept."""
+    """Names in certificates with kept places."""
     descriptors_divisor: int = 8
-    """One in so many file descriptors of the process may be a connection; each takes three."""
+    """One in so many file descriptors may be a connection; each takes three."""
     takes_compressed: bool = False
-    """Whether messages may be compressed (`grpc.compression`); else gRPC answers UNIMPLEMENTED."""
+    """`grpc.compression`; else gRPC answers UNIMPLEMENTED."""
     limits: ConnectionLimits = ConnectionLimits()
 
 
@@ -101,7 +100,6 @@ class GrpcServer:
 
     def __init__(self, server: aio.Server, door: Door, address: Address) -> None:
         self.address = address
-        """Where it listens, with its real port."""
         self.door = door
         self._server = server
 
@@ -162,8 +160,7 @@ async def start_server(
 class _RefuseUnreadable(aio.ServerInterceptor):
     """Answers INVALID_ARGUMENT to a single request that does not parse.
 
-    gRPC would answer UNKNOWN and log a traceback, so a client's nonsense could fill the log. Streams have
-    answers of their own.
+    gRPC would answer UNKNOWN and log a traceback. Streams have answers of their own.
     """
 
     async def intercept_service(

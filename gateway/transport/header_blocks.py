@@ -1,10 +1,8 @@
 """Header blocks of HTTP/2: assembled from frames, read within limits, and rewritten.
 
-Pure. A block is the payload of one HEADERS frame and its CONTINUATION frames. The relay passes it on only
-when it is whole, because gRPC core keeps a block that never ends.
-
-The library `hpack` reads blocks. An added field stands at the end as "literal without indexing", which leaves
-the tables of both ends unchanged.
+Pure. A block is the payload of one HEADERS frame and its CONTINUATION frames. The relay passes it on when it
+is whole, because gRPC core keeps a block that never ends. An added field stands at the end as "literal
+without indexing", which leaves the tables of both ends unchanged.
 
 Source: RFC 9113 section 6.2; RFC 7541 sections 2.3 and 6.2.2.
 """
@@ -33,10 +31,10 @@ __all__ = ["HeaderBlock", "HeaderReader", "HeaderWriter", "Headers", "header_fie
 Headers = list[tuple[bytes, bytes]]
 
 BLOCK_BYTES_MAX: Final = 64 * 1024
-"""Bytes of the frames of one block, heads and padding included, and of its decoded fields. gRPC core
-announces 16 KiB for the fields; an ordinary call has some 300 bytes."""
+"""Bytes of one block's frames, and of its decoded fields. gRPC core announces 16 KiB for the fields; an
+ordinary call has some 300 bytes."""
 FIELDS_MAX: Final = 256
-"""Fields of one block; a call has about 10."""
+"""An ordinary call has about 10."""
 
 
 @dataclass(slots=True)
@@ -45,14 +43,11 @@ class HeaderBlock:
 
     stream_id: int
     ends_stream: bool
-    """END_STREAM: the block ends its stream."""
     priority: bytes
     """The five bytes of its PRIORITY flag, if set."""
     fragment: bytearray
-    """The block so far."""
     began_ns: int
     frame_bytes: int
-    """Bytes of its frames so far."""
     is_whole: bool
 
     @classmethod
@@ -86,7 +81,7 @@ class HeaderBlock:
         )
 
     def add(self, kind: int, flags: int, stream_id: int, payload: Buffer) -> None:
-        """Take the next frame of the connection, which must be the block's CONTINUATION.
+        """Take the connection's next frame, which must be the block's CONTINUATION.
 
         Raises:
             ConnectionBreach: it is another frame, or the block grows too long.
@@ -154,8 +149,8 @@ class HeaderReader:
 class HeaderWriter:
     """Writes blocks for servers that want pseudo-headers by their index in the static table.
 
-    Helidon's servers refuse the literal name `:path` that gRPC core writes. Nothing goes into the dynamic
-    table ("never indexed"): a field too long for it sends Helidon's decoder into an endless loop.
+    Helidon's servers refuse the literal name `:path` of gRPC core. Nothing goes into the dynamic table
+    ("never indexed"): a field too long for it sends Helidon's decoder into an endless loop.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,12 @@
 """The other nodes of a cluster: which callers they are, and which configured peer is this node itself.
 
-A shell: it resolves names and asks the kernel for this machine's addresses. Callers that are nodes have
-places of their own, and `NodeLevel` to themselves. A caller is a node
+A shell: it resolves names and asks the kernel for this machine's addresses. Nodes have places of their own,
+and `NodeLevel` to themselves. A caller is a node
 
     if `peer_subjects` is set    when its certificate proves one of these names
     else                         when it comes from an address of a name in `peers`, or from `peer_networks`
 
-An address is no proof: whoever shares one counts as a node, but gains only places. A node reads reports over
-connections that it opens itself, to the addresses in `peers` (`gateway.cluster.standby_watch`).
+An address is no proof, but gains only places: a node reads reports over connections that it opens itself.
 
 A peer may be this node under any name:
 
@@ -16,7 +15,7 @@ A peer may be this node under any name:
     0.0.0.0:40840       10.0.0.5:40840          if 10.0.0.5 is this machine's
     10.0.0.5:40840      127.0.0.1:40840         no: nobody listens there, or another node
 
-`gateway.cluster.peer_follower` finds a load balancer or forwarded port that leads back here.
+`gateway.cluster.peer_follower` finds a load balancer that leads back here.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class KnownNodes:
         """Return whether a caller is a node.
 
         Args:
-            host: its IP address; other text is no node's.
+            host: its IP address.
             subjects: the names that its certificate proves.
         """
         if self.subjects:
@@ -97,10 +96,8 @@ class KnownNodes:
         return any(host in found for found in self._addresses.values()) or self._is_in_networks(host)
 
     async def recognize(self, host: str, subjects: Collection[str]) -> bool:
-        """Return whether a caller is a node, after resolving the peers' names again if need be.
-
-        A node that restarted elsewhere calls before the next resolution.
-        """
+        """Return whether a caller is a node; resolve the peers' names before saying no, as one may have
+        moved."""
         if self.has(host, subjects):
             return True
         if self.subjects or time.monotonic() - self._looked_at < self._look_seconds_min:

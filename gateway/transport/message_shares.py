@@ -8,10 +8,9 @@ a message and asks here before the client may send the rest:
     above `message_bytes_max`            yes; gRPC refuses it by those five bytes and receives none of it
     anything else                        yes while the budget and the sender's share have room, else later
 
-Ask when gRPC opens the stream's window for the message, which it does when the service reads: an unread
-stream must hold nothing here, else it counts as slow. A message stays in memory after it has passed; it is
-`done` when the service has taken it over or the stream has ended. A publisher's message is taken over when
-the race counts its items in flight, which may wait for room.
+Ask when gRPC opens the stream's window, which it does when the service reads: an unread stream would count as
+slow. A message is `done` when the service has taken it over or the stream has ended. A publisher's message is
+taken over when the race counts its items in flight, which may wait for room.
 
 Shares. R is the room for one largest message, at most a quarter of the budget:
 
@@ -20,9 +19,8 @@ Shares. R is the room for one largest message, at most a quarter of the budget:
     the first of its connection, not of its address           R
     a further one of its connection                           2 R
 
-Order. Addresses alternate, the connections of an address alternate, and a connection's messages come in the
-order of their questions. Small messages must not overtake a large one for ever, so a waiting message blocks
-others:
+Order. Addresses alternate, so do the connections of an address; a connection's messages keep their order.
+Small messages must not overtake a large one for ever, so a waiting message blocks others:
 
     the message that waits is                                 it blocks
     the first of its address                                  everybody
@@ -30,15 +28,15 @@ others:
     a further one of its connection                           its connection
 
 Pace. While any message waits, a connection must deliver `bytes_per_second`, in equal parts of each message
-that it holds, after `grace_ns`. `tick` names the streams that are slower, and the caller ends them. So every
-message is granted in bounded time.
+that it holds, after `grace_ns`. `tick` names slower streams, which the caller ends. So every message is
+granted in bounded time.
 
-Urgent. Held messages that wait for room in flight wait for the next commit, and that block's publisher may
-itself wait here. So `hurry` grants one message of that block beyond the budget, and only one.
+Urgent. Held messages may wait for the next commit while that block's publisher waits here. So `hurry` grants
+one message of that block beyond the budget, and only one.
 
 Invariants
   - The held messages never exceed the budget by more than one urgent message.
-  - One message is always possible: the budget is no smaller than the largest message.
+  - The budget is no smaller than the largest message, so one is always possible.
   - A stream, connection or address without messages leaves nothing here.
 """
 
@@ -55,12 +53,11 @@ SMALL_BYTES: Final = 1 << 20
 """A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it."""
 
 LARGE_BYTES_PER_SECOND: Final = 1 << 20
-"""The pace of a connection's large messages while others wait. A block with an item of 36 MB takes 36 s at
-it; a busy node may read no faster."""
+"""The pace of a connection's large messages while others wait; a busy node may read no faster."""
 
 LARGE_GRACE_NS: Final = 2_000_000_000
-"""Time before that pace is required, after a grant and after a message has begun to wait: a round trip, and
-time for the client's threads."""
+"""Time before that pace is required, after a grant and after a wait has begun: a round trip, and the client's
+own work."""
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -76,13 +73,10 @@ class StreamKey(NamedTuple):
     connection: int | str
     """The connection, unique in the process."""
     stream: int
-    """The stream's number in its connection."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A granted message."""
-
     size: int
     granted_at_ns: int
     left: int
@@ -101,8 +95,8 @@ class MessageShares:
     """The budget of large messages, one for all connections of a node.
 
     Args:
-        budget_bytes: of all held messages (`grpc.max_receiving_bytes`); at least `message_bytes_max`.
-        message_bytes_max: the largest message that gRPC takes (`grpc.max_message_bytes`).
+        budget_bytes: `grpc.max_receiving_bytes`; at least `message_bytes_max`.
+        message_bytes_max: `grpc.max_message_bytes`.
         small_bytes: a message up to this length passes uncounted.
         bytes_per_second: the pace of a connection while others wait.
         grace_ns: time before the pace is required.
@@ -141,7 +135,7 @@ class MessageShares:
 
         Args:
             key: a stream that neither holds a message nor waits for one.
-            size_bytes: the length in front of the message.
+            size_bytes: the message's length.
             now_ns: a monotonic clock's time.
         """
         if size_bytes <= self._small_bytes or size_bytes > self._message_bytes_max:
@@ -167,11 +161,7 @@ class MessageShares:
             held.left -= size_bytes
 
     def done(self, key: StreamKey, now_ns: int) -> list[StreamKey]:
-        """Forget a stream's message, if any: it has passed whole, or the stream is over.
-
-        Returns:
-            the streams that may receive theirs now.
-        """
+        """Forget a stream's message, if any; return the streams that may receive theirs now."""
         if key == self._urgent:
             self._urgent = None
         held = self._held.pop(key, None)
@@ -245,10 +235,7 @@ class MessageShares:
         _add(self._held_by_address, key.address, size_bytes)
 
     def _next(self) -> tuple[StreamKey, int] | None:
-        """Return the next message that can be granted now, if any.
-
-        The search reads at most one connection more than hold a message.
-        """
+        """Return the next message that can be granted now; search few more connections than hold one."""
         free_bytes = self.budget_bytes - self.held_bytes
         for address, queues in self._waiting.items():
             is_first_of_address = address not in self._held_by_address

@@ -40,7 +40,7 @@ def too_long(details: str | None) -> TooLong | None:
 
 
 def why_too_long(details: str | None, setting: str) -> str | None:
-    """Return a text with both lengths and the setting to change; None as `too_long`.
+    """Return a text with both lengths and the setting to change, if the status is about a length.
 
     Args:
         details: the text of a call's status.

@@ -1,8 +1,8 @@
 """Relayed connections to servers that do not understand gRPC core.
 
-A shell. Helidon's servers, consensus and block nodes among them, refuse gRPC core's header encoding. A client
-that has found that out (`transport.channels.refused_headers`) or was told so (`SLUICE_VIA=relay`, `--via`)
-connects gRPC to a Unix socket; a thread of this process relays to the server:
+A shell. Helidon's servers refuse gRPC core's header encoding. A client that has found that out
+(`transport.channels.refused_headers`) or was told so (`SLUICE_VIA=relay`, `--via`) connects gRPC to a Unix
+socket; a thread of this process relays to the server:
 
     gRPC core ── Unix socket ──▶ thread, ClientRelay ── TCP, TLS ──▶ server
 
@@ -34,12 +34,12 @@ __all__ = ["VIA_VARIABLE", "is_relayed", "learn", "relayed"]
 log = logging.getLogger(__name__)
 
 VIA_VARIABLE: Final = "SLUICE_VIA"
-"""Environment: `direct` never relays, `relay` always does; `auto`, or unset, relays if a server needs it."""
+"""`direct` never relays, `relay` always does; `auto`, or unset, relays if a server needs it."""
 CONNECT_SECONDS_MAX: Final = 20.0
-"""Time to connect, and for TLS; gRPC's own default."""
+"""gRPC's own default."""
 TICK_SECONDS: Final = 0.1
 NO_DESCRIPTOR_SECONDS: Final = 0.5
-"""Backoff when the process has no file descriptor left."""
+"""Backoff without a free file descriptor."""
 
 _learned: set[str] = set()
 
@@ -83,8 +83,6 @@ def _thread_of_process() -> _RelayThread:
 
 
 class _RelayThread:
-    """The relaying thread and its event loop."""
-
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.loop = asyncio.new_event_loop()
@@ -142,7 +140,6 @@ class _RelayThread:
     _tasks: set[asyncio.Task[None]] = set()  # noqa: RUF012  # there is one thread
 
     async def _connect(self, grpc: socket.socket, address: str, tls: ClientTls | None) -> None:
-        """Connect to the server, and relay."""
         where = parse_address(address)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
@@ -187,8 +184,6 @@ class _RelayThread:
 
 
 class _Outgoing(Pump[ClientRelay]):
-    """One connection to a server."""
-
     def __init__(
         self, thread: _RelayThread, server: socket.socket, grpc: socket.socket, address: str
     ) -> None:

@@ -1,15 +1,12 @@
 """The contents of PEM files: certificates and keys that gRPC can use and that fit each other.
 
-Pure. gRPC reports an unusable file on standard error only, without its name. No error shows anything of a
-key.
-
-Kinds of keys, with grpcio 1.85 (BoringSSL):
+Pure. gRPC names no unusable file. No error shows anything of a key. Keys with grpcio 1.85 (BoringSSL):
 
     RSA, P-256, P-384           work for servers and clients
-    P-521, Ed25519              work for a server whose clients use Go or OpenJDK. Clients on BoringSSL, such
-        as
-                                Sluice's, do not offer such signatures and fail; so does a client with such a
-                                key at a node. A server in Go, such as a TLS proxy, takes one
+    P-521, Ed25519              work for a server whose clients use Go or OpenJDK, and for a client of a
+        server in
+                                Go, such as a TLS proxy. BoringSSL, and so Sluice itself, does not offer such
+                                signatures
     anything else               does not work
 """
 
@@ -31,8 +28,8 @@ __all__ = ["certificates_in", "check_key"]
 _Named = Path | str
 
 _RSA_BITS_MIN, _RSA_BITS_MAX = 522, 16_384
-"""Bits of an RSA key's modulus. A shorter one cannot sign a handshake (PSS with SHA-256); BoringSSL does not
-load a longer one."""
+"""Bits of an RSA modulus: a shorter one cannot sign a handshake (PSS with SHA-256), BoringSSL loads no longer
+one."""
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 _USABLE = frozenset({"RSA", *_CURVES.values(), "Ed25519"})
 _EXPECTED = f"RSA of {_RSA_BITS_MIN} to {_RSA_BITS_MAX} bits, P-256 or P-384"  # usable by anybody
@@ -65,17 +62,16 @@ def check_key(
 
     Args:
         pem: the key, without a passphrase.
-        file: its path.
-        what: the name that the error blames.
+        file, certificate_file: their paths.
+        what: the name that errors blame.
         certificate: the certificate.
-        certificate_file: its path.
         is_quick: skip a check of the key's numbers that takes a second with a long RSA key.
 
     Returns:
         The kind: RSA, P-256, P-384, P-521 or Ed25519.
 
     Raises:
-        TlsError: the key cannot be used, or is not the certificate's.
+        TlsError: the key is unusable, or is not the certificate's.
     """
     key = _private_key(pem, file, what, is_quick=True).public_key()
     kind = _kind(key)

@@ -33,15 +33,14 @@ READ_BYTES: Final = 256 * 1024
 BUFFERS_AT_ONCE: Final = 512
 """Buffers in one sendmsg(2) call, which takes 1,024."""
 UNSENT_PIECES_MAX: Final = 64
-"""Pieces of one read each that may wait for one end; with more, the pump does not read the other end."""
+"""Pieces of one read each that may wait for one end before the pump stops reading the other."""
 LINGER_SECONDS: Final = 1.0
-"""How long the pump reads an ending connection, so that a reset does not destroy the last frame."""
+"""How long the pump reads an ending connection: a reset would destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
 """Requested towards gRPC; the kernel grants at most `net.core.wmem_max`."""
 
 
 def _why(error: OSError) -> str:
-    """Return why TLS has failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
     return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
@@ -203,7 +202,7 @@ class SocketEnd:
 class PrivateFolder:
     """A folder for sockets that only this user may enter, removed at the end of the process.
 
-    The next process that makes such a folder removes what a killed one left: nobody holds its lock.
+    The next such process removes what a killed one left: nobody holds its lock.
     """
 
     def __init__(self) -> None:

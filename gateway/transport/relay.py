@@ -1,6 +1,6 @@
 """The relay of one connection between the outside and gRPC core; it mends what gRPC core would refuse.
 
-Pure: bytes in, bytes out. In a node (`gateway.transport.door`) a `ServerRelay` has a client outside. In a
+Pure: bytes in, bytes out. In a node (`gateway.transport.door`) a `ServerRelay` has a client outside; in a
 client (`gateway.transport.outgoing`) a `ClientRelay` has a server outside.
 
 Frames pass unchanged, flow control included, but for four things:
@@ -12,16 +12,16 @@ Frames pass unchanged, flow control included, but for four things:
 
 A mended stream belongs to software that miscounts its window. Helidon's client counts each WINDOW_UPDATE of a
 stream twice and overruns the window, for which gRPC core would end the stream. So the relay grants the
-outside one large window, keeps gRPC's updates of that stream, and queues DATA beyond them:
+outside one large window, keeps gRPC's updates, and queues DATA beyond them:
 
     outside ── DATA ──▶ queue ── DATA, within gRPC's window ──▶ gRPC core
             ◀── one large grant            WINDOW_UPDATE (kept) ──┘
 
-The connection's window passes unchanged and bounds the queue: gRPC core grants anew only what it has read. So
-one slow stream may block a client's whole connection.
+The connection's window passes unchanged and bounds the queue. So one slow stream may block a client's whole
+connection.
 
-The traffic shows how a client counts. Let R be the window left by counting right. A client that sends beyond
-R = 0 counts twice; one that stops at R = 0, or just before it for a tick, counts right.
+Let R be the window left by counting right. A client that sends beyond R = 0 counts twice; one that stops at R
+= 0, or just before it for a tick, counts right.
 
 Source: RFC 9113 sections 5.2, 6.9 and 8.2.2; the gRPC protocol over HTTP/2, "Requests" (te).
 """
@@ -64,23 +64,22 @@ from sluice.gateway.transport.message_size import TooLong, too_long
 __all__ = ["ClientRelay", "FrameRelay", "MessageGate", "ServerRelay", "Stream"]
 
 PUBLISH_PATH: Final = b"/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
-"""The call of publishers, whose service says when it has taken over a large message."""
+"""The call of publishers, whose service tells when it has taken over a large message."""
 STREAMS_MAX: Final = 4_096
 """Open streams of one connection. gRPC core resets those beyond `STREAMS_PER_CONNECTION_MAX`, but silently
-ignores streams with an even number, or begun after its GOAWAY."""
+ignores streams with an even number or begun after its GOAWAY."""
 _PREFIX_BYTES: Final = 5
 """A byte for compression and u32 length in front of each gRPC message."""
 _RESOURCE_EXHAUSTED: Final = b"8"
 """gRPC core's status for a message that is too long."""
 _NEARLY_USED_UP: Final = 1 << 16
-"""A client that wants room for a whole message may stop so many bytes before the window's end."""
+"""So many bytes before the window's end, a client may wait for room for a whole message."""
 _ANSWER_COST: Final = 64
-"""Extra cost of a PING or SETTINGS: gRPC core answers each. Also of padding, for which the relay returns the
-window."""
+"""Extra cost of a PING or SETTINGS, which gRPC core answers, and of padding."""
 _CALL_COST: Final = 256
 """Extra cost of HEADERS: gRPC core and a service begin a call."""
 _RESET_COST: Final = 1_000
-"""Cost of a client's RST_STREAM, in bytes: its call was begun in vain."""
+"""Cost in bytes of a client's RST_STREAM."""
 
 
 class MessageGate(Protocol):
@@ -93,7 +92,7 @@ class MessageGate(Protocol):
         """Ask for a message of `size` bytes; False holds it until `ServerRelay.grant`."""
 
     def publishes(self, stream_id: int) -> None:
-        """Note a publisher's call: its service says when it has taken over a message."""
+        """Note a publisher's call: its service tells when it has taken over a message."""
 
     def progressed(self, stream_id: int, size: int) -> None:
         """Note that `size` bytes of the granted message have come."""
@@ -512,7 +511,6 @@ class FrameRelay(ABC):
             self._forget(stream)
 
     def _forget(self, stream: Stream) -> None:
-        """Forget a stream that is over."""
         self._streams.pop(stream.stream_id, None)
         if self._current is stream:
             self._current = None
@@ -525,8 +523,8 @@ class FrameRelay(ABC):
 class ServerRelay(FrameRelay):
     """The relay in front of a gRPC server: the outside is a client.
 
-    It adds `te`, follows the messages of each call to hold back a large one, and finds in gRPC's trailers
-    which messages were too long.
+    It adds `te`, follows each call's messages to hold back a large one, and finds in gRPC's trailers which
+    were too long.
 
     Args:
         gate: admits large messages; None: all.
@@ -549,7 +547,6 @@ class ServerRelay(FrameRelay):
         self._hand_on_held(stream)
 
     def _follow(self, piece: memoryview) -> None:
-        """Follow the gRPC messages in a stream's data."""
         stream = self._current
         if stream is None:
             return
@@ -584,7 +581,7 @@ class ServerRelay(FrameRelay):
     def _keeps_connection_window(self) -> bool:
         """Return whether a mended stream waits for the gate: nothing else keeps its client from sending.
 
-        It does not apply while another message of the connection is on its way, which would never end.
+        Not while another message of the connection is under way, which would never end.
         """
         asked = [stream for stream in self._streams.values() if stream.has_asked]
         return any(stream.is_mended for stream in asked) and all(stream.is_held for stream in asked)
@@ -685,8 +682,7 @@ class ServerRelay(FrameRelay):
 class ClientRelay(FrameRelay):
     """The relay in front of a gRPC client: the outside is a server that wants indexed pseudo-headers.
 
-    It rewrites blocks of both directions without the dynamic table, so an answer's trailers can wait behind
-    its data.
+    Rewritten blocks use no dynamic table, so an answer's trailers can wait behind its data.
     """
 
     def __init__(self) -> None:

@@ -8,10 +8,10 @@ certificate by replacing files; open connections go on.
 
 Invariants
   - An unusable file is an error at start. Later it is one log line, and the last good files stay in use: a
-    half-written renewal never takes a node off the network. Each check tries again, since a certificate may
-    become valid without a change of its file.
+    half-written renewal never takes a node off the network. Each check tries again: a certificate may become
+    valid without a change of its file.
   - The certificate and the key in use fit each other.
-  - No log shows anything of a key; a certificate is logged as its SHA-256 fingerprint and its end.
+  - A log shows a certificate's SHA-256 fingerprint and its end, and nothing of a key.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = ["ServerTls", "TlsFiles", "certificate_notes", "subjects_of", "watch_c
 log = logging.getLogger(__name__)
 
 CERTIFICATE_LOOK_SECONDS: Final = 5.0
-"""Time between two checks of certificate files, beside those at handshakes."""
+"""Between two checks, beside those at handshakes."""
 CERTIFICATE_WARNING_DAYS: Final = 14
-"""Days before a certificate's end from which its loading logs a warning."""
+"""Days before a certificate's end when loading it warns."""
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -56,22 +56,19 @@ class TlsFiles:
     certificate: Path
     """The server's certificate, then its chain without the root."""
     key: Path
-    """Its private key, without a passphrase."""
+    """Without a passphrase."""
     client_ca: Path | None = None
-    """Authorities whose clients may connect; None: any client."""
+    """Authorities for clients; None: any client."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """One consistent reading of the files."""
-
     certificate_pem: bytes
     key_pem: bytes
     client_ca_pem: bytes | None
     fingerprint: str
     """SHA-256 of the server's own certificate, hexadecimal."""
     not_after: datetime
-    """The certificate's end, UTC."""
 
 
 class ServerTls:
@@ -82,7 +79,7 @@ class ServerTls:
         setting: the setting for messages, `grpc.tls`.
 
     Raises:
-        TlsError: a file cannot be read or used.
+        TlsError: a file is unusable.
     """
 
     def __init__(self, files: TlsFiles, setting: str) -> None:
@@ -118,10 +115,7 @@ class ServerTls:
         return self._context
 
     def reload_if_changed(self) -> bool:
-        """Read the files if they are new or were unusable; return whether new ones are in use now.
-
-        Unusable files are logged once for each reason, and the certificate in use stays.
-        """
+        """Read the files if they are new or were unusable; return whether new ones are in use now."""
         with self._lock:
             stamp = self._look()
             if stamp == self._stamp and self.problem is None:
@@ -244,9 +238,9 @@ _NOT_READ = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, x509.Inva
 def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
     """Return the names that a client's certificate proves, best first.
 
-    The whole subject as `openssl x509 -nameopt RFC2253` prints it (`CN=alice,O=Net`), `CN=` and each common
-    name, then the alternative names with their kind: `URI:spiffe://net/alice`, `DNS:alice.net`,
-    `IP:192.0.2.1`, `email:alice@net`. Unreadable names are left out.
+    They are the whole subject as `openssl x509 -nameopt RFC2253` prints it (`CN=alice,O=Net`), `CN=` and each
+    common name, then the alternative names: `URI:spiffe://net/alice`, `DNS:alice.net`, `IP:192.0.2.1`,
+    `email:alice@net`.
     """
     found: list[str] = []
     try:
@@ -277,7 +271,7 @@ def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
 
 
 def _load(files: TlsFiles, setting: str) -> _Loaded:
-    """Read the files and check that gRPC can use them, with better errors than its own.
+    """Read the files and check that gRPC can use them.
 
     Raises:
         TlsError: one cannot be read, is not PEM, is not valid yet, has ended, or the two do not fit.
