@@ -6,9 +6,8 @@ Pure, and imported before `grpc`: gRPC reads its experiments when it is loaded.
                     wakes the thread that wakes the event loop
     poller          the older way: the thread that wakes the event loop waits and reads by itself
 
-With the poller, a small block takes a node a tenth less processor time (`python -m benchmarks
-publish_latency`), and the front door adds nothing to its latency, in place of 0.9 ms (`python -m benchmarks
-front_door`).
+With the poller, a small block takes a tenth less processor time (`python -m benchmarks publish_latency`) and
+0.9 ms less behind the front door (`python -m benchmarks front_door`).
 """
 
 from __future__ import annotations

@@ -292,7 +292,6 @@ class Node:
         )
 
     def _make_healer(self) -> None:
-        """Make the healer of damaged pages."""
         settings = self.settings
         self._page_blocks = PageBlocks(self.store)
         self._healer = Healer(
@@ -307,7 +306,6 @@ class Node:
         self._cleanup.callback(self._healer.close)
 
     def _watch_pages(self) -> None:
-        """Scrub and heal from now on."""
         self._watch(self._healer.run())
         pace = self.settings.scrub_bytes_per_second
         if pace:
@@ -430,7 +428,6 @@ class Node:
         )
 
     def _processes(self) -> list[tuple[str, int | None]]:
-        """Return the worker processes, each with the name of its task."""
         hashing = [("hashing", process.pid) for process in self._hash_processes]
         return [("proofs", self._checks.process_id), *hashing]
 
@@ -449,7 +446,6 @@ class Node:
         return Address(address.host, self._tcp_server.address[1])
 
     async def _start_grpc(self) -> None:
-        """Listen for readers and publishers."""
         settings, servers = self.settings, self._servers
         detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
         status = BlockNodeService(
@@ -498,7 +494,6 @@ class Node:
         return await self._servers.start_control(control)
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task until the node stops."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(_on_watch_done)
         self._cleanup.callback(task.cancel)
@@ -524,7 +519,7 @@ class Node:
 async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:
     """Sleep again and again, and report by how many seconds each sleep was too long.
 
-    So long does a due timer, message or answer wait, other processes' share of the machine included.
+    A due timer or message waits as long, also for other processes.
     """
     loop = asyncio.get_running_loop()
     while True:

@@ -132,8 +132,8 @@ def tcp_limits(settings: Settings, descriptors: int | None) -> ServerLimits:
     """Return the limits of data-streamer clients.
 
     Args:
-        descriptors: the process's file descriptors. Clients get five in sixteen at most: without one for
-            publishers and other nodes, the chain stops.
+        descriptors: the process's. Clients get five in sixteen at most: without one for publishers and other
+            nodes, the chain stops.
     """
     most = settings.tcp_max_connections
     return ServerLimits(

@@ -89,7 +89,6 @@ class NodeServers:
         self.certificates: list[ServerTls] = []
         """The certificates of the started servers."""
         self.door_notes: list[DoorNotes] = []
-        """The records of their doors."""
         self._settings = settings
         self._metrics = metrics
         self._nodes = nodes
@@ -180,7 +179,6 @@ class NodeServers:
         message_bytes_max: int,
         add_services: Callable[[aio.Server], None],
     ) -> Address:
-        """Start one gRPC server from a section of the settings."""
         settings = self._settings
         certificate, key, client_ca = (
             getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")

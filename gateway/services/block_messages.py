@@ -7,9 +7,8 @@ Pure. For each block:
     end_of_block    always
 
 A set never spans blocks, and exceeds `set_bytes_max` only if it is one item. Items stored in pieces are
-joined again. Only the set under way is kept of a block.
-
-The entries are our own, of verified blocks, so only the order of entries and the block numbers are checked.
+joined again. The entries are our own, of verified blocks, so only their order and the block numbers are
+checked.
 Source: docs/spec/wire.md section 3; docs/spec/block-layout.md.
 """
 
@@ -46,18 +45,16 @@ class BlockMessages:
     Args:
         block_number: the block of the first entry.
         in_block: the first entry is within the block; else it is the block's first bookmark.
-        set_bytes_max: a set with as many bytes of items is full.
+        set_bytes_max: bytes of items that fill a set.
     """
 
     def __init__(self, block_number: int, *, in_block: bool, set_bytes_max: int) -> None:
         self.block_number = block_number
         """The block of the next entry."""
         self.in_block = in_block
-        """Whether an item set of it was returned or is under way."""
         self.size_bytes = 0
-        """Bytes of all items so far."""
+        """Of all items so far."""
         self.messages: list[BlockMessage] = []
-        """The messages to send."""
         self._set_bytes_max = set_bytes_max
         self._items: list[bytes] = []
         self._set_bytes = 0

@@ -23,19 +23,16 @@ from sluice.gateway.services.block_messages import BlockMessage, BlockMessages
 __all__ = ["Batch", "BlockReader", "Position"]
 
 SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of messages kept for subscribers that come to the same position a moment later: live ones all want
-the same block."""
+"""Kept for subscribers that come to the same position a moment later: live ones all want the same block."""
 SUBSCRIBE_READ_THREADS: Final = 2
-"""Threads that read for subscribers. More would only take the interpreter lock from the event loop."""
+"""More threads would only take the interpreter lock from the event loop."""
 
 
 class Position(NamedTuple):
     """A place in the stream where reading may stop and go on."""
 
     entry_number: int
-    """The next entry."""
     block_number: int
-    """Its block."""
     in_block: bool
     """The entry is within the block; else it is the block's first bookmark."""
 
@@ -81,7 +78,6 @@ class BlockReader:
         self._reading: dict[tuple[Position, int | None], asyncio.Future[Batch]] = {}
         self._threads = ThreadPoolExecutor(threads, "subscribe")
         self.readings_count = 0
-        """Number of reads of the file."""
 
     async def find(self, block_number: int) -> Position:
         """Return the position of a committed block.

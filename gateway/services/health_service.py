@@ -32,7 +32,7 @@ class HealthService:
     """The health of one node, which is not ready until `show` says so.
 
     Args:
-        names: its services, beside "", which is the whole node.
+        names: its services, beside "", the whole node.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -1,9 +1,8 @@
 """The durable height of this node, told to other nodes: the gRPC service `sluice.standby.NodeLevel`.
 
 A shell around the block store. A watcher gets the last block at once and after each commit; while it does not
-read, commits are told in one message. A watcher that reads nothing for long loses its connection, since
-others want its place. Only other nodes of the cluster are served (`transport.known_nodes`); a stranger gets
-PERMISSION_DENIED.
+read, commits are told in one message. A watcher that reads nothing for long loses its connection. Only other
+nodes of the cluster are served (`transport.known_nodes`); a stranger gets PERMISSION_DENIED.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ __all__ = ["SERVICE_NAME", "HeightLimits", "HeightService"]
 log = logging.getLogger(__name__)
 
 STANDBY_STREAMS_MAX: Final = 256
-"""Watchers at once; a cluster has a few nodes."""
+"""A cluster has a few nodes."""
 STANDBY_STREAMS_PER_ADDRESS_MAX: Final = 64
-"""The same from one network address, which many may share behind a proxy."""
+"""Many may share one address behind a proxy."""
 STANDBY_WRITE_SECONDS_MAX: Final = 30.0
-"""Time for a watcher to take a message of some 80 bytes; then its connection ends."""
+"""For a message of some 80 bytes; then the watcher's connection ends."""
 
 SERVICE_NAME = standby_pb2.DESCRIPTOR.services_by_name["NodeLevel"].full_name
 

@@ -3,9 +3,8 @@
 A shell around the block store; reads run in a thread. Both serve committed blocks only.
 
 `sluice status` sends `serverStatus` with the metadata `sluice-status: N`. The answer then carries trailing
-metadata of the same name: a JSON object with the node's report and the root hash of block N (null if the node
-does not hold it). Answers to `getBlock` count in bytes (docs/protocol.md, "Limits").
-Source: docs/spec/wire.md section 2.3.
+metadata of the same name: a JSON object with the node's report and the root hash of block N, or null.
+Source: docs/spec/wire.md section 2.3; docs/protocol.md, "Limits".
 """
 
 from __future__ import annotations
@@ -47,27 +46,26 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of `getBlock` answers on their way: each is in memory, here and in gRPC, until its client has it. At
-the limit no further block is read; one block is always possible."""
+"""Bytes of `getBlock` answers in memory, here and in gRPC; one block is always possible."""
 ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
 """The same to one network address."""
 ACCESS_READS_MAX: Final = 2
-"""Blocks read for `getBlock` at once; more would only take more memory."""
+"""More blocks at once would only take more memory."""
 ACCESS_SECONDS_MAX: Final = 300.0
-"""Time for a client to receive a block; then its connection ends."""
+"""For a client to receive a block; then its connection ends."""
 
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
-"""The metadata key that asks for the report, and that carries it."""
+"""Metadata key of the request for a report, and of the report."""
 
 INSTANCE_KEY = "instance"
-"""The report's key for the name of the process, by which a node recognizes itself behind another address."""
+"""The report's key for the process's name, by which a node recognizes itself behind another address."""
 
 ROOT_READS_MAX: Final = 2
-"""Root hashes read for `serverStatus` at once: anybody may ask, and the threads also serve other nodes."""
+"""Root hashes read at once: anybody may ask, and the threads also serve other nodes."""
 
 StatusReport = Callable[[], dict[str, object]]
-"""Returns the report for `sluice status`: role, verification_mode, ready, publishers, …"""
+"""Returns the report for `sluice status`."""
 _Code = node_pb2.BlockResponse.Code
 Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
 """Makes the answer to `serverStatusDetail` from the first and last block held."""
@@ -207,8 +205,7 @@ class BlockAccessService:
         self._of_strangers, self._of_nodes = _Answers(limits), _Answers(limits)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service, by hand: a request that does not parse has an answer of the protocol, and
-        threads serialize answers."""
+        """Register the service, by hand: unreadable requests have answers, and threads serialize."""
         handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
             self.get_block, request_deserializer=_parse, response_serializer=None
         )
@@ -222,7 +219,7 @@ class BlockAccessService:
         """Return a serialized BlockResponse with one committed block, its items as received.
 
         NOT_AVAILABLE: this node does not hold the number. NOT_FOUND: it should hold the block and cannot read
-        it. A client that does not read its blocks gets no more of them.
+        it.
 
         Args:
             request: what to return; None: it does not parse.
@@ -279,9 +276,9 @@ class BlockAccessService:
 class AnswerShares:
     """The bytes of answers on their way to clients: in all, and to each network address.
 
-    gRPC keeps an answer to a unary call in memory until the client has taken it, so clients that read nothing
-    could fill the memory. An address, or all together, gets no further answer once its share is on the way.
-    One answer is always possible, however large.
+    gRPC keeps an answer in memory until the client has taken it, so clients that read nothing could fill the
+    memory. An address, or all together, gets no further answer once its share is on the way. One answer is
+    always possible.
 
     Args:
         bytes_max: of all addresses together.
@@ -324,8 +321,6 @@ class AnswerShares:
 
 
 class _Answers:
-    """The limits for one kind of clients."""
-
     def __init__(self, limits: AccessLimits) -> None:
         self.shares = AnswerShares(limits.bytes_max, limits.address_bytes_max)
         self.reading = asyncio.Semaphore(ACCESS_READS_MAX)
@@ -342,7 +337,6 @@ def _cut_off_slow(caller: Caller, seconds: float) -> None:
 
 
 def _parse(message: bytes) -> node_pb2.BlockRequest | None:
-    """Parse a request; None if it does not parse."""
     try:
         return node_pb2.BlockRequest.FromString(message)
     except DecodeError:

@@ -44,9 +44,9 @@ __all__ = [
 
 _U64_MAX: Final = (1 << 64) - 1
 KEY_HASH_BYTES: Final = 8
-"""Bytes of a key's SHA-256 shown to people: enough to distinguish honest nodes' keys."""
+"""Shown to people: enough to distinguish honest nodes' keys."""
 _STREAM_PROTO_VERSION: Final = block_pb2.SemanticVersion(minor=78)
-"""The HAPI version of the known blocks: layouts 8 and 16 (docs/verification.md)."""
+"""The HAPI version of layouts 8 and 16 (docs/verification.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +56,8 @@ class Abilities:
     verification_mode: VerificationMode = "full"
     root_layout: RootLayout = "auto"
     has_ed25519_key: bool = False
-    """It has keys for Ed25519 proofs."""
     has_peers: bool = False
-    """It takes blocks from other nodes."""
     min_standbys: int = 0
-    """Other nodes that must have a block before it is acknowledged."""
 
 
 class StatusDetail:
@@ -68,8 +65,8 @@ class StatusDetail:
 
     Args:
         abilities: of the node.
-        rsa_book: the address book that record files are checked with, if any.
-        ledger: returns the ledger data that TSS proofs are checked with, if known.
+        rsa_book: the address book for record files, if any.
+        ledger: returns the ledger data for TSS proofs, if known.
     """
 
     def __init__(

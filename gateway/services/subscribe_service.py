@@ -6,14 +6,14 @@ A shell around `gateway.services.subscriber_state` and `gateway.services.block_r
     WAIT              wait until more is committed, or the subscriber is ended
     SubscriptionEnd   write the status, close
 
-Other nodes have their own places, reading threads and budget of bytes: acknowledgements may wait for them
+Other nodes have their own places, threads and bytes: acknowledgements may wait for them
 (`commit.min_standbys`).
 
-All blocks, history and live, are read from the stream file once committed. A write waits until gRPC accepts
-the message, so a slow subscriber holds one batch and a position. A batch has about 1 MiB, or one longer item;
-longer ones share a budget of bytes, and a stream that waits for it holds nothing. A subscriber that reads
-nothing for `subscriber.write_timeout_seconds` loses its connection: gRPC could end its stream only behind the
-unread data.
+All blocks are read from the stream file once committed. A write waits until gRPC accepts the message, so a
+slow subscriber holds one batch and a position. A batch has about 1 MiB, or one longer item; longer ones share
+a budget, and a stream that waits for it holds nothing. A subscriber that reads nothing for
+`subscriber.write_timeout_seconds` loses its connection: gRPC could end its stream only behind the unread
+data.
 Source: docs/spec/wire.md section 2.2.
 """
 
@@ -48,19 +48,18 @@ __all__ = ["SubscribeLimits", "SubscribeService"]
 log = logging.getLogger(__name__)
 
 SUBSCRIBE_REQUEST_BYTES_MAX: Final = 4096
-"""Bytes of a request; its two numbers take 22."""
+"""A request's two numbers take 22."""
 
 SERVICE_NAME = "org.hiero.block.api.BlockStreamSubscribeService"
 METHOD_NAME = "subscribeBlockStream"
 
 SENDING_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of batches with a long item on their way to all subscribers: each is in memory, here and in gRPC,
-until its subscriber has it. One item is always possible."""
+"""Bytes of long batches in memory, here and in gRPC, until subscribers have them."""
 
 NODE_STREAMS_MAX: Final = 256
-"""Streams to other nodes; a cluster has a few."""
+"""A cluster has a few nodes."""
 NODE_STREAMS_PER_ADDRESS_MAX: Final = 64
-"""The same to one network address, which many may share behind NAT."""
+"""Many may share one address behind NAT."""
 
 _Request = subscribe_pb2.SubscribeStreamRequest
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -76,7 +75,7 @@ class SubscribeLimits:
     streams_max: int = 1_000
     streams_per_address_max: int = 256
     write_timeout_seconds: float = 300.0
-    """Time for which a subscriber may read nothing; 0: no limit."""
+    """For which a subscriber may read nothing; 0: no limit."""
     item_set_bytes: int = 1 << 20
     """Bytes of items that fill an item set."""
     sending_bytes_max: int = SENDING_BYTES_MAX
@@ -84,17 +83,14 @@ class SubscribeLimits:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """The stream of one subscriber."""
-
     subscriber: Subscriber
     caller: Caller
     places: _Places
     blocks_sent: int = 0
     writing_since: float | None = None
-    """Since when a message waits for gRPC, on the event loop's clock, if one does."""
+    """Since when a message waits for gRPC, if one does."""
     is_cut_off: bool = False
     number: int = 0
-    """Unique in the service."""
     refusal: SubscriptionEnd | None = None
     """The status that it gets instead of blocks."""
 
@@ -105,7 +101,7 @@ class _Stream:
 
     @property
     def key(self) -> StreamKey:
-        """Its key in `MessageShares`, which share out the bytes on their way."""
+        """Its key in `MessageShares`."""
         return StreamKey(self.caller.address, self.name, self.number)
 
 
@@ -199,11 +195,7 @@ class SubscribeService:
         )
 
     def source_failed(self, reason: str) -> None:
-        """End live subscribers with ERROR: the last publisher has failed.
-
-        Args:
-            reason: for the log.
-        """
+        """End live subscribers with ERROR: the last publisher has failed (`reason`, for the log)."""
         held = self.held()
         count = sum(stream.subscriber.source_failed(held, reason) for stream in self._streams)
         if count:
@@ -238,7 +230,7 @@ class SubscribeService:
 
     @property
     def lag_blocks(self) -> int:
-        """Number of committed blocks that the slowest subscriber was not sent yet."""
+        """Committed blocks that the slowest subscriber was not sent yet."""
         held = self.held()
         return max((stream.subscriber.lag(held) for stream in self._streams), default=0)
 
@@ -387,7 +379,6 @@ async def _write(stream: _Stream, context: aio.ServicerContext[Any, Any], messag
 
 
 def _parse(message: bytes) -> subscribe_pb2.SubscribeStreamRequest | None:
-    """Parse a request; None if it does not parse."""
     if len(message) > SUBSCRIBE_REQUEST_BYTES_MAX:
         return None
     try:

@@ -14,8 +14,8 @@ Requests (max is 2^64 - 1):
     N      max   block N, without end
     N      M     block N, to M
 
-Refusals, in this order. F and L are the first and last block held; in an empty node F is its first block to
-be, and L the one before it:
+Refusals, in this order. F and L are the first and last block held; an empty node has its first block to be,
+and the one before it:
 
     end before start                                INVALID_END_BLOCK_NUMBER
     start below F                                   INVALID_START_BLOCK_NUMBER
@@ -53,7 +53,7 @@ class Held:
 
     @property
     def height(self) -> int | None:
-        """L: the last block, or the one before an empty node's first block (-1 for block 0)."""
+        """L (see above): -1 for an empty node that begins with block 0."""
         if self.last is not None:
             return self.last
         return None if self.first is None else self.first - 1
@@ -77,9 +77,7 @@ class _Do(Enum):
 
 
 READ: Final = _Do.READ
-"""Send committed blocks, from `next_number` on."""
 WAIT: Final = _Do.WAIT
-"""Ask again after a commit or an end."""
 
 Step = Literal[_Do.READ, _Do.WAIT] | SubscriptionEnd
 
@@ -88,7 +86,7 @@ class Subscriber:
     """One call of `subscribeBlockStream`.
 
     Args:
-        start, end: `start_block_number` and `end_block_number` of the request.
+        start, end: of the request.
         future_blocks_max: how far above the last block a start may lie.
     """
 
@@ -140,11 +138,7 @@ class Subscriber:
         return self._ending or WAIT
 
     def wrote(self, ended: int | None) -> bool:
-        """Note that a message was sent; return whether the next one of its batch may be sent, too.
-
-        Args:
-            ended: the block that it ends, if any.
-        """
+        """Note a sent message, and the block that it ends; return whether its batch goes on."""
         self._in_block = ended is None
         if ended is None:
             return True
@@ -179,7 +173,7 @@ class Subscriber:
         if start == U64_MAX:
             if end < first:
                 return SubscriptionEnd(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: the first block is {first}")
-            # A live subscriber of an empty node without a known first block has waited for that block.
+            # A live subscriber waited for the unknown first block of an empty node.
             self.next_number = first if end != U64_MAX or self.live else height + 1
             return None
         if start < first:

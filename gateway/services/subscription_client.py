@@ -10,11 +10,9 @@ Pure. One `BlockAssembler`, or one `SubscriptionOrder` to handle blocks set by s
 
 Invariants
   - Blocks come out in order of number without gaps, from `start_number` or else from the first one that came.
-  - A peer is not trusted: each of these is a `SubscriptionError` with got and expected, and leaves the
-    assembler unchanged: a wrong block number, items without a header before them, a set that spans blocks, an
-    end of another block, a block or a set beyond the limits, a message of no known kind, anything after the
-    status.
-  - `BlockVerifier` and `Chain` check root hash, links and proofs.
+  - Each of these is a `SubscriptionError` and leaves the assembler unchanged: a wrong block number, items
+    without a header before them, a set that spans blocks, an end of another block, a block or a set beyond
+    the limits, an unknown message, anything after the status.
 Source: docs/spec/wire.md section 2.2.
 """
 
@@ -38,8 +36,8 @@ class SubscriptionOrder:
     """The order of one subscription's responses.
 
     Args:
-        start_number: the block that has to come first; None: the server decides (start 2^64 - 1).
-        end_number: the last block of the request; None: no end.
+        start_number: the first block; None: the server decides (start 2^64 - 1).
+        end_number: the last block; None: no end.
         block_bytes_max: most bytes of items in one block.
         block_items_max: most items in one block.
     """
@@ -55,9 +53,9 @@ class SubscriptionOrder:
         self.next_number = start_number
         """The next block or the one under way; None until one has begun."""
         self.in_block = False
-        """Whether a block is under way; a stream that ends now has cut it off."""
+        """Whether a block is under way."""
         self.status: int | None = None
-        """The server's final status, a `SubscribeStreamResponse.Code`, if it has come."""
+        """The server's final status, if it has come."""
         self._end_number = end_number
         self._block_bytes_max = block_bytes_max
         self._block_items_max = block_items_max
@@ -86,7 +84,7 @@ class SubscriptionOrder:
             Its item set; the number of the block that it ends; None for the status.
 
         Raises:
-            SubscriptionError: it breaks a rule of this module; nothing was taken.
+            SubscriptionError: it breaks a rule above; nothing was taken.
         """
         kind = response.WhichOneof("response")
         if self.status is not None:
@@ -106,7 +104,7 @@ class SubscriptionOrder:
         """Refuse a message of too many items for the block, before they are inspected.
 
         Raises:
-            SubscriptionError: it has too many; nothing was taken.
+            SubscriptionError: it has too many.
         """
         item_count += self._item_count
         if item_count > self._block_items_max:
@@ -192,7 +190,7 @@ class BlockAssembler(SubscriptionOrder):
         """Take one response; return the block that it ends, if any.
 
         Raises:
-            SubscriptionError: it breaks a rule of this module; nothing was taken.
+            SubscriptionError: it breaks a rule above; nothing was taken.
         """
         taken = self.take(response)
         if isinstance(taken, ItemSet):

@@ -25,8 +25,7 @@ QUIET_SECONDS_MIN: Final = 30.0
 """...but no shorter time than this."""
 
 STANDBY_WAIT_SECONDS: Final = 3.0
-"""How long a block may wait for standbys while the node is ready: many times a working standby's delay, and
-one or two block times."""
+"""How long a block may wait for standbys while the node is ready: many times a working standby's delay."""
 
 
 LACK_SECONDS: Final = 10.0
@@ -64,11 +63,9 @@ class Advice:
     """The advice on a kind of finding."""
 
     words: str
-    """The first thing to do."""
     section: str
     """The heading in docs/operations.md."""
     is_problem: bool
-    """It keeps the node from being ready."""
 
 
 ADVICE: Final[dict[FindingKind, Advice]] = {
@@ -158,8 +155,8 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
         "Messages are refused",
         is_problem=False,
     ),
-    # No problem: the chain goes on, and all but the page is served. An unready node would leave its work to
-    # others, and may be the last one.
+    # No problem: all but the page is served. An unready node would leave its work to others, and may be the
+    # last one.
     FindingKind.BAD_PAGE: Advice(
         "Nothing, while a peer heals it. Else give the node a peer that has these blocks (peers), or restore "
         "a backup; and look at the disk (smartctl, dmesg).",
@@ -182,7 +179,6 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
 
 
 Seen = tuple[FindingKind, str]
-"""Kind and text of a finding at one moment."""
 
 
 def look(report: NodeReport) -> list[Seen]:
@@ -208,11 +204,7 @@ def look(report: NodeReport) -> list[Seen]:
 
 
 def _stands(report: NodeReport) -> bool:
-    """Return whether the chain stands still.
-
-    While blocks come, a proof that the node cannot check does not make it unready: any publisher may send
-    one.
-    """
+    """Return whether the chain stands still: only then does a proof that cannot be checked matter."""
     return report.last_block_age_seconds is None or report.last_block_age_seconds >= LACK_SECONDS
 
 
@@ -268,7 +260,7 @@ class FindingBook:
         self._since: dict[FindingKind, float] = {}
 
     def note(self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float) -> tuple[Finding, ...]:
-        """Note what is wrong now, and return it with since when; an absent kind is over.
+        """Note what is wrong now, and return it with since when.
 
         Args:
             seen: what is wrong.
@@ -290,6 +282,6 @@ class FindingBook:
 
 
 def slug(heading: str) -> str:
-    """Return a heading's anchor, as Markdown readers make it: lower case, hyphens for blanks."""
+    """Return a heading's anchor in Markdown."""
     kept = "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -_")
     return kept.replace(" ", "-")

@@ -42,13 +42,13 @@ HTTP_CONNECTIONS_MAX: Final = 256
 """Connections at once: probes, a scraper, a few browsers."""
 
 HTTP_CONNECTIONS_KEPT: Final = 8
-"""Those that may take the last file descriptors: without one, probes would have the node killed."""
+"""They may take the last file descriptors: without one, probes would have the node killed."""
 
 HTTP_SILENT_SECONDS_MAX: Final = 75.0
 """Time without a whole request; scrapers ask again within a minute."""
 
 HTTP_STOP_SECONDS: Final = 1.0
-"""How long a stopping node waits for clients to take their answers, and as long again for begun requests."""
+"""How long a stopping node waits for clients to take answers, and as long again for begun requests."""
 
 HTTP_UNREAD_SECONDS_MAX: Final = 60.0
 """How long a client may take nothing of an answer."""
@@ -57,10 +57,9 @@ _requests_log = logging.getLogger(f"{__name__}.requests")
 _requests_log.addFilter(lambda record: not _is_about_client(record))
 
 DESCRIPTORS_DIVISOR: Final = 16
-"""One in so many file descriptors of the process may be an HTTP client."""
+"""One in so many file descriptors may be an HTTP client."""
 
 LISTEN_BACKLOG: Final = 1_024
-"""Connections that wait in the kernel; the next one tries again after a second."""
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
@@ -97,7 +96,6 @@ class HttpServer:
         self._runner = runner
         self._listener = listener
         self.address = address
-        """Where it listens, with its real port."""
 
     async def close(self) -> None:
         """Stop listening, and close all connections. A second call does nothing."""
@@ -108,7 +106,7 @@ class HttpServer:
 class _Clients:
     """The clients of an HTTP server. A newcomer without a place gets an older client's.
 
-    A probe asks at once and is answered in milliseconds; a client that asks nothing is older.
+    Probes are answered in milliseconds; a client that asks nothing is older.
     """
 
     def __init__(self, limits: HttpLimits) -> None:
@@ -146,7 +144,6 @@ class _Arrival(asyncio.Protocol):
         self._server, self._clients = server, clients
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the client, and hand the connection on."""
         self._clients.take(transport)
         handler = self._server()
         transport.set_protocol(handler)
@@ -211,7 +208,6 @@ def _is_about_client(record: logging.LogRecord) -> bool:
 
 
 def _report(node: NodeView) -> NodeReport | None:
-    """Ask the node; None: an error of ours."""
     try:
         return node.report()
     except Exception:  # the edge of a shell: a probe must get an answer
@@ -232,7 +228,6 @@ async def _readyz(request: web.Request) -> web.Response:
 
 
 async def _readyz_for_publishers(request: web.Request) -> web.Response:
-    """Answer load balancers in front of publishers."""
     report = _report(request.app[_NODE])
     reasons = _reasons(report)
     if report is not None and report.sent_elsewhere is not None:
@@ -260,7 +255,6 @@ async def _page(request: web.Request) -> web.Response:
 
 
 async def _operations(_: web.Request) -> web.Response:
-    """Write docs/operations.md, which the package carries."""
     text = await asyncio.to_thread(_OPERATIONS.read_text, "utf-8")
     return web.Response(text=render_operations(text), content_type="text/html", headers=_PAGE_HEADERS)
 
@@ -273,7 +267,6 @@ async def _status(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    """Write the metrics, with a fresh `sluice_ready`."""
     node = request.app[_NODE]
     node.metrics.ready.set(0 if _reasons(_report(node)) else 1)
     headers = {**_NO_STORE, "Content-Type": CONTENT_TYPE_LATEST}

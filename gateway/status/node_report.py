@@ -27,15 +27,12 @@ class Finding:
     """Something that is wrong, for a while."""
 
     text: str
-    """What is wrong."""
     since_unix_seconds: float
     """When it was first seen, by today's clock."""
     advice: str
-    """What to do."""
     section: str
     """The heading in docs/operations.md."""
     is_problem: bool
-    """It keeps the node from being ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,6 @@ class PublisherStatus:
 
     name: str
     doing: str
-    """What it does now, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +49,7 @@ class NodeReport:
 
     version: str
     instance: str
-    """The name of the process."""
+    """Unique to the process."""
     phase: str
     """active, draining, drained or standby."""
     verification_mode: str
@@ -61,17 +57,16 @@ class NodeReport:
     addresses: tuple[tuple[str, str], ...] = ()
     """Name and address of each server; empty during the start."""
     grpc_address: str
-    """Where publishers find the node."""
+    """For publishers."""
     subscriber_address: str = ""
-    """Where subscribers find it; empty: the same."""
+    """For subscribers; empty: the same."""
     now_unix_seconds: float
     block_time_seconds: float
-    """The network's time between blocks."""
 
     first_block: int | None = None
     last_block: int | None = None
     last_root_hash: str = ""
-    """Its root hash, hexadecimal; empty without a block."""
+    """Hexadecimal; empty without a block."""
     last_block_age_seconds: float | None = None
     """Since this process acknowledged a block, if it has."""
     quiet_seconds: float = 0.0
@@ -79,17 +74,15 @@ class NodeReport:
 
     publisher_count: int = 0
     inflight_bytes: int = 0
-    """Bytes of items held and not yet committed."""
+    """Bytes of items held and not committed."""
     tcp_clients: int = 0
     tcp_slowest_bytes: int = 0
-    """Lag of the slowest streaming client, in bytes of the stream file."""
+    """In bytes of the stream file."""
     subscribers: int = 0
     subscriber_lag_blocks: int = 0
-    """Lag of the slowest subscriber."""
     peers: tuple[str, ...] = ()
-    """Nodes to take blocks from."""
     followed: str | None = None
-    """The peer that it takes blocks from now."""
+    """The peer that it takes blocks from."""
     distance_blocks: int | None = None
     """Known blocks that it lacks; None: it follows nobody."""
     quorum: QuorumState | None = None
@@ -100,27 +93,26 @@ class NodeReport:
     race: tuple[Won, ...] = ()
     """The last blocks and their winners, newest last. This and the next three are for the page only."""
     winners: tuple[tuple[str, int], ...] = ()
-    """Publishers, and how many of those blocks each won."""
+    """How many of those blocks each publisher won."""
     median_seconds: float | None = None
-    """Median time from header to acknowledgement of those blocks."""
+    """From header to acknowledgement of those blocks."""
     publishers: tuple[PublisherStatus, ...] = ()
-    """Connected publishers; of very many, some."""
+    """Of very many, some."""
 
     is_starting: bool = False
     """The node does not listen for gRPC yet."""
     is_stopping: bool = False
     disk_failure: str | None = None
-    """Why blocks cannot be written."""
     is_broken: bool = False
     """The publish race has ended on a bug."""
     catch_up_problem: str | None = None
     """Why the node does not come closer to its peers."""
     given_up_target: int | None = None
-    """A block that publishers told of and no peer confirmed, while the node still needs the same block."""
+    """A block that publishers told of and no peer confirmed."""
     sent_elsewhere: str | None = None
     """Why publishers are sent elsewhere, if they are."""
     certificates: tuple[str, ...] = ()
-    """Present and coming problems of certificates."""
+    """Present and coming problems."""
     door: tuple[str, ...] = ()
     """Connections refused or ended lately."""
     disputed: Disputed | None = None
@@ -129,14 +121,11 @@ class NodeReport:
     refused_message: str | None = None
     """The message refused lately for its length."""
     bad_pages: tuple[str, ...] = ()
-    """Damaged pages of the stream file."""
     backing_off: tuple[BackedOff, ...] = ()
-    """Publishers that failed blocks again and again, and back off."""
     processor: str | None = None
-    """Tasks of the node that get too little processor."""
+    """Tasks that get too little processor."""
 
     findings: tuple[Finding, ...] = ()
-    """From `gateway.status.findings`."""
 
     @property
     def problems(self) -> tuple[str, ...]:

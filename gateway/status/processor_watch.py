@@ -11,8 +11,7 @@ processor, also under a container's limit:
     proofs      the process that checks proofs
     hashing     the processes that hash items
 
-Acknowledgements wait for all of them. Waits for a disk or another thread do not count. Without the kernel's
-numbers the watch finds nothing.
+Acknowledgements wait for all of them. Waits for a disk or another thread do not count.
 
 Source: Linux, Documentation/scheduler/sched-stats.rst.
 """
@@ -42,17 +41,14 @@ WINDOW_SECONDS: Final = 10.0
 """The time that is judged: some blocks."""
 
 WAITED_SECONDS_MIN: Final = 2.0
-"""A shorter wait in that time delays nobody much."""
 
 WAITED_TIMES_MIN: Final = 2.0
-"""A task gets too little if it waits so many times as long as it runs. When four busy processes share two
-cores fairly, each waits as long as it runs."""
+"""Shortage: a task waits so many times as long as it runs. Of four busy processes on two cores, each waits as
+long as it runs."""
 
 SAID_SECONDS: Final = 60.0
-"""Time between two log lines."""
 
 _COMMITS: Final = "commit_"
-"""Prefix of the names of threads that write to the disk."""
 
 
 class Spent(NamedTuple):
@@ -167,7 +163,6 @@ class ProcessorWatch:
         return since
 
     def _places(self) -> list[tuple[str, Path]]:
-        """Return the threads and processes to look at, with their tasks' names."""
         threads = [("event loop", self._loop_thread)]
         for thread in threading.enumerate():
             if thread.name.startswith(_COMMITS) and thread.native_id is not None:
@@ -191,7 +186,7 @@ class ProcessorWatch:
 
 
 def _read(path: Path) -> Spent | None:
-    """Read a thread's times; None: it has ended, or the kernel does not tell."""
+    """Read a thread's times; None if there are none."""
     try:
         ran_ns, waited_ns = path.read_text().split()[:2]
         return Spent(int(ran_ns) / 1e9, int(waited_ns) / 1e9)

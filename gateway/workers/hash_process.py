@@ -1,13 +1,13 @@
 """A worker process that hashes items, so that many short ones do not stop the event loop.
 
 A shell around `blocks.root_hash`. Python holds its lock while it hashes fewer than 2,048 bytes, so only
-another process can hash them on a second core.
+another process can use a second core.
 
     request   state of each subtree concerned, subtree of each kind, items, their kinds
     answer    state of each subtree concerned, with the items in it
 
 Both are `marshal`, in the frames of `workers.subprocess_worker`; the process keeps nothing between requests.
-If it fails, the caller gets `WorkerProcessLost` and hashes the items itself.
+If it fails, the caller hashes the items itself.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ __all__ = ["HashProcess", "main"]
 log = logging.getLogger(__name__)
 
 HASH_WAITING_BYTES_MAX: Final = 8 << 20
-"""Bytes that wait for one process; with more, requests wait here, where they can be dropped."""
+"""Bytes that wait for one process; further requests wait here, where they can be dropped."""
 
 HASH_PROCESS_SECONDS_MAX: Final = 10.0
-"""Time for a process to start, or for one request; then it is replaced."""
+"""For the start, or for one request; then the process is replaced."""
 
 HASH_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Time between two starts of a process."""
+"""Between two starts of a process."""
 
 WARM_UP_SECONDS_MAX: Final = 3.0
-"""Time that a starting node waits for the processes, which take a core from the first blocks."""
+"""A starting node waits for the processes, which take a core from the first blocks."""
 
 _NAME: Final = "hash process"
 _MARSHAL_VERSION: Final = 2
-"""The last version that does not look for repeated objects, which would double the time."""
+"""The last version that does not look for repeated objects, which doubles the time."""
 _States = dict[int, tuple[int, tuple[bytes, ...]]]
 """States of trees by subtree number."""
 
@@ -53,7 +53,7 @@ class HashProcess:
 
     Args:
         waiting_bytes_max: bytes of requests on their way; further calls wait.
-        backoff_seconds: time between two starts of the process.
+        backoff_seconds: time between two starts.
     """
 
     def __init__(
@@ -111,8 +111,6 @@ class HashProcess:
     async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
         """Append leaves to the trees in the process; return the trees that have grown, by subtree number.
 
-        A call cancelled while it waits for room sends nothing.
-
         Raises:
             WorkerProcessLost: the process is not ready, died or took too long.
         """
@@ -134,7 +132,6 @@ class HashProcess:
         return {subtree: StreamingTree.from_state(*state) for subtree, state in grown.items()}
 
     def _ask(self, request: bytes, item_count: int) -> asyncio.Future[bytes]:
-        """Send a request; count it until it is answered or lost."""
         size_bytes = len(request)
 
         def let_go(answered: asyncio.Future[bytes]) -> None:

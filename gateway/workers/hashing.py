@@ -10,13 +10,9 @@ A shell. Small sets are hashed at once. Others wait in their block's queue for a
     more                               thread                 thread
     any, behind one that waits         thread                 process
 
-All blocks take the first process until its backlog is too long, then the next one: each busy process takes a
-core from the event loop, so an even share is slower.
-
-A dropped block takes back what waits here, but not what a thread or process has. So these get little at a
-time, and a publisher that begins its block again and again fills no memory.
-
-Waiting sets of one block are sent together, from a slot of the event loop (`gateway.workers.loop_slots`).
+All blocks take the first process until its backlog is too long: each busy process takes a core from the event
+loop, so an even share is slower. A dropped block takes back what waits here, but not what a thread or process
+has. So these get little at a time, and a publisher that begins its block again and again fills no memory.
 """
 
 from __future__ import annotations
@@ -44,30 +40,28 @@ INLINE_HASH_BYTES_MAX: Final = 256 * 1024
 """Bytes of one item set hashed in the event loop, 0.5 ms."""
 
 HASH_PROCESS_ITEMS_MIN: Final = 128
-"""Items of one set from which a process hashes it: it takes 0.15 ms, the way there and back 0.05."""
+"""Items of a set that is worth a process: it takes 0.15 ms, the way there and back 0.05."""
 
 HASH_PROCESS_BYTES_MIN: Final = 32 * 1024
 """The same in bytes."""
 
 HASH_BATCH_BYTES: Final = 128 * 1024
-"""Bytes of a batch at which no further set joins it: packing takes 0.1 ms, hashing 0.3. Half or twice as many
-make blocks of 1.5 MB 5 % slower."""
+"""Bytes of a batch that no further set joins. Half or twice as many make blocks of 1.5 MB 5 % slower."""
 
 HASH_BATCH_ITEMS: Final = 4_096
-"""Items of a batch at which no further set joins it: packing takes 1 ms."""
+"""The same in items, whose packing takes 1 ms."""
 
 HASH_PROCESS_ITEMS_MAX: Final = 8_192
 """Items of a batch beyond which a thread hashes it: packing takes 0.1 ms per thousand."""
 
 HASH_PROCESS_BYTES_MAX: Final = 8 << 20
-"""Bytes of a batch beyond which a thread hashes it: on the way to a process there are three copies."""
+"""The same in bytes: on the way to a process there are three copies."""
 
 HASH_THREADS: Final = 2
-"""Threads that hash; a third batch waits."""
 
 HASH_BACKLOG_ITEMS: Final = 3_000
-"""Items that wait for one process from which others go to the next: two or three blocks. Even shares make
-blocks of 1 kB items 6 % slower on two cores."""
+"""Items that wait for one process before others go to the next: two or three blocks. Even shares make blocks
+of 1 kB items 6 % slower on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +106,7 @@ class Hashing:
     async def add_next(self, hasher: BlockHasher, waiting: deque[Append]) -> None:
         """Take sets from the front of a block's queue, at least one, and add them to its hasher.
 
-        A cancelled call gives up a waiting batch; the hasher is useless then.
+        A cancelled call gives up its batch; the hasher is useless then.
 
         Raises:
             BlockRefused: as `BlockHasher.add`.
@@ -154,8 +148,7 @@ class Hashing:
         return [process for process in self._processes if process.ready.is_set()]
 
     def _next_process(self) -> HashProcess:
-        """Return the first process with the shortest backlog, in steps; a process that is not ready if none
-        is."""
+        """Return the first process with the shortest backlog, in steps."""
         step = self._limits.backlog_items
         return min(self._ready or self._processes, key=lambda process: process.waiting_items // step)
 
@@ -167,7 +160,7 @@ class Hashing:
 
 
 def _next_batch(waiting: deque[Append], limits: HashLimits) -> Append:
-    """Take one set from the queue, and more up to the size of a batch."""
+    """Take one set from the queue, and more up to a batch."""
     first = waiting.popleft()
     if not waiting:
         return first

@@ -1,15 +1,14 @@
 """Inspection of the items of a message: at once, in a slot of the event loop, or in a thread.
 
-A shell around `blocks.item_set`, which takes some 0.15 ms for a thousand items; a message may have 500,000.
-It bounds the event loop's pauses and the memory:
+A shell around `blocks.item_set`, which takes some 0.15 ms for a thousand items:
 
     items of the message    inspected
     up to 127               at once
     up to 1,024             in the event loop, in a slot (`gateway.workers.loop_slots`)
     more                    in a thread; then the event loop goes on with them in a slot
 
-A *crowd* is a message with very many items for its bytes; parsed, it takes many times its bytes. Only one
-crowd of all publishers is parsed or inspected at a time; other messages pass it.
+A *crowd* is a message with very many items; parsed, it takes many times its bytes. Only one crowd of all
+publishers is parsed or inspected at a time; other messages pass it.
 """
 
 from __future__ import annotations
@@ -30,23 +29,21 @@ from sluice.gateway.workers.loop_slots import LoopSlots
 __all__ = ["Looking"]
 
 SET_ITEMS_MAX: Final = 500_000
-"""Items of one message. Inspecting and hashing one takes a microsecond, so these take half a second, 15 ms of
-it in the event loop. In a message of 125 MB they have 260 bytes each."""
+"""Items of one message. Inspecting and hashing them takes half a second, 15 ms of it in the event loop."""
 
 CROWD_ITEMS_MIN: Final = 256 * 1024
-"""Items from which a message is a crowd: each takes some 90 bytes, so a few dozen such messages would fill
-the memory."""
+"""Items of a crowd: each takes some 90 bytes, so a few dozen such messages would fill the memory."""
 
 CROWD_ITEM_BYTES: Final = 24
-"""Average bytes of items below which a message is a crowd: parsed, such items take five times their bytes."""
+"""Average bytes of a crowd's items, which take five times as much when parsed."""
 
 CROWD_BYTES_MIN: Final = 16 * 1024
-"""The size of the smallest crowd; a shorter message takes 0.8 MB at most."""
+"""The smallest crowd; a shorter message takes 0.8 MB at most."""
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1_024
 """Samples of a long message and the bytes of each; counting all items takes 2 ms a megabyte."""
 _FEW_SAMPLES, _SHORT_SAMPLE_BYTES = 8, 128
-"""The same for messages below CROWD_ITEMS_MIN bytes, of which a hundred may come in 100 ms."""
+"""The same for messages below CROWD_ITEMS_MIN bytes."""
 
 
 class Looking:
@@ -56,7 +53,7 @@ class Looking:
         slots: of the event loop.
         rng: chooses where samples are taken.
         set_items_max: items in one message.
-        inline_items_max: items of one message that the event loop inspects.
+        inline_items_max: items that the event loop inspects.
     """
 
     def __init__(
@@ -77,8 +74,8 @@ class Looking:
     def is_crowd(self, message: bytes) -> bool:
         """Return whether a message has very many items, judged by samples of the tag in front of each item.
 
-        The tag also has longer forms. Equal bytes inside items count too, one in 128 of random bytes. Random
-        places keep senders from evading the samples.
+        Random places keep senders from evading the samples. Equal bytes inside items count too, one in 128 of
+        random bytes.
         """
         size = len(message)
         if size < CROWD_BYTES_MIN:
@@ -101,7 +98,7 @@ class Looking:
         """Check the form of an item set; return in a slot.
 
         Args:
-            items: of a message as protobuf gives them: each slice makes its items.
+            items: as protobuf gives them: each slice makes its items.
 
         Raises:
             ItemError: as `inspect`; or they are too many.

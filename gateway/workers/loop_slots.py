@@ -1,8 +1,8 @@
 """Slots of the event loop: at most one long piece of work in each iteration.
 
-A shell around the loop. An iteration runs everything that is ready before it comes to timers and sockets.
-After a delay many messages, worker answers and commits are ready together and add up to a pause. So a large
-piece of work takes a slot first, which bounds the pause for any number of publishers.
+A shell around the loop. An iteration runs everything that is ready before it comes to timers and sockets;
+with many publishers that adds up to a pause. So a large piece of work takes a slot first, which bounds the
+pause.
 
     iteration  1         2         3         4         5
     runs       A         -         B         C         D        A did not wait, since no slot was taken

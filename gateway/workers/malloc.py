@@ -1,10 +1,8 @@
 """The C library's memory settings: a process that takes blocks keeps some freed memory for the next.
 
 A shell around mallopt(3). By default glibc returns a block's memory to the kernel and takes it anew for the
-next one, with a page fault for each page: 520 to 750 for a block of 1.5 MB, where kept memory has 70 to 156.
-Keeping it saves the node a seventh of its processor time for such blocks.
-
-A process never keeps more than it had in use before.
+next one, with a page fault for each page. Keeping it saves a node a seventh of its processor time for blocks
+of 1.5 MB. A process never keeps more than it had in use before.
 Source: mallopt(3), M_TRIM_THRESHOLD and M_MMAP_THRESHOLD.
 """
 
@@ -17,14 +15,13 @@ from typing import Final
 __all__ = ["is_glibc", "keep_freed_memory"]
 
 FREE_MEMORY_KEPT_BYTES: Final = 64 * 1024 * 1024
-"""Free memory at the end of a heap that the process keeps: what several blocks under way take."""
+"""Free memory at the end of a heap that stays: what several blocks under way take."""
 
 OWN_MAPPING_BYTES_MIN: Final = 32 * 1024 * 1024
-"""The size from which a piece of memory has its own mapping and is returned when freed; glibc's maximum."""
+"""A larger piece of memory is returned when freed; glibc's maximum."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-"""From <malloc.h>."""
 _GLIBC: Final = "gnu_get_libc_version"
 """A function of glibc alone: elsewhere these numbers may mean something else."""
 _VARIABLES: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_")
@@ -40,10 +37,7 @@ def keep_freed_memory(environment: Mapping[str, str]) -> bool:
     """Keep up to `FREE_MEMORY_KEPT_BYTES` of freed memory in each heap of this process; return whether it
     does.
 
-    Other C libraries, and an environment that configures glibc, are left alone.
-
-    Args:
-        environment: of the process.
+    It changes nothing under another C library, or if `environment` configures glibc.
     """
     has_chosen = "glibc.malloc." in environment.get(_TUNABLES, "")
     if has_chosen or not environment.keys().isdisjoint(_VARIABLES) or not is_glibc():

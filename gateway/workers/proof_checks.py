@@ -1,6 +1,6 @@
 """Checks of proofs for the event loop: at once where they are quick, else in a worker process.
 
-A shell. A few Ed25519 proofs, 0.05 ms each, are checked in the event loop. All others go to
+A shell. A few Ed25519 proofs, 0.05 ms each, are checked in the event loop, all others in
 `workers.proof_process`, in the order in which blocks end. While a TSS network's ledger data are still to come
 from block 0, no proof of a later block can be judged:
 
@@ -37,7 +37,7 @@ class ProofChecks:
 
     Args:
         verifier: checks them.
-        keep: stores the ledger data of a committed block 0; called in a thread, may block.
+        keep: stores the ledger data of a committed block 0; called in a thread.
         process: checks what takes long; closed with this. None: a new one.
     """
 
@@ -124,7 +124,7 @@ class ProofChecks:
             summary: of the block.
             items: its items; only block 0's are read.
             block_0_comes: returns whether the chain has yet to begin, with block 0.
-            more_come: another block is on its way, whose proofs could be checked with these.
+            more_come: another block is on its way, to be checked together.
 
         Raises:
             BlockRefused: they do not hold.
@@ -138,10 +138,8 @@ class ProofChecks:
         return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)
 
     async def block_0_committed(self, published: LedgerData | None) -> None:
-        """Believe the ledger data that the committed block 0 published, unless some are known.
-
-        If it published none, the blocks that wait for them are refused.
-        """
+        """Believe the ledger data of the committed block 0, unless some are known; None refuses waiting
+        blocks."""
         if self._known.is_set():
             return
         if published is not None:

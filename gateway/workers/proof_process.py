@@ -7,8 +7,7 @@ A shell around `blocks.verification`: `gateway.workers.subprocess_worker` with t
     answer   Refusal; or whether the root of the other layout is the right one, what block 0 publishes, and
              whether a proof signs the root
 
-Big integers and pairings hold Python's lock for milliseconds. Requests are sent ahead; where several wait,
-proofs that are cheaper together are checked together. The process has the node's priority, since
+Waiting proofs that are cheaper together are checked together. The process has the node's priority, since
 acknowledgements wait for it, but yields to short runs such as event loops' (SCHED_BATCH).
 
     the process                          what it was asked
@@ -46,19 +45,18 @@ __all__ = ["ProofProcess", "main"]
 log = logging.getLogger(__name__)
 
 PROOF_CHECK_SECONDS_MAX: Final = 30.0
-"""Time for the proofs of one block, which take 50 ms; then the process is replaced."""
+"""For the proofs of one block, which take 50 ms; then the process is replaced."""
 
 PROOF_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Time between two starts of a process that did not get ready: each costs a fork, or some 0.3 s of a core.
-Meanwhile a thread of the node checks."""
+"""Between two starts, if a process did not get ready; meanwhile a thread of the node checks."""
 
 PROOFS_TOGETHER_MAX: Final = 8
-"""Blocks whose proofs are checked together. Eight TSS signatures by different nodes take 3.7 ms each together
-and 7.4 ms each alone."""
+"""Blocks whose proofs are checked together. Eight TSS signatures take 3.7 ms each together and 7.4 ms each
+alone."""
 
 PROOFS_GATHER_SECONDS: Final = 0.05
 """How long the process waits for an announced block, if several waited last time. A node that catches up gets
-a block each 10 to 20 ms, and proofs cost a third less together. Blocks that come one by one never wait."""
+a block each 10 to 20 ms, and proofs cost a third less together."""
 
 _ATTEMPTS: Final = 2
 _Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
@@ -107,7 +105,7 @@ class ProofProcess:
     ) -> Verdict:
         """Run `BlockVerifier(proofs).check(summary, items)` in the process.
 
-        `more_come`: another block is on its way; the process may wait for it, to check both together.
+        With `more_come`, the process may wait for another block, to check both together.
 
         Raises:
             BlockRefused: the proofs do not hold, or the process died twice of them.
@@ -187,8 +185,6 @@ def main() -> None:
 
 
 class _Answers:
-    """Answers all waiting requests."""
-
     def __init__(self) -> None:
         self._verifier: BlockVerifier | None = None
 

@@ -7,10 +7,10 @@ A shell. Python holds its lock while it computes in any thread; another process 
     answer   ◄── the same socket   ◄──   `serve(answer)`
     frame    u32 big-endian size, then so many bytes; both ends are ours, and the same Python
 
-Requests are sent without waiting for answers, which come in order. An empty frame reports that the process is
-ready. It ends with its socket, however the node ends. A process that dies, or takes too long for a request,
-is lost with all its requests (`WorkerProcessLost`); the next request starts another one. Time in which the
-node itself stood still, as in a paused container, does not count.
+Requests are sent ahead; answers come in order. An empty frame reports that the process is ready. It ends with
+its socket, however the node ends. A process that dies, or takes too long for a request, is lost with all its
+requests (`WorkerProcessLost`); the next request starts another one. Time in which the node itself stood still
+does not count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["WorkerProcess", "serve"]
 
 HELPER_LOOK_LATE_SECONDS_MAX: Final = 1.0
 """How late the node may look at an answer's time limit. A later look means that the node was stopped, maybe
-with the process, which then gets its time again."""
+with the process, which gets its time again."""
 
 _SIZE: Final = struct.Struct(">I")
 
@@ -162,7 +162,6 @@ class WorkerProcess:
             answered.set_result(answer)
 
     def _watch_over(self) -> None:
-        """Watch the time of the oldest request."""
         oldest = self._asked[0] if self._asked else None
         loop = asyncio.get_running_loop()
         self._look_at = loop.time() + self._seconds_max
@@ -190,7 +189,6 @@ class _Wire(asyncio.Protocol):
         self._is_cut = False
 
     def send(self, request: bytes) -> None:
-        """Send a frame."""
         parts = (_SIZE.pack(len(request)), request)
         if self._transport is None:
             self._unsent.extend(parts)
@@ -198,13 +196,11 @@ class _Wire(asyncio.Protocol):
             self._transport.writelines(parts)
 
     def cut(self) -> None:
-        """Close it, and ignore what still comes."""
         self._is_cut = True
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send what has waited for the connection."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no Transport
         if self._is_cut:
             self._transport.abort()
@@ -213,7 +209,6 @@ class _Wire(asyncio.Protocol):
         self._unsent.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Take whole frames from the received bytes."""
         self._received += data
         while len(self._received) >= _SIZE.size and not self._is_cut:
             (size,) = _SIZE.unpack_from(self._received)
@@ -224,7 +219,6 @@ class _Wire(asyncio.Protocol):
             self._take(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Report the process lost, unless it was given up here."""
         if not self._is_cut:
             self._lose("the end of its socket" if error is None else str(error))
 
@@ -248,10 +242,9 @@ def serve(
     It ignores signals to the process group: a stopping node still finishes its blocks.
 
     Args:
-        answer: answers requests that wait together, in order; each answer is sent as it comes.
+        answer: answers waiting requests in order; each answer is sent as it comes.
         together_max: most requests in one call.
-        gather_seconds: time to wait for further requests, if there were several last time. A caller that
-            awaits each answer never waits longer.
+        gather_seconds: time to wait for further requests, if there were several last time.
         says_more: returns whether a request announces another one.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
