@@ -204,18 +204,19 @@ def look(report: NodeReport) -> list[Seen]:
 
 
 def _stands(report: NodeReport) -> bool:
-    """Return whether the chain stands still: only then does a proof that cannot be checked matter."""
+    """Return whether the chain stands still. While blocks come, any publisher may send what cannot be
+    checked."""
     return report.last_block_age_seconds is None or report.last_block_age_seconds >= LACK_SECONDS
 
 
-def _standbys(facts: QuorumState) -> list[Seen]:
+def _standbys(quorum: QuorumState) -> list[Seen]:
     seen: list[Seen] = []
-    if facts.refusal is not None:
-        seen.append((FindingKind.STANDBYS, facts.refusal))
-    elif facts.awaiting is not None and facts.awaiting_seconds >= STANDBY_WAIT_SECONDS:
-        seen.append((FindingKind.STANDBYS, unconfirmed(facts, facts.awaiting)))
-    if facts.other_chains:
-        seen.append((FindingKind.OTHER_CHAIN, "; ".join(facts.other_chains)))
+    if quorum.refusal is not None:
+        seen.append((FindingKind.STANDBYS, quorum.refusal))
+    elif quorum.awaiting is not None and quorum.awaiting_seconds >= STANDBY_WAIT_SECONDS:
+        seen.append((FindingKind.STANDBYS, unconfirmed(quorum, quorum.awaiting)))
+    if quorum.other_chains:
+        seen.append((FindingKind.OTHER_CHAIN, "; ".join(quorum.other_chains)))
     return seen
 
 

@@ -73,7 +73,7 @@ _PREFIX_BYTES: Final = 5
 _RESOURCE_EXHAUSTED: Final = b"8"
 """gRPC core's status for a message that is too long."""
 _NEARLY_USED_UP: Final = 1 << 16
-"""So many bytes before the window's end, a client may wait for room for a whole message."""
+"""A client may stop so many bytes short of its window, to wait for room for a whole message."""
 _ANSWER_COST: Final = 64
 """Extra cost of a PING or SETTINGS, which gRPC core answers, and of padding."""
 _CALL_COST: Final = 256

@@ -138,8 +138,7 @@ class ProofChecks:
         return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)
 
     async def block_0_committed(self, published: LedgerData | None) -> None:
-        """Believe the ledger data of the committed block 0, unless some are known; None refuses waiting
-        blocks."""
+        """Believe what block 0 published, unless ledger data are known; release waiting blocks."""
         if self._known.is_set():
             return
         if published is not None:
