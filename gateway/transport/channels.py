@@ -45,7 +45,6 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 DETAILS_CHARACTERS_MAX: Final = 500
-"""Characters kept of a server's text."""
 
 T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]
@@ -155,7 +154,7 @@ def _relayed(address: str, options: _Options) -> _Options:
 
 
 def why_failed(error: aio.AioRpcError) -> str:
-    """Return on one line of bounded length why a call failed, mostly in the server's words."""
+    """Return on one line of bounded length why a call failed."""
     return f"{error.code().name}: {one_line((error.details() or '')[:DETAILS_CHARACTERS_MAX])}"
 
 
@@ -204,7 +203,6 @@ def call_once(
 
 
 def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.Certificate]:
-    """Read certificates; none for OpenSSL's own form, which only gRPC reads."""
     if pem is None or file is None or _TRUSTED in pem:
         return []
     return certificates_in(pem, file, what)

@@ -39,14 +39,14 @@ __all__ = ["Door", "granted", "look_at_shares"]
 log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections accepted in one iteration of the event loop."""
+"""In one iteration of the event loop."""
 LISTEN_BACKLOG: Final = 1_024
 TICK_SECONDS: Final = 0.25
-"""Time between two checks for overdue connections."""
+"""Between two checks for overdue connections."""
 COST_LOOKED_AT: Final = 2_048
 """Bytes of frames without data between two questions to the doorkeeper."""
 NO_DESCRIPTOR_SECONDS: Final = 0.1
-"""Backoff when the process has no file descriptor left."""
+"""Backoff without a free file descriptor."""
 
 
 class Door:

@@ -44,14 +44,14 @@ CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
 more."""
 CONTROL_BYTES_SAVED: Final = 4 * CONTROL_BYTES_PER_SECOND
 ADDRESS_SHARE: Final = 4
-"""An address's budget, in budgets of one connection."""
+"""In budgets of one connection."""
 CONNECTION_COST: Final = 4_096
-"""The cost of a new connection, in bytes of the address's budget."""
+"""Of a new connection, in bytes of the address's budget."""
 DATA_PER_CONTROL: Final = 8
 """Bytes of data that allow one byte of other frames. A client answers each frame of 16 KiB, or each small
 message, with two WINDOW_UPDATEs of 13 bytes."""
 ADDRESSES_KEPT: Final = 10_000
-"""Addresses with remembered budgets; the one seen longest ago goes first."""
+"""The address seen longest ago is forgotten first."""
 
 
 class Guest(Enum):
@@ -91,8 +91,6 @@ class DoorLimits:
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """One connection, as the doorkeeper sees it."""
-
     address: str
     began_ns: int
     guest: Guest = Guest.STRANGER
@@ -122,7 +120,7 @@ class Doorkeeper:
     def admit(self, address: str, now_ns: int, *, is_node: bool, may_be_known: bool) -> Visit | str:
         """Count a new connection, or return why it is refused, as a label of metrics.
 
-        Close what `to_close` returns then, and call `leave` when the connection has ended.
+        Close what `to_close` returns then; call `leave` when the connection has ended.
 
         Args:
             address: its network address.
@@ -151,12 +149,12 @@ class Doorkeeper:
         return visit
 
     def to_close(self) -> Visit | None:
-        """Return the connection that gives way to the one last admitted or identified, if any."""
+        """Return the connection that gives way to the one last admitted or identified."""
         visit, self._gives_way = self._gives_way, None
         return visit
 
     def known(self, visit: Visit, guest: Guest) -> str | None:
-        """Note whom TLS has identified; return why the client may not stay, if so. Then ask `to_close`."""
+        """Note whom TLS has identified; return why the client may not stay, if so. Ask `to_close` then."""
         if visit.guest is guest or visit.guest is Guest.NODE:
             return None
         if visit.guest is Guest.UNKNOWN:

@@ -92,7 +92,7 @@ class ErrorCode:
 
 
 class ConnectionBreach(InvalidInput):
-    """A breach of HTTP/2's rules or of a limit, which ends the connection."""
+    """A breach of HTTP/2 or of a limit, which ends the connection."""
 
     def __init__(self, what: str, *, got: str, expected: str, code: int = ErrorCode.PROTOCOL_ERROR) -> None:
         super().__init__(what, got=got, expected=expected)
@@ -121,7 +121,7 @@ def go_away(code: int, words: str, last_stream_id: int = 0) -> bytes:
 
 
 def settings_in(payload: Buffer) -> list[tuple[int, int]]:
-    """Read the identifiers and values of a SETTINGS frame, in order.
+    """Read a SETTINGS frame: identifiers and values, in order.
 
     Raises:
         ConnectionBreach: the payload is not a whole number of settings.
@@ -168,9 +168,9 @@ class FrameScanner:
         self._on_payload = on_payload
         self._on_frame = on_frame
         self._preface = preface
-        self._left = 0  # payload bytes still to come of a passing DATA frame
-        self._carry = bytearray()  # the beginning of an incomplete frame
-        self._waiting: list[bytes] = []  # inserted frames, for the next gap between two frames
+        self._left = 0  # bytes to come of a passing DATA frame
+        self._carry = bytearray()  # an incomplete frame
+        self._waiting: list[bytes] = []  # inserted frames, for the next gap
         self._is_feeding = False
 
     @property
@@ -246,7 +246,6 @@ class FrameScanner:
         self._keep(chunk, start, at, False)
 
     def _keep(self, chunk: memoryview, start: int, at: int, is_announced: bool) -> None:
-        """Pass what passes, and keep the beginning of a frame."""
         if start < at:
             self._out.append(chunk[start:at])
         if at < len(chunk):
@@ -254,7 +253,7 @@ class FrameScanner:
             self._is_announced = is_announced
 
     def _place_waiting(self, chunk: memoryview, start: int, at: int) -> int:
-        """Pass what precedes a gap between frames, then the inserted frames; return the gap's place."""
+        """Pass what precedes a gap, then the inserted frames; return the gap's place."""
         if start < at:
             self._out.append(chunk[start:at])
         self._out += self._waiting
@@ -282,7 +281,7 @@ class FrameScanner:
         return after
 
     def _finish_carried(self, chunk: memoryview, at: int) -> int:
-        """Complete the kept frame as far as the chunk goes; return where the chunk goes on."""
+        """Complete the kept frame as far as possible; return where the chunk goes on."""
         carry = self._carry
         if len(carry) < HEAD_BYTES:
             take = min(HEAD_BYTES - len(carry), len(chunk) - at)

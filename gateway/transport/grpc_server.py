@@ -32,7 +32,7 @@ from sluice.gateway.transport.tls import ServerTls
 __all__ = ["ConnectionLimits", "GrpcServer", "ServerPlan", "not_free", "start_server"]
 
 CONNECTION_IDLE_SECONDS_MAX: Final = 600
-"""Time without a call until a client gets GOAWAY; it reconnects by itself."""
+"""Without a call for so long, a client gets GOAWAY and reconnects."""
 PING_SECONDS_MIN: Final = 0.5
 """Time between two pings of a client. By default gRPC closes a connection for more than one in 5 minutes;
 some libraries ping each second."""
@@ -42,7 +42,7 @@ _NOT_COMPRESSED = 1
 the event loop for all."""
 
 BEFORE_GOODBYE_SECONDS = 0.2
-"""Time between the last answers of stopping services and gRPC's GOAWAY."""
+"""Between the last answers of stopping services and gRPC's GOAWAY."""
 PLACES_DIVISOR = 16
 """One place in so many is kept for each kind of client."""
 PLACES_PER_NODE = 4
@@ -204,7 +204,6 @@ _ABOUT_CLIENTS = (
 
 
 def _is_about_client(record: logging.LogRecord) -> bool:
-    """Return whether gRPC logs a client's mistake as an error."""
     return record.getMessage().startswith(_ABOUT_CLIENTS)
 
 
@@ -216,7 +215,7 @@ def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
         ("grpc.max_receive_message_length", plan.message_bytes_max),
-        # getBlock returns whole blocks; services keep stream messages short.
+        # getBlock returns whole blocks.
         ("grpc.max_send_message_length", -1),
         # Without these two gRPC takes a client that pings for an attacker.
         ("grpc.http2.min_ping_interval_without_data_ms", int(limits.ping_seconds_min * 1000)),

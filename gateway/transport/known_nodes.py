@@ -50,8 +50,8 @@ class KnownNodes:
     """The other nodes of one node's cluster.
 
     Args:
-        networks: networks of nodes beside the addresses of peers, `10.1.0.0/16` each.
-        subjects: names in certificates of nodes; with any, no address counts.
+        networks: their networks, beside the addresses of peers, `10.1.0.0/16` each.
+        subjects: names in their certificates; with any, no address counts.
         resolve: returns the IP addresses of peers, `host:port` each.
         look_seconds_min: time between two resolutions that strangers cause.
     """
@@ -64,7 +64,6 @@ class KnownNodes:
         look_seconds_min: float = LOOK_SECONDS_MIN,
     ) -> None:
         self.peers: Sequence[str] = ()
-        """The other nodes, `host:port` each."""
         self.subjects = frozenset(subjects)
         self._networks = tuple(map(ipaddress.ip_network, networks))
         self._resolve = resolve
@@ -171,7 +170,7 @@ async def _resolve(address: Address, seconds_max: float = RESOLVE_SECONDS_MAX) -
 
 
 def _is_ours(host: str) -> bool:
-    """Return whether an IP address is this machine's, so that a socket can be bound to it."""
+    """Return whether an IP address is this machine's: only then a socket can be bound to it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -50,7 +50,7 @@ from typing import Final, NamedTuple, TypeVar
 __all__ = ["LARGE_BYTES_PER_SECOND", "LARGE_GRACE_NS", "SMALL_BYTES", "MessageShares", "StreamKey"]
 
 SMALL_BYTES: Final = 1 << 20
-"""A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it."""
+"""A stream's window (`STREAM_WINDOW_BYTES`) holds such a message, which needs no grant."""
 
 LARGE_BYTES_PER_SECOND: Final = 1 << 20
 """The pace of a connection's large messages while others wait; a busy node may read no faster."""
@@ -69,9 +69,8 @@ class StreamKey(NamedTuple):
     """One stream of one client; it receives one message at a time."""
 
     address: str
-    """The network address, by which shares count."""
     connection: int | str
-    """The connection, unique in the process."""
+    """Unique in the process."""
     stream: int
 
 
@@ -82,13 +81,13 @@ class _Held:
     left: int
     """Bytes still to come."""
     delivered: int = 0
-    """Bytes that came since the grant, or since the present waiting began."""
+    """Since the grant, or since the present waiting began."""
     due: float = 0.0
-    """Bytes due in that time."""
+    """Due in that time."""
 
 
 _Queue = OrderedDict[StreamKey, int]
-"""A connection's waiting messages with their sizes, in order."""
+"""Waiting messages with their sizes, in order."""
 
 
 class MessageShares:
@@ -123,7 +122,7 @@ class MessageShares:
         self._held_by_connection: dict[_Connection, int] = {}
         self._held_by_address: dict[str, int] = {}
         self._urgent: StreamKey | None = None
-        # Addresses, their connections and the messages of each; the next one stands first.
+        # Addresses, their connections and their messages; the next one stands first.
         self._waiting: OrderedDict[str, OrderedDict[int | str, _Queue]] = OrderedDict()
         self.waiting_count = 0
         """Streams that wait for a grant."""
@@ -266,7 +265,6 @@ class MessageShares:
 
 
 def _add(sums: dict[_Key, int], key: _Key, size_bytes: int) -> None:
-    """Add to one of several sums; forget a sum of 0."""
     total = sums.get(key, 0) + size_bytes
     if total:
         sums[key] = total

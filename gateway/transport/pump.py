@@ -29,11 +29,11 @@ from sluice.gateway.transport.relay import FrameRelay
 __all__ = ["LINGER_SECONDS", "READ_BYTES", "PrivateFolder", "Pump", "SocketEnd"]
 
 READ_BYTES: Final = 256 * 1024
-"""Bytes of one read. A Unix socket takes some 200 kB at once."""
+"""A Unix socket takes some 200 kB at once."""
 BUFFERS_AT_ONCE: Final = 512
-"""Buffers in one sendmsg(2) call, which takes 1,024."""
+"""For one sendmsg(2) call, which takes 1,024."""
 UNSENT_PIECES_MAX: Final = 64
-"""Pieces of one read each that may wait for one end before the pump stops reading the other."""
+"""Pieces of one read each that may wait for one end."""
 LINGER_SECONDS: Final = 1.0
 """How long the pump reads an ending connection: a reset would destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
@@ -155,7 +155,7 @@ class SocketEnd:
         self.on_drained()
 
     def _send_now(self, buffers: list[Buffer]) -> list[tuple[int, Buffer]]:
-        """Send what goes now; return the index and the rest of the first buffer that did not go whole."""
+        """Send what goes now; return index and rest of the first unsent buffer."""
         sent = 0
         try:
             if self.is_tls:
@@ -222,7 +222,7 @@ class PrivateFolder:
 
 _FOLDER_PREFIX: Final = "sluice-sockets-"
 _FOLDER_SECONDS: Final = 60
-"""Age at which a folder without a lock is nobody's: a younger one may be about to be locked."""
+"""A younger folder without a lock may be about to be locked."""
 
 
 def _may_lock(folder: Path) -> bool:
@@ -267,7 +267,7 @@ class Pump(Generic[AnyRelay]):
         self._buffer = buffer
         self._is_paused = False
         self._pausing: asyncio.TimerHandle | None = None
-        self._ends_at_ns: int | None = None  # set once relaying has ended
+        self._ends_at_ns: int | None = None
 
     def end_of(
         self, sock: socket.socket, on_readable: Callable[[], None], on_lost: Callable[[], None] | None = None
@@ -407,7 +407,6 @@ class Pump(Generic[AnyRelay]):
                 outside.read_no_more()
 
     def _on_drained(self) -> None:
-        """Read again: an end has taken its data, or a pause is over."""
         outside, grpc = self.outside, self.grpc
         if self.is_closed:
             return
@@ -434,7 +433,7 @@ class Pump(Generic[AnyRelay]):
     # --- the end --------------------------------------------------------------------------------------------
 
     def _on_outside_end(self) -> None:
-        """Pass on that the outside sends nothing more; gRPC then ends the connection."""
+        """Pass on the outside's end; gRPC then ends the connection."""
         self.outside.read_no_more()
         if self.grpc is None:
             self.close()

@@ -64,12 +64,12 @@ from sluice.gateway.transport.message_size import TooLong, too_long
 __all__ = ["ClientRelay", "FrameRelay", "MessageGate", "ServerRelay", "Stream"]
 
 PUBLISH_PATH: Final = b"/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
-"""The call of publishers, whose service tells when it has taken over a large message."""
+"""The call of publishers."""
 STREAMS_MAX: Final = 4_096
 """Open streams of one connection. gRPC core resets those beyond `STREAMS_PER_CONNECTION_MAX`, but silently
 ignores streams with an even number or begun after its GOAWAY."""
 _PREFIX_BYTES: Final = 5
-"""A byte for compression and u32 length in front of each gRPC message."""
+"""Compression u8 and length u32 in front of each gRPC message."""
 _RESOURCE_EXHAUSTED: Final = b"8"
 """gRPC core's status for a message that is too long."""
 _NEARLY_USED_UP: Final = 1 << 16
@@ -77,7 +77,7 @@ _NEARLY_USED_UP: Final = 1 << 16
 _ANSWER_COST: Final = 64
 """Extra cost of a PING or SETTINGS, which gRPC core answers, and of padding."""
 _CALL_COST: Final = 256
-"""Extra cost of HEADERS: gRPC core and a service begin a call."""
+"""Extra cost of HEADERS, which begin a call."""
 _RESET_COST: Final = 1_000
 """Cost in bytes of a client's RST_STREAM."""
 
@@ -112,7 +112,7 @@ class Stream:
     is_mended: bool = False
     outside_done: bool = False
     grpc_done: bool = False
-    # Flow control of a mended stream: what gRPC core allows, and what the outside was granted and has used.
+    # Flow control of a mended stream: gRPC core's window, and the outside's grant and use.
     window: int = 0
     queue: deque[bytearray] = field(default_factory=deque)
     queued_end: bool = False
@@ -134,7 +134,7 @@ class FrameRelay(ABC):
     """The common part of both relays; it mends streams in the direction to gRPC core."""
 
     large_window = 1 << 30
-    """The first window of a mended stream. Counted twice it stays within 2^31 - 1."""
+    """Counted twice, the first window of a mended stream stays within 2^31 - 1."""
 
     def __init__(self, *, outside_is_client: bool, frame_bytes_outside: int = FRAME_BYTES_DEFAULT) -> None:
         self.to_grpc: list[Buffer] = []
@@ -142,9 +142,8 @@ class FrameRelay(ABC):
         self.to_outside: list[Buffer] = []
         """Bytes for the outside; the caller empties it."""
         self.now_ns = 0
-        """A monotonic clock's time; the caller sets it before feeding."""
+        """A monotonic clock's time; the caller sets it."""
         self.last_stream_id = 0
-        """The outside's last call."""
         self.streams_begun = 0
         self.has_mended = False
         self.cost = 0
@@ -153,10 +152,10 @@ class FrameRelay(ABC):
         """Bytes of data, both ways; the caller resets it."""
         self._streams: dict[int, Stream] = {}
         self._current: Stream | None = None
-        self._block: HeaderBlock | None = None  # from outside
+        self._block: HeaderBlock | None = None
         self._grpc_block: HeaderBlock | None = None
-        self._window_sent = self._window_in_force = WINDOW_BYTES_DEFAULT  # of gRPC's SETTINGS
-        self._connection_window = WINDOW_BYTES_DEFAULT  # what the outside may still send, over all streams
+        self._window_sent = self._window_in_force = WINDOW_BYTES_DEFAULT
+        self._connection_window = WINDOW_BYTES_DEFAULT  # of the outside, over all streams
         self._frame_bytes_sent = FRAME_BYTES_DEFAULT
         self._unacknowledged: deque[dict[int, int]] = deque()
         preface = CLIENT_PREFACE
@@ -174,7 +173,7 @@ class FrameRelay(ABC):
             on_frame=self._on_grpc_frame,
             preface=b"" if outside_is_client else preface,
         )
-        # gRPC core keeps to the frame size in the SETTINGS of its other end, which pass here.
+        # gRPC core keeps to its other end's SETTINGS, which pass here.
         self._grpc.frame_bytes_max = (1 << 24) - 1
 
     # --- what the caller does -------------------------------------------------------------------------------
@@ -207,7 +206,7 @@ class FrameRelay(ABC):
             self._forget(stream)
 
     def tick(self) -> None:
-        """Check the streams that may wait for a window; call it some ten times a second."""
+        """Check the streams that may wait for a window, some ten times a second."""
         for stream in self._streams.values():
             if stream.is_mended and stream.counts_twice is None:
                 left = self._left_by_right_count(stream)
@@ -228,7 +227,7 @@ class FrameRelay(ABC):
 
     @property
     def block_began_ns(self) -> int | None:
-        """When the incomplete header block began, if there is one."""
+        """When the header block under way began, if there is one."""
         return None if self._block is None else self._block.began_ns
 
     # --- from outside ---------------------------------------------------------------------------------------
@@ -313,7 +312,7 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _on_outside_block(self, block: HeaderBlock) -> bytes:
-        """Handle a whole header block from outside; return what goes to gRPC core instead."""
+        """Handle a whole header block from outside; return its replacement."""
 
     def _on_whole_data(self, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
         """Handle DATA that is padded or waits."""
@@ -347,7 +346,7 @@ class FrameRelay(ABC):
         return self._drain(stream)
 
     def _drain(self, stream: Stream) -> bytes:
-        """Return the queue's frames that fit in gRPC's window."""
+        """Return the queue's frames within gRPC's window."""
         frames, queue, most = [], stream.queue, self._outside.frame_bytes_max
         while queue and stream.window > 0:
             piece = queue[0]
@@ -373,7 +372,7 @@ class FrameRelay(ABC):
     # --- the window of a mended stream ----------------------------------------------------------------------
 
     def _mend(self, stream: Stream) -> bytes:
-        """Keep gRPC's window of a stream here from now on; return the grant for the outside."""
+        """Keep gRPC's window of a stream here; return the grant for the outside."""
         stream.is_mended = self.has_mended = True
         stream.window = self._window_in_force
         stream.granted = self.large_window - self._window_sent
@@ -383,7 +382,7 @@ class FrameRelay(ABC):
         return self._window_sent + stream.granted - stream.used
 
     def _watch_count(self, stream: Stream) -> None:
-        """Find out how the outside counts, and grant more before it waits or overflows."""
+        """Find out how the outside counts, and grant more in time."""
         left = self._left_by_right_count(stream)
         if stream.counts_twice is None:
             if left > 0:
@@ -400,11 +399,7 @@ class FrameRelay(ABC):
         self._grpc.insert(window_update(stream.stream_id, size))
 
     def _put_in_force(self, settings: dict[int, int]) -> bytes:
-        """Apply SETTINGS that the outside has acknowledged: gRPC core counts by them from now on.
-
-        Returns:
-            what may go to gRPC core behind the acknowledgement.
-        """
+        """Apply acknowledged SETTINGS, by which gRPC core counts now; return what may go to it then."""
         window = settings.get(Http2Setting.INITIAL_WINDOW_SIZE)
         if window is None:
             return b""
@@ -488,7 +483,7 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _on_grpc_block(self, block: HeaderBlock) -> bytes:
-        """Handle a whole header block of gRPC core; return what goes outside instead."""
+        """Handle a whole header block of gRPC core; return its replacement."""
 
     def _release(self, stream: Stream) -> None:  # noqa: B027 - in front of a client nothing depends on it
         """Release what waits for the end of a stream."""
@@ -556,7 +551,7 @@ class ServerRelay(FrameRelay):
                 assert self._gate is not None
                 self._gate.progressed(stream.stream_id, len(piece))
             return
-        while len(piece) >= stream.left:  # the message ends in this piece, and more may begin in it
+        while len(piece) >= stream.left:  # the message ends in this piece
             piece, stream.left = piece[stream.left :], 0
             if stream.large:
                 self._on_message_end(stream)
@@ -610,7 +605,7 @@ class ServerRelay(FrameRelay):
             self._credit(held)
 
     def _on_grpc_window(self, stream: Stream, size: int) -> bytes | None:
-        if stream.large and not stream.has_asked:  # gRPC core reads, and opens the window for the message
+        if stream.large and not stream.has_asked:  # gRPC core opens the window for the message
             assert self._gate is not None
             stream.has_asked = True
             stream.is_held = not self._gate.ask(stream.stream_id, stream.large)

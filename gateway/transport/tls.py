@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 CERTIFICATE_LOOK_SECONDS: Final = 5.0
 """Between two checks, beside those at handshakes."""
 CERTIFICATE_WARNING_DAYS: Final = 14
-"""Days before a certificate's end when loading it warns."""
+"""Before a certificate's end; then loading it warns."""
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -67,7 +67,7 @@ class _Loaded:
     key_pem: bytes
     client_ca_pem: bytes | None
     fingerprint: str
-    """SHA-256 of the server's own certificate, hexadecimal."""
+    """Of the server's own certificate: SHA-256, hexadecimal."""
     not_after: datetime
 
 
@@ -91,12 +91,12 @@ class ServerTls:
         self._context = _context(self._loaded)
         self.setting = setting
         self.problem: str | None = None
-        """Why the present files cannot be used, while older ones are in use."""
+        """Why the present files are not in use, if so."""
         self._log_loaded("certificate loaded")
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the certificate in use, hexadecimal."""
+        """The SHA-256 of the certificate in use, hexadecimal."""
         return self._loaded.fingerprint
 
     @property
@@ -110,7 +110,7 @@ class ServerTls:
         return self._files.client_ca is not None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of the next handshake, from the present files if they are usable."""
+        """Return the context of the next handshake, from the present files if usable."""
         self.reload_if_changed()
         return self._context
 
@@ -119,7 +119,7 @@ class ServerTls:
         with self._lock:
             stamp = self._look()
             if stamp == self._stamp and self.problem is None:
-                return False  # with a problem, try again: no stamp shows that a file has become readable
+                return False  # with a problem, try again: a file may have become readable
             self._stamp = stamp
             try:
                 loaded = _load(self._files, self._setting)
@@ -142,7 +142,7 @@ class ServerTls:
         return self._loaded.not_after - now < timedelta(days=CERTIFICATE_WARNING_DAYS)
 
     def _look(self) -> _Stamp:
-        """Return inode, time and size of each file, which change with it; zeros for a missing one."""
+        """Return inode, time and size of each file; zeros for a missing one."""
         stamp = []
         for path in (self._files.certificate, self._files.key, self._files.client_ca):
             try:
@@ -193,7 +193,7 @@ async def watch_certificates(certificates: Sequence[ServerTls], metrics: Metrics
 
 
 def _context(loaded: _Loaded) -> ssl.SSLContext:
-    """Make an OpenSSL context. OpenSSL reads only files: these are in memory, closed to other users."""
+    """Make an OpenSSL context from memory: OpenSSL itself reads only files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
@@ -232,7 +232,7 @@ _NAMES = {
 
 
 _NOT_READ = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, x509.InvalidVersion)
-"""Errors of `cryptography` for certificates that OpenSSL accepts; they are no ValueError."""
+"""`cryptography` raises these for certificates that OpenSSL accepts."""
 
 
 def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
@@ -290,7 +290,6 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
 
 
 def _check_times(certificate: x509.Certificate, file: Path, setting: str, now: datetime) -> None:
-    """Check that clients with this clock accept a certificate."""
     if certificate.not_valid_before_utc > now:
         raise TlsError(
             setting,
