@@ -19,7 +19,7 @@ ALICE = ("O=Net,CN=a", "CN=a")
 
 
 class Names:
-    """Where names lead."""
+    """Resolves names."""
 
     def __init__(self) -> None:
         self.leads = {A: {HOST_A}, B: {HOST_B}}
@@ -45,7 +45,7 @@ async def test_who_comes_from_where_a_name_in_peers_leads_is_a_node() -> None:
     assert [nodes.has(host, ()) for host in (HOST_A, HOST_B, STRANGER, "", "unix:")] == [True] * 2 + [
         False
     ] * 3
-    assert not nodes.has(STRANGER, ALICE)  # no certificate counts that is not listed
+    assert not nodes.has(STRANGER, ALICE)  # an unlisted certificate does not count
 
 
 def test_behind_nat_a_network_counts() -> None:
@@ -64,7 +64,7 @@ async def test_where_subjects_are_listed_no_address_counts() -> None:
 
 @pytest.mark.parametrize("look_seconds_min", [ANSWER_SECONDS, 0.0])
 async def test_a_node_that_has_moved_is_recognized_when_it_calls(look_seconds_min: float) -> None:
-    """Acknowledgements of that node wait for it: not for a minute, until the next look."""
+    """Acknowledgements wait for that node."""
 
     names = Names()
     nodes = nodes_of(names, look_seconds_min=look_seconds_min)
@@ -106,7 +106,7 @@ def test_nobody_is_expected_where_nothing_is_set() -> None:
     assert "peer_networks" in KnownNodes().rule
 
 
-# --- this node itself, under the names that one machine has ----
+# --- this node itself, under the names of one machine ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_nobody_is_expected_where_nothing_is_set() -> None:
     ],
 )
 async def test_what_leads_here(peer: str, listens_at: str, expected: bool) -> None:
-    # names that are here are found, however long it takes
+    # this machine's own names resolve, however long it takes
     seconds = ANSWER_SECONDS if expected else RESOLVE_SECONDS_MAX
     here = [parse_address(listens_at)]
     assert await leads_here(parse_address(peer), here, resolve_seconds_max=seconds) is expected
