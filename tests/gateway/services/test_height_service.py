@@ -1,4 +1,4 @@
-"""A node tells its durable height over real gRPC: at once, when it rises, and what it is asked for."""
+"""Tests of `gateway.services.height_service` over real gRPC."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.nodes import ANSWER_SECONDS
 
 
 async def height(call: Any) -> tuple[int, bytes, str]:
-    """Wait for the next height of a stream."""
     message = await asyncio.wait_for(call.read(), ANSWER_SECONDS)
     assert isinstance(message, standby_pb2.Level), message
     return message.block_number, message.root_hash, message.instance
@@ -37,7 +36,7 @@ async def test_a_watcher_is_told_at_once_and_whenever_the_height_rises(tmp_path:
         second = stage.watch()
         assert await height(second) == (0, ROOTS[0], "this-process")
         stage.store(1, 2, 3)
-        for call in (first, second):  # what rises together is told in one
+        for call in (first, second):  # told in one message
             assert await height(call) == (3, ROOTS[3], "this-process")
 
 
@@ -55,11 +54,11 @@ async def test_streams_end_in_order_when_the_node_stops(tmp_path: Path) -> None:
 async def test_a_watcher_that_takes_nothing_loses_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four addresses of such watchers once kept out the standbys that acknowledgements wait for."""
+    """Four addresses of such watchers once kept out standbys."""
     cut_off_deaf, refused = height_service_module._cut_off_deaf, asyncio.Event()
 
     def cut_off_once_refused(*who: Any) -> None:
-        """Another one is to be refused before, however long that takes."""
+        """First another watcher must be refused, however long that takes."""
         if refused.is_set():
             cut_off_deaf(*who)
         else:
@@ -79,7 +78,7 @@ async def test_a_watcher_that_takes_nothing_loses_its_place(
                 await asyncio.sleep(0.01)
         watcher = stage.watch()
         assert (await height(watcher))[0] == U64_MAX
-        await asyncio.sleep(0.5)  # it takes what is told, and may be silent as long as it likes
+        await asyncio.sleep(0.5)  # a watcher that reads may be silent for long
         stage.store(0)
         assert (await height(watcher))[0] == 0
 
@@ -136,7 +135,7 @@ async def test_nonsense_is_answered_and_logged_by_nobody(
 
 
 async def refused(call: Any) -> str:
-    """Give why a call is refused."""
+    """Return why a call is refused."""
     with pytest.raises(aio.AioRpcError) as caught:
         await call
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -146,7 +145,7 @@ async def refused(call: Any) -> str:
 async def test_other_nodes_are_served_and_nobody_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """256 calls of strangers once took all places of those that acknowledgements wait for."""
+    """256 strangers' calls once took all places of standbys."""
 
     nodes = KnownNodes(networks=("192.0.2.0/24",))
     async with told(tmp_path, nodes=nodes) as stage:
@@ -159,7 +158,7 @@ async def test_other_nodes_are_served_and_nobody_else(
             assert await refused(stub.watch(standby_pb2.WatchRequest()).read()) == reason
         assert await refused(stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))) == reason
         assert not stage.service._streams
-        nodes.peers = ("localhost:40840",)  # whose name leads to 127.0.0.1
+        nodes.peers = ("localhost:40840",)  # a name of 127.0.0.1
         await nodes.look()
         assert (await height(stage.watch()))[0] == U64_MAX
         await stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))
@@ -171,7 +170,7 @@ async def test_other_nodes_are_served_and_nobody_else(
 async def test_a_node_that_came_to_another_address_is_looked_up_when_it_calls(tmp_path: Path) -> None:
     nodes = KnownNodes()
     nodes.peers = ("localhost:40840",)
-    async with told(tmp_path, nodes=nodes) as stage:  # nobody has looked yet
+    async with told(tmp_path, nodes=nodes) as stage:  # nothing was resolved before
         assert (await height(stage.watch()))[0] == U64_MAX
 
 

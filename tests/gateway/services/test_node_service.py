@@ -1,4 +1,4 @@
-"""serverStatus and getBlock over real gRPC."""
+"""Tests of `gateway.services.node_service` over real gRPC."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def with_blocks(
     /,
     **settings: Any,
 ) -> None:
-    """Run a scenario against a node that holds these blocks."""
+    """Run a scenario against a node with these blocks."""
 
     async def main() -> None:
         async with running_node(tmp_path, limits, **settings) as node, wire_to(node) as wire:
@@ -65,13 +65,11 @@ def with_blocks(
 
 
 async def ask(wire: Wire, request: node_pb2.BlockRequest) -> node_pb2.BlockResponse:
-    """Ask getBlock."""
     stub = node_pb2_grpc.BlockAccessServiceStub(wire.channel())
     return await stub.getBlock(request, timeout=ANSWER_SECONDS)
 
 
 async def detail(wire: Wire) -> node_pb2.ServerStatusDetailResponse:
-    """Ask serverStatusDetail."""
     stub = node_pb2_grpc.BlockNodeServiceStub(wire.channel())
     return await stub.serverStatusDetail(node_pb2.ServerStatusRequest(), timeout=ANSWER_SECONDS)
 
@@ -116,7 +114,7 @@ def test_each_request_has_its_answer(
 
 
 def test_a_request_that_does_not_parse(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Over bare bytes: getBlock has a status for it, the status calls have gRPC's."""
+    """getBlock has a status for it, the status calls have gRPC's."""
     service = "/org.hiero.block.api.BlockNodeService"
 
     async def scenario(wire: Wire) -> None:
@@ -142,7 +140,7 @@ def test_an_empty_node_finds_nothing(tmp_path: Path, request_: node_pb2.BlockReq
 
 
 def test_a_block_longer_than_any_message_comes_back_whole(tmp_path: Path) -> None:
-    """18 MB, to a client that allows it; one that keeps gRPC's default of 4 MiB is told by gRPC."""
+    """18 MB, for a client that allows it; gRPC refuses it for a client with its default of 4 MiB."""
     options = MakerOptions(
         rounds_per_block=1, events_per_round=1, transactions_per_block=4, item_bytes=6_000_000
     )
@@ -259,7 +257,7 @@ async def test_whatever_strangers_do_not_take_another_node_gets_its_blocks(tmp_p
 
 
 async def until_held(wire: Wire, *, some: bool) -> None:
-    """Wait until answers are on their way, as many as are read at once, or none."""
+    """Wait until answers are on their way, or none."""
     async with asyncio.timeout(ANSWER_SECONDS):
         while (wire.node.block_access._of_strangers.shares.bytes_held > 0) != some:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -376,7 +374,7 @@ def test_facts_are_told_to_who_asks_for_them(tmp_path: Path, asked: str, root_nu
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", b"\xff", "[" * 7_000, '{"instance":' * 2_000])
 def test_facts_that_are_no_object_are_none(text: str | bytes) -> None:
-    """A peer sends what it likes; brackets are as many as metadata has room for."""
+    """A peer sends what it likes; metadata has room for so many brackets."""
     assert read_report(text) == {}
 
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.status.reporter` on a real node: what it says of itself, to whom."""
+"""Tests of `gateway.status.reporter` on a real node."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ async def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
             "missing_blocks": 0,
             "awaiting_standbys": 0,
         }
-        # With the port that it has got: 0 would lead nobody to it.
+        # With the real port.
         addresses = node.reporter.report()
         assert (addresses.grpc_address, addresses.subscriber_address) == (str(node.grpc_address), "")
 
 
 def where(node: Node) -> tuple[str, str]:
-    """Where publishers and subscribers find the node, as it says."""
+    """Return the node's advertised addresses for publishers and subscribers."""
     report = node.reporter.report()
     return report.grpc_address, report.subscriber_address
 
@@ -74,7 +74,7 @@ async def test_bytes_sent_over_tcp_are_counted(tmp_path: Path) -> None:
 
 
 async def read_over_tcp(node: Node, block_count: int) -> None:
-    """Read that many blocks, two bookmarks and one end each, as a data-streamer client."""
+    """Read the entries of so many blocks as a data-streamer client."""
     left = sum(len(block.items) + 3 for block in BLOCKS[:block_count])
     async with (
         StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client,
@@ -88,12 +88,10 @@ async def read_over_tcp(node: Node, block_count: int) -> None:
 
 
 def _value(node: Node, name: str) -> float:
-    """A metric; 0 for one that was never counted."""
     return node.metrics.registry.get_sample_value(name) or 0
 
 
 async def page_report(node: Node) -> dict[str, object]:
-    """Ask for /status.json."""
     url = f"http://{node.http_address}/status.json"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         assert answer.status == 200

@@ -23,7 +23,7 @@ from tests.gateway.block_makers import body_items, footer_item, header_item, pro
 from tests.gateway.conducting import logged
 from tests.nodes import ANSWER_SECONDS
 
-# Tags of two bytes, an extension's subtree, one that goes to none, and a field number above a byte's.
+# Tags of two bytes, an extension's subtree, an item of no subtree, and a field number above a byte's.
 ODD_ITEMS = [
     field_item(28, b"one"),
     field_item(40, b"two"),
@@ -36,7 +36,7 @@ GONE = {
         "the end of its socket",
         "[Errno 104] Connection reset by peer",
         "[Errno 32] Broken pipe",
-    )  # it had read all, or had not
+    )  # it had read everything, or not
 }
 ITEMS = [header_item(), *body_items(500), *ODD_ITEMS]
 
@@ -44,7 +44,7 @@ ITEMS = [header_item(), *body_items(500), *ODD_ITEMS]
 def with_process(
     play: Callable[[HashProcess], Awaitable[None]], *, run: Callable[..., None] = uvloop.run, **limits: Any
 ) -> None:
-    """Play with a process; it is gone afterwards."""
+    """Run a scene with a process, and close it."""
 
     async def main() -> None:
         process = HashProcess(**limits)
@@ -59,7 +59,6 @@ def with_process(
 
 
 async def started(process: HashProcess) -> int:
-    """Start it; return its process id."""
     process.start()
     await process.ready.wait()
     assert process.pid is not None
@@ -100,7 +99,7 @@ def test_it_hashes_as_it_is_done_here(run: Callable[..., None]) -> None:
 
 
 def test_items_without_any_leaf_change_nothing() -> None:
-    """Proofs that come in a set of their own."""
+    """Proofs in a set of their own."""
 
     async def play(process: HashProcess) -> None:
         await started(process)
@@ -168,7 +167,7 @@ def test_requests_are_answered_in_order_and_one_that_was_given_up_is_passed_over
             asyncio.ensure_future(process.hash(hasher.trees, looked.leaves))
             for hasher, looked in zip(hashers, looks, strict=True)
         ]
-        await asyncio.sleep(0)  # they are sent
+        await asyncio.sleep(0)
         asked[2].cancel()
         for index in (0, 1, 3, 4):
             hashers[index].take(looks[index], await asked[index])
@@ -218,7 +217,7 @@ def test_who_waits_for_one_that_dies_while_it_starts_does_not_wait_on() -> None:
 
 
 def test_one_that_was_killed_is_replaced_though_nobody_asks() -> None:
-    """Sets of up to 1,024 items are hashed in the event loop then, and once none of them brought it back."""
+    """Sets of up to 1,024 items go to the event loop then, and once none of them brought the process back."""
 
     async def play(process: HashProcess) -> None:
         first = await started(process)
@@ -236,7 +235,7 @@ def test_one_that_was_killed_is_replaced_after_a_backoff(
 ) -> None:
     async def play(process: HashProcess) -> None:
         first = await started(process)
-        os.kill(first, signal.SIGSTOP)  # so that it does not answer first
+        os.kill(first, signal.SIGSTOP)  # before it answers
         refused = asyncio.ensure_future(refusal(process))
         await asyncio.sleep(0)
         os.kill(first, signal.SIGKILL)
@@ -268,7 +267,7 @@ def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_does_not_get_ready_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The interpreter of the process is one that ends at once, as if it crashed; or there is none."""
+    """The process's interpreter ends at once, or there is none."""
 
     async def play(process: HashProcess) -> None:
         process.start()
@@ -300,7 +299,7 @@ def test_once_closed_it_is_not_started_again(caplog: pytest.LogCaptureFixture) -
 def test_one_that_takes_long_to_start_is_not_waited_for_beyond_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The defaults are seconds; a test waits for a moment."""
+    """The defaults are seconds."""
     assert signature(HashProcess.started).parameters["seconds_max"].default == WARM_UP_SECONDS_MAX
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")

@@ -1,4 +1,4 @@
-"""Tests of `gateway.workers.hashing`: loop, thread or process, and always the same hashes."""
+"""Tests of `gateway.workers.hashing`: loop, thread or process, always with the same hashes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
 
 
 def item_of(size: int) -> bytes:
-    """An item of so many bytes, more than 127 and fewer than 2 million."""
+    """An item of so many bytes, 128 to 2 million."""
     for head_size in (3, 4):
         item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(size - head_size))
         if len(item) == size:
@@ -60,12 +60,11 @@ def roots_of(*sets: list[bytes]) -> list[bytes]:
 
 
 class NotedProcess(HashProcess):
-    """Counts what it was asked to hash."""
+    """Counts its calls."""
 
     hashed_count = 0
 
     async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
-        """Count, and hash."""
         self.hashed_count += 1
         return await super().hash(trees, leaves)
 
@@ -174,7 +173,7 @@ def test_a_further_process_takes_what_the_one_before_cannot_keep_up_with() -> No
             await subject.add_next(hashers[3], queue_of(items))
             assert (first.hashed_count, second.hashed_count) == (3, 1)
             assert (first.waiting_items, second.waiting_items) == (0, 0)
-            # One that died is passed over, and what it had was hashed in a thread.
+            # A dead process is passed over; a thread hashed its batch.
             os.kill(first.pid, signal.SIGKILL)
             await until(lambda: not first.ready.is_set())
             await subject.add_next(hashers[4], queue_of(items))
@@ -210,8 +209,8 @@ def test_a_refusal_comes_from_the_process_path_as_from_the_hasher() -> None:
 
 
 def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(tmp_path: Path) -> None:
-    """Its request is hashed in a thread instead; the block is acknowledged, and stored as it came."""
-    process = HashProcess(backoff_seconds=600.0)  # no other one takes its place
+    """A thread hashes its request instead; the block is acknowledged, and stored as it came."""
+    process = HashProcess(backoff_seconds=600.0)  # nothing replaces it
     maker = BlockMaker(7, KEY, MakerOptions(transactions_per_block=500, item_bytes=256))
     blocks = list(maker.blocks(2))
     size = HASH_PROCESS_ITEMS_MIN  # each set goes to the process
@@ -255,7 +254,7 @@ def test_a_node_that_stops_while_a_dropped_block_is_hashed_breaks_nothing(tmp_pa
         await asyncio.sleep(0)
         assert process.waiting_items == 201
         await stage.conductor.stop(ANSWER_SECONDS)
-        await asyncio.sleep(0.01)  # a task that was left over would die now
+        await asyncio.sleep(0.01)  # a leftover task would fail now
         assert not stage.conductor.broken.done()
         await alice.expect_end("end SUCCESS last None about 0")
 
@@ -263,7 +262,7 @@ def test_a_node_that_stops_while_a_dropped_block_is_hashed_breaks_nothing(tmp_pa
 
 
 def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four blocks at once; those of few items do not wait for them."""
+    """Blocks of few items do not wait."""
     many = [header_item(), *body_items(200)]
     few = [header_item(), *body_items(10)]
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.workers.looking`: at once, in a slot or in a thread, and always the same."""
+"""Tests of `gateway.workers.looking`: at once, in a slot or in a thread, always with the same result."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BAD = SHORT + SHORT
 
 
 class Items(Sequence[bytes]):
-    """Items of a message, that tell how many of them are taken in which round, and in which thread."""
+    """Items of a message that note in which iteration and thread they are taken."""
 
     def __init__(self, items: list[bytes], rounds: Rounds | None = None) -> None:
         self._items = items
@@ -71,11 +71,11 @@ def test_few_items_need_no_slot() -> None:
 
 
 TAGS = (b"\x0a", b"\x8a\x00", b"\x8a\x80\x00")
-"""Of an item in a message, in forms of one byte and more."""
+"""Tags of an item in a message, in forms of one byte and more."""
 
 
 def of_items(count: int, item_bytes: int, tag: bytes = TAGS[0]) -> bytes:
-    """A message of items, each with so many bytes in the message; 3 to 127 of them behind the tag."""
+    """A message of items, each with so many bytes, tag included."""
     payload_bytes = item_bytes - len(tag) - 1
     return (tag + bytes([payload_bytes]) + bytes(payload_bytes)) * count
 
@@ -91,7 +91,7 @@ def test_a_message_of_very_many_items_is_a_crowd_however_they_are_written(tag: b
 @pytest.mark.parametrize("tag", TAGS)
 @pytest.mark.parametrize("size", [CROWD_BYTES_MIN, CROWD_ITEMS_MIN, 4 * CROWD_ITEMS_MIN])
 def test_a_message_of_very_short_items_is_a_crowd_unless_it_is_short_itself(size: int, tag: bytes) -> None:
-    """Some hundred streams, each with a message just too short to be one, took 4 GB together."""
+    """Some hundred streams, each with a message just too short for a crowd, once took 4 GB together."""
     short, long = CROWD_ITEM_BYTES // 2, 2 * CROWD_ITEM_BYTES
     assert Looking(LoopSlots()).is_crowd(of_items(size // short + 1, short, tag))
     assert not Looking(LoopSlots()).is_crowd(of_items(size // long + 1, long, tag))
@@ -134,7 +134,7 @@ def test_a_refusal_does_not_depend_on_where(size: int, bad: list[bytes]) -> None
 
 
 def test_no_round_takes_more_than_one_message_of_all_that_have_come() -> None:
-    """Three long messages at once: between two looks at timers and sockets there are 1,024 items at most."""
+    """Between two looks at timers and sockets come 1,024 items at most."""
     size = INLINE_HASH_ITEMS_MAX
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""Tests of `gateway.workers.loop_slots`: one in each round of the event loop, in order, and none is lost."""
+"""Tests of `gateway.workers.loop_slots`: one slot in each iteration, in order, and none is lost."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_who_comes_when_the_last_of_those_waiting_has_its_turn_waits_for_the_nex
         async def work(name: str) -> None:
             await slots.take()
             rounds.note(name)
-            if name == "second":  # in whose round another one comes
+            if name == "second":  # another one comes in its iteration
                 late.append(asyncio.ensure_future(work("late")))
 
         late: list[asyncio.Task[None]] = []
@@ -90,7 +90,7 @@ def test_timers_come_between_slots() -> None:
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2, 3])
 def test_one_that_is_given_up_keeps_nobody_waiting(cancelled: int) -> None:
-    """Also one that has its slot already and has not run yet."""
+    """Also one that has its slot and has not run yet."""
 
     async def play(slots: LoopSlots, rounds: Rounds) -> None:
         async def work(name: int) -> None:

@@ -1,4 +1,4 @@
-"""Tests of `gateway.workers.proof_checks`: what is checked at once, what waits, and for what."""
+"""Tests of `gateway.workers.proof_checks`: what is checked at once, and what waits for what."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_checks(
     keep: Callable[[LedgerData], None] | None = None,
     check_seconds_max: float = PROOF_CHECK_SECONDS_MAX,
 ) -> None:
-    """Play a scene with the checks of a node that has these keys."""
+    """Run a scene with the checks of a node that has these keys."""
 
     async def main() -> None:
         process = ProofProcess(check_seconds_max=check_seconds_max)
@@ -65,7 +65,7 @@ def test_what_is_quick_is_checked_at_once() -> None:
         assert not checks.at_once(SUMMARIES[1])
         assert checks.at_once(summary_of(block_items(0)))
         checks.warm_up()
-        assert checks.process_id is None  # keys of one's own need none
+        assert checks.process_id is None  # Ed25519 keys need none
 
     with_checks(play, OWN_KEY)
 
@@ -152,7 +152,7 @@ def test_a_check_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pyt
 
         def look() -> None:
             ready()
-            asyncio.get_running_loop().call_soon(helper._look, helper._asked[0])  # as if its time was over
+            asyncio.get_running_loop().call_soon(helper._look, helper._asked[0])  # as at its time limit
 
         monkeypatch.setattr(helper, "_on_ready", look)
         with pytest.raises(BlockRefused, match="got 2 checks that did not come to an end"):
@@ -184,7 +184,7 @@ def test_closing_fails_a_check_that_is_under_way() -> None:
 
 
 def test_only_a_signature_that_was_checked_covers_a_root_hash() -> None:
-    """Of a block that was accepted just now, and of one that an earlier run has stored in whatever mode."""
+    """In a block accepted just now, and in one stored by an earlier run."""
     own = block_items(3)
     root_hash = summary_of(own).root_hash
     record_file = record_files.contents(3)

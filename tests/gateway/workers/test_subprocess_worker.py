@@ -18,7 +18,7 @@ from sluice.gateway.errors import WorkerProcessLost
 from sluice.gateway.workers.malloc import is_glibc
 from sluice.gateway.workers.subprocess_worker import HELPER_LOOK_LATE_SECONDS_MAX, WorkerProcess
 
-# It answers with how many requests it took at once, and the request in capitals; `die` ends it.
+# It answers with the number of requests taken at once, and the request in capitals; `die` ends it.
 MODULE = """
 import os
 from sluice.gateway.workers.subprocess_worker import serve
@@ -39,15 +39,15 @@ GONE = {
 
 @pytest.fixture(autouse=True)
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the process finds what it runs."""
+    """Puts the module where the process finds it."""
     (tmp_path / "shouting.py").write_text(MODULE)
     monkeypatch.syspath_prepend(tmp_path)
 
 
-# It waits for three requests, a minute if need be, where there were two the last time; but not behind `z`.
+# It waits up to a minute for three requests, if there were two last time; but not behind `z`.
 GATHERING = MODULE.replace("serve(answers, 3)", "serve(answers, 3, 60.0, lambda request: request != b'z')")
 
-# It says how many page faults it had over 3 MB that it took for an answer and freed.
+# It answers with its page faults over 3 MB, which it took and freed.
 FAULTING = """
 import resource
 from sluice.gateway.workers.subprocess_worker import serve
@@ -69,7 +69,7 @@ def with_helper(
     seconds_max: float = 60.0,
     run: Callable[..., None] = uvloop.run,
 ) -> None:
-    """Play with a process; it is gone afterwards."""
+    """Run a scene with a process, and close it."""
 
     async def main() -> None:
         helper = WorkerProcess("helper", "shouting", seconds_max)
@@ -115,7 +115,7 @@ def test_what_waits_is_taken_together_up_to_a_limit() -> None:
 
 
 def test_where_several_came_more_are_waited_for(tmp_path: Path) -> None:
-    """One alone is answered at once, again and again; after two together, three are gathered."""
+    """One alone is answered at once; after two together, three are gathered."""
     (tmp_path / "shouting.py").write_text(GATHERING)
 
     async def play(helper: WorkerProcess) -> None:
@@ -132,7 +132,7 @@ def test_where_several_came_more_are_waited_for(tmp_path: Path) -> None:
         assert not first.done()
         assert [await one for one in (helper.ask(b"f"), helper.ask(b"g"))] == [b"3 F", b"3 G"]
         assert await first == b"3 E"
-        assert await helper.ask(b"z") == b"1 Z"  # which says that none is on its way
+        assert await helper.ask(b"z") == b"1 Z"  # which announces nothing
         assert await helper.ask(b"h") == b"1 H"
 
     with_helper(play)
@@ -168,7 +168,7 @@ def test_one_that_hangs_is_given_up() -> None:
         assert helper.pid is not None
         os.kill(helper.pid, signal.SIGSTOP)
         helper._seconds_max = 0.05
-        helper._look(None)  # what has been asked so far was answered; the next look comes soon
+        helper._look(None)  # everything so far was answered; the next look comes soon
         helper._watch_over()
         error = await lost(helper.ask(b"a"))
         assert str(error) == "helper: got no answer in 0.05 s, expected an answer"
@@ -179,7 +179,7 @@ def test_one_that_hangs_is_given_up() -> None:
 
 
 def stand_still(seconds: float) -> None:
-    """Let nothing else run here for so long."""
+    """Block the event loop for so long."""
     time.sleep(seconds)
 
 
@@ -188,7 +188,7 @@ def stand_still(seconds: float) -> None:
 def test_a_node_that_stood_still_looks_again(
     run: Callable[..., None], extra_seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a paused container: when both go on, the time is over, and there can be no answer yet."""
+    """As in a paused container: at its end the time is over, and no answer can have come."""
 
     async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
@@ -219,7 +219,7 @@ def test_a_node_that_stood_still_looks_again(
 
 
 def test_one_that_goes_on_answering_is_not_given_up() -> None:
-    """Each look finds another request at the head than the look before."""
+    """Each look finds another request at the head."""
 
     async def play(helper: WorkerProcess) -> None:
         await helper.ask(b"ready")
@@ -314,7 +314,7 @@ def test_memory_that_an_answer_took_is_there_for_the_next(tmp_path: Path) -> Non
 
     async def play(helper: WorkerProcess) -> None:
         faults = [int(await helper.ask(b"a")) for _ in range(5)]
-        assert faults[0] > 300  # of 768 pages of 4 KiB, as some memory was free before
+        assert faults[0] > 300  # of 768 pages of 4 KiB; some memory was free before
         assert max(faults[1:]) < 30
 
     with_helper(play)
