@@ -33,7 +33,7 @@ from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import body_items, header_item
 from tests.gateway.cluster.test_peer_follower import until
 from tests.gateway.conducting import Stage, gate, on_stage
-from tests.gateway.rounds import Rounds
+from tests.gateway.iterations import Iterations
 from tests.nodes import ANSWER_SECONDS, KEY
 
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
@@ -261,15 +261,15 @@ def test_a_node_that_stops_while_a_dropped_block_is_hashed_breaks_nothing(tmp_pa
     on_stage(tmp_path, play, hash_processes=[process])
 
 
-def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_of_many_items_begin_their_way_in_an_iteration_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of few items do not wait."""
     many = [header_item(), *body_items(200)]
     few = [header_item(), *body_items(10)]
 
     async def main() -> None:
-        rounds, subject = Rounds(), Hashing()
+        iterations, subject = Iterations(), Hashing()
         monkeypatch.setattr(hashing, "_next_batch", taken)
-        seen.append(rounds)
+        seen.append(iterations)
         try:
             hashers = [BlockHasher() for _ in range(6)]
             sets = [many, many, few, many, few, many]
@@ -278,13 +278,13 @@ def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pyte
             ]
             await asyncio.gather(*works)
             assert [hasher.subtree_roots() for hasher in hashers] == [roots_of(items) for items in sets]
-            assert rounds.all == [201, 11, 11, 201, 201, 201]
-            assert [noted.count(201) for noted in rounds.noted.values()] == [1] * 4
+            assert iterations.all == [201, 11, 11, 201, 201, 201]
+            assert [noted.count(201) for noted in iterations.noted.values()] == [1] * 4
         finally:
-            rounds.stop()
+            iterations.stop()
             subject.close()
 
-    seen: list[Rounds] = []
+    seen: list[Iterations] = []
     next_batch = hashing._next_batch
 
     def taken(waiting: deque[Append], limits: HashLimits) -> Append:

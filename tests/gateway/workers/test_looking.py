@@ -25,7 +25,7 @@ from sluice.gateway.workers.looking import (
     Looking,
 )
 from sluice.gateway.workers.loop_slots import LoopSlots
-from tests.gateway.rounds import Rounds
+from tests.gateway.iterations import Iterations
 
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
 HEADER = field_item(ItemKind.BLOCK_HEADER, b"\x18\x07")  # number = 7
@@ -35,9 +35,9 @@ BAD = SHORT + SHORT
 class Items(Sequence[bytes]):
     """Items of a message that note in which iteration and thread they are taken."""
 
-    def __init__(self, items: list[bytes], rounds: Rounds | None = None) -> None:
+    def __init__(self, items: list[bytes], iterations: Iterations | None = None) -> None:
         self._items = items
-        self._rounds = rounds
+        self._iterations = iterations
         self.threads: set[str] = set()
 
     def __len__(self) -> int:
@@ -47,9 +47,9 @@ class Items(Sequence[bytes]):
         assert isinstance(index, slice)
         taken = self._items[index]
         self.threads.add(threading.current_thread().name)
-        if self._rounds is not None:
+        if self._iterations is not None:
             for item in taken:
-                self._rounds.note(item)
+                self._iterations.note(item)
         return taken
 
 
@@ -133,37 +133,37 @@ def test_a_refusal_does_not_depend_on_where(size: int, bad: list[bytes]) -> None
     assert str(caught.value) == str(expected.value)
 
 
-def test_no_round_takes_more_than_one_message_of_all_that_have_come() -> None:
+def test_no_iteration_takes_more_than_one_message_of_all_that_have_come() -> None:
     """Between two looks at timers and sockets come 1,024 items at most."""
     size = INLINE_HASH_ITEMS_MAX
 
     async def main() -> None:
-        rounds, slots = Rounds(), LoopSlots()
+        iterations, slots = Iterations(), LoopSlots()
         try:
-            messages = [Items([SHORT] * size, rounds) for _ in range(3)]
+            messages = [Items([SHORT] * size, iterations) for _ in range(3)]
             sets = await asyncio.gather(*(Looking(slots).look(message) for message in messages))
             assert [len(one.items) for one in sets] == [size] * 3
-            assert len(rounds.all) == 3 * size
-            assert rounds.most == size
+            assert len(iterations.all) == 3 * size
+            assert iterations.most == size
         finally:
-            rounds.stop()
+            iterations.stop()
 
     uvloop.run(main())
 
 
 def test_what_was_looked_at_in_a_thread_is_handled_in_a_slot() -> None:
     async def main() -> None:
-        rounds, slots = Rounds(), LoopSlots()
+        iterations, slots = Iterations(), LoopSlots()
         try:
 
             async def handle() -> None:
                 await Looking(slots, inline_items_max=1).look(Items([SHORT] * 2))
-                rounds.note("handled")
+                iterations.note("handled")
 
             await asyncio.gather(*(handle() for _ in range(8)))
-            assert rounds.all == ["handled"] * 8
-            assert rounds.most == 1
+            assert iterations.all == ["handled"] * 8
+            assert iterations.most == 1
         finally:
-            rounds.stop()
+            iterations.stop()
 
     uvloop.run(main())
