@@ -1,9 +1,9 @@
 """The choice between gRPC's two ways to read clients' sockets.
 
-Pure, and imported before `grpc`: gRPC reads its experiments when it is loaded.
+Pure, and imported before `grpc`, which reads its experiments when it is loaded.
 
-    event engine    the default of grpcio 1.85: one thread of a pool waits for sockets, another one reads, and
-                    wakes the thread that wakes the event loop
+    event engine    the default of grpcio 1.85: one thread waits for sockets, another one reads, and wakes the
+                    thread that wakes the event loop
     poller          the older way: the thread that wakes the event loop waits and reads by itself
 
 With the poller, a small block takes a tenth less processor time (`python -m benchmarks publish_latency`) and
@@ -24,11 +24,6 @@ _KNOWN_VERSION: Final = "1.85."
 
 
 def use_poller(environment: MutableMapping[str, str], grpc_version: str) -> None:
-    """Let gRPC servers of this process use the poller, unless the variable is set.
-
-    Args:
-        environment: of the process; gets the variable.
-        grpc_version: of the installed grpcio, such as "1.85.1".
-    """
+    """Let gRPC servers of this process use the poller, unless the variable in `environment` is set."""
     if grpc_version.startswith(_KNOWN_VERSION):
         environment.setdefault(EXPERIMENTS_VARIABLE, _NO_EVENT_ENGINE)

@@ -517,10 +517,7 @@ class Node:
 
 
 async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:
-    """Sleep again and again, and report by how many seconds each sleep was too long.
-
-    A due timer or message waits as long, also for other processes.
-    """
+    """Report again and again how much too late the event loop ends a sleep."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + period_seconds

@@ -129,12 +129,7 @@ def subscribe_limits(settings: Settings) -> SubscribeLimits:
 
 
 def tcp_limits(settings: Settings, descriptors: int | None) -> ServerLimits:
-    """Return the limits of data-streamer clients.
-
-    Args:
-        descriptors: the process's. Clients get five in sixteen at most: without one for publishers and other
-            nodes, the chain stops.
-    """
+    """Return the limits of data-streamer clients: five in sixteen descriptors, as publishers need others."""
     most = settings.tcp_max_connections
     return ServerLimits(
         connections_max=most if descriptors is None else max(1, min(most, descriptors * 5 // 16)),

@@ -2,15 +2,14 @@
 
 A shell: signals, the event loop, the garbage collector, and the exit status.
 
-    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup. A node that is
-                               still opening its stream abandons that
+    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup
     the node is broken         the same, exit status 1
 
-The event loop is uvloop's, which takes 6 to 9 % less processor time for small blocks than asyncio's. gRPC's
-thread queues its events and writes a byte for each into a socket. At each wake-up the loop reads one byte but
-takes the whole queue, so it wakes in vain for each further byte; with some 280 unread bytes the thread stands
-still. `NodeLoop` reads all bytes but the last before gRPC reads that one, which saves a tenth of the
-processor time of a race of 16:
+The event loop is uvloop's, which takes 6 to 9 % less processor time for small blocks. gRPC's thread queues
+its events and writes a byte for each into a socket. At each wake-up the loop reads one byte but takes the
+whole queue, so it wakes in vain for each further byte; with some 280 unread bytes the thread stands still.
+`NodeLoop` reads all bytes but the last before gRPC reads that one, which saves a tenth of the processor time
+of a race of 16:
 
     done by gRPC    A B C                 D
     woken           A B C | - | - | D         by grpcio alone

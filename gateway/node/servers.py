@@ -71,8 +71,7 @@ class NodeServers:
     """The gRPC servers of one node, and the health service that they share.
 
     Args:
-        settings: addresses, TLS files and limits.
-        metrics: counts connections.
+        settings, metrics: of the node.
         nodes: the other nodes, which connect where readers do.
         cleanup: gets the stop of each started server.
         stop: stops a server in the time that the node has for it.

@@ -44,7 +44,7 @@ class BlockMessages:
 
     Args:
         block_number: the block of the first entry.
-        in_block: the first entry is within the block; else it is the block's first bookmark.
+        in_block: that entry is within the block; else it is the block's first bookmark.
         set_bytes_max: bytes of items that fill a set.
     """
 

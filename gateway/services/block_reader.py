@@ -56,8 +56,7 @@ class BlockReader:
         set_bytes_max: bytes of items that fill an item set, and a batch.
         shared_bytes_max: bytes of messages kept for others at the same position.
         threads: number of threads that read.
-        ensure: raises StoredDataError or DatastreamError if an entry's page is not what was committed; called
-            in threads, before each read.
+        ensure: raises if an entry's page is not what was committed; called in threads, before each read.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """The standard health service, `grpc.health.v1.Health`: whether the node is ready.
 
-In grpcio's own health service one watcher that reads nothing would delay all others and the end of the node.
-Here each watcher waits for itself.
+In grpcio's own service one watcher that reads nothing would delay all others and the node's end.
 
     Check    the status now; NOT_FOUND for an unknown name
     Watch    the same at once and at each change, until the node ends; SERVICE_UNKNOWN for an unknown name

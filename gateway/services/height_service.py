@@ -1,8 +1,8 @@
 """The durable height of this node, told to other nodes: the gRPC service `sluice.standby.NodeLevel`.
 
-A shell around the block store. A watcher gets the last block at once and after each commit; while it does not
-read, commits are told in one message. A watcher that reads nothing for long loses its connection. Only other
-nodes of the cluster are served (`transport.known_nodes`); a stranger gets PERMISSION_DENIED.
+A shell around the block store. A watcher gets the last block at once and after each commit, one message for
+what it has not read. If it reads nothing for long, it loses its connection. Only other nodes of the cluster
+are served (`transport.known_nodes`).
 """
 
 from __future__ import annotations

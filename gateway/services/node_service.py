@@ -135,10 +135,7 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
 
 
 def held_of(status: node_pb2.ServerStatusResponse) -> tuple[int | None, int | None]:
-    """Return the first and last block of an answer; None twice for an empty node.
-
-    Empty nodes of earlier versions give 0 as their first block.
-    """
+    """Return the first and last block of an answer; None twice for an empty node, of old versions, too."""
     last = from_wire(status.last_available_block)
     return (None, None) if last is None else (status.first_available_block, last)
 
@@ -216,13 +213,10 @@ class BlockAccessService:
     async def get_block(
         self, request: node_pb2.BlockRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> bytes:
-        """Return a serialized BlockResponse with one committed block, its items as received.
+        """Return a serialized BlockResponse with one committed block; `request` is None if it does not parse.
 
         NOT_AVAILABLE: this node does not hold the number. NOT_FOUND: it should hold the block and cannot read
         it.
-
-        Args:
-            request: what to return; None: it does not parse.
         """
         first, last = self._store.first_number, self._store.last_number
         kind = None if request is None else request.WhichOneof("block_specifier")
@@ -277,12 +271,8 @@ class AnswerShares:
     """The bytes of answers on their way to clients: in all, and to each network address.
 
     gRPC keeps an answer in memory until the client has taken it, so clients that read nothing could fill the
-    memory. An address, or all together, gets no further answer once its share is on the way. One answer is
-    always possible.
-
-    Args:
-        bytes_max: of all addresses together.
-        address_bytes_max: of one network address.
+    memory. An address, or all together, gets no further answer once its share is on the way; one is always
+    possible.
     """
 
     def __init__(self, bytes_max: int, address_bytes_max: int) -> None:

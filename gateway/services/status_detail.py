@@ -1,6 +1,6 @@
 """The answer to `serverStatusDetail`: versions, abilities, blocks, and the node's knowledge of the network.
 
-Pure. Block nodes start with a peer's answer, so it has the form that they accept:
+Pure. The answer has the form in which starting block nodes accept it from a peer:
 
     tss_data                       the ledger data that TSS proofs are checked with, valid from block 0; a key
                                    is the attested key, as published
@@ -8,7 +8,7 @@ Pure. Block nodes start with a peer's answer, so it has the form that they accep
     ranged_address_book_history    the same book, for all blocks, without nodes that have no usable key: they
                                    would make a block node refuse the book
 
-Unknown fields are absent. What the reference calls a plugin is a part of this node.
+A "plugin" of the reference is a part of this node.
 Source: docs/spec/wire.md section 2.3; HIP-1081.
 """
 

@@ -9,11 +9,10 @@ A shell around `gateway.services.subscriber_state` and `gateway.services.block_r
 Other nodes have their own places, threads and bytes: acknowledgements may wait for them
 (`commit.min_standbys`).
 
-All blocks are read from the stream file once committed. A write waits until gRPC accepts the message, so a
-slow subscriber holds one batch and a position. A batch has about 1 MiB, or one longer item; longer ones share
-a budget, and a stream that waits for it holds nothing. A subscriber that reads nothing for
-`subscriber.write_timeout_seconds` loses its connection: gRPC could end its stream only behind the unread
-data.
+A write waits until gRPC accepts the message, so a slow subscriber holds one batch and a position. A batch has
+about 1 MiB, or one longer item; longer ones share a budget, and a stream that waits for it holds nothing. A
+subscriber that reads nothing for `subscriber.write_timeout_seconds` loses its connection: gRPC could end its
+stream only behind the unread data.
 Source: docs/spec/wire.md section 2.2.
 """
 

@@ -1,12 +1,12 @@
 """The HTTP server of a node: probes, metrics and the status page.
 
-    GET /healthz    200 as long as the event loop answers
-    GET /readyz     200 "ready", or 503 with one reason per line; as JSON where `Accept` prefers it
-    GET /readyz/publishers    the same; a node that sends publishers elsewhere is not ready for them
-    GET /metrics    the Prometheus text format
-    GET /           the status page, for people
-    GET /status.json    the same report
-    GET /operations     docs/operations.md, where the findings lead
+    GET /healthz              200 as long as the event loop answers
+    GET /readyz               200 "ready", or 503 with one reason per line; JSON where `Accept` prefers it
+    GET /readyz/publishers    the same; a node that sends publishers elsewhere is not ready
+    GET /metrics              the Prometheus text format
+    GET /                     the status page
+    GET /status.json          the same report
+    GET /operations           docs/operations.md, where the findings lead
 
 A probe always gets an answer: an error of ours is a reason not to be ready.
 """
@@ -104,10 +104,7 @@ class HttpServer:
 
 
 class _Clients:
-    """The clients of an HTTP server. A newcomer without a place gets an older client's.
-
-    Probes are answered in milliseconds; a client that asks nothing is older.
-    """
+    """The clients of an HTTP server. Without a free place, a newcomer gets that of an older, idle client."""
 
     def __init__(self, limits: HttpLimits) -> None:
         self._descriptors_end = client_descriptors_end()

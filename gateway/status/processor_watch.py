@@ -6,12 +6,12 @@ processor, also under a container's limit:
     /proc/PID/task/TID/schedstat    ran_ns waited_ns slices
 
     task        threads and processes
-    event loop  the thread that made the watch: messages, answers, timers
+    event loop  the thread that made the watch
     commits     the threads that write to the disk
     proofs      the process that checks proofs
     hashing     the processes that hash items
 
-Acknowledgements wait for all of them. Waits for a disk or another thread do not count.
+Acknowledgements wait for all of them.
 
 Source: Linux, Documentation/scheduler/sched-stats.rst.
 """

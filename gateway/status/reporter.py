@@ -41,14 +41,10 @@ PUBLISHERS_SHOWN: Final = 200
 
 
 class NodeReporter:
-    """Makes the reports of one node.
+    """Makes the reports of one node from its rooms.
 
     Args:
-        settings, metrics, instance: of the node.
-        conductor, store, following, keeper, tcp_server, subscribers: the rooms to ask.
         certificates, door_notes: of the node's servers; both lists grow during the start.
-        healer: knows the damaged pages.
-        processor: knows shortages of processor time.
         health_check_seconds: time between two looks of `watch`.
         publishers_shown: streams of publishers on the page.
     """

@@ -1,8 +1,8 @@
 """The client behind a call: its address, and the names that its certificate proves.
 
 Every call reaches gRPC over the front door's connection, whose end is bound to a unique abstract Unix
-address. gRPC gives that name to the service as the call's peer; the door registers the client here under it.
-Without a door (in tests), gRPC's peer is the client.
+address. gRPC names that address as the call's peer; the door registers the client here under it. Without a
+door (in tests), the peer is the client.
 """
 
 from __future__ import annotations

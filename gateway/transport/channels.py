@@ -50,8 +50,8 @@ T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]
 _ALWAYS: _Options = (
     ("grpc.enable_http_proxy", 0),
-    # gRPC retries a call that a GOAWAY left untouched at once and without end. A server that always answers
-    # so would hang the thread and fill memory.
+    # gRPC at once repeats a call that a GOAWAY left untouched. A server that always answers so would hang the
+    # thread and fill memory.
     ("grpc.enable_retries", 0),
 )
 WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES_MAX),)

@@ -53,8 +53,7 @@ class Door:
     """The door of one address.
 
     Args:
-        limits: places and times.
-        notes: records what happens.
+        limits, notes: of the door.
         shares: admit large messages, over all doors of a node; None: all.
         tls: certificates; None: no TLS.
         nodes: the other nodes of the cluster; None: none connects here.

@@ -18,9 +18,9 @@ Each expected kind keeps some of the M = `connections_max` places for itself:
     unknown    TLS will tell which of these it is              its own places, once strangers have none left
     stranger   anybody else                                    M without all kept places
 
-When strangers or the unknown have no place left, a newcomer may replace another (`datastream.server.places`):
-among strangers, the newest connection of the address with most gives way to another address; among the
-unknown, the oldest. So neither a few addresses nor silent connections keep others out.
+Without a place left, a newcomer may replace another (`datastream.server.places`): among strangers, the newest
+connection of the address with most gives way to another address; among the unknown, the oldest. So neither a
+few addresses nor silent connections keep others out.
 
 A budget refills with time and with data, since a client that reads much sends many WINDOW_UPDATEs. An address
 shares the budget of a few connections; when it is empty, its connections are read later.

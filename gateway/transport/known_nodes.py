@@ -1,7 +1,6 @@
 """The other nodes of a cluster: which callers they are, and which configured peer is this node itself.
 
-A shell: it resolves names and asks the kernel for this machine's addresses. Nodes have places of their own,
-and `NodeLevel` to themselves. A caller is a node
+A shell: it resolves names and asks the kernel for this machine's addresses. A caller is a node
 
     if `peer_subjects` is set    when its certificate proves one of these names
     else                         when it comes from an address of a name in `peers`, or from `peer_networks`

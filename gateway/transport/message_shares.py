@@ -132,10 +132,7 @@ class MessageShares:
     def ask(self, key: StreamKey, size_bytes: int, now_ns: int) -> bool:
         """Return whether a stream may receive its next message now; if not, a later `done` grants it.
 
-        Args:
-            key: a stream that neither holds a message nor waits for one.
-            size_bytes: the message's length.
-            now_ns: a monotonic clock's time.
+        `key` neither holds a message nor waits for one; `now_ns` is a monotonic clock's time.
         """
         if size_bytes <= self._small_bytes or size_bytes > self._message_bytes_max:
             return True
@@ -175,12 +172,8 @@ class MessageShares:
         return self._grant(now_ns)
 
     def hurry(self, is_urgent: Callable[[StreamKey], bool], now_ns: int) -> list[StreamKey]:
-        """Grant one message beyond the budget, unless one is held already; call it as often as `tick`.
-
-        Args:
-            is_urgent: returns whether a waiting stream may bring the block that all others wait for.
-            now_ns: a monotonic clock's time.
-        """
+        """Grant one message beyond the budget, unless one is held; call it as often as `tick`. `is_urgent`
+        returns whether a stream may bring the block that all others wait for."""
         if self._urgent is not None:
             return []
         for queues in self._waiting.values():
@@ -195,7 +188,7 @@ class MessageShares:
     def tick(self, now_ns: int) -> list[StreamKey]:
         """Return the streams to end: they hold a message, are too slow, and others wait.
 
-        Call it a few times a second while `waiting_count` is not 0. It returns a stream again until `done`.
+        Call it a few times a second while `waiting_count` is not 0.
         """
         before_ns, self._ticked_at_ns = self._ticked_at_ns, now_ns
         if not self.waiting_count:

@@ -58,7 +58,7 @@ def check_key(
     *,
     is_quick: bool = False,
 ) -> str:
-    """Check that a private key belongs to a certificate, and that gRPC can use it.
+    """Check that a private key belongs to a certificate, and that gRPC can use it; return the key's kind.
 
     Args:
         pem: the key, without a passphrase.
@@ -66,9 +66,6 @@ def check_key(
         what: the name that errors blame.
         certificate: the certificate.
         is_quick: skip a check of the key's numbers that takes a second with a long RSA key.
-
-    Returns:
-        The kind: RSA, P-256, P-384, P-521 or Ed25519.
 
     Raises:
         TlsError: the key is unusable, or is not the certificate's.

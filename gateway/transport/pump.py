@@ -1,8 +1,7 @@
 """The pump of one relayed connection: two sockets and the relay between them.
 
 A shell, on the event loop. It copies data once: from a socket into a buffer that all connections of the loop
-share, and from there into the other socket. While one end accepts no data, the pump does not read the other,
-so a connection holds the bytes of one read at most.
+share, and from there into the other socket. While one end accepts no data, the pump does not read the other.
 """
 
 from __future__ import annotations

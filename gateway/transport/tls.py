@@ -7,9 +7,8 @@ certificate by replacing files; open connections go on.
     client_ca                   if given, a client must show a current certificate of one of these authorities
 
 Invariants
-  - An unusable file is an error at start. Later it is one log line, and the last good files stay in use: a
-    half-written renewal never takes a node off the network. Each check tries again: a certificate may become
-    valid without a change of its file.
+  - An unusable file is an error at start. Later it is one log line, and the last good files stay in use. Each
+    check tries again: a certificate may become valid without a change of its file.
   - The certificate and the key in use fit each other.
   - A log shows a certificate's SHA-256 fingerprint and its end, and nothing of a key.
 """

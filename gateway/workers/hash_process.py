@@ -6,8 +6,8 @@ another process can use a second core.
     request   state of each subtree concerned, subtree of each kind, items, their kinds
     answer    state of each subtree concerned, with the items in it
 
-Both are `marshal`, in the frames of `workers.subprocess_worker`; the process keeps nothing between requests.
-If it fails, the caller hashes the items itself.
+Both are `marshal`, in the frames of `workers.subprocess_worker`. If the process fails, the caller hashes the
+items itself.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Hashing:
     """Hashes the items of one node's blocks.
 
     Args:
-        processes: hash what the event loop does not; without any, threads do. Closed with this.
+        processes: hash what the event loop does not; closed with this.
         slots: of the event loop; None: its own.
         limits: of the processes' work.
     """

@@ -1,8 +1,7 @@
 """Slots of the event loop: at most one long piece of work in each iteration.
 
-A shell around the loop. An iteration runs everything that is ready before it comes to timers and sockets;
-with many publishers that adds up to a pause. So a large piece of work takes a slot first, which bounds the
-pause.
+A shell around the loop. An iteration runs everything that is ready before it comes to timers and sockets,
+which adds up to a pause. So a large piece of work takes a slot first.
 
     iteration  1         2         3         4         5
     runs       A         -         B         C         D        A did not wait, since no slot was taken

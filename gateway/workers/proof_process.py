@@ -7,8 +7,8 @@ A shell around `blocks.verification`: `gateway.workers.subprocess_worker` with t
     answer   Refusal; or whether the root of the other layout is the right one, what block 0 publishes, and
              whether a proof signs the root
 
-Waiting proofs that are cheaper together are checked together. The process has the node's priority, since
-acknowledgements wait for it, but yields to short runs such as event loops' (SCHED_BATCH).
+Waiting proofs that are cheaper together are checked together. Acknowledgements wait for the process, so it
+has the node's priority, but yields to event loops (SCHED_BATCH).
 
     the process                          what it was asked
     dies, or takes too long              is asked of another process, each block by itself

@@ -244,7 +244,7 @@ def serve(
     Args:
         answer: answers waiting requests in order; each answer is sent as it comes.
         together_max: most requests in one call.
-        gather_seconds: time to wait for further requests, if there were several last time.
+        gather_seconds: time to wait for more, if there were several last time.
         says_more: returns whether a request announces another one.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
