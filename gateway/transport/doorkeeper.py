@@ -91,6 +91,8 @@ class DoorLimits:
 
 @dataclass(slots=True, eq=False)
 class Visit:
+    """One connection."""
+
     address: str
     began_ns: int
     guest: Guest = Guest.STRANGER
