@@ -53,7 +53,7 @@ several times a second at a high rate. Blocks leave no such garbage; a closed st
 Ts = TypeVarTuple("Ts")
 
 _WAKE_BYTES_MAX: Final = 1024
-"""More than the socket holds."""
+"""Bytes of one look; the socket holds fewer."""
 _QUEUE_CLASS: Final = "PollerCompletionQueue"
 """The class of gRPC's callback for its socket."""
 

@@ -53,7 +53,7 @@ class BlockMessages:
         """The block of the next entry."""
         self.in_block = in_block
         self.size_bytes = 0
-        """Of all items so far."""
+        """Size of all items so far."""
         self.messages: list[BlockMessage] = []
         self._set_bytes_max = set_bytes_max
         self._items: list[bytes] = []

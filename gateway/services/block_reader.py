@@ -23,7 +23,7 @@ from sluice.gateway.services.block_messages import BlockMessage, BlockMessages
 __all__ = ["Batch", "BlockReader", "Position"]
 
 SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Kept for subscribers that come to the same position a moment later: live ones all want the same block."""
+"""Messages kept for subscribers that come to the same position a moment later."""
 SUBSCRIBE_READ_THREADS: Final = 2
 """More threads would only take the interpreter lock from the event loop."""
 

@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 STANDBY_STREAMS_MAX: Final = 256
 """A cluster has a few nodes."""
 STANDBY_STREAMS_PER_ADDRESS_MAX: Final = 64
-"""Many may share one address behind a proxy."""
+"""The same from one address, which many may share behind a proxy."""
 STANDBY_WRITE_SECONDS_MAX: Final = 30.0
-"""For a message of some 80 bytes; then the watcher's connection ends."""
+"""Time for a watcher to take a message of some 80 bytes; then its connection ends."""
 
 SERVICE_NAME = standby_pb2.DESCRIPTOR.services_by_name["NodeLevel"].full_name
 

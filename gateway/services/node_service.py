@@ -50,9 +50,9 @@ ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
 ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
 """The same to one network address."""
 ACCESS_READS_MAX: Final = 2
-"""More blocks at once would only take more memory."""
+"""Blocks read at once; more would only take more memory."""
 ACCESS_SECONDS_MAX: Final = 300.0
-"""For a client to receive a block; then its connection ends."""
+"""Time for a client to receive a block; then its connection ends."""
 
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"

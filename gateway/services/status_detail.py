@@ -44,7 +44,7 @@ __all__ = [
 
 _U64_MAX: Final = (1 << 64) - 1
 KEY_HASH_BYTES: Final = 8
-"""Shown to people: enough to distinguish honest nodes' keys."""
+"""Bytes of a key's hash shown to people: enough to distinguish honest nodes' keys."""
 _STREAM_PROTO_VERSION: Final = block_pb2.SemanticVersion(minor=78)
 """The HAPI version of layouts 8 and 16 (docs/verification.md)."""
 

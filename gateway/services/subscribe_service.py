@@ -58,7 +58,7 @@ SENDING_BYTES_MAX: Final = 512 * 1024 * 1024
 NODE_STREAMS_MAX: Final = 256
 """A cluster has a few nodes."""
 NODE_STREAMS_PER_ADDRESS_MAX: Final = 64
-"""Many may share one address behind NAT."""
+"""The same to one address, which many may share behind NAT."""
 
 _Request = subscribe_pb2.SubscribeStreamRequest
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -74,7 +74,7 @@ class SubscribeLimits:
     streams_max: int = 1_000
     streams_per_address_max: int = 256
     write_timeout_seconds: float = 300.0
-    """For which a subscriber may read nothing; 0: no limit."""
+    """Time without a read by the subscriber; 0: no limit."""
     item_set_bytes: int = 1 << 20
     """Bytes of items that fill an item set."""
     sending_bytes_max: int = SENDING_BYTES_MAX
@@ -87,7 +87,7 @@ class _Stream:
     places: _Places
     blocks_sent: int = 0
     writing_since: float | None = None
-    """Since when a message waits for gRPC, if one does."""
+    """The time since which a message waits for gRPC, if one does."""
     is_cut_off: bool = False
     number: int = 0
     refusal: SubscriptionEnd | None = None

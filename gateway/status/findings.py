@@ -19,7 +19,7 @@ from sluice.gateway.status.node_report import Finding, NodeReport
 __all__ = ["ADVICE", "Advice", "FindingBook", "FindingKind", "Seen", "look", "slug"]
 
 QUIET_BLOCK_TIMES: Final = 10
-"""So many block times without a block are worth a note..."""
+"""Block times without a block that are worth a note..."""
 
 QUIET_SECONDS_MIN: Final = 30.0
 """...but no shorter time than this."""

@@ -42,7 +42,7 @@ HTTP_CONNECTIONS_MAX: Final = 256
 """Connections at once: probes, a scraper, a few browsers."""
 
 HTTP_CONNECTIONS_KEPT: Final = 8
-"""They may take the last file descriptors: without one, probes would have the node killed."""
+"""Connections that may take the last file descriptors: without one, probes would have the node killed."""
 
 HTTP_SILENT_SECONDS_MAX: Final = 75.0
 """Time without a whole request; scrapers ask again within a minute."""

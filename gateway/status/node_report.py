@@ -49,7 +49,7 @@ class NodeReport:
 
     version: str
     instance: str
-    """Unique to the process."""
+    """A name unique to the process."""
     phase: str
     """active, draining, drained or standby."""
     verification_mode: str
@@ -57,9 +57,9 @@ class NodeReport:
     addresses: tuple[tuple[str, str], ...] = ()
     """Name and address of each server; empty during the start."""
     grpc_address: str
-    """For publishers."""
+    """The address for publishers."""
     subscriber_address: str = ""
-    """For subscribers; empty: the same."""
+    """The address for subscribers; empty: the same."""
     now_unix_seconds: float
     block_time_seconds: float
 
@@ -68,16 +68,16 @@ class NodeReport:
     last_root_hash: str = ""
     """Hexadecimal; empty without a block."""
     last_block_age_seconds: float | None = None
-    """Since this process acknowledged a block, if it has."""
+    """Time since this process acknowledged a block, if it has."""
     quiet_seconds: float = 0.0
-    """Since then, or since the start."""
+    """The same, or the time since the start."""
 
     publisher_count: int = 0
     inflight_bytes: int = 0
     """Bytes of items held and not committed."""
     tcp_clients: int = 0
     tcp_slowest_bytes: int = 0
-    """In bytes of the stream file."""
+    """Lag in bytes of the stream file."""
     subscribers: int = 0
     subscriber_lag_blocks: int = 0
     peers: tuple[str, ...] = ()
@@ -95,9 +95,9 @@ class NodeReport:
     winners: tuple[tuple[str, int], ...] = ()
     """How many of those blocks each publisher won."""
     median_seconds: float | None = None
-    """From header to acknowledgement of those blocks."""
+    """Time from header to acknowledgement of those blocks."""
     publishers: tuple[PublisherStatus, ...] = ()
-    """Of very many, some."""
+    """Connected publishers; of very many, some."""
 
     is_starting: bool = False
     """The node does not listen for gRPC yet."""

@@ -57,7 +57,7 @@ class AdmissionLimits:
     streams_per_publisher_max: int = 64
     streams_per_address_max: int = 256
     messages_per_second: int = 0
-    """Of one publisher; 0: no limit."""
+    """The limit of one publisher; 0: none."""
     messages_per_second_per_address: int = 0
 
 

@@ -55,7 +55,7 @@ _ALWAYS: _Options = (
     ("grpc.enable_retries", 0),
 )
 WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES_MAX),)
-"""For channels that receive whole blocks, as `getBlock` sends them."""
+"""Options for channels that receive whole blocks, as `getBlock` sends them."""
 
 # gRPC reports a file of another kind on standard error only, and then fails to connect.
 _CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")

@@ -39,10 +39,10 @@ __all__ = ["Door", "granted", "look_at_shares"]
 log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE: Final = 64
-"""In one iteration of the event loop."""
+"""Connections accepted in one iteration of the event loop."""
 LISTEN_BACKLOG: Final = 1_024
 TICK_SECONDS: Final = 0.25
-"""Between two checks for overdue connections."""
+"""Time between two checks for overdue connections."""
 COST_LOOKED_AT: Final = 2_048
 """Bytes of frames without data between two questions to the doorkeeper."""
 NO_DESCRIPTOR_SECONDS: Final = 0.1

@@ -44,9 +44,9 @@ CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
 more."""
 CONTROL_BYTES_SAVED: Final = 4 * CONTROL_BYTES_PER_SECOND
 ADDRESS_SHARE: Final = 4
-"""In budgets of one connection."""
+"""An address's budget, in budgets of one connection."""
 CONNECTION_COST: Final = 4_096
-"""Of a new connection, in bytes of the address's budget."""
+"""The cost of a new connection, in bytes of the address's budget."""
 DATA_PER_CONTROL: Final = 8
 """Bytes of data that allow one byte of other frames. A client answers each frame of 16 KiB, or each small
 message, with two WINDOW_UPDATEs of 13 bytes."""
@@ -68,10 +68,10 @@ class DoorTimes:
     """Time limits of a client's steps."""
 
     handshake_seconds: float = 20.0
-    """For TLS and the client's preface."""
+    """Time for TLS and the client's preface."""
     first_call_seconds: float = 60.0
     header_block_seconds: float = 10.0
-    """From its first frame to its last."""
+    """Time from its first frame to its last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,11 @@ class DoorLimits:
     connections_max: int = 4_096
     connections_per_address_max: int = 1_024
     node_places: int = 0
-    """Kept for other nodes; 0: none can come."""
+    """Places kept for other nodes; 0: none can come."""
     listed_places: int = 0
-    """Kept for certificates on the address's list."""
+    """Places kept for certificates on the address's list."""
     unknown_places: int = 0
-    """Kept for clients whose kind TLS will tell."""
+    """Places kept for clients whose kind TLS will tell."""
     times: DoorTimes = DoorTimes()
 
 

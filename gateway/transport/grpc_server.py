@@ -32,7 +32,7 @@ from sluice.gateway.transport.tls import ServerTls
 __all__ = ["ConnectionLimits", "GrpcServer", "ServerPlan", "not_free", "start_server"]
 
 CONNECTION_IDLE_SECONDS_MAX: Final = 600
-"""Without a call for so long, a client gets GOAWAY and reconnects."""
+"""Time without a call before a client gets GOAWAY and reconnects."""
 PING_SECONDS_MIN: Final = 0.5
 """Time between two pings of a client. By default gRPC closes a connection for more than one in 5 minutes;
 some libraries ping each second."""
@@ -42,11 +42,11 @@ _NOT_COMPRESSED = 1
 the event loop for all."""
 
 BEFORE_GOODBYE_SECONDS = 0.2
-"""Between the last answers of stopping services and gRPC's GOAWAY."""
+"""Time between the last answers of stopping services and gRPC's GOAWAY."""
 PLACES_DIVISOR = 16
 """One place in so many is kept for each kind of client."""
 PLACES_PER_NODE = 4
-"""Kept for each other node: it reports, subscribes and asks for the status, twice at once."""
+"""Places kept for each other node: it reports, subscribes and asks for the status, twice at once."""
 
 # gRPC logs a traceback for each: a client's nonsense could fill the log.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))

@@ -70,7 +70,7 @@ class StreamKey(NamedTuple):
 
     address: str
     connection: int | str
-    """Unique in the process."""
+    """A connection's name or number, unique in the process."""
     stream: int
 
 
@@ -81,9 +81,9 @@ class _Held:
     left: int
     """Bytes still to come."""
     delivered: int = 0
-    """Since the grant, or since the present waiting began."""
+    """Bytes since the grant, or since the present waiting began."""
     due: float = 0.0
-    """Due in that time."""
+    """Bytes due in that time."""
 
 
 _Queue = OrderedDict[StreamKey, int]

@@ -30,7 +30,7 @@ __all__ = ["LINGER_SECONDS", "READ_BYTES", "PrivateFolder", "Pump", "SocketEnd"]
 READ_BYTES: Final = 256 * 1024
 """A Unix socket takes some 200 kB at once."""
 BUFFERS_AT_ONCE: Final = 512
-"""For one sendmsg(2) call, which takes 1,024."""
+"""Buffers in one sendmsg(2) call, which takes 1,024."""
 UNSENT_PIECES_MAX: Final = 64
 """Pieces of one read each that may wait for one end."""
 LINGER_SECONDS: Final = 1.0

@@ -134,7 +134,7 @@ class FrameRelay(ABC):
     """The common part of both relays; it mends streams in the direction to gRPC core."""
 
     large_window = 1 << 30
-    """Counted twice, the first window of a mended stream stays within 2^31 - 1."""
+    """The first window of a mended stream; counted twice it stays within 2^31 - 1."""
 
     def __init__(self, *, outside_is_client: bool, frame_bytes_outside: int = FRAME_BYTES_DEFAULT) -> None:
         self.to_grpc: list[Buffer] = []

@@ -42,9 +42,9 @@ __all__ = ["ServerTls", "TlsFiles", "certificate_notes", "subjects_of", "watch_c
 log = logging.getLogger(__name__)
 
 CERTIFICATE_LOOK_SECONDS: Final = 5.0
-"""Between two checks, beside those at handshakes."""
+"""Time between two checks, beside those at handshakes."""
 CERTIFICATE_WARNING_DAYS: Final = 14
-"""Before a certificate's end; then loading it warns."""
+"""Days before a certificate's end in which its loading logs a warning."""
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -66,7 +66,7 @@ class _Loaded:
     key_pem: bytes
     client_ca_pem: bytes | None
     fingerprint: str
-    """Of the server's own certificate: SHA-256, hexadecimal."""
+    """SHA-256 of the server's own certificate, hexadecimal."""
     not_after: datetime
 
 

@@ -33,10 +33,10 @@ HASH_WAITING_BYTES_MAX: Final = 8 << 20
 """Bytes that wait for one process; further requests wait here, where they can be dropped."""
 
 HASH_PROCESS_SECONDS_MAX: Final = 10.0
-"""For the start, or for one request; then the process is replaced."""
+"""Time for the start, or for one request; then the process is replaced."""
 
 HASH_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Between two starts of a process."""
+"""Time between two starts of a process."""
 
 WARM_UP_SECONDS_MAX: Final = 3.0
 """A starting node waits for the processes, which take a core from the first blocks."""

@@ -45,10 +45,10 @@ __all__ = ["ProofProcess", "main"]
 log = logging.getLogger(__name__)
 
 PROOF_CHECK_SECONDS_MAX: Final = 30.0
-"""For the proofs of one block, which take 50 ms; then the process is replaced."""
+"""Time for the proofs of one block, which take 50 ms; then the process is replaced."""
 
 PROOF_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Between two starts, if a process did not get ready; meanwhile a thread of the node checks."""
+"""Time between two starts, if a process did not get ready; meanwhile a thread of the node checks."""
 
 PROOFS_TOGETHER_MAX: Final = 8
 """Blocks whose proofs are checked together. Eight TSS signatures take 3.7 ms each together and 7.4 ms each
