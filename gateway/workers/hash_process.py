@@ -71,7 +71,7 @@ class HashProcess:
         self._next: asyncio.TimerHandle | None = None
         self._waiting_items = self._waiting_bytes = 0
         self._has_room = asyncio.Event()
-        self._helper = WorkerProcess(
+        self._worker = WorkerProcess(
             _NAME,
             "sluice.gateway.workers.hash_process",
             HASH_PROCESS_SECONDS_MAX,
@@ -82,7 +82,7 @@ class HashProcess:
     @property
     def pid(self) -> int | None:
         """Process id; None without a process."""
-        return self._helper.pid
+        return self._worker.pid
 
     @property
     def waiting_items(self) -> int:
@@ -96,11 +96,11 @@ class HashProcess:
 
     def start(self) -> None:
         """Start the process, unless there is one or a backoff; do not wait for it."""
-        if self._helper.is_over or self.pid is not None:
+        if self._worker.is_over or self.pid is not None:
             return
         if asyncio.get_running_loop().time() >= self._start_at:
             self._settled.clear()
-            self._helper.start()
+            self._worker.start()
 
     async def started(self, seconds_max: float = WARM_UP_SECONDS_MAX) -> bool:
         """Wait for a starting process; return whether one is ready."""
@@ -143,13 +143,13 @@ class HashProcess:
 
         self._waiting_items += item_count
         self._waiting_bytes += size_bytes
-        answered = self._helper.ask(request)
+        answered = self._worker.ask(request)
         answered.add_done_callback(let_go)
         return answered
 
     def close(self) -> None:
         """End the process and wait for it; it is not started again."""
-        self._helper.close()
+        self._worker.close()
         if self._next is not None:
             self._next.cancel()
 
@@ -161,7 +161,7 @@ class HashProcess:
         """Start another process after a backoff, unasked: few sets would ask for one."""
         self.ready.clear()
         self._settled.set()
-        if not self._helper.is_over:
+        if not self._worker.is_over:
             log.warning("hash process lost", extra=fields(got=got, next_in_seconds=self._backoff_seconds))
             loop = asyncio.get_running_loop()
             self._start_at = loop.time() + self._backoff_seconds

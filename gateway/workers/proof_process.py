@@ -77,7 +77,7 @@ class ProofProcess:
         *,
         check_seconds_max: float = PROOF_CHECK_SECONDS_MAX,
     ) -> None:
-        self._helper = WorkerProcess(
+        self._worker = WorkerProcess(
             "proof process",
             module,
             check_seconds_max,
@@ -93,12 +93,12 @@ class ProofProcess:
     @property
     def pid(self) -> int | None:
         """Process id; None without a process."""
-        return self._helper.pid
+        return self._worker.pid
 
     def start(self) -> None:
         """Start the process, unless there is one or a backoff."""
         if self.pid is None and asyncio.get_running_loop().time() >= self._start_at:
-            self._helper.start()
+            self._worker.start()
 
     async def check(
         self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes], *, more_come: bool = False
@@ -111,16 +111,16 @@ class ProofProcess:
             BlockRefused: the proofs do not hold, or the process died twice of them.
         """
         lost_count, by_itself = 0, False
-        while lost_count < _ATTEMPTS and not self._helper.is_over:
+        while lost_count < _ATTEMPTS and not self._worker.is_over:
             self.start()
             if self.pid is None:
                 return await self._check_here(proofs, summary, items)
-            has_them = proofs is self._proofs and self._sent_to == self._helper.start_count
-            self._proofs, self._sent_to = proofs, self._helper.start_count
+            has_them = proofs is self._proofs and self._sent_to == self._worker.start_count
+            self._proofs, self._sent_to = proofs, self._worker.start_count
             request: _Request = (None if has_them else proofs, summary, tuple(items), by_itself)
             try:
                 answer: _Answer = pickle.loads(
-                    await self._helper.ask(
+                    await self._worker.ask(
                         bytes((more_come,)) + pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
                     )
                 )
@@ -149,7 +149,7 @@ class ProofProcess:
 
     def close(self) -> None:
         """End the process; a waiting check fails."""
-        self._helper.close()
+        self._worker.close()
         self._thread.shutdown(cancel_futures=True)
 
     async def _check_here(
@@ -168,7 +168,7 @@ class ProofProcess:
 
     def _on_lost(self, got: str) -> None:
         was_ready, self._is_ready = self._is_ready, False
-        if self._helper.is_over:
+        if self._worker.is_over:
             return
         if not was_ready:
             self._start_at = asyncio.get_running_loop().time() + PROOF_PROCESS_BACKOFF_SECONDS

@@ -33,7 +33,7 @@ from sluice.gateway.workers.malloc import keep_freed_memory
 
 __all__ = ["WorkerProcess", "serve"]
 
-HELPER_LOOK_LATE_SECONDS_MAX: Final = 1.0
+WORKER_LOOK_LATE_SECONDS_MAX: Final = 1.0
 """How late the node may look at an answer's time limit. A later look means that the node was stopped, maybe
 with the process, which gets its time again."""
 
@@ -169,7 +169,7 @@ class WorkerProcess:
 
     def _look(self, oldest: asyncio.Future[bytes] | None) -> None:
         self._watch = None
-        if asyncio.get_running_loop().time() > self._look_at + HELPER_LOOK_LATE_SECONDS_MAX:
+        if asyncio.get_running_loop().time() > self._look_at + WORKER_LOOK_LATE_SECONDS_MAX:
             self._watch_over()  # the node stood still, and maybe the process too
         elif not self._is_ready or (self._asked and self._asked[0] is oldest):
             self.lose(f"no answer in {self._seconds_max:g} s")

@@ -256,8 +256,8 @@ def test_one_that_was_killed_is_replaced_after_a_backoff(
 def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(process: HashProcess) -> None:
         os.kill(await started(process), signal.SIGSTOP)
-        monkeypatch.setattr(process._helper, "_seconds_max", 0.05)
-        process._helper._watch_over()
+        monkeypatch.setattr(process._worker, "_seconds_max", 0.05)
+        process._worker._watch_over()
         assert await refusal(process) == "hash process: got no answer in 0.05 s, expected an answer"
         assert process.pid is None
 
@@ -307,7 +307,7 @@ def test_one_that_takes_long_to_start_is_not_waited_for_beyond_a_limit(
     monkeypatch.setattr(sys, "executable", str(slow))
 
     async def play(process: HashProcess) -> None:
-        assert process._helper._seconds_max == HASH_PROCESS_SECONDS_MAX > WARM_UP_SECONDS_MAX
+        assert process._worker._seconds_max == HASH_PROCESS_SECONDS_MAX > WARM_UP_SECONDS_MAX
         process.start()
         assert not await process.started(0.01)
         assert process.pid is not None  # it may still get ready

@@ -146,18 +146,18 @@ def test_a_check_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
 
     async def play(checks: ProofChecks) -> None:
-        helper = checks._process._helper
-        monkeypatch.setattr(helper, "_module", "hanging")
-        ready = helper._on_ready
+        worker = checks._process._worker
+        monkeypatch.setattr(worker, "_module", "hanging")
+        ready = worker._on_ready
 
         def look() -> None:
             ready()
-            asyncio.get_running_loop().call_soon(helper._look, helper._asked[0])  # as at its time limit
+            asyncio.get_running_loop().call_soon(worker._look, worker._asked[0])  # as at its time limit
 
-        monkeypatch.setattr(helper, "_on_ready", look)
+        monkeypatch.setattr(worker, "_on_ready", look)
         with pytest.raises(BlockRefused, match="got 2 checks that did not come to an end"):
             await checks.check(SUMMARIES[1], (), block_0_comes=no)
-        assert helper.start_count == 2
+        assert worker.start_count == 2
 
     with_checks(play, ledger=NETWORK.ledger)
 

@@ -145,16 +145,16 @@ def test_the_keys_are_sent_once_to_each_process(monkeypatch: pytest.MonkeyPatch)
     sent: list[bool] = []
 
     async def play(process: ProofProcess) -> None:
-        ask = process._helper.ask
+        ask = process._worker.ask
 
         def spy(request: bytes) -> asyncio.Future[bytes]:
             sent.append(pickle.loads(request[1:])[0] is not None)
             return ask(request)
 
-        monkeypatch.setattr(process._helper, "ask", spy)
+        monkeypatch.setattr(process._worker, "ask", spy)
         for _ in range(3):
             await process.check(KNOWING, SUMMARY, ())
-        process._helper.lose("a test")
+        process._worker.lose("a test")
         await process.check(KNOWING, SUMMARY, ())
 
     with_process(play)
@@ -211,7 +211,7 @@ def test_where_it_cannot_be_started_the_node_checks_itself(
     async def play(process: ProofProcess) -> None:
         asked = [asyncio.ensure_future(outcome(process, KNOWING, summary)) for summary in summaries]
         assert [await one for one in asked] == [here(KNOWING, summary) for summary in summaries]
-        assert process._helper.start_count == 1
+        assert process._worker.start_count == 1
 
     with_process(play)
     assert [record.getMessage() for record in caplog.records] == ["proof process lost"]
