@@ -92,7 +92,6 @@ class Node:
     """One node: `start` it, `stop` it; `broken` ends if it cannot go on.
 
     Args:
-        settings: what the node does.
         disk: the disk of the stream file; None: the real one.
         limits: the limits that no setting changes; None: the defaults.
 

@@ -71,7 +71,6 @@ class NodeServers:
     """The gRPC servers of one node, and the health service that they share.
 
     Args:
-        settings, metrics: of the node.
         nodes: the other nodes, which connect where readers do.
         cleanup: gets the stop of each started server.
         stop: stops a server in the time that the node has for it.

@@ -52,7 +52,6 @@ class BlockReader:
     """The reader of one node's stream, for all its subscribers.
 
     Args:
-        streamer: the stream.
         set_bytes_max: bytes of items that fill an item set, and a batch.
         shared_bytes_max: bytes of messages kept for others at the same position.
         threads: number of threads that read.
@@ -82,8 +81,7 @@ class BlockReader:
         """Return the position of a committed block.
 
         Raises:
-            datastream.DatastreamError: the stream does not have it, or is damaged.
-            OSError: the disk cannot be read.
+            datastream.DatastreamError, OSError: it is missing or unreadable.
         """
         loop = asyncio.get_running_loop()
         bookmark = bookmark_of(block_number)
@@ -91,15 +89,11 @@ class BlockReader:
         return Position(entry_number, block_number, in_block=False)
 
     async def read(self, position: Position, last_number: int | None = None) -> Batch:
-        """Read from a position with committed entries.
-
-        Args:
-            last_number: read nothing after this block.
+        """Read from a position with committed entries, at most up to block `last_number`.
 
         Raises:
             LayoutError: the entries are not a block's.
-            datastream.DatastreamError: the stream is damaged.
-            OSError: the disk cannot be read.
+            datastream.DatastreamError, OSError: the stream is damaged or unreadable.
         """
         key = (position, last_number)
         batch = self._shared.get(key)

@@ -52,10 +52,8 @@ class HeightService:
     """The service of one node.
 
     Args:
-        store: the blocks of the node.
         instance: the name of this process.
         nodes: the other nodes; None serves everybody.
-        limits: of watchers.
     """
 
     def __init__(

@@ -84,7 +84,6 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     """The service of `serverStatus` and `serverStatusDetail`.
 
     Args:
-        store: the blocks of the node.
         first_number: the first block of an empty node; None: any.
         report: see `StatusReport`.
         detail: see `Detail`.

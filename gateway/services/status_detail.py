@@ -131,11 +131,7 @@ def tss_data_of(ledger: LedgerData) -> node_pb2.TssData:
 def address_book_message(
     serialized: bytes,
 ) -> tuple[address_book_pb2.NodeAddressBook, address_book_pb2.NodeAddressBook]:
-    """Make two messages of an address book: of all nodes, and of those with a usable key.
-
-    Args:
-        serialized: JSON that `read_address_book` accepts.
-    """
+    """Make two messages of an address book, in JSON: of all nodes, and of those with a usable key."""
     book, with_keys = address_book_pb2.NodeAddressBook(), address_book_pb2.NodeAddressBook()
     for entry in json.loads(serialized)["nodeAddress"]:
         found = key_of_entry(entry)

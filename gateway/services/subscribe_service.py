@@ -143,10 +143,7 @@ class SubscribeService:
     """The subscribe service of one node.
 
     Args:
-        store: the blocks of the node.
         first_number: the first block of an empty node; None: any.
-        metrics: counts.
-        limits: of subscribers.
         ensure: see `BlockReader`.
     """
 

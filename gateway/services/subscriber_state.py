@@ -83,12 +83,7 @@ Step = Literal[_Do.READ, _Do.WAIT] | SubscriptionEnd
 
 
 class Subscriber:
-    """One call of `subscribeBlockStream`.
-
-    Args:
-        start, end: of the request.
-        future_blocks_max: how far above the last block a start may lie.
-    """
+    """One call of `subscribeBlockStream`; a start may lie `future_blocks_max` above the last block."""
 
     def __init__(self, start: int, end: int, future_blocks_max: int) -> None:
         self.start = start

@@ -130,12 +130,7 @@ class _Clients:
 
 
 class _Arrival(asyncio.Protocol):
-    """The protocol of a new connection until it is counted.
-
-    Args:
-        server: aiohttp's, which then serves the connection.
-        clients: counts it.
-    """
+    """The protocol of a new connection until it is counted; aiohttp serves it then."""
 
     def __init__(self, server: web.Server, clients: _Clients) -> None:
         self._server, self._clients = server, clients

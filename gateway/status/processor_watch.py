@@ -109,7 +109,6 @@ class ProcessorWatch:
     """The watch of one node; made and closed in its event loop.
 
     Args:
-        metrics: counts the waits.
         processes: returns the worker processes, each with its task's name.
         shortage: judges the waits; None: a new one.
         look_seconds: time between two looks.

@@ -109,11 +109,7 @@ class NodeReporter:
         return self.report().for_status()
 
     def report(self, *, for_page: bool = False) -> NodeReport:
-        """Gather the report.
-
-        Args:
-            for_page: with the race and each publisher, which takes longer.
-        """
+        """Gather the report; `for_page` with the race and each publisher, which takes longer."""
         settings, arbiter, acknowledging = (
             self._settings,
             self._conductor.arbiter,

@@ -189,8 +189,7 @@ def call_once(
     """Open a blocking channel for one call, relayed if the server needs it.
 
     Raises:
-        TlsError: a file of `tls` cannot be read.
-        grpc.RpcError: the call failed.
+        TlsError, grpc.RpcError: as `open_channel`, and as the call.
     """
     try:
         with open_blocking_channel(address, tls, options) as channel:

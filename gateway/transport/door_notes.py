@@ -31,9 +31,8 @@ class DoorNotes:
     """The record of one door.
 
     Args:
-        setting: of its address, for messages.
+        setting: the setting of its address, for messages.
         metrics: None counts nothing.
-        now_ns: a monotonic clock.
     """
 
     def __init__(

@@ -125,8 +125,6 @@ class Doorkeeper:
         Close what `to_close` returns then; call `leave` when the connection has ended.
 
         Args:
-            address: its network address.
-            now_ns: a monotonic clock's time.
             is_node: its address is another node's.
             may_be_known: TLS may show that it is a node, or listed.
         """
@@ -213,10 +211,8 @@ class Doorkeeper:
         """Charge a connection for what it sent; return the ns to wait before reading it again.
 
         Args:
-            visit: the connection.
             cost: bytes of frames without data.
             data_bytes: bytes of data, both ways.
-            now_ns: a monotonic clock's time.
 
         Raises:
             ConnectionBreach: its budget is used up.

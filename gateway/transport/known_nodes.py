@@ -83,12 +83,7 @@ class KnownNodes:
         return "an address of peers, or one in peer_networks"
 
     def has(self, host: str, subjects: Collection[str]) -> bool:
-        """Return whether a caller is a node.
-
-        Args:
-            host: its IP address.
-            subjects: the names that its certificate proves.
-        """
+        """Return whether a caller is a node, by its IP address and the names that its certificate proves."""
         if self.subjects:
             return not self.subjects.isdisjoint(subjects)
         return any(host in found for found in self._addresses.values()) or self._is_in_networks(host)
@@ -131,7 +126,6 @@ async def leads_here(
     """Return whether connecting to `peer` reaches a server of this process.
 
     Args:
-        peer: an address to connect to.
         listens_at: the addresses of this process, with their real ports.
         resolve_seconds_max: time to resolve each name.
     """

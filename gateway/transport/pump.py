@@ -52,7 +52,6 @@ class SocketEnd:
     """One of the two sockets of a connection.
 
     Args:
-        loop: the event loop.
         sock: a non-blocking socket.
         on_readable: called when there is something to read.
         on_lost: called when a send finds that the other side has left.
@@ -245,7 +244,6 @@ class Pump(Generic[AnyRelay]):
     """One relayed connection.
 
     Args:
-        loop: the event loop.
         buffer: receives each read; free again when a call returns.
         relay: decides what passes.
         outside: the socket towards the network.

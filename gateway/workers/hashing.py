@@ -81,7 +81,6 @@ class Hashing:
     Args:
         processes: hash what the event loop does not; closed with this.
         slots: of the event loop; None: its own.
-        limits: of the processes' work.
     """
 
     def __init__(

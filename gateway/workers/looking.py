@@ -50,7 +50,6 @@ class Looking:
     """Inspects messages of many items.
 
     Args:
-        slots: of the event loop.
         rng: chooses where samples are taken.
         set_items_max: items in one message.
         inline_items_max: items that the event loop inspects.

@@ -118,11 +118,9 @@ class ProofChecks:
         block_0_comes: Callable[[], bool],
         more_come: bool = False,
     ) -> Verdict:
-        """Check the proofs in the worker process.
+        """Check the proofs of a block in the worker process; of its items only block 0's are read.
 
         Args:
-            summary: of the block.
-            items: its items; only block 0's are read.
             block_0_comes: returns whether the chain has yet to begin, with block 0.
             more_come: another block is on its way, to be checked together.
 
