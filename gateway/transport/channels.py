@@ -189,7 +189,8 @@ def call_once(
     """Open a blocking channel for one call, relayed if the server needs it.
 
     Raises:
-        TlsError, grpc.RpcError: as `open_channel`, and as the call.
+        TlsError: a file is unusable.
+        grpc.RpcError: the call failed.
     """
     try:
         with open_blocking_channel(address, tls, options) as channel:
