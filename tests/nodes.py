@@ -27,6 +27,7 @@ from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import U64_MAX
 from sluice.gateway.key_files import public_key_hex
 from sluice.gateway.node.node import Node
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.race.tables import BlockState
 from sluice.gateway.services.subscription_client import BlockAssembler, status_name
 from sluice.gateway.settings.table import Settings
@@ -95,9 +96,11 @@ async def each(blocks: Iterable[Block], pause_seconds: float = 0.0) -> AsyncIter
 
 
 @asynccontextmanager
-async def running_node(data_dir: Path, **changes: Any) -> AsyncIterator[Node]:
+async def running_node(
+    data_dir: Path, limits: NodeLimits | None = None, /, **changes: Any
+) -> AsyncIterator[Node]:
     """Run a node."""
-    node = Node(node_settings(data_dir, **changes))
+    node = Node(node_settings(data_dir, **changes), limits=limits)
     await node.start()
     try:
         yield node

@@ -112,12 +112,12 @@ class ControlService(control_pb2_grpc.NodeControlServicer):
     async def drain(self, request: control_pb2.DrainRequest, context: _Context) -> control_pb2.NodeState:
         """Finish complete blocks, send publishers elsewhere, and answer when that is done."""
         await self._admit(context)
-        hold_seconds = await _seconds(request.hold_seconds, "hold_seconds", context)
+        lease_seconds = await _seconds(request.hold_seconds, "hold_seconds", context)
         successor = None
         if request.successor:
             successor = await self._other_node(request.successor, "successor", context)
         caller = _Caller()
-        draining = self._keeper.drain(hold_seconds, successor, request.drain_id, caller.waits)
+        draining = self._keeper.drain(lease_seconds, successor, request.drain_id, caller.waits)
         return await self._change("drain", draining, context, caller)
 
     async def resume(self, request: control_pb2.ResumeRequest, context: _Context) -> control_pb2.NodeState:

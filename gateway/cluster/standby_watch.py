@@ -272,14 +272,16 @@ def _height_of(message: standby_pb2.Level | None) -> DurableHeight:
         ValueError: it cannot be true.
     """
     if message is None:  # what gRPC gives for bytes that do not parse
-        raise ValueError("level: got a message that does not parse, expected a Level")
+        raise ValueError("durable height: got a message that does not parse, expected a Level")
     if message.block_number == U64_MAX:
         return DurableHeight(message.instance, None, b"")
     if message.block_number > BLOCK_NUMBER_MAX:
-        raise ValueError(f"level: got block {message.block_number}, expected at most {BLOCK_NUMBER_MAX}")
+        raise ValueError(
+            f"durable height: got block {message.block_number}, expected at most {BLOCK_NUMBER_MAX}"
+        )
     if len(message.root_hash) != HASH_SIZE or not 0 < len(message.instance) <= INSTANCE_CHARACTERS_MAX:
         raise ValueError(
-            f"level: got a root hash of {len(message.root_hash)} bytes and instance "
+            f"durable height: got a root hash of {len(message.root_hash)} bytes and instance "
             f"{message.instance[: INSTANCE_CHARACTERS_MAX + 1]!r}, expected {HASH_SIZE} bytes and a name of "
             f"at most {INSTANCE_CHARACTERS_MAX} characters"
         )
@@ -293,7 +295,11 @@ def _check_follows(before: DurableHeight, height: DurableHeight) -> None:
         ValueError: it is of another process, or the last block went back.
     """
     if height.instance != before.instance:
-        raise ValueError(f"level: got process {height.instance!r}, expected {before.instance!r}, as before")
+        raise ValueError(
+            f"durable height: got process {height.instance!r}, expected {before.instance!r}, as before"
+        )
     if before.number is not None and (height.number is None or height.number < before.number):
         got = "no block" if height.number is None else f"block {height.number}"
-        raise ValueError(f"level: got {got}, expected block {before.number}, as before, or a later one")
+        raise ValueError(
+            f"durable height: got {got}, expected block {before.number}, as before, or a later one"
+        )

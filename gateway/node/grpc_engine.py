@@ -1,14 +1,13 @@
-"""The choice between gRPC's two ways to read the sockets of clients.
+"""The choice between gRPC's two ways to read clients' sockets.
 
-Pure, and imported before `grpc`: gRPC reads its experiments once, when it is loaded.
+Pure, and imported before `grpc`, which reads its experiments when it is loaded.
 
-    event engine    the default of grpcio 1.85: one thread of a pool waits for sockets, another one reads, and
-                    wakes the thread that wakes the event loop
-    poller          the way before: the thread that wakes the event loop waits and reads by itself
+    event engine    the default of grpcio 1.85: one thread waits for sockets, another one reads, and wakes the
+                    thread that wakes the event loop
+    poller          the older way: the thread that wakes the event loop waits and reads by itself
 
-With the poller, a small block costs a node 15 instead of 23 thread switches and a tenth less processor time
-(`python -m benchmarks publish_latency`). Behind the front door a small block takes 0.9 ms longer with the
-event engine, and no longer with the poller (`python -m benchmarks front_door`).
+With the poller, a small block takes a tenth less processor time (`python -m benchmarks publish_latency`) and
+0.9 ms less behind the front door (`python -m benchmarks front_door`).
 """
 
 from __future__ import annotations
@@ -21,15 +20,10 @@ __all__ = ["EXPERIMENTS_VARIABLE", "use_poller"]
 EXPERIMENTS_VARIABLE: Final = "GRPC_EXPERIMENTS"
 _NO_EVENT_ENGINE: Final = "-event_engine_listener"
 _KNOWN_VERSION: Final = "1.85."
-"""Of grpcio. Another version may not know the experiment, and would complain on standard error."""
+"""Another version of grpcio may not know the experiment, and complain on standard error."""
 
 
 def use_poller(environment: MutableMapping[str, str], grpc_version: str) -> None:
-    """Let gRPC servers of this process use the poller, unless the variable is set already.
-
-    Args:
-        environment: that of the process; gets the variable.
-        grpc_version: the version of the installed grpcio, such as "1.85.1".
-    """
+    """Let gRPC servers of this process use the poller, unless the variable in `environment` is set."""
     if grpc_version.startswith(_KNOWN_VERSION):
         environment.setdefault(EXPERIMENTS_VARIABLE, _NO_EVENT_ENGINE)

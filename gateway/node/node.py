@@ -1,12 +1,10 @@
 """One node: its block store, its publish race, and the servers around them, started and stopped in order.
 
-A shell. `gateway.node.run` is the process of `sluice serve` around it; tests and the demo use `Node` itself.
+A shell. `gateway.node.run` wraps it as the process of `sluice serve`; tests and the demo use `Node` itself.
 
     start   block store, HTTP, TCP, gRPC, control    nothing is served before the store is open; /readyz says
                                                      "starting" until publishers are admitted
     stop    not ready, control, publish race, subscribers, gRPC, TCP, HTTP, block store
-
-What a node says of itself is in `gateway.status.reporter`, its gRPC servers are in `gateway.node.servers`.
 
 Source: docs/operations.md, "Run a node".
 """
@@ -42,6 +40,7 @@ from sluice.gateway.limits import HASH_PROCESSES, LOOP_WATCH_SECONDS, MESSAGE_BY
 from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.node.rules import (
+    NodeLimits,
     abilities,
     admission_limits,
     catch_up_rules,
@@ -57,7 +56,7 @@ from sluice.gateway.pipeline.conductor import Conductor
 from sluice.gateway.pipeline.in_flight import Lack
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
 from sluice.gateway.race.arbiter import Arbiter
-from sluice.gateway.services.level_service import LevelService
+from sluice.gateway.services.height_service import HeightService
 from sluice.gateway.services.node_service import BlockAccessService, BlockNodeService
 from sluice.gateway.services.publish_service import PublishService
 from sluice.gateway.services.status_detail import StatusDetail
@@ -90,25 +89,28 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """One node. `start` it, `stop` it; `broken` ends if it cannot go on.
+    """One node: `start` it, `stop` it; `broken` ends if it cannot go on.
 
     Args:
-        settings: what the node does.
         disk: the disk of the stream file; None: the real one.
+        limits: the limits that no setting changes; None: the defaults.
 
     Raises:
         SettingError, LedgerKeyError: this node cannot do what the settings ask for.
     """
 
-    def __init__(self, settings: Settings, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self, settings: Settings, *, disk: Disk | None = None, limits: NodeLimits | None = None
+    ) -> None:
         self.settings = settings
+        self._limits = limits or NodeLimits()
         self.metrics = Metrics(verification_mode=settings.verification_mode)
         self._keys = TrustedKeys.parse(settings.ledger_keys)
         mode = settings.verification_mode
         self._given_ledger = given_ledger(self._keys, mode)
         self._rsa_book = given_address_book(self._keys, mode, settings.verification_rsa_threshold)
         self._disk = disk
-        # With a single core, another process only costs.
+        # On a single core, another process only costs.
         self._hash_processes = [
             HashProcess() for _ in range(HASH_PROCESSES if len(os.sched_getaffinity(0)) > 1 else 0)
         ]
@@ -121,9 +123,9 @@ class Node:
         self.grpc_address, self.control_address = settings.grpc_address, settings.control_address
         self.subscriber_address = settings.subscriber_address or settings.grpc_address
         self.tcp_address, self.http_address = settings.tcp_address, settings.http_address
-        # The rest is made while the node starts, in this order.
+        # The start makes the rest, in this order.
         self.store: BlockStore
-        self._peers: list[str]  # the nodes of `settings.peers` that are not this one
+        self._peers: list[str]  # `settings.peers` without this node
         self._page_blocks: PageBlocks
         self._healer: Healer
         self._checks: ProofChecks
@@ -136,11 +138,11 @@ class Node:
         self._tcp_server: StreamServer
         self.reporter: NodeReporter
         self.block_access: BlockAccessService
-        self._level_service: LevelService
+        self._height_service: HeightService
 
     @property
     def door_notes(self) -> Sequence[DoorNotes]:
-        """The records of the doors of its gRPC servers."""
+        """The records of its gRPC servers' doors."""
         return self._servers.door_notes
 
     @property
@@ -162,7 +164,7 @@ class Node:
             raise
         if self.settings.verification_mode == "hash":
             log.warning("verification mode is hash: the signatures of block proofs are not checked")
-        # The last line of a start: a reader that has found it has all the others.
+        # The last line of a start: log readers wait for it.
         log.info(
             "node started",
             extra=fields(
@@ -177,28 +179,28 @@ class Node:
         )
 
     def abandon_start(self) -> None:
-        """End `start` before the node listens, if it has not come that far."""
+        """End `start` before the node listens."""
         self._is_abandoned.set()
 
     def _go_on(self) -> None:
-        """Raise StartAbandoned if the start was abandoned. Called in any thread."""
+        """Raise StartAbandoned if the start was abandoned; callable in any thread."""
         if self._is_abandoned.is_set():
             raise StartAbandoned
 
     def warm_up(self) -> None:
-        """Start the worker processes that would otherwise start at first use; wait for nothing."""
+        """Start the worker processes that would start at first use; wait for nothing."""
         for process in self._hash_processes:
             process.start()
             self._cleanup.callback(process.close)
 
     async def stop(self) -> None:
-        """Finish complete blocks, tell publishers, and close everything. Stopping twice does nothing."""
+        """Finish complete blocks, tell publishers, and close everything. A second call does nothing."""
         self.reporter.is_stopping = True
         self._servers.show_stopping()
         await self._cleanup.aclose()
         log.info("node stopped", extra=fields(last_block=self.store.last_number))
 
-    # --- starting, in order; each step registers how it is undone ------------------------------------------
+    # --- starting, in order; each step registers its undoing -----------------------------------------------
 
     async def _start(self) -> None:
         settings = self.settings
@@ -227,13 +229,13 @@ class Node:
         self.http_address = await self._start_http()
         self.tcp_address = await self._start_tcp()
         self._watch_pages()
-        # When they have started, they take no core from the first blocks.
+        # A starting process takes a core from the first blocks.
         await asyncio.gather(*(process.started() for process in self._hash_processes))
         await self._start_grpc()
         self.control_address = await self._start_control()
 
     async def _find_peers(self) -> None:
-        """Leave this node out of its peers: all nodes of a cluster may share one configuration."""
+        """Remove this node from its peers: all nodes of a cluster may share one configuration."""
         settings = self.settings
         self._peers = self._nodes.peers = await other_nodes(settings.peers, own_addresses(settings))
         if settings.commit_min_standbys > len(self._peers):
@@ -247,9 +249,9 @@ class Node:
     def _make_conductor(self) -> None:
         settings = self.settings
         first, last = self.store.first_number, self.store.last_number
-        gate, least = None, settings.commit_min_standbys
+        quorum, least = None, settings.commit_min_standbys
         if least:
-            gate = ReplicationQuorum(least, self._instance, self._peers, self.store.chain)
+            quorum = ReplicationQuorum(least, self._instance, self._peers, self.store.chain)
         self.conductor = Conductor(
             Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
             self.store,
@@ -258,7 +260,7 @@ class Node:
             responses_max=settings.publish_send_queue_max,
             group_blocks_max=settings.commit_max_blocks_per_group,
             hash_processes=self._hash_processes,
-            standbys=gate,
+            standbys=quorum,
         )
         if self._lack is not None:
             log.error(
@@ -271,7 +273,6 @@ class Node:
         self.metrics.last_block.set(-1 if self.store.last_number is None else self.store.last_number)
 
     def _note_lateness(self, seconds: float) -> None:
-        """Note by how much an iteration of the event loop was late."""
         self.metrics.event_loop_lag_seconds.observe(seconds)
         self.conductor.stood_still(seconds)
 
@@ -283,14 +284,13 @@ class Node:
             rules=catch_up_rules(settings),
             stall_seconds=settings.catchup_stall_seconds,
             block_time_seconds=settings.block_time_seconds,
-            # A lower limit for publishers must not keep this node from blocks that peers have stored.
+            # A low limit for publishers must not keep out blocks that peers have stored.
             message_bytes_max=max(settings.grpc_max_message_bytes, MESSAGE_BYTES_DEFAULT),
             tls=peer_tls(settings),
             instance=self._instance,
         )
 
     def _make_healer(self) -> None:
-        """Make the healer of damaged pages; it begins with the servers."""
         settings = self.settings
         self._page_blocks = PageBlocks(self.store)
         self._healer = Healer(
@@ -305,7 +305,6 @@ class Node:
         self._cleanup.callback(self._healer.close)
 
     def _watch_pages(self) -> None:
-        """Scrub and heal from now on."""
         self._watch(self._healer.run())
         pace = self.settings.scrub_bytes_per_second
         if pace:
@@ -333,7 +332,7 @@ class Node:
             )
 
     async def _make_checks(self) -> None:
-        """Find the ledger data, and check whether the last block fits the keys.
+        """Find the ledger data, and check that the last block fits the keys.
 
         Raises:
             LedgerKeyError, Fatal: they are missing, or do not fit the stored blocks.
@@ -360,7 +359,7 @@ class Node:
         last_block = None
         try:
             last_block = await asyncio.to_thread(look_at_last_block, self.store, verifier)
-        except PageDamaged as error:  # its end, which the next block links to, was read
+        except PageDamaged as error:  # its end, which the next block links to, was readable
             log.error("the last block cannot be looked at", extra=fields(got=str(error)))
         if last_block is not None:
             self.store.learn(last_block.layout)
@@ -405,7 +404,9 @@ class Node:
         self._tcp_server = server
 
     def _make_reporter(self) -> None:
-        processor = ProcessorWatch(self.metrics, self._processes)
+        processor = ProcessorWatch(
+            self.metrics, self._processes, look_seconds=self._limits.processor_look_seconds
+        )
         self._cleanup.callback(processor.close)
         self.reporter = NodeReporter(
             self.settings,
@@ -421,10 +422,11 @@ class Node:
             door_notes=self._servers.door_notes,
             healer=self._healer,
             processor=processor,
+            health_check_seconds=self._limits.health_check_seconds,
+            publishers_shown=self._limits.publishers_shown,
         )
 
     def _processes(self) -> list[tuple[str, int | None]]:
-        """Return the worker processes, each with the name of its task."""
         hashing = [("hashing", process.pid) for process in self._hash_processes]
         return [("proofs", self._checks.process_id), *hashing]
 
@@ -443,20 +445,23 @@ class Node:
         return Address(address.host, self._tcp_server.address[1])
 
     async def _start_grpc(self) -> None:
-        """Listen for readers and publishers; the node has started then."""
         settings, servers = self.settings, self._servers
         detail = StatusDetail(abilities(settings, self._keys), self._rsa_book, lambda: self._checks.ledger)
-        status = BlockNodeService(self.store, first_number(settings), self.reporter.facts, detail.answer)
+        status = BlockNodeService(
+            self.store, first_number(settings), self.reporter.status_report, detail.answer
+        )
         publishing = self.publish_service = PublishService(
             self.conductor, Admission(admission_limits(settings))
         )
-        self.block_access = BlockAccessService(self.store, self._page_blocks.ensure_block)
-        self._level_service = LevelService(self.store, self._instance, self._nodes)
-        reading = (self.block_access, self.subscribe_service, self._level_service)
-        self._cleanup.push_async_callback(self.keeper.close)  # first, in case an address is taken
-        await self.keeper.start()  # a standby sends publishers elsewhere from the first one on
+        self.block_access = BlockAccessService(
+            self.store, self._page_blocks.ensure_block, self._limits.access
+        )
+        self._height_service = HeightService(self.store, self._instance, self._nodes)
+        reading = (self.block_access, self.subscribe_service, self._height_service)
+        self._cleanup.push_async_callback(self.keeper.close)  # undone even if an address is taken
+        await self.keeper.start()  # before the first publisher: a standby sends it elsewhere
         await self._nodes.look()
-        # Undone from the last to the first: publishers are told, then subscribers, then the servers go.
+        # Undone in reverse: publishers are told, then subscribers, then the servers go.
         subscriber_address = await servers.start_reading(status, reading)
         self.grpc_address = await servers.start_publishing(publishing, status, reading)
         self.subscriber_address = subscriber_address or self.grpc_address
@@ -464,9 +469,9 @@ class Node:
             self.grpc_address, self.subscriber_address, self.tcp_address, self.http_address
         )
         self._cleanup.push_async_callback(self._end_subscribers)
-        gate = self.conductor.acknowledging.gate
-        if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait
-            standbys = StandbyWatch(self.conductor, gate, self.store, self._peers, peer_tls(settings))
+        quorum = self.conductor.acknowledging.gate
+        if quorum is not None:  # until the conductor has stopped: its last blocks may wait for standbys
+            standbys = StandbyWatch(self.conductor, quorum, self.store, self._peers, peer_tls(settings))
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)
@@ -476,7 +481,6 @@ class Node:
         self._watch(self._nodes.watch())
 
     async def _start_control(self) -> Address:
-        """Start the server for operators, at an address of its own."""
         reporter, following = self.reporter, self.following
         control = ControlService(
             self.keeper,
@@ -489,16 +493,15 @@ class Node:
         return await self._servers.start_control(control)
 
     def _watch(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task until the node stops."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(_on_watch_done)
         self._cleanup.callback(task.cancel)
 
     async def _end_subscribers(self) -> None:
-        """Let subscribers receive their blocks to the end; slow ones are cut off with the servers."""
+        """Let subscribers receive their blocks to the end; the servers' stop cuts off slow ones."""
         loop = asyncio.get_running_loop()
         self._cut_off_at = loop.time() + self.settings.shutdown_grace_seconds
-        self._level_service.close()
+        self._height_service.close()
         self._servers.end_health()
         try:
             async with asyncio.timeout_at(self._cut_off_at):
@@ -508,16 +511,12 @@ class Node:
             log.warning("subscribers were not finished", extra=fields(streams=count))
 
     async def _stop_server(self, server: GrpcServer) -> None:
-        """Give calls the rest of the time that subscribers had."""
+        """Give calls the rest of the subscribers' time."""
         await server.stop(max(0.0, self._cut_off_at - asyncio.get_running_loop().time()))
 
 
 async def sample_lateness(late: Callable[[float], None], period_seconds: float = LOOP_WATCH_SECONDS) -> None:
-    """Sleep again and again, and report each time by how many seconds the sleep was too long.
-
-    A sample is what a timer, message or answer that is due at that moment has to wait. It includes what the
-    machine gave to other processes, as everything in the event loop waits for that too.
-    """
+    """Report again and again how much too late the event loop ends a sleep."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + period_seconds
@@ -526,6 +525,6 @@ async def sample_lateness(late: Callable[[float], None], period_seconds: float =
 
 
 def _on_watch_done(task: asyncio.Task[None]) -> None:
-    """Log an error of our own that has ended a watch: what the watch shows does not change any more."""
+    """Log an error of ours that has ended a watch."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.critical("the node does not watch itself any more", exc_info=error)

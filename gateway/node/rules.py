@@ -1,22 +1,29 @@
-"""The rules of each room, made of a node's settings.
+"""The rules of each room, made from a node's settings.
 
-Pure. Seconds become nanoseconds here; nothing is decided.
+Pure. Seconds become nanoseconds here.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 from sluice.datastream import ServerLimits
 from sluice.gateway.addresses import Address
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.cluster.catch_up import CatchUpRules
+from sluice.gateway.limits import HEALTH_CHECK_SECONDS
 from sluice.gateway.race.records import RaceRules
+from sluice.gateway.services.node_service import AccessLimits
 from sluice.gateway.services.status_detail import Abilities
 from sluice.gateway.services.subscribe_service import SubscribeLimits
 from sluice.gateway.settings.table import Settings
+from sluice.gateway.status.processor_watch import LOOK_SECONDS
+from sluice.gateway.status.reporter import PUBLISHERS_SHOWN
 from sluice.gateway.transport.admission import AdmissionLimits
 from sluice.gateway.transport.channels import ClientTls
 
 __all__ = [
+    "NodeLimits",
     "abilities",
     "admission_limits",
     "catch_up_rules",
@@ -29,13 +36,23 @@ __all__ = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """The limits of a node that no setting changes."""
+
+    access: AccessLimits = field(default_factory=AccessLimits)
+    health_check_seconds: float = HEALTH_CHECK_SECONDS
+    processor_look_seconds: float = LOOK_SECONDS
+    publishers_shown: int = PUBLISHERS_SHOWN
+
+
 def first_number(settings: Settings) -> int | None:
-    """Give the block that an empty node begins with; None: with whatever comes."""
+    """Return the first block of an empty node; None: any."""
     return None if settings.first_block == "any" else settings.first_block or 0
 
 
 def abilities(settings: Settings, keys: TrustedKeys) -> Abilities:
-    """Give what the node can do, by its settings and the keys that are in them."""
+    """Return what the node can do, by its settings and keys."""
     return Abilities(
         verification_mode=settings.verification_mode,
         root_layout=settings.verification_root_layout,
@@ -46,13 +63,13 @@ def abilities(settings: Settings, keys: TrustedKeys) -> Abilities:
 
 
 def own_addresses(settings: Settings) -> set[Address]:
-    """Give the addresses under which others reach this node over gRPC."""
+    """Return the addresses at which others reach this node over gRPC."""
     own = {settings.grpc_address, settings.grpc_advertised_address}
     return own if settings.subscriber_address is None else own | {settings.subscriber_address}
 
 
 def peer_tls(settings: Settings) -> ClientTls | None:
-    """Give the certificates for connections to peers; None: they are made without TLS."""
+    """Return the certificates for connections to peers; None: no TLS."""
     files = (settings.catchup_tls_ca, settings.catchup_tls_certificate, settings.catchup_tls_key)
     if settings.catchup_tls_ca is None:
         return None
@@ -60,10 +77,10 @@ def peer_tls(settings: Settings) -> ClientTls | None:
 
 
 def race_rules(settings: Settings) -> RaceRules:
-    """Give the rules of the publish race."""
+    """Return the rules of the publish race."""
     block_timeout_ns = int(settings.publish_block_timeout_seconds * 1e9)
     proof_idle_ns = settings.publish_proof_idle_ms * 1_000_000
-    if block_timeout_ns:  # or a block that is all there would be given up before it is taken as complete
+    if block_timeout_ns:  # else a whole block would be given up before it counts as complete
         proof_idle_ns = min(proof_idle_ns, block_timeout_ns // 2)
     return RaceRules(
         block_bytes_max=settings.publish_max_block_bytes,
@@ -80,7 +97,7 @@ def race_rules(settings: Settings) -> RaceRules:
 
 
 def catch_up_rules(settings: Settings) -> CatchUpRules:
-    """Give the rules of taking blocks from peers."""
+    """Return the rules of taking blocks from peers."""
     return CatchUpRules(
         stalled_attempts_max=settings.catchup_max_stalled_attempts,
         backoff_ns=int(settings.catchup_backoff_seconds * 1e9),
@@ -90,7 +107,7 @@ def catch_up_rules(settings: Settings) -> CatchUpRules:
 
 
 def admission_limits(settings: Settings) -> AdmissionLimits:
-    """Give the limits of publishers."""
+    """Return the limits of publishers."""
     return AdmissionLimits(
         frozenset(settings.publish_allowed_subjects),
         settings.publish_max_streams_per_publisher,
@@ -101,7 +118,7 @@ def admission_limits(settings: Settings) -> AdmissionLimits:
 
 
 def subscribe_limits(settings: Settings) -> SubscribeLimits:
-    """Give the limits of subscribers."""
+    """Return the limits of subscribers."""
     return SubscribeLimits(
         future_blocks_max=settings.subscriber_max_future_blocks,
         streams_max=settings.subscriber_max_streams,
@@ -112,12 +129,7 @@ def subscribe_limits(settings: Settings) -> SubscribeLimits:
 
 
 def tcp_limits(settings: Settings, descriptors: int | None) -> ServerLimits:
-    """Give the limits of data-streamer clients.
-
-    Args:
-        descriptors: file descriptors that the process may have. Clients have five in sixteen of them at most:
-            without a descriptor for publishers and other nodes, the chain stands.
-    """
+    """Return the limits of data-streamer clients: five in sixteen descriptors, as publishers need others."""
     most = settings.tcp_max_connections
     return ServerLimits(
         connections_max=most if descriptors is None else max(1, min(most, descriptors * 5 // 16)),

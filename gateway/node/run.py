@@ -2,22 +2,18 @@
 
 A shell: signals, the event loop, the garbage collector, and the exit status.
 
-    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup. A node that is
-                               still opening its stream abandons that
+    SIGINT, SIGTERM, SIGHUP    the node stops in order, exit status 0; SIGHUP not under nohup
     the node is broken         the same, exit status 1
 
-The event loop is uvloop's, which takes 6 to 9 % less processor time for small blocks than asyncio's. gRPC's
-own thread queues what it has done, a message received or sent, and writes a byte for it into a socket that
-the loop reads. At each wake-up the loop reads one byte but takes the whole queue. So it wakes in vain for
-each further byte, and with some 280 of them unread the thread stands still. `NodeLoop` reads all bytes but
-the last before gRPC reads that one: whatever they stand for was in the queue before they were in the socket.
+The event loop is uvloop's, which takes 6 to 9 % less processor time for small blocks. gRPC's thread queues
+its events and writes a byte for each into a socket. At each wake-up the loop reads one byte but takes the
+whole queue, so it wakes in vain for each further byte; with some 280 unread bytes the thread stands still.
+`NodeLoop` reads all bytes but the last before gRPC reads that one, which saves a tenth of the processor time
+of a race of 16:
 
     done by gRPC    A B C                 D
     woken           A B C | - | - | D         by grpcio alone
     woken           A B C | D                 with `NodeLoop`
-
-With 16 publishers that race for small blocks, that saves a tenth of the node's processor time (3.0 in place
-of 3.3 ms a block); a single publisher costs the same.
 
 Source: docs/operations.md, "Run a node".
 """
@@ -50,18 +46,16 @@ __all__ = ["NodeLoop", "run_node"]
 log = logging.getLogger(__name__)
 
 GC_OBJECTS_MIN: Final = 10_000
-"""New objects after which Python collects garbage among them. It walks the lists of all items that have come
-since: with the default, 700, that blocked the event loop for 2 to 5 ms several times a second while blocks of
-thousands of items came fast. Blocks leave no such garbage, good or bad; a closed stream leaves six small
-objects and its metadata, 16 kB at most."""
+"""New objects that start a garbage collection. Python's default, 700, blocks the event loop for 2 to 5 ms
+several times a second at a high rate. Blocks leave no such garbage; a closed stream leaves 16 kB at most."""
 
 
 Ts = TypeVarTuple("Ts")
 
 _WAKE_BYTES_MAX: Final = 1024
-"""More than fit into the socket: Linux counts several hundred bytes for each that is written alone."""
+"""Bytes of one look; the socket holds fewer."""
 _QUEUE_CLASS: Final = "PollerCompletionQueue"
-"""The class whose method gRPC registers for its socket. Without it nothing is changed."""
+"""The class of gRPC's callback for its socket."""
 
 
 class NodeLoop(uvloop.Loop):
@@ -81,7 +75,7 @@ def _is_of_grpc(callback: Callable[..., Any]) -> bool:
 
 
 def _read_all_but_one(wake: socket.socket, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
-    """Call gRPC with one unread byte, or with none if there is none, which gRPC can handle."""
+    """Call gRPC with one unread byte at most."""
     try:
         unread = len(wake.recv(_WAKE_BYTES_MAX, socket.MSG_PEEK))
         if unread > 1:
@@ -92,7 +86,7 @@ def _read_all_but_one(wake: socket.socket, callback: Callable[[*Ts], Any], *args
 
 
 def run_node(settings: Settings) -> int:
-    """Run one node until SIGINT, SIGTERM or SIGHUP; return the exit status of `sluice serve`.
+    """Run one node until a signal stops it; return the exit status of `sluice serve`.
 
     Raises:
         GatewayError: it cannot start.
@@ -110,7 +104,7 @@ async def _run(settings: Settings) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, *unless_ignored(signal.SIGHUP)):
         loop.add_signal_handler(number, stop.set)
     node.warm_up()
-    # These objects stay. Walking them in every full collection would block the event loop for 30 ms.
+    # These objects stay; walking them in every full collection would block the event loop for 30 ms.
     gc.collect()
     gc.freeze()
     asked = asyncio.ensure_future(stop.wait())
@@ -127,7 +121,7 @@ async def _run(settings: Settings) -> int:
         raise Fatal(
             f"data_dir {settings.data_dir}", got=str(error), expected="a stream that can be opened"
         ) from error
-    gc.freeze()  # so do those of the start; blocks may be coming, so without a collection before
+    gc.freeze()  # the start's objects stay too; no collection before, as blocks may be coming
     waits: set[asyncio.Future[Any]] = {asked, node.broken}
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     broken = node.broken.exception() if node.broken.done() else None

@@ -1,6 +1,6 @@
 """The gRPC servers of a node: which services are at which of its addresses, with which certificates.
 
-A shell around `gateway.transport.grpc_server`. Every address has a server of its own:
+A shell around `gateway.transport.grpc_server`. Every address has its own server:
 
     grpc.address         publish, status, health, reflection; and what reads, unless subscriber.address is set
     subscriber.address   subscribe, blocks, durable heights for standbys; status, health, reflection
@@ -28,7 +28,7 @@ from sluice.gateway.logs import fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.services.health_service import SERVICE_NAME as HEALTH_NAME
 from sluice.gateway.services.health_service import HealthService
-from sluice.gateway.services.level_service import SERVICE_NAME as LEVEL_SERVICE_NAME
+from sluice.gateway.services.height_service import SERVICE_NAME as HEIGHT_SERVICE_NAME
 from sluice.gateway.services.node_service import BlockNodeService
 from sluice.gateway.settings.table import Settings
 from sluice.gateway.transport.door import look_at_shares
@@ -43,13 +43,13 @@ __all__ = ["NodeServers", "Service"]
 log = logging.getLogger(__name__)
 
 SHARES_LOOK_SECONDS = 0.25
-"""Time between two checks of the large messages that wait."""
+"""Time between two checks of waiting large messages."""
 PUBLISHING_NAME = publish_pb2.DESCRIPTOR.services_by_name["BlockStreamPublishService"].full_name
 STATUS_NAME = node_pb2.DESCRIPTOR.services_by_name["BlockNodeService"].full_name
 READING_NAMES = (
     subscribe_pb2.DESCRIPTOR.services_by_name["BlockStreamSubscribeService"].full_name,
     node_pb2.DESCRIPTOR.services_by_name["BlockAccessService"].full_name,
-    LEVEL_SERVICE_NAME,
+    HEIGHT_SERVICE_NAME,
 )
 
 _LISTED: dict[str, Callable[[Settings], tuple[str, ...]]] = {
@@ -57,25 +57,23 @@ _LISTED: dict[str, Callable[[Settings], tuple[str, ...]]] = {
     "subscriber": lambda _: (),
     "control": lambda settings: settings.control_allowed_subjects,
 }
-"""Names in certificates for which places are kept, by the section of the address."""
+"""Names in certificates for which places are kept, by section of the settings."""
 
 
 class Service(Protocol):
     """A gRPC service that can register itself."""
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service with a server that is not started."""
+        """Register the service with a server before its start."""
 
 
 class NodeServers:
     """The gRPC servers of one node, and the health service that they share.
 
     Args:
-        settings: addresses, TLS files and limits.
-        metrics: counts connections.
         nodes: the other nodes, which connect where readers do.
-        cleanup: gets what stops each server, once it has started.
-        stop: stops a server, in the time that the node has for it.
+        cleanup: gets the stop of each started server.
+        stop: stops a server in the time that the node has for it.
     """
 
     def __init__(
@@ -87,9 +85,8 @@ class NodeServers:
         stop: Callable[[GrpcServer], Awaitable[None]],
     ) -> None:
         self.certificates: list[ServerTls] = []
-        """The certificates of the servers that have started."""
+        """The certificates of the started servers."""
         self.door_notes: list[DoorNotes] = []
-        """The records of their doors."""
         self._settings = settings
         self._metrics = metrics
         self._nodes = nodes
@@ -100,7 +97,7 @@ class NodeServers:
         self._is_stopping = False
 
     async def start_reading(self, status: BlockNodeService, reading: Sequence[Service]) -> Address | None:
-        """Start the server for readers, if it has an address of its own; return its address."""
+        """Start the readers' server, if it has its own address; return the address."""
         address = self._settings.subscriber_address
         if address is None:
             return None
@@ -115,7 +112,7 @@ class NodeServers:
     async def start_publishing(
         self, publishing: Service, status: BlockNodeService, reading: Sequence[Service]
     ) -> Address:
-        """Start the server for publishers, and for readers if they have none; return its address."""
+        """Start the publishers' server, also for readers without their own; return its address."""
 
         def add_services(server: aio.Server) -> None:
             publishing.add_to(server)
@@ -128,7 +125,7 @@ class NodeServers:
         return await self._serve("grpc", settings.grpc_address, settings.grpc_max_message_bytes, add_services)
 
     async def start_control(self, control: ControlService) -> Address:
-        """Start the server for operators; return its address."""
+        """Start the operators' server; return its address."""
         settings = self._settings
         is_open = settings.control_tls_client_ca is not None and not settings.control_allowed_subjects
         if is_open and settings.control_tls_client_ca == settings.grpc_tls_client_ca:
@@ -153,11 +150,11 @@ class NodeServers:
             await asyncio.sleep(SHARES_LOOK_SECONDS)
 
     def show_readiness(self, ready: bool) -> None:
-        """Let the health service tell whether the node is ready."""
+        """Show readiness in the health service."""
         self._health.show(ready=ready and not self._is_stopping)
 
     def show_stopping(self) -> None:
-        """Let the health service tell "not serving" from now on."""
+        """Show "not serving" in the health service from now on."""
         self._is_stopping = True
         self.show_readiness(False)
 
@@ -166,7 +163,7 @@ class NodeServers:
         self._health.close()
 
     def _add_status(self, server: aio.Server, status: BlockNodeService, further_names: Sequence[str]) -> None:
-        """Add the services that every server but control's has: status, health, reflection."""
+        """Add the services of every server but control's: status, health, reflection."""
         node_pb2_grpc.add_BlockNodeServiceServicer_to_server(status, server)
         self._health.add_to(server)
         if self._settings.grpc_reflection:
@@ -180,7 +177,6 @@ class NodeServers:
         message_bytes_max: int,
         add_services: Callable[[aio.Server], None],
     ) -> Address:
-        """Start one gRPC server, with the TLS files of a section of the settings."""
         settings = self._settings
         certificate, key, client_ca = (
             getattr(settings, f"{section}_{name}") for name in ("tls_certificate", "tls_key", "tls_client_ca")

@@ -1,4 +1,4 @@
-"""The messages of `subscribeBlockStream`, made of the stream entries of committed blocks.
+"""The messages of `subscribeBlockStream`, made from the stream entries of committed blocks.
 
 Pure. For each block:
 
@@ -6,12 +6,9 @@ Pure. For each block:
     block_items     ...
     end_of_block    always
 
-A set never spans blocks, and has more than `set_bytes_max` bytes only if it is one item. Items that are
-stored in pieces are joined again. Only the set that is being filled is kept of a block.
-
-The entries are our own, of verified blocks, so only cheap checks are made: the order of entries within a
-block, and the numbers in its bookmarks and at its end. Items are sent however long they are: the receiver has
-limits of its own.
+A set never spans blocks, and exceeds `set_bytes_max` only if it is one item. Items stored in pieces are
+joined again. The entries are our own, of verified blocks, so only their order and the block numbers are
+checked.
 Source: docs/spec/wire.md section 3; docs/spec/block-layout.md.
 """
 
@@ -46,20 +43,18 @@ class BlockMessages:
     """Turns entries into messages, from one place in the stream on.
 
     Args:
-        block_number: the block that the first entry belongs to.
-        in_block: whether the first entry is one within the block; else it is the block's first bookmark.
-        set_bytes_max: a set with as many bytes of items is full.
+        block_number: the block of the first entry.
+        in_block: that entry is within the block; else it is the block's first bookmark.
+        set_bytes_max: bytes of items that fill a set.
     """
 
     def __init__(self, block_number: int, *, in_block: bool, set_bytes_max: int) -> None:
         self.block_number = block_number
         """The block of the next entry."""
         self.in_block = in_block
-        """Whether an item set of it was returned or is being filled."""
         self.size_bytes = 0
-        """Bytes of all items so far, in `messages` and in the set that is being filled."""
+        """Size of all items so far."""
         self.messages: list[BlockMessage] = []
-        """The messages that are ready to be sent."""
         self._set_bytes_max = set_bytes_max
         self._items: list[bytes] = []
         self._set_bytes = 0
@@ -67,14 +62,14 @@ class BlockMessages:
 
     @property
     def in_item(self) -> bool:
-        """Whether the pieces of an item are being joined: no place to stop."""
+        """Whether an item's pieces are being joined: no place to stop."""
         return bool(self._pieces)
 
     def feed(self, entry_type: int, data: bytes) -> None:
         """Take the next entry.
 
         Raises:
-            LayoutError: it is not a possible next entry of the block.
+            LayoutError: it cannot follow in the block.
         """
         if entry_type == BOOKMARK_TYPE:
             self._bookmark(data)
@@ -89,9 +84,7 @@ class BlockMessages:
             self._item(data)
 
     def feed_columns(self, types: Sequence[int], column: Sequence[bytes], last_number: int | None) -> int:
-        """Take a run of entries, up to the end of block `last_number`; return how many were taken.
-
-        The same as `feed` on each, without the calls for whole items.
+        """Take entries up to the end of block `last_number`, as `feed` does; return how many were taken.
 
         Raises:
             LayoutError: as `feed`; the entries before that one are taken.
@@ -111,11 +104,10 @@ class BlockMessages:
         return len(types)
 
     def _run(self, items: Sequence[bytes]) -> None:
-        """Take whole items of one block."""
         sizes = list(map(len, items))
         begin = 0
         while begin < len(items):
-            # As many as fill the set; one at least, into an empty set.
+            # As many as fill the set; at least one into an empty set.
             room = self._set_bytes_max - self._set_bytes
             ends = list(accumulate(sizes[begin:]))
             count = bisect_right(ends, room)
@@ -130,7 +122,7 @@ class BlockMessages:
                 self.flush()
 
     def flush(self) -> None:
-        """Make a message of the set that is being filled."""
+        """Make a message of the set under way."""
         if self._items:
             response = _Response()
             response.block_items.block_items.extend(self._items)

@@ -1,8 +1,7 @@
 """The reader of committed blocks for subscribers: a batch of messages at a time, in threads.
 
-A shell around `services.block_messages`. A `Position` is all that the reader knows of a subscriber, so a slow
-one costs nothing here. Subscribers at the same position share one read: a new block is read once for all who
-wait for it.
+A shell around `services.block_messages`. It keeps only the `Position` of a subscriber, so a slow one costs
+nothing. Subscribers at the same position share one read.
 
 Source: gateway/README.md, "From the stream to a subscriber".
 """
@@ -24,22 +23,18 @@ from sluice.gateway.services.block_messages import BlockMessage, BlockMessages
 __all__ = ["Batch", "BlockReader", "Position"]
 
 SUBSCRIBE_SHARED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of messages that are kept for subscribers who come to the same position a moment later. Live ones all
-want the same block, which is read and serialized once."""
+"""Messages kept for subscribers that come to the same position a moment later."""
 SUBSCRIBE_READ_THREADS: Final = 2
-"""Threads that read the stream for subscribers. A batch takes some milliseconds; more threads would only take
-the interpreter lock from the event loop."""
+"""More threads would only take the interpreter lock from the event loop."""
 
 
 class Position(NamedTuple):
-    """A position in the stream where reading may stop and go on."""
+    """A place in the stream where reading may stop and go on."""
 
     entry_number: int
-    """The entry to read next."""
     block_number: int
-    """The block that it belongs to."""
     in_block: bool
-    """Whether it is within the block; else it is the block's first bookmark."""
+    """The entry is within the block; else it is the block's first bookmark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +42,20 @@ class Batch:
     """The result of one read."""
 
     messages: tuple[BlockMessage, ...]
-    """At least one; at most about `set_bytes_max` bytes of items, or one longer item."""
+    """At least one; about `set_bytes_max` bytes of items, or one longer item."""
     following: Position
     """Where the next read begins."""
     size_bytes: int
-    """Of all messages."""
 
 
 class BlockReader:
     """The reader of one node's stream, for all its subscribers.
 
     Args:
-        streamer: the stream.
-        set_bytes_max: bytes of items after which an item set, and a batch, is full.
-        shared_bytes_max: bytes of messages that are kept for others who come to the same position.
+        set_bytes_max: bytes of items that fill an item set, and a batch.
+        shared_bytes_max: bytes of messages kept for others at the same position.
         threads: number of threads that read.
-        ensure: raises StoredDataError or DatastreamError if the page of an entry is not what was committed;
-            called in threads, before each read.
+        ensure: raises if an entry's page is not what was committed; called in threads, before each read.
     """
 
     def __init__(
@@ -84,14 +76,12 @@ class BlockReader:
         self._reading: dict[tuple[Position, int | None], asyncio.Future[Batch]] = {}
         self._threads = ThreadPoolExecutor(threads, "subscribe")
         self.readings_count = 0
-        """Number of reads of the file."""
 
     async def find(self, block_number: int) -> Position:
-        """Return the position at which a committed block begins.
+        """Return the position of a committed block.
 
         Raises:
-            datastream.DatastreamError: the stream does not have it, or is damaged.
-            OSError: the disk cannot be read.
+            datastream.DatastreamError, OSError: it is missing or unreadable.
         """
         loop = asyncio.get_running_loop()
         bookmark = bookmark_of(block_number)
@@ -99,15 +89,11 @@ class BlockReader:
         return Position(entry_number, block_number, in_block=False)
 
     async def read(self, position: Position, last_number: int | None = None) -> Batch:
-        """Read from a position at which something is committed.
-
-        Args:
-            last_number: read nothing after this block.
+        """Read from a position with committed entries, at most up to block `last_number`.
 
         Raises:
-            LayoutError: the entries are not those of a block.
-            datastream.DatastreamError: the stream is damaged.
-            OSError: the disk cannot be read.
+            LayoutError: the entries are not a block's.
+            datastream.DatastreamError, OSError: the stream is damaged or unreadable.
         """
         key = (position, last_number)
         batch = self._shared.get(key)
@@ -122,14 +108,13 @@ class BlockReader:
             )
             self._reading[key] = reading
             reading.add_done_callback(lambda done: self._done(key, done))
-        return await asyncio.shield(reading)  # one that is cancelled does not cancel it for the others
+        return await asyncio.shield(reading)  # a cancelled call must not cancel the others'
 
     def close(self) -> None:
-        """End the threads, after the reads that are under way."""
+        """End the threads after their present reads."""
         self._threads.shutdown()
 
     def _done(self, key: tuple[Position, int | None], reading: asyncio.Future[Batch]) -> None:
-        """Keep what was read, and drop the oldest batches."""
         del self._reading[key]
         if reading.cancelled() or reading.exception() is not None:
             return
@@ -142,7 +127,6 @@ class BlockReader:
             self._shared_bytes -= oldest.size_bytes
 
     def _read(self, position: Position, last_number: int | None) -> Batch:
-        """Read a batch; runs in a thread."""
         entry_number, block_number, in_block = position
         messages = BlockMessages(block_number, in_block=in_block, set_bytes_max=self._set_bytes_max)
         total_entries = self._streamer.committed.total_entries

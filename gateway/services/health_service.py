@@ -1,11 +1,9 @@
-"""The standard health service, `grpc.health.v1.Health`: it tells whether the node is ready.
+"""The standard health service, `grpc.health.v1.Health`: whether the node is ready.
 
-In grpcio's own health service all watchers of a name, and whoever sets it, wait for one another: one watcher
-that reads nothing would delay the others, and the end of the node. Here each watcher waits for itself alone.
+In grpcio's own service one watcher that reads nothing would delay all others and the node's end.
 
-    Check    the status now; NOT_FOUND for a name that is not one of the node's
-    Watch    the same at once and at each change; SERVICE_UNKNOWN, for ever, for such a name.
-             Ends with the node, which would otherwise wait for it
+    Check    the status now; NOT_FOUND for an unknown name
+    Watch    the same at once and at each change, until the node ends; SERVICE_UNKNOWN for an unknown name
 
 Source: the gRPC health checking protocol.
 """
@@ -33,13 +31,13 @@ class HealthService:
     """The health of one node, which is not ready until `show` says so.
 
     Args:
-        names: the services that it speaks for, beside "", which is the whole node.
+        names: its services, beside "", the whole node.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = frozenset(("", *names))
         self._status: int = _Response.NOT_SERVING
-        self._changed = asyncio.Event()  # the status, or that it is over
+        self._changed = asyncio.Event()  # set at a change or the end
         self._is_over = False
 
     def add_to(self, server: aio.Server) -> None:
@@ -54,7 +52,7 @@ class HealthService:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))
 
     def show(self, *, ready: bool) -> None:
-        """Tell from now on that the node is ready, or not."""
+        """Tell watchers whether the node is ready."""
         status = _Response.SERVING if ready else _Response.NOT_SERVING
         if status != self._status:
             self._status = status
@@ -62,7 +60,7 @@ class HealthService:
             changed.set()
 
     def close(self) -> None:
-        """End the streams of watchers, once they have the last status."""
+        """End watchers' streams, once they have the last status."""
         self._is_over = True
         self._changed.set()
 
@@ -72,7 +70,6 @@ class HealthService:
         return _Response(status=self._status)
 
     async def _watch(self, request: health_pb2.HealthCheckRequest, context: _Context) -> None:
-        """Serve one stream."""
         told = None
         while True:
             changed = self._changed

@@ -2,11 +2,9 @@
 
 A shell around the block store; reads run in a thread. Both serve committed blocks only.
 
-`sluice status` asks for more than the protocol has. If a `serverStatus` request has the metadata
-`sluice-status: N`, the answer carries trailing metadata of the same name: a JSON object of the node's `facts`
-and the root hash of block N (null if the node does not hold that block). Other clients see nothing of it.
-Answers to `getBlock` are counted in bytes (docs/protocol.md, "Limits").
-Source: docs/spec/wire.md section 2.3.
+`sluice status` sends `serverStatus` with the metadata `sluice-status: N`. The answer then carries trailing
+metadata of the same name: a JSON object with the node's report and the root hash of block N, or null.
+Source: docs/spec/wire.md section 2.3; docs/protocol.md, "Limits".
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -33,67 +32,76 @@ from sluice.gateway.transport.callers import Caller, caller_of
 __all__ = [
     "INSTANCE_KEY",
     "STATUS_KEY",
+    "AccessLimits",
     "AnswerShares",
     "BlockAccessService",
     "BlockNodeService",
-    "Facts",
+    "StatusReport",
     "ask_status",
     "begins_with",
     "held_of",
-    "read_facts",
+    "read_report",
 ]
 
 log = logging.getLogger(__name__)
 
 ACCESS_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of `getBlock` answers on their way: each is in memory, here and in gRPC, until its client has it.
-With so many, no further block is read; one block is always possible, however large."""
+"""Bytes of `getBlock` answers in memory, here and in gRPC; one block is always possible."""
 ACCESS_ADDRESS_BYTES_MAX: Final = 128 * 1024 * 1024
 """The same to one network address."""
 ACCESS_READS_MAX: Final = 2
-"""Blocks that are read for `getBlock` at once; more would only take more memory."""
+"""Blocks read at once; more would only take more memory."""
 ACCESS_SECONDS_MAX: Final = 300.0
-"""Time for a client to receive a block, and so hold a part of the above; then its connection is ended."""
+"""Time for a client to receive a block; then its connection ends."""
 
 ACCESS_SERVICE_NAME = "org.hiero.block.api.BlockAccessService"
 STATUS_KEY = "sluice-status"
-"""The metadata key that asks for facts, and that carries them."""
+"""Metadata key of the request for a report, and of the report."""
 
 INSTANCE_KEY = "instance"
-"""The fact that is unique to a process: by it a node recognizes itself behind another address."""
+"""The report's key for the process's name, by which a node recognizes itself behind another address."""
 
 ROOT_READS_MAX: Final = 2
-"""Root hashes that are read for `serverStatus` at once. Anybody may ask, and the threads also serve other
-nodes."""
+"""Root hashes read at once: anybody may ask, and the threads also serve other nodes."""
 
-Facts = Callable[[], dict[str, object]]
-"""Returns what `sluice status` shows beside the blocks: role, verification_mode, ready, publishers, …"""
+StatusReport = Callable[[], dict[str, object]]
+"""Returns the report for `sluice status`."""
 _Code = node_pb2.BlockResponse.Code
 Detail = Callable[[int | None, int | None], node_pb2.ServerStatusDetailResponse]
-"""Makes the answer to `serverStatusDetail` of the first and the last block that the node holds."""
+"""Makes the answer to `serverStatusDetail` from the first and last block held."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessLimits:
+    """The limits of `getBlock`."""
+
+    bytes_max: int = ACCESS_BYTES_MAX
+    address_bytes_max: int = ACCESS_ADDRESS_BYTES_MAX
+    seconds_max: float = ACCESS_SECONDS_MAX
 
 
 class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
     """The service of `serverStatus` and `serverStatusDetail`.
 
     Args:
-        store: the blocks of the node.
-        first_number: the first block of an empty node; None: whichever comes.
-        facts: see `Facts`.
+        first_number: the first block of an empty node; None: any.
+        report: see `StatusReport`.
         detail: see `Detail`.
     """
 
-    def __init__(self, store: BlockStore, first_number: int | None, facts: Facts, detail: Detail) -> None:
+    def __init__(
+        self, store: BlockStore, first_number: int | None, report: StatusReport, detail: Detail
+    ) -> None:
         self._store = store
         self._first_number = first_number
-        self._facts = facts
+        self._report = report
         self._detail = detail
         self._reading = asyncio.Semaphore(ROOT_READS_MAX)
 
     async def serverStatus(
         self, request: node_pb2.ServerStatusRequest, context: aio.ServicerContext[Any, Any]
     ) -> node_pb2.ServerStatusResponse:
-        """Return the first and last block that are held, and the next one expected; each may be absent."""
+        """Return the first and last block held, and the next one expected."""
         for key, value in context.invocation_metadata() or ():
             if key == STATUS_KEY:
                 context.set_trailing_metadata(((STATUS_KEY, await self._more(str(value))),))
@@ -110,49 +118,46 @@ class BlockNodeService(node_pb2_grpc.BlockNodeServiceServicer):
         )
 
     async def _more(self, asked: str) -> str:
-        """Serialize the facts, with the root hash of the block that was asked for, if any."""
-        facts = self._facts()
+        """Serialize the report, with the root hash of block `asked`, if it is a number."""
+        report = self._report()
         if asked.isascii() and asked.isdecimal() and len(asked) <= len(str(U64_MAX)):
             async with self._reading:
                 root_hash = await asyncio.to_thread(self._store.root_hash_at, int(asked))
-            facts["root_hash"] = None if root_hash is None else root_hash.hex()
-        return json.dumps(facts)
+            report["root_hash"] = None if root_hash is None else root_hash.hex()
+        return json.dumps(report)
 
     async def serverStatusDetail(
         self, request: node_pb2.ServerStatusRequest, context: object
     ) -> node_pb2.ServerStatusDetailResponse:
-        """Return versions, ranges of blocks, and the network data; all stored blocks are available."""
+        """Return versions, ranges of blocks, and the network data."""
         return self._detail(self._store.first_number, self._store.last_number)
 
 
 def held_of(status: node_pb2.ServerStatusResponse) -> tuple[int | None, int | None]:
-    """Return the first and the last block of an answer, None twice for a node that holds none.
-
-    Empty nodes of earlier versions give 0 as their first block; the last block shows that they are empty.
-    """
+    """Return the first and last block of an answer; None twice for an empty node, of old versions, too."""
     last = from_wire(status.last_available_block)
     return (None, None) if last is None else (status.first_available_block, last)
 
 
 def begins_with(status: node_pb2.ServerStatusResponse) -> int | None:
-    """Return the first block that a node holds, or will hold; None: that is not settled."""
+    """Return the first block that a node holds, or will hold; None: not settled."""
     first, last = held_of(status)
     return from_wire(status.next_expected_block) if last is None else first
 
 
-def read_facts(text: str | bytes) -> dict[str, Any]:
-    """Return the facts of an answer; none if they are not a JSON object."""
+def read_report(text: str | bytes) -> dict[str, Any]:
+    """Return the report of an answer; empty if it is no JSON object."""
     try:
-        facts = json.loads(text)
-    except (ValueError, RecursionError):  # the second one of some thousand brackets
+        report = json.loads(text)
+    except (ValueError, RecursionError):  # RecursionError: some thousand brackets
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return report if isinstance(report, dict) else {}
 
 
 async def ask_status(
     stub: node_pb2_grpc.BlockNodeServiceAsyncStub, asked: str, timeout_seconds: float
 ) -> tuple[node_pb2.ServerStatusResponse, dict[str, Any]]:
-    """Ask a node for its `serverStatus` and its facts, which are empty if it is no Sluice node.
+    """Ask a node for its `serverStatus` and its report, which is empty for other software.
 
     Args:
         asked: the number, in digits, of the block whose root hash is wanted; empty: none.
@@ -167,11 +172,11 @@ async def ask_status(
     status: node_pb2.ServerStatusResponse | None = await call
     if status is None:  # gRPC's result for bytes that do not parse
         raise InvalidInput("its status", "a message that does not parse", "a ServerStatusResponse")
-    facts: dict[str, Any] = {}
+    report: dict[str, Any] = {}
     for key, value in await call.trailing_metadata() or ():
         if key == STATUS_KEY:
-            facts = read_facts(value)
-    return status, facts
+            report = read_report(value)
+    return status, report
 
 
 class BlockAccessService:
@@ -180,17 +185,23 @@ class BlockAccessService:
     Args:
         store: the blocks of the node.
         ensure: raises if a block is not what was committed; called in a thread, before each read.
+        limits: of the answers.
     """
 
-    def __init__(self, store: BlockStore, ensure: Callable[[int], None] = lambda number: None) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        ensure: Callable[[int], None] = lambda number: None,
+        limits: AccessLimits = AccessLimits(),
+    ) -> None:
         self._store = store
         self._ensure = ensure
-        # Other nodes have their own, whatever strangers ask for and do not read.
-        self._of_strangers, self._of_nodes = _Answers(), _Answers()
+        self._limits = limits
+        # Nodes have their own limits: strangers cannot use them up.
+        self._of_strangers, self._of_nodes = _Answers(limits), _Answers(limits)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand: a request that does not parse has an answer of the protocol, and
-        answers are serialized where they are read, in threads."""
+        """Register the service, by hand: unreadable requests have answers, and threads serialize."""
         handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_unary_rpc_method_handler(
             self.get_block, request_deserializer=_parse, response_serializer=None
         )
@@ -201,14 +212,10 @@ class BlockAccessService:
     async def get_block(
         self, request: node_pb2.BlockRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> bytes:
-        """Return a serialized BlockResponse with one committed block, its items as they were received.
+        """Return a serialized BlockResponse with one committed block; `request` is None if it does not parse.
 
-        A number that this node does not hold is NOT_AVAILABLE: above its last block, below its first one, or
-        any number if it is empty. NOT_FOUND is a block that it should hold and cannot read. A client that
-        does not read its blocks gets no more of them.
-
-        Args:
-            request: what to return; None: it does not parse.
+        NOT_AVAILABLE: this node does not hold the number. NOT_FOUND: it should hold the block and cannot read
+        it.
         """
         first, last = self._store.first_number, self._store.last_number
         kind = None if request is None else request.WhichOneof("block_specifier")
@@ -229,16 +236,29 @@ class BlockAccessService:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal)
             try:
                 answer = await asyncio.to_thread(self._read, number)
-            except Exception as error:  # at the edge: a damaged block must not look like one that is not held
+            except Exception as error:  # at the edge: a damaged block must not look like a missing one
                 extra = caused_by(address, block=number, got=str(error))
                 log.exception("block cannot be read", extra=extra)
                 is_unreadable = isinstance(error, OSError | DatastreamError | LayoutError)
                 return _only(_Code.NOT_FOUND if is_unreadable else _Code.ERROR)
-            _count(answers.shares, caller, len(answer), context)
+            self._count(answers.shares, caller, len(answer), context)
         return answer
 
+    def _count(
+        self, shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
+    ) -> None:
+        """Count an answer until its call is over; cut off a client that takes too long."""
+        address, seconds = caller.address, self._limits.seconds_max
+        shares.take(address, size_bytes)
+        too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_slow, caller, seconds)
+
+        def over(_: aio.ServicerContext[Any, Any]) -> None:
+            too_long.cancel()
+            shares.give_back(address, size_bytes)
+
+        context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
+
     def _read(self, number: int) -> bytes:
-        """Make the answer of a block that is held; runs in a thread."""
         self._ensure(number)
         stored = self._store.read_block(number)
         assert stored is not None
@@ -249,14 +269,9 @@ class BlockAccessService:
 class AnswerShares:
     """The bytes of answers on their way to clients: in all, and to each network address.
 
-    gRPC keeps an answer to a unary call whole until the client has taken it. A client that asks for many
-    blocks and reads none would otherwise hold as much memory as it likes. So an address, or all together,
-    gets no further answer once its share is on the way. The bound is looked at before an answer, not after:
-    one answer is always possible, however large.
-
-    Args:
-        bytes_max: of all addresses together.
-        address_bytes_max: of one network address.
+    gRPC keeps an answer in memory until the client has taken it, so clients that read nothing could fill the
+    memory. An address, or all together, gets no further answer once its share is on the way; one is always
+    possible.
     """
 
     def __init__(self, bytes_max: int, address_bytes_max: int) -> None:
@@ -264,10 +279,9 @@ class AnswerShares:
         self._address_bytes_max = address_bytes_max
         self._held: dict[str, int] = {}
         self.bytes_held = 0
-        """Of all addresses together."""
 
     def refusal(self, address: str) -> str | None:
-        """Return why an address gets no further answer now (what, got, expected); None: it gets one."""
+        """Return why an address gets no further answer now (what, got, expected), if so."""
         for who, held_bytes, most_bytes in (
             ("this address", self._held.get(address, 0), self._address_bytes_max),
             ("all clients", self.bytes_held, self._bytes_max),
@@ -280,7 +294,7 @@ class AnswerShares:
         return None
 
     def take(self, address: str, size_bytes: int) -> None:
-        """Count an answer that goes out; `give_back` it when the client has it, or has left."""
+        """Count an answer; `give_back` it when the client has it or has left."""
         self._held[address] = self._held.get(address, 0) + size_bytes
         self.bytes_held += size_bytes
 
@@ -296,44 +310,22 @@ class AnswerShares:
 
 
 class _Answers:
-    """The limits of answers to one kind of clients."""
-
-    def __init__(self) -> None:
-        self.shares = AnswerShares(ACCESS_BYTES_MAX, ACCESS_ADDRESS_BYTES_MAX)
+    def __init__(self, limits: AccessLimits) -> None:
+        self.shares = AnswerShares(limits.bytes_max, limits.address_bytes_max)
         self.reading = asyncio.Semaphore(ACCESS_READS_MAX)
 
 
-def _count(
-    shares: AnswerShares, caller: Caller, size_bytes: int, context: aio.ServicerContext[Any, Any]
-) -> None:
-    """Count the answer to a call until the call is over; cut off a client that takes too long."""
-    address = caller.address
-    shares.take(address, size_bytes)
-    too_long = asyncio.get_running_loop().call_later(
-        ACCESS_SECONDS_MAX, _cut_off_slow, caller, ACCESS_SECONDS_MAX
-    )
-
-    def over(_: aio.ServicerContext[Any, Any]) -> None:
-        too_long.cancel()
-        shares.give_back(address, size_bytes)
-
-    context.add_done_callback(over)  # type: ignore[arg-type]  # the stub has a callback without arguments
-
-
 def _only(status: node_pb2.BlockResponse.Code.ValueType) -> bytes:
-    """Make an answer without a block."""
     return node_pb2.BlockResponse(status=status).SerializeToString()
 
 
 def _cut_off_slow(caller: Caller, seconds: float) -> None:
-    """End the connection of a client that does not receive its block."""
     extra = caused_by(caller.address, client=caller.peer, seconds=seconds)
     log.warning("client does not take its block, and is cut off", extra=extra)
     caller.cut_off()
 
 
 def _parse(message: bytes) -> node_pb2.BlockRequest | None:
-    """Parse a request; None if it does not parse."""
     try:
         return node_pb2.BlockRequest.FromString(message)
     except DecodeError:

@@ -1,6 +1,6 @@
 """The gRPC side of publishing: `BlockStreamPublishService.publishBlockStream`.
 
-A shell: messages become events of the arbiter, responses become messages. Each stream has a reader and a
+A shell: messages become events of the arbiter, its responses become messages. Each stream has a reader and a
 writer.
 
     message                         event
@@ -11,11 +11,10 @@ writer.
     the publisher closes its side   `half_closed`
     cancelled, connection lost      `left`
 
-While the node's last block may be on its disk alone (`Acknowledging.refusal`), a new stream is refused with
-the status UNAVAILABLE.
+While the node's last block may be on its disk alone (`Acknowledging.refusal`), a new stream gets UNAVAILABLE.
 When the node ends a stream, the reader drains the other side for a while, so that the publisher reads the
-answer before the connection's end. A publisher that does not read its responses gets a gRPC status that says
-so; one that does not read that either loses its connection.
+answer before the connection's end. A publisher that reads no responses gets a gRPC status that says so; if it
+does not read that either, it loses its connection.
 Source: docs/spec/wire.md section 2.1; docs/protocol.md.
 """
 
@@ -60,17 +59,17 @@ __all__ = ["BadMessage", "PublishService", "to_wire"]
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS: Final = 1.0
-"""How long a publisher may be silent after the node has ended its stream; then the stream is closed. While
-messages come, they are read and dropped: a publisher that writes before it reads gets to the answer."""
+"""How long a publisher may be silent after the node has ended its stream. Until then its messages are read
+and dropped: a publisher that writes before it reads gets to the answer."""
 DRAIN_SECONDS_MAX: Final = 30.0
-"""How long such a stream is read at most: time for the rest of the largest block. Also how long a publisher
-may leave the node's last response unread, and the status that then follows it."""
+"""How long such a stream is read at most, and how long a publisher may leave the node's last response, and
+then the status, unread."""
 HALF_CLOSE_SECONDS: Final = 0.02
-"""A stream that lives so long after the end of a publisher's messages was closed in order. gRPC reports the
-end of a broken stream in the same way, and says that it is broken some 0.1 ms later."""
+"""A stream that lives so long after the publisher's last message was closed in order. gRPC reports a broken
+stream 0.1 ms after its end."""
 
 _SHORT_BYTES_MAX = 512
-"""A message with no more than a header has about 100."""
+"""A message with only a header has about 100."""
 SERVICE_NAME = "org.hiero.block.api.BlockStreamPublishService"
 METHOD_NAME = "publishBlockStream"
 
@@ -81,14 +80,14 @@ _END_CODE = publish_pb2.PublishStreamRequest.EndStream.Code
 
 @dataclass(frozen=True, slots=True)
 class BadMessage:
-    """A request that cannot be used."""
+    """An unusable request."""
 
     reason: str
     """What, got, expected."""
 
 
 _Message = _Request | BadMessage | ItemSet
-"""A request of another kind or of very many items, one that cannot be used, or a checked item set."""
+"""A request of another kind or with very many items, an unusable one, or a checked item set."""
 
 _DENIAL_STATUS = {
     DenialKind.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
@@ -114,7 +113,7 @@ class PublishService:
         self._publisher_ids: dict[StreamKey, PublisherId] = {}
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand, since a message that does not parse must reach `bad_request`."""
+        """Register the service, by hand: a message that does not parse must reach `bad_request`."""
         handler = grpc.stream_stream_rpc_method_handler(
             self._publish,
             request_deserializer=self._parse,
@@ -149,7 +148,7 @@ class PublishService:
             self._admission.release(name, address)
 
     async def _serve(self, name: str, caller: Caller, context: aio.ServicerContext[Any, Any]) -> None:
-        """Run reader and writer until both directions are over."""
+        """Run reader and writer until both directions have ended."""
         outbox = self._conductor.connect(name, address=caller.address, has_certificate=bool(caller.subjects))
         if (key := caller.key_of(context)) is not None:
             self._keys[outbox.publisher_id] = key
@@ -178,16 +177,16 @@ class PublishService:
                 del self._publisher_ids[key]
 
     def is_urgent(self, key: StreamKey) -> bool:
-        """Return whether a stream may bring the block that is committed next (`MessageShares.hurry`)."""
+        """Return whether a stream may bring the next block to commit (`MessageShares.hurry`)."""
         publisher_id = self._publisher_ids.get(key)
         return publisher_id is not None and self._conductor.arbiter.is_awaited(publisher_id)
 
     async def _break_off(
         self, outbox: Outbox, caller: Caller, context: aio.ServicerContext[Any, Any], reason: str
     ) -> None:
-        """End a stream whose responses are not read, or its connection if the status is not read either.
+        """End a stream with unread responses, or its connection if the status stays unread, too.
 
-        gRPC cannot reset a stream: the status waits behind what the publisher has not read.
+        gRPC cannot reset a stream: the status waits behind the unread data.
         """
         aborting = asyncio.ensure_future(context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
         try:
@@ -230,8 +229,8 @@ class PublishService:
                 if not conductor.arbiter.may_read(outbox.publisher_id):
                     await conductor.room_for(outbox)
             if isinstance(message, bytes):
-                # Parsed, it takes three times as much. The next one is received when this one is counted in
-                # flight, and there is room.
+                # Parsed, it takes three times as much. The next message waits until this one is counted in
+                # flight and there is room.
                 await self._handle_unparsed(outbox, message)
                 if key is not None:
                     caller.taken(key.stream)
@@ -243,7 +242,7 @@ class PublishService:
                 await self._handle_many_items(outbox, message)
             else:
                 self._handle(outbox, message)
-            message = None  # not to be held until the next one comes
+            message = None  # frees it before the next one comes
         await asyncio.sleep(HALF_CLOSE_SECONDS)
         if not outbox.closed:
             conductor.perform(conductor.arbiter.half_closed(outbox.publisher_id, conductor.now_ns()))
@@ -256,7 +255,7 @@ class PublishService:
                 await asyncio.sleep(wait_ns / 1e9)
 
     async def _handle_unparsed(self, outbox: Outbox, message: bytes) -> None:
-        """Parse and handle a crowd or a long message, while no other one is parsed."""
+        """Parse and handle a crowd or a long message, one at a time."""
         if outbox.closed:
             outbox.dropped_count += 1
             return
@@ -273,7 +272,7 @@ class PublishService:
             self._looking.one_crowd.release()
 
     async def _handle_many_items(self, outbox: Outbox, message: _Request) -> None:
-        """Check the form of many items in a slot of the event loop, or in a thread; then handle them."""
+        """Check the form of many items in a slot or a thread; then handle them."""
         found: ItemSet | BadMessage
         try:
             with self._conductor.delaying(outbox):
@@ -289,7 +288,7 @@ class PublishService:
             self._handle(outbox, found)
 
     def _handle(self, outbox: Outbox, message: _Message) -> None:
-        """Turn one message into one event; an error of our own ends this publisher's stream alone."""
+        """Turn a message into an event; an error of ours ends this publisher's stream only."""
         try:
             if isinstance(message, ItemSet):
                 self._conductor.offer(outbox, message)
@@ -299,7 +298,7 @@ class PublishService:
             self._failed(outbox, error)
 
     def _actions(self, outbox: Outbox, message: _Request | BadMessage) -> list[Action]:
-        """Tell the arbiter of a message that is not an item set; return what it asks for."""
+        """Tell the arbiter of a message that is not an item set; return its actions."""
         arbiter, publisher_id, now_ns = self._conductor.arbiter, outbox.publisher_id, self._conductor.now_ns()
         if isinstance(message, BadMessage):
             return arbiter.bad_request(publisher_id, message.reason, now_ns)
@@ -313,12 +312,12 @@ class PublishService:
         )
 
     def _on_read(self, outbox: Outbox, reading: asyncio.Task[None]) -> None:
-        """Reading is over. If an error has ended it, nobody would hear this publisher any more."""
+        """If an error has ended reading, end the stream: nobody would hear this publisher."""
         if not (reading.cancelled() or outbox.closed) and (error := reading.exception()) is not None:
             self._failed(outbox, error)
 
     def _failed(self, outbox: Outbox, error: BaseException) -> None:
-        """Something went wrong on our side: this publisher's stream ends with ERROR."""
+        """End this publisher's stream with ERROR, for an error of ours."""
         extra = caused_by(outbox.source.key, publisher=outbox.name)
         log.error("message failed", extra=extra, exc_info=error)
         conductor, reason = self._conductor, f"{type(error).__name__}: {error}"
@@ -353,7 +352,6 @@ class PublishService:
 
 
 def _parsed(message: bytes) -> _Request | BadMessage:
-    """Parse a message."""
     try:
         return _Request.FromString(message)
     except DecodeError as error:
@@ -362,15 +360,15 @@ def _parsed(message: bytes) -> _Request | BadMessage:
 
 @lru_cache(maxsize=16)  # all publishers offer the same header of a block
 def _short_one(message: bytes) -> _Message:
-    """Parse a short message and check its items, once for all publishers who send these bytes."""
+    """Parse a short message and check its items, once for all publishers that send it."""
     found = _looked_at(_parsed(message))
-    if isinstance(found, ItemSet):  # several get it: nobody may change it
+    if isinstance(found, ItemSet):  # shared: nobody may change it
         return found._replace(items=tuple(found.items), kinds=tuple(found.kinds))
     return found
 
 
 def _looked_at(message: _Request | BadMessage) -> _Message:
-    """Give the item set of a request of few items, once their form is checked; anything else as it is."""
+    """Return the checked item set of a request of few items, or the argument."""
     if isinstance(message, BadMessage) or not message.HasField("block_items"):
         return message
     items = message.block_items.block_items
@@ -383,28 +381,28 @@ def _looked_at(message: _Request | BadMessage) -> _Message:
 
 
 def _has_many_items(message: _Message) -> TypeGuard[_Request]:
-    """Return whether the items of a message are still to be looked at."""
+    """Return whether the items of a message are still unchecked."""
     return isinstance(message, _Request) and message.HasField("block_items")
 
 
 def _may_be_said(number: int) -> bool:
-    """Return whether a number in EndStream is a block's, or one of the two by which Java says "none"."""
+    """Return whether a number in EndStream is a block's, or one of Java's two for "none"."""
     return number <= BLOCK_NUMBER_MAX or number in (U64_MAX, BLOCK_NUMBER_MAX + 1)
 
 
 def _last_to_take(earliest: int, latest: int) -> int | None:
-    """Return the last block that this node must get from others before a publisher can go on; None: none.
+    """Return the last block that this node must get from others before a publisher can go on, if any.
 
     Args:
         earliest: the first block that the publisher holds.
-        latest: the last block that was acknowledged to it, so that others have it.
+        latest: the last block that some node acknowledged to it.
     """
     first_held, acknowledged = from_wire(earliest), from_wire(latest)
     last = max(-1 if first_held is None else first_held - 1, -1 if acknowledged is None else acknowledged)
     return None if last < 0 else last
 
 
-@lru_cache(maxsize=16)  # all publishers hear the same of a block
+@lru_cache(maxsize=16)  # all publishers get the same for a block
 def to_wire(response: Response) -> publish_pb2.PublishStreamResponse:
     """Make the message of a response."""
     match response:

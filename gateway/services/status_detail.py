@@ -1,15 +1,14 @@
 """The answer to `serverStatusDetail`: versions, abilities, blocks, and the node's knowledge of the network.
 
-Pure. Block nodes start with what a peer tells them of the network, so the answer has the form that they
-accept:
+Pure. The answer has the form in which starting block nodes accept it from a peer:
 
-    tss_data                       the ledger data that TSS proofs are checked with; valid from block 0, which
-                                   published them. A key is the attested key, as it was published
-    node_address_book              the address book that record files are checked with, all of its nodes
-    ranged_address_book_history    the same book, for all blocks: this node has one. It leaves out nodes
-                                   without a usable key, because of which a block node would refuse the book
+    tss_data                       the ledger data that TSS proofs are checked with, valid from block 0; a key
+                                   is the attested key, as published
+    node_address_book              the address book that record files are checked with
+    ranged_address_book_history    the same book, for all blocks, without nodes that have no usable key: they
+                                   would make a block node refuse the book
 
-Fields that this node does not know are absent. A plugin, in the reference's words, is a part of this node.
+A "plugin" of the reference is a part of this node.
 Source: docs/spec/wire.md section 2.3; HIP-1081.
 """
 
@@ -45,9 +44,9 @@ __all__ = [
 
 _U64_MAX: Final = (1 << 64) - 1
 KEY_HASH_BYTES: Final = 8
-"""Bytes of a key's SHA-256 that are shown to people: enough to distinguish keys of honest nodes."""
+"""Bytes of a key's hash shown to people: enough to distinguish honest nodes' keys."""
 _STREAM_PROTO_VERSION: Final = block_pb2.SemanticVersion(minor=78)
-"""The HAPI version whose blocks this node knows: layouts 8 and 16 (docs/verification.md)."""
+"""The HAPI version of layouts 8 and 16 (docs/verification.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +56,17 @@ class Abilities:
     verification_mode: VerificationMode = "full"
     root_layout: RootLayout = "auto"
     has_ed25519_key: bool = False
-    """It has keys for Ed25519 proofs."""
     has_peers: bool = False
-    """It takes blocks from other nodes."""
     min_standbys: int = 0
-    """Number of other nodes that must have a block before it is acknowledged."""
 
 
 class StatusDetail:
     """The answers of one node.
 
     Args:
-        abilities: those of the node.
-        rsa_book: the address book that record files are checked with; None: there is none.
-        ledger: returns the ledger data that TSS proofs are checked with; None: they are not known yet.
+        abilities: of the node.
+        rsa_book: the address book for record files, if any.
+        ledger: returns the ledger data for TSS proofs, if known.
     """
 
     def __init__(
@@ -82,7 +78,7 @@ class StatusDetail:
         self._made: tuple[LedgerData | None, node_pb2.ServerStatusDetailResponse] | None = None
 
     def answer(self, first: int | None, last: int | None) -> node_pb2.ServerStatusDetailResponse:
-        """Return the answer of a node that holds the blocks `first` to `last`; None: it holds none."""
+        """Return the answer of a node that holds the blocks `first` to `last`; None: it is empty."""
         ledger = self._ledger()
         if self._made is None or self._made[0] is not ledger:
             self._made = ledger, self._make(ledger)  # once: an address book takes some milliseconds
@@ -135,11 +131,7 @@ def tss_data_of(ledger: LedgerData) -> node_pb2.TssData:
 def address_book_message(
     serialized: bytes,
 ) -> tuple[address_book_pb2.NodeAddressBook, address_book_pb2.NodeAddressBook]:
-    """Make two messages of an address book: of all nodes, and of those with a usable key.
-
-    Args:
-        serialized: JSON that `read_address_book` accepts.
-    """
+    """Make two messages of an address book, in JSON: of all nodes, and of those with a usable key."""
     book, with_keys = address_book_pb2.NodeAddressBook(), address_book_pb2.NodeAddressBook()
     for entry in json.loads(serialized)["nodeAddress"]:
         found = key_of_entry(entry)
@@ -152,7 +144,7 @@ def address_book_message(
 
 
 def _address(entry: object, found: tuple[int, bytes] | None) -> address_book_pb2.NodeAddress | None:
-    """Make the message of one node; of an entry in another form than its JSON, its number and key alone."""
+    """Make the message of one node; of an unreadable entry, only number and key."""
     if not isinstance(entry, dict):
         return None
     try:
@@ -166,7 +158,7 @@ def _address(entry: object, found: tuple[int, bytes] | None) -> address_book_pb2
 def _plugins(
     abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaBook | None
 ) -> list[tuple[str, list[str]]]:
-    """Return the parts of the node and what each can do."""
+    """Return the node's parts and their abilities."""
     layouts = (8, 16) if abilities.root_layout == "auto" else (abilities.root_layout,)
     checks = [
         f"mode {abilities.verification_mode}",
@@ -191,7 +183,7 @@ def _plugins(
 
 
 def _proof_kinds(abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaBook | None) -> list[str]:
-    """Return the kinds of proofs for which the node has a key."""
+    """Return the kinds of proofs that the node has a key for."""
     kinds = [ProofKind.ED25519.value] if abilities.has_ed25519_key else []
     if ledger is not None:
         kinds += [ProofKind.TSS.value, ProofKind.STATE.value]
@@ -206,7 +198,7 @@ def _proof_kinds(abilities: Abilities, ledger: LedgerData | None, rsa_book: RsaB
 
 
 def as_json(detail: node_pb2.ServerStatusDetailResponse) -> dict[str, Any]:
-    """Return an answer as plain values, with the hashes of keys."""
+    """Return an answer as plain values, with hashes of keys."""
     versions, tss = detail.version_information, detail.tss_data
     return {
         "version": _version_text(versions.block_node_version),
@@ -244,7 +236,7 @@ def as_json(detail: node_pb2.ServerStatusDetailResponse) -> dict[str, Any]:
 
 
 def lines(detail: dict[str, Any]) -> list[str]:
-    """Return the result of `as_json` as lines for people."""
+    """Return the result of `as_json` as lines of text."""
     written = [f"version       {detail['version']}, blocks of HAPI {detail['stream_version']}"]
     stored = ", ".join(f"{first} to {last}" for first, last in detail["stored_ranges"])
     written.append(f"blocks        {stored or 'none'}")
@@ -262,7 +254,7 @@ def lines(detail: dict[str, Any]) -> list[str]:
 
 
 def _schnorr_key(attested: bytes) -> str | None:
-    """Return the public key of an attested key as `sluice ledger show` shows it; None: there is none."""
+    """Return an attested key's public key as `sluice ledger show` prints it, if there is one."""
     key = attested[:POINT_SIZE]
     return None if key == point_bytes(SENTINEL_KEY) else _shown(key)
 

@@ -6,14 +6,13 @@ A shell around `gateway.services.subscriber_state` and `gateway.services.block_r
     WAIT              wait until more is committed, or the subscriber is ended
     SubscriptionEnd   write the status, close
 
-Other nodes have their own places, reading threads and budget of bytes, so that no number of other subscribers
-keeps them from the next block: acknowledgements may wait for them (`commit.min_standbys`).
+Other nodes have their own places, threads and bytes: acknowledgements may wait for them
+(`commit.min_standbys`).
 
-History and live blocks take one path: everything is read from the stream file, committed entries only. A
-write waits until gRPC accepts the message, so a slow subscriber holds one batch and its position in the file.
-A batch has about 1 MiB, or one longer item; longer ones share a budget of bytes, and a stream that waits for
-it holds nothing. A subscriber that reads nothing for `subscriber.write_timeout_seconds` loses its connection,
-since gRPC could end its stream only behind what it does not read.
+A write waits until gRPC accepts the message, so a slow subscriber holds one batch and a position. A batch has
+about 1 MiB, or one longer item; longer ones share a budget, and a stream that waits for it holds nothing. A
+subscriber that reads nothing for `subscriber.write_timeout_seconds` loses its connection: gRPC could end its
+stream only behind the unread data.
 Source: docs/spec/wire.md section 2.2.
 """
 
@@ -48,19 +47,18 @@ __all__ = ["SubscribeLimits", "SubscribeService"]
 log = logging.getLogger(__name__)
 
 SUBSCRIBE_REQUEST_BYTES_MAX: Final = 4096
-"""Bytes of a request: two numbers take 22, the rest is room for fields of later versions."""
+"""A request's two numbers take 22."""
 
 SERVICE_NAME = "org.hiero.block.api.BlockStreamSubscribeService"
 METHOD_NAME = "subscribeBlockStream"
 
 SENDING_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Bytes of batches with a long item on their way to all subscribers: each is in memory, here and in gRPC,
-until its subscriber has it. It is above any block, so one item is always possible."""
+"""Bytes of long batches in memory, here and in gRPC, until subscribers have them."""
 
 NODE_STREAMS_MAX: Final = 256
-"""Streams to other nodes at once; a cluster has a few."""
+"""A cluster has a few nodes."""
 NODE_STREAMS_PER_ADDRESS_MAX: Final = 64
-"""The same to one network address: many may share one behind NAT."""
+"""The same to one address, which many may share behind NAT."""
 
 _Request = subscribe_pb2.SubscribeStreamRequest
 _Response = subscribe_pb2.SubscribeStreamResponse
@@ -69,35 +67,31 @@ _Code = _Response.Code
 
 @dataclass(frozen=True, slots=True)
 class SubscribeLimits:
-    """The settings of subscribing."""
+    """The limits of subscribing."""
 
     future_blocks_max: int = 4_000
     """How far above the last block a start may lie."""
     streams_max: int = 1_000
-    """Streams at once."""
     streams_per_address_max: int = 256
-    """Streams at once from one network address."""
     write_timeout_seconds: float = 300.0
-    """Time for which a subscriber may read nothing; 0: for ever."""
+    """Time without a read by the subscriber; 0: no limit."""
     item_set_bytes: int = 1 << 20
-    """Bytes of items after which an item set is full."""
+    """Bytes of items that fill an item set."""
+    sending_bytes_max: int = SENDING_BYTES_MAX
 
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """The stream of one subscriber."""
-
     subscriber: Subscriber
     caller: Caller
     places: _Places
     blocks_sent: int = 0
     writing_since: float | None = None
-    """Since when a message waits for gRPC, on the event loop's clock; None: none waits."""
+    """The time since which a message waits for gRPC, if one does."""
     is_cut_off: bool = False
     number: int = 0
-    """Unique in the service."""
     refusal: SubscriptionEnd | None = None
-    """The status that it gets in place of everything else."""
+    """The status that it gets instead of blocks."""
 
     @property
     def name(self) -> str:
@@ -106,7 +100,7 @@ class _Stream:
 
     @property
     def key(self) -> StreamKey:
-        """Its key in `MessageShares`, which share out the bytes that are sent."""
+        """Its key in `MessageShares`."""
         return StreamKey(self.caller.address, self.name, self.number)
 
 
@@ -123,10 +117,10 @@ class _Places:
         threads: int = SUBSCRIBE_READ_THREADS,
     ) -> None:
         self.reader = BlockReader(store.streamer, limits.item_set_bytes, threads=threads, ensure=ensure)
-        # Sending has no pace here: a subscriber that reads nothing is cut off.
+        # Sending needs no pace: a subscriber that reads nothing is cut off.
         self.shares = MessageShares(
-            budget_bytes=SENDING_BYTES_MAX,
-            message_bytes_max=SENDING_BYTES_MAX,
+            budget_bytes=limits.sending_bytes_max,
+            message_bytes_max=limits.sending_bytes_max,
             small_bytes=2 * limits.item_set_bytes,  # with the tags and lengths of its items
         )
         self.by_address: Counter[str] = Counter()
@@ -134,7 +128,7 @@ class _Places:
         self._streams_per_address_max = streams_per_address_max
 
     def too_many(self, address: str) -> str | None:
-        """Return why there is no place for another subscriber from an address; None: there is one."""
+        """Return why an address gets no place for another subscriber, if so."""
         if self.by_address.total() >= self._streams_max:
             return f"got another subscriber, expected at most {self._streams_max} (subscriber.max_streams)"
         if self.by_address[address] >= self._streams_per_address_max:
@@ -149,10 +143,7 @@ class SubscribeService:
     """The subscribe service of one node.
 
     Args:
-        store: the blocks of the node.
-        first_number: the first block of an empty node; None: whichever comes.
-        metrics: counts.
-        limits: the settings.
+        first_number: the first block of an empty node; None: any.
         ensure: see `BlockReader`.
     """
 
@@ -191,7 +182,7 @@ class SubscribeService:
         return len(self._streams)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand, since messages are serialized in the threads that read."""
+        """Register the service, by hand: the reading threads serialize messages."""
         handler: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
             self._subscribe, request_deserializer=_parse, response_serializer=None
         )
@@ -200,11 +191,7 @@ class SubscribeService:
         )
 
     def source_failed(self, reason: str) -> None:
-        """End live subscribers with ERROR: the last publisher has left because of an error.
-
-        Args:
-            reason: for the log.
-        """
+        """End live subscribers with ERROR: the last publisher has failed (`reason`, for the log)."""
         held = self.held()
         count = sum(stream.subscriber.source_failed(held, reason) for stream in self._streams)
         if count:
@@ -212,7 +199,7 @@ class SubscribeService:
         self._wake()
 
     async def close(self) -> None:
-        """End every subscriber with SUCCESS, at the end of its block; return when all have left."""
+        """End every subscriber with SUCCESS after its block; return when all have left."""
         self._closing = True
         held = self.held()
         for stream in self._streams:
@@ -221,7 +208,7 @@ class SubscribeService:
         await self._empty.wait()
 
     def release(self) -> None:
-        """Release the block store and the threads, when no stream can be open any more."""
+        """Release the block store and the threads, after the last stream."""
         self._unlisten()
         if self._watching is not None:
             self._watching.cancel()
@@ -234,13 +221,12 @@ class SubscribeService:
         return Held(self._first_number if last is None else self._store.first_number, last)
 
     def _wake(self) -> None:
-        """Wake all streams that wait."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     @property
     def lag_blocks(self) -> int:
-        """Number of committed blocks that the slowest subscriber was not sent yet."""
+        """Committed blocks that the slowest subscriber was not sent yet."""
         held = self.held()
         return max((stream.subscriber.lag(held) for stream in self._streams), default=0)
 
@@ -249,7 +235,6 @@ class SubscribeService:
     async def _subscribe(
         self, request: subscribe_pb2.SubscribeStreamRequest | None, context: aio.ServicerContext[Any, Any]
     ) -> None:
-        """Serve one stream."""
         caller = caller_of(context)
         address = caller.address
         places = self._nodes if caller.is_node() else self._strangers
@@ -278,13 +263,13 @@ class SubscribeService:
         try:
             ended = await self._serve(stream, context)
         except Exception:
-            if not stream.is_cut_off:  # else it is the write that came to its end
+            if not stream.is_cut_off:  # else the write was cut off
                 raise
         finally:
             if stream.is_cut_off:
                 ended = SubscriptionEnd(_Code.UNKNOWN, "it took nothing of what was sent to it")
             self._streams.discard(stream)
-            places.by_address -= Counter((address,))  # one that comes to 0 is forgotten
+            places.by_address -= Counter((address,))  # forgets a count of 0
             if not self._streams:
                 self._empty.set()
             log.info(
@@ -299,7 +284,6 @@ class SubscribeService:
             )
 
     def _watch(self) -> None:
-        """Watch for subscribers that read nothing, if nothing does yet."""
         if self._limits.write_timeout_seconds and (self._watching is None or self._watching.done()):
             self._watching = asyncio.ensure_future(self._cut_off_idle())
 
@@ -325,9 +309,9 @@ class SubscribeService:
                 )
 
     async def _serve(self, stream: _Stream, context: aio.ServicerContext[Any, Any]) -> SubscriptionEnd:
-        """Do the subscriber's steps, up to its final status."""
-        stream.subscriber.take_place(self.held())  # before it knows that its call is served
-        await context.send_initial_metadata(())  # so that a subscriber who waits knows it
+        """Do the subscriber's steps up to its final status."""
+        stream.subscriber.take_place(self.held())  # before it knows that it is served
+        await context.send_initial_metadata(())  # tells a waiting subscriber that it is served
         position: Position | None = None
         while True:
             changed = self._changed
@@ -359,7 +343,7 @@ class SubscribeService:
         batch = await reader.read(position, subscriber.last_wanted)
         try:
             if not shares.ask(stream.key, batch.size_bytes, 0):
-                del batch  # not to be held while others are sent theirs
+                del batch  # frees it while others are sent theirs
                 await self._granted(stream.key)
                 batch = await reader.read(position, subscriber.last_wanted)
             for message in batch.messages:
@@ -369,7 +353,7 @@ class SubscribeService:
                     stream.blocks_sent += 1
                     self._metrics.subscriber_blocks_sent.inc()
                 if not subscriber.wrote(message.ended):
-                    break  # the subscriber was ended: the rest of the batch is not for it
+                    break  # the subscriber was ended: the rest is not for it
             return batch.following
         finally:
             for key in shares.done(stream.key, 0):
@@ -385,14 +369,12 @@ class SubscribeService:
 
 
 async def _write(stream: _Stream, context: aio.ServicerContext[Any, Any], message: bytes) -> None:
-    """Write a message, and note since when it waits."""
     stream.writing_since = asyncio.get_running_loop().time()
     await context.write(message)
     stream.writing_since = None
 
 
 def _parse(message: bytes) -> subscribe_pb2.SubscribeStreamRequest | None:
-    """Parse a request; None if it does not parse."""
     if len(message) > SUBSCRIBE_REQUEST_BYTES_MAX:
         return None
     try:

@@ -1,21 +1,21 @@
 """The state of one subscriber of `subscribeBlockStream`: its request, its next block, its final status.
 
-Pure. The shell asks `step` what to do, and reports with `wrote` every message that it has sent:
+Pure. The shell asks `step` what to do, and reports each sent message with `wrote`:
 
     READ              send committed blocks, from `next_number` on
     WAIT              all committed blocks were sent: ask again when there are more
     SubscriptionEnd   send this status; nothing follows
 
-Requests (2^64 - 1 is written as max):
+Requests (max is 2^64 - 1):
 
     start  end   begins with
     max    max   the next block that is committed
-    max    M     the first block that is held
+    max    M     the first block held
     N      max   block N, without end
     N      M     block N, to M
 
-Refusals, checked in this order. F and L are the first and last block held; of an empty node F is the block
-that it begins with, and L the one before it:
+Refusals, in this order. F and L are the first and last block held; an empty node has its first block to be,
+and the one before it:
 
     end before start                                INVALID_END_BLOCK_NUMBER
     start below F                                   INVALID_START_BLOCK_NUMBER
@@ -23,7 +23,7 @@ that it begins with, and L the one before it:
     start more than `future_blocks_max` above L     NOT_AVAILABLE
     an empty node that begins with any block        waits, and decides when it knows F
 
-A subscriber is *live* once it has had to wait. A source error ends live ones alone, an orderly shutdown all.
+A subscriber is *live* once it has had to wait. A source error ends live ones only, an orderly shutdown all.
 Each first gets its present block to the end, a live one all blocks up to L.
 Source: docs/spec/wire.md section 2.2; docs/subscribing.md, "From a program".
 """
@@ -47,13 +47,13 @@ class Held:
     """The blocks that the node holds now."""
 
     first: int | None
-    """The first block; of an empty node the one that it will begin with, None if that is not known."""
+    """The first block, also of an empty node, if known."""
     last: int | None
-    """The last committed block; None while there is none."""
+    """The last committed block, if any."""
 
     @property
-    def level(self) -> int | None:
-        """L: the last block, or the one before that which an empty node begins with (-1 for block 0)."""
+    def height(self) -> int | None:
+        """L (see above): -1 for an empty node that begins with block 0."""
         if self.last is not None:
             return self.last
         return None if self.first is None else self.first - 1
@@ -61,7 +61,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEnd:
-    """The last word."""
+    """The final status."""
 
     status: int
     """A `SubscribeStreamResponse.Code`."""
@@ -70,36 +70,28 @@ class SubscriptionEnd:
 
 
 class _Do(Enum):
-    """The steps that carry nothing."""
+    """The steps without a value."""
 
     READ = "read"
     WAIT = "wait"
 
 
 READ: Final = _Do.READ
-"""Send committed blocks, from `next_number` on."""
 WAIT: Final = _Do.WAIT
-"""Ask again when more is committed, or the subscriber was ended."""
 
 Step = Literal[_Do.READ, _Do.WAIT] | SubscriptionEnd
 
 
 class Subscriber:
-    """One call of `subscribeBlockStream`.
-
-    Args:
-        start: `start_block_number` of the request.
-        end: `end_block_number` of the request.
-        future_blocks_max: how far above the last block a start may lie.
-    """
+    """One call of `subscribeBlockStream`; a start may lie `future_blocks_max` above the last block."""
 
     def __init__(self, start: int, end: int, future_blocks_max: int) -> None:
         self.start = start
         self.end = end
         self.next_number: int | None = None
-        """The block that is sent now or next; None before it is known."""
+        """The block sent now or next, once known."""
         self.live = False
-        """It has received all that was committed, and waits for more."""
+        """It has received all committed blocks, and waits for more."""
         self._future_blocks_max = future_blocks_max
         self._in_block = False
         self._ending: SubscriptionEnd | None = None
@@ -107,18 +99,18 @@ class Subscriber:
 
     @property
     def last_wanted(self) -> int | None:
-        """The last block of the request; None without end."""
+        """The last block of the request; None: no end."""
         return None if self.end == U64_MAX else self.end
 
     def lag(self, held: Held) -> int:
-        """Return how many committed blocks it was not sent yet."""
+        """Return how many committed blocks are still to be sent."""
         if self.next_number is None or held.last is None:
             return 0
         last = held.last if self.last_wanted is None else min(held.last, self.last_wanted)
         return max(0, last - self.next_number + 1)
 
     def take_place(self, held: Held) -> None:
-        """Fix the first block to send: blocks committed after this are for it. `step` returns refusals."""
+        """Fix the first block to send, also against later commits; `step` returns refusals."""
         self.step(held)
 
     def step(self, held: Held) -> Step:
@@ -141,11 +133,7 @@ class Subscriber:
         return self._ending or WAIT
 
     def wrote(self, ended: int | None) -> bool:
-        """Note that a message was sent; return whether the message that was read after it may be sent, too.
-
-        Args:
-            ended: the block that it ends; None if it ends none.
-        """
+        """Note a sent message, and the block that it ends; return whether its batch goes on."""
         self._in_block = ended is None
         if ended is None:
             return True
@@ -169,24 +157,24 @@ class Subscriber:
         self._ends_after = held.last if held is not None and held.last is not None else -1
 
     def _place(self, held: Held) -> SubscriptionEnd | None:
-        """Fix the first block to send; return a refusal, or None if it is found or not known yet."""
+        """Fix the first block to send; return a refusal, if any."""
         start, end = self.start, self.end
         asked = f"start {_text(start)}, end {_text(end)}"
         if start != U64_MAX and end < start:
             return SubscriptionEnd(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: got an end before the start")
-        first, level = held.first, held.level
-        if first is None or level is None:
+        first, height = held.first, held.height
+        if first is None or height is None:
             return None
         if start == U64_MAX:
             if end < first:
                 return SubscriptionEnd(_Code.INVALID_END_BLOCK_NUMBER, f"{asked}: the first block is {first}")
-            # A live subscriber of an empty node whose first block was not known has waited for that block.
-            self.next_number = first if end != U64_MAX or self.live else level + 1
+            # A live subscriber waited for the unknown first block of an empty node.
+            self.next_number = first if end != U64_MAX or self.live else height + 1
             return None
         if start < first:
             return SubscriptionEnd(_Code.INVALID_START_BLOCK_NUMBER, f"{asked}: the first block is {first}")
-        if start > level + self._future_blocks_max:
-            got = f"{start - level} blocks above the last, at most {self._future_blocks_max} are waited for"
+        if start > height + self._future_blocks_max:
+            got = f"{start - height} blocks above the last, at most {self._future_blocks_max} are waited for"
             return SubscriptionEnd(_Code.NOT_AVAILABLE, f"{asked}: {got}")
         self.next_number = start
         return None

@@ -1,6 +1,6 @@
-"""The client's side of `subscribeBlockStream`: checks of responses, and whole blocks out of responses.
+"""The client's side of `subscribeBlockStream`: checks of responses, and whole blocks out of them.
 
-Pure. One `BlockAssembler`, or one `SubscriptionOrder` if blocks are handled set by set, follows one call:
+Pure. One `BlockAssembler`, or one `SubscriptionOrder` to handle blocks set by set, follows one call:
 
     block_items, the block's header first        gathered
     block_items                                  gathered
@@ -10,11 +10,9 @@ Pure. One `BlockAssembler`, or one `SubscriptionOrder` if blocks are handled set
 
 Invariants
   - Blocks come out in order of number without gaps, from `start_number` or else from the first one that came.
-  - A peer is not trusted: each of these is a `SubscriptionError` with got and expected, and leaves the
-    assembler unchanged:
-    a wrong block number, items without a header before them, a set that spans blocks, an end of another
-    block, a block or a set beyond the limits, a message of no known kind, anything after the status.
-  - Nothing else is checked here: `BlockVerifier` and `Chain` check root hash, links and proofs.
+  - Each of these is a `SubscriptionError` and leaves the assembler unchanged: a wrong block number, items
+    without a header before them, a set that spans blocks, an end of another block, a block or a set beyond
+    the limits, an unknown message, anything after the status.
 Source: docs/spec/wire.md section 2.2.
 """
 
@@ -38,11 +36,10 @@ class SubscriptionOrder:
     """The order of one subscription's responses.
 
     Args:
-        start_number: the block that has to come first; None if the server decides (a request whose start is
-            2^64 - 1).
-        end_number: the last block of the request; None without end.
-        block_bytes_max: the most bytes of items that one block may have.
-        block_items_max: the most items that one block may have.
+        start_number: the first block; None: the server decides (start 2^64 - 1).
+        end_number: the last block; None: no end.
+        block_bytes_max: most bytes of items in one block.
+        block_items_max: most items in one block.
     """
 
     def __init__(
@@ -54,11 +51,11 @@ class SubscriptionOrder:
         block_items_max: int = BLOCK_ITEMS_MAX,
     ) -> None:
         self.next_number = start_number
-        """The block that has to come next, or that is being received; None until one has begun."""
+        """The next block or the one under way; None until one has begun."""
         self.in_block = False
-        """Whether a block has begun and not ended; a stream that ends now has cut it off."""
+        """Whether a block is under way."""
         self.status: int | None = None
-        """The server's final status, a `SubscribeStreamResponse.Code`; None while the stream goes on."""
+        """The server's final status, if it has come."""
         self._end_number = end_number
         self._block_bytes_max = block_bytes_max
         self._block_items_max = block_items_max
@@ -67,7 +64,7 @@ class SubscriptionOrder:
 
     @property
     def complete(self) -> bool:
-        """Whether every block of the request has come; never for a subscription without end."""
+        """Whether every block of the request has come; never without an end."""
         return (
             self._end_number is not None
             and self.next_number is not None
@@ -84,10 +81,10 @@ class SubscriptionOrder:
             look: the result of `inspect` on its items, if they were inspected elsewhere.
 
         Returns:
-            Its item set; the number of the block that it ends; None if it is the status.
+            Its item set; the number of the block that it ends; None for the status.
 
         Raises:
-            SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
+            SubscriptionError: it breaks a rule above; nothing was taken.
         """
         kind = response.WhichOneof("response")
         if self.status is not None:
@@ -104,17 +101,16 @@ class SubscriptionOrder:
         return None
 
     def refuse_too_many(self, item_count: int) -> None:
-        """Refuse a message of more items than the block may have, before they are inspected.
+        """Refuse a message of too many items for the block, before they are inspected.
 
         Raises:
-            SubscriptionError: it has more; nothing was taken.
+            SubscriptionError: it has too many.
         """
         item_count += self._item_count
         if item_count > self._block_items_max:
             raise SubscriptionError(self._where(), f"{item_count} items", f"at most {self._block_items_max}")
 
     def _items(self, items: Sequence[bytes], look: ItemSet | ItemError | None) -> ItemSet:
-        """Take an item set."""
         try:
             if isinstance(look, ItemError):
                 raise look
@@ -156,7 +152,6 @@ class SubscriptionOrder:
             raise SubscriptionError(self._where(), f"the header of block {number}", expected)
 
     def _end(self, number: int) -> int:
-        """Take the end of a block."""
         if not self.in_block:
             raise SubscriptionError(self._where(), f"end_of_block({number})", "a block header")
         if number != self.next_number:
@@ -176,7 +171,7 @@ class SubscriptionOrder:
 
 
 class BlockAssembler(SubscriptionOrder):
-    """The blocks of one subscription, assembled out of responses in order."""
+    """The blocks of one subscription, assembled from its responses."""
 
     def __init__(
         self,
@@ -192,10 +187,10 @@ class BlockAssembler(SubscriptionOrder):
         self._assembled: list[bytes] = []
 
     def feed(self, response: subscribe_pb2.SubscribeStreamResponse) -> Block | None:
-        """Take one response; return the block that it ends, if it ends one.
+        """Take one response; return the block that it ends, if any.
 
         Raises:
-            SubscriptionError: it breaks a rule at the top of this module; nothing was taken.
+            SubscriptionError: it breaks a rule above; nothing was taken.
         """
         taken = self.take(response)
         if isinstance(taken, ItemSet):
@@ -207,5 +202,5 @@ class BlockAssembler(SubscriptionOrder):
 
 
 def status_name(code: int) -> str:
-    """Return the name of a status code, or its number if this version does not know it."""
+    """Return the name of a status code, or the number of an unknown one."""
     return _Code.Name(code) if code in _Code.values() else str(code)  # type: ignore[arg-type]

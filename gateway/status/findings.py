@@ -1,9 +1,9 @@
 """The findings on a node: what is wrong, since when, and what to do, for the operator who looks at night.
 
-Pure. `look` reads the findings of a moment from a `NodeReport`; `FindingBook` remembers since when each is
-there. A *problem* is a reason of `/readyz`; a *note* is worth a look, and leaves the node ready.
+Pure. `look` reads a moment's findings from a `NodeReport`; `FindingBook` remembers since when each is there.
+A *problem* is a reason of `/readyz`; a *note* leaves the node ready.
 
-Each kind names the section of docs/operations.md that says more, which `/operations` serves.
+Each kind names its section of docs/operations.md, which `/operations` serves.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ from sluice.gateway.status.node_report import Finding, NodeReport
 __all__ = ["ADVICE", "Advice", "FindingBook", "FindingKind", "Seen", "look", "slug"]
 
 QUIET_BLOCK_TIMES: Final = 10
-"""So many times `block_time_seconds` without a block are worth a note on the status page..."""
+"""Block times without a block that are worth a note..."""
 
 QUIET_SECONDS_MIN: Final = 30.0
 """...but no shorter time than this."""
 
 STANDBY_WAIT_SECONDS: Final = 3.0
-"""How long a block may wait for standbys before the node says so and is not ready: many times what a standby
-takes that works, and one or two block times."""
+"""How long a block may wait for standbys while the node is ready: many times a working standby's delay."""
 
 
 LACK_SECONDS: Final = 10.0
-"""After so long without an acknowledged block, one that the node could not check makes it unready. While
-blocks come, any publisher could do so; a network has a block every few seconds."""
+"""Time without an acknowledged block after which a block that the node could not check makes it unready.
+While blocks come, any publisher could send such a block."""
 
 
 class FindingKind(Enum):
@@ -64,11 +63,9 @@ class Advice:
     """The advice on a kind of finding."""
 
     words: str
-    """The first thing to do."""
     section: str
     """The heading in docs/operations.md."""
     is_problem: bool
-    """It keeps the node from being ready."""
 
 
 ADVICE: Final[dict[FindingKind, Advice]] = {
@@ -158,8 +155,8 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
         "Messages are refused",
         is_problem=False,
     ),
-    # No problem: the chain goes on, and all but the page is served. A node that took itself out of service
-    # for it would leave its work to others, and may be the last one.
+    # No problem: all but the page is served. An unready node would leave its work to others, and may be the
+    # last one.
     FindingKind.BAD_PAGE: Advice(
         "Nothing, while a peer heals it. Else give the node a peer that has these blocks (peers), or restore "
         "a backup; and look at the disk (smartctl, dmesg).",
@@ -182,11 +179,10 @@ ADVICE: Final[dict[FindingKind, Advice]] = {
 
 
 Seen = tuple[FindingKind, str]
-"""The kind and the text of a finding at one moment."""
 
 
 def look(report: NodeReport) -> list[Seen]:
-    """Return what is wrong at this moment, problems first; the report's own findings are not read."""
+    """Return what is wrong now, problems first; the report's own findings are not read."""
     seen: list[Seen] = []
     if report.is_starting:
         seen.append((FindingKind.STARTING, "the node is starting"))
@@ -208,21 +204,19 @@ def look(report: NodeReport) -> list[Seen]:
 
 
 def _stands(report: NodeReport) -> bool:
-    """Return whether the chain stands still, so that every publisher may send what the node cannot check.
-
-    While blocks come, the node has what the chain needs: no proof of another kind makes it unready.
-    """
+    """Return whether the chain stands still. While blocks come, any publisher may send what cannot be
+    checked."""
     return report.last_block_age_seconds is None or report.last_block_age_seconds >= LACK_SECONDS
 
 
-def _standbys(facts: QuorumState) -> list[Seen]:
+def _standbys(quorum: QuorumState) -> list[Seen]:
     seen: list[Seen] = []
-    if facts.refusal is not None:
-        seen.append((FindingKind.STANDBYS, facts.refusal))
-    elif facts.awaiting is not None and facts.awaiting_seconds >= STANDBY_WAIT_SECONDS:
-        seen.append((FindingKind.STANDBYS, unconfirmed(facts, facts.awaiting)))
-    if facts.other_chains:
-        seen.append((FindingKind.OTHER_CHAIN, "; ".join(facts.other_chains)))
+    if quorum.refusal is not None:
+        seen.append((FindingKind.STANDBYS, quorum.refusal))
+    elif quorum.awaiting is not None and quorum.awaiting_seconds >= STANDBY_WAIT_SECONDS:
+        seen.append((FindingKind.STANDBYS, unconfirmed(quorum, quorum.awaiting)))
+    if quorum.other_chains:
+        seen.append((FindingKind.OTHER_CHAIN, "; ".join(quorum.other_chains)))
     return seen
 
 
@@ -261,13 +255,13 @@ def _notes(report: NodeReport) -> list[Seen]:
 
 
 class FindingBook:
-    """The memory of since when each kind of finding is there, by a clock that nobody sets."""
+    """The memory of since when each kind of finding is there."""
 
     def __init__(self) -> None:
         self._since: dict[FindingKind, float] = {}
 
     def note(self, seen: Iterable[Seen], now_unix_seconds: float, now_seconds: float) -> tuple[Finding, ...]:
-        """Note what is wrong now, and return it with since when; a kind that is not seen is over.
+        """Note what is wrong now, and return it with since when.
 
         Args:
             seen: what is wrong.
@@ -289,6 +283,6 @@ class FindingBook:
 
 
 def slug(heading: str) -> str:
-    """Return the anchor of a heading, as Markdown readers make it: lower case, hyphens for blanks."""
+    """Return a heading's anchor in Markdown."""
     kept = "".join(letter for letter in heading.lower() if letter.isalnum() or letter in " -_")
     return kept.replace(" ", "-")

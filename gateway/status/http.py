@@ -1,14 +1,14 @@
 """The HTTP server of a node: probes, metrics and the status page.
 
-    GET /healthz    200 as long as the event loop answers
-    GET /readyz     200 "ready", or 503 with one reason per line; as JSON where `Accept` prefers it
-    GET /readyz/publishers    the same; a node that sends publishers elsewhere is not ready for them
-    GET /metrics    the Prometheus text format
-    GET /           the status page, for people
-    GET /status.json    the same report
-    GET /operations     docs/operations.md, where the findings lead
+    GET /healthz              200 as long as the event loop answers
+    GET /readyz               200 "ready", or 503 with one reason per line; JSON where `Accept` prefers it
+    GET /readyz/publishers    the same; a node that sends publishers elsewhere is not ready
+    GET /metrics              the Prometheus text format
+    GET /                     the status page
+    GET /status.json          the same report
+    GET /operations           docs/operations.md, where the findings lead
 
-A probe always gets an answer: an error of ours is a reason not to be ready, and no error page.
+A probe always gets an answer: an error of ours is a reason not to be ready.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -33,51 +34,59 @@ from sluice.gateway.metrics import Metrics
 from sluice.gateway.status.node_report import NodeReport
 from sluice.gateway.status.status_page import REFRESH_SECONDS, render, render_operations
 
-__all__ = ["HttpServer", "NodeView", "make_app", "start_http"]
+__all__ = ["HttpLimits", "HttpServer", "NodeView", "make_app", "start_http"]
 
 log = logging.getLogger(__name__)
 
 HTTP_CONNECTIONS_MAX: Final = 256
-"""Connections at once to the HTTP address, of probes, a scraper, a few browsers; one more is closed."""
+"""Connections at once: probes, a scraper, a few browsers."""
 
 HTTP_CONNECTIONS_KEPT: Final = 8
-"""Of these, those that may take the last file descriptors: without one, probes would have a node killed."""
+"""Connections that may take the last file descriptors: without one, probes would have the node killed."""
 
 HTTP_SILENT_SECONDS_MAX: Final = 75.0
-"""How long an HTTP client may be connected without a whole request. Scrapers ask again within a minute."""
+"""Time without a whole request; scrapers ask again within a minute."""
 
 HTTP_STOP_SECONDS: Final = 1.0
-"""How long a stopping node waits for HTTP clients to take their answers, and as long again for requests that
-have begun. Answers take milliseconds; who does not read them is not waited for."""
+"""How long a stopping node waits for clients to take answers, and as long again for begun requests."""
 
 HTTP_UNREAD_SECONDS_MAX: Final = 60.0
-"""How long an HTTP client may take nothing of an answer; then it is closed."""
+"""How long a client may take nothing of an answer."""
 
 _requests_log = logging.getLogger(f"{__name__}.requests")
 _requests_log.addFilter(lambda record: not _is_about_client(record))
 
 DESCRIPTORS_DIVISOR: Final = 16
-"""One in so many of the process's file descriptors may be an HTTP client."""
+"""One in so many file descriptors may be an HTTP client."""
 
 LISTEN_BACKLOG: Final = 1_024
-"""Connections that the kernel keeps until they are accepted; the next one tries again after a second."""
 
 _NODE: web.AppKey[NodeView] = web.AppKey("node")
 _NO_STORE = {"Cache-Control": "no-store"}
 _PAGE_HEADERS = {**_NO_STORE, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-_STARTING_HEADERS = {**_NO_STORE, "Refresh": str(REFRESH_SECONDS)}  # a browser asks again by itself
+_STARTING_HEADERS = {**_NO_STORE, "Refresh": str(REFRESH_SECONDS)}  # makes a browser ask again
 _OPERATIONS = Path(__file__).with_name("operations.md")
 
 
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """The limits of an HTTP server."""
+
+    connections_max: int = HTTP_CONNECTIONS_MAX
+    connections_kept: int = HTTP_CONNECTIONS_KEPT
+    silent_seconds_max: float = HTTP_SILENT_SECONDS_MAX
+    unread_seconds_max: float = HTTP_UNREAD_SECONDS_MAX
+
+
 class NodeView(Protocol):
-    """The node, as the HTTP server needs it."""
+    """The node, for the HTTP server."""
 
     @property
     def metrics(self) -> Metrics:
         """The node's metrics."""
 
     def report(self, *, for_page: bool = False) -> NodeReport:
-        """Gather the report of the node; `for_page` with what only the status page shows."""
+        """Gather the node's report; `for_page` with what only the status page shows."""
 
 
 class HttpServer:
@@ -87,7 +96,6 @@ class HttpServer:
         self._runner = runner
         self._listener = listener
         self.address = address
-        """Where it listens; a port 0 has become the real one."""
 
     async def close(self) -> None:
         """Stop listening, and close all connections. A second call does nothing."""
@@ -96,28 +104,24 @@ class HttpServer:
 
 
 class _Clients:
-    """The clients of an HTTP server. One that comes when all places are taken gets the place of an older one.
+    """The clients of an HTTP server. Without a free place, a newcomer gets that of an older, idle client."""
 
-    A probe asks at once, and its answer takes milliseconds; a client that asks nothing is older.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, limits: HttpLimits) -> None:
         self._descriptors_end = client_descriptors_end()
         descriptors = descriptors_max()
-        self._most = HTTP_CONNECTIONS_MAX
+        self._most, self._kept = limits.connections_max, limits.connections_kept
         if descriptors is not None:
-            self._most = max(HTTP_CONNECTIONS_KEPT, min(self._most, descriptors // DESCRIPTORS_DIVISOR))
+            self._most = max(self._kept, min(self._most, descriptors // DESCRIPTORS_DIVISOR))
         self._places: Places[asyncio.Transport] = Places(self._most, spares="new")
 
     def take(self, transport: asyncio.Transport) -> None:
-        """Count a client, and close an older one if there are too many."""
         for client in self._places.clients():
             if client.is_closing():  # aiohttp does not tell
                 self._places.remove(client)
         end, most = self._descriptors_end, self._most
         if end is not None and transport.get_extra_info("socket").fileno() >= end:
-            most = HTTP_CONNECTIONS_KEPT  # a node that is full of other clients is alive, and says so
-        name: tuple[str, int] | None = transport.get_extra_info("peername")  # None: it is gone already
+            most = self._kept  # a node that is full of other clients is alive, and says so
+        name: tuple[str, int] | None = transport.get_extra_info("peername")  # None: it has left
         party = party_of(name[0].partition("%")[0]) if name else ""
         if len(self._places) >= most and (older := self._places.who_gives_way(party)) is not None:
             self._places.remove(older)
@@ -126,18 +130,12 @@ class _Clients:
 
 
 class _Arrival(asyncio.Protocol):
-    """The protocol of a new connection, until it is counted.
-
-    Args:
-        server: aiohttp's, which serves the connection then.
-        clients: counts it.
-    """
+    """The protocol of a new connection until it is counted; aiohttp serves it then."""
 
     def __init__(self, server: web.Server, clients: _Clients) -> None:
         self._server, self._clients = server, clients
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count the client, and hand the connection on."""
         self._clients.take(transport)
         handler = self._server()
         transport.set_protocol(handler)
@@ -158,19 +156,19 @@ def make_app(node: NodeView) -> web.Application:
     return app
 
 
-async def start_http(node: NodeView, address: Address) -> HttpServer:
+async def start_http(node: NodeView, address: Address, limits: HttpLimits = HttpLimits()) -> HttpServer:
     """Listen at `address` and answer for `node` until the server is closed.
 
     Raises:
-        Fatal: the address cannot be listened at.
+        Fatal: the address is not free.
     """
     runner = web.AppRunner(
         make_app(node),
         access_log=None,
         logger=_requests_log,
         handle_signals=False,
-        keepalive_timeout=HTTP_SILENT_SECONDS_MAX,
-        # Else the server waits for the rest of a request whose client is gone, which no limit counts.
+        keepalive_timeout=limits.silent_seconds_max,
+        # Else the server waits for the rest of a request whose client has left, which no limit counts.
         handler_cancellation=True,
         shutdown_timeout=HTTP_STOP_SECONDS,
     )
@@ -178,30 +176,30 @@ async def start_http(node: NodeView, address: Address) -> HttpServer:
     server = runner.server
     assert server is not None  # since it is set up
 
-    clients = _Clients()
+    clients = _Clients(limits)
     try:
         listener = await asyncio.get_running_loop().create_server(
             lambda: _Arrival(server, clients), address.host, address.port, backlog=LISTEN_BACKLOG
         )
     except OSError as error:
         await runner.cleanup()
-        number = error.errno or 0  # below 0 when the host's name was not found
+        number = error.errno or 0  # negative: the host's name was not found
         got = os.strerror(number) if number > 0 else str(error)
         raise Fatal(f"http.address {address}", got=got, expected="an address that is free here") from error
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: connections have it from their listener
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: connections inherit it
+        unread_ms = int(limits.unread_seconds_max * 1000)
         for each in listener.sockets:
-            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(HTTP_UNREAD_SECONDS_MAX * 1000))
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unread_ms)
     return HttpServer(runner, listener, Address(address.host, listener.sockets[0].getsockname()[1]))
 
 
 def _is_about_client(record: logging.LogRecord) -> bool:
-    """Return whether a request was not HTTP, or its client is gone: aiohttp logs a traceback for each."""
+    """Return whether aiohttp logs a client's mistake or leaving, with a traceback."""
     error = None if record.exc_info is None else record.exc_info[1]
     return isinstance(error, HttpProcessingError | ConnectionError)
 
 
 def _report(node: NodeView) -> NodeReport | None:
-    """Ask the node; None: an error of ours."""
     try:
         return node.report()
     except Exception:  # the edge of a shell: a probe must get an answer
@@ -210,22 +208,18 @@ def _report(node: NodeView) -> NodeReport | None:
 
 
 def _reasons(report: NodeReport | None) -> list[str]:
-    """Return why the node is not ready; an error of ours is a reason."""
     return ["internal error, see the log"] if report is None else list(report.problems)
 
 
 async def _healthz(_: web.Request) -> web.Response:
-    """Answer."""
     return web.Response(text="ok\n", headers=_NO_STORE)
 
 
 async def _readyz(request: web.Request) -> web.Response:
-    """Answer 200, or 503 with the reasons."""
     return _readiness(request, _reasons(_report(request.app[_NODE])))
 
 
 async def _readyz_for_publishers(request: web.Request) -> web.Response:
-    """Answer load balancers in front of publishers as `_readyz` does."""
     report = _report(request.app[_NODE])
     reasons = _reasons(report)
     if report is not None and report.sent_elsewhere is not None:
@@ -246,7 +240,6 @@ def _lines(texts: Iterable[str]) -> str:
 
 
 async def _page(request: web.Request) -> web.Response:
-    """Write the status page."""
     report = request.app[_NODE].report(for_page=True)
     if report.is_starting:
         return web.Response(text=_lines(report.problems), status=503, headers=_STARTING_HEADERS)
@@ -254,13 +247,11 @@ async def _page(request: web.Request) -> web.Response:
 
 
 async def _operations(_: web.Request) -> web.Response:
-    """Write docs/operations.md, which comes with the code."""
     text = await asyncio.to_thread(_OPERATIONS.read_text, "utf-8")
     return web.Response(text=render_operations(text), content_type="text/html", headers=_PAGE_HEADERS)
 
 
 async def _status(request: web.Request) -> web.Response:
-    """Write the report as JSON."""
     report = request.app[_NODE].report(for_page=True)
     if report.is_starting:
         return web.json_response({"problems": report.problems}, status=503, headers=_NO_STORE)
@@ -268,7 +259,6 @@ async def _status(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    """Write the metrics, with `sluice_ready` up to date."""
     node = request.app[_NODE]
     node.metrics.ready.set(0 if _reasons(_report(node)) else 1)
     headers = {**_NO_STORE, "Content-Type": CONTENT_TYPE_LATEST}

@@ -1,18 +1,17 @@
-"""The watch over processor time: how long the tasks of a node were ready and had no processor.
+"""The watch over processor time: how long a node's tasks were ready and had no processor.
 
-A shell around `Shortage`, which is pure. Linux counts for each thread how long it ran, and how long it waited
-for a processor, also when a limit of its container made it wait:
+A shell around `Shortage`, which is pure. Linux counts how long each thread ran, and how long it waited for a
+processor, also under a container's limit:
 
     /proc/PID/task/TID/schedstat    ran_ns waited_ns slices
 
     task        threads and processes
-    event loop  the thread that made the watch: messages, answers, timers
+    event loop  the thread that made the watch
     commits     the threads that write to the disk
     proofs      the process that checks proofs
     hashing     the processes that hash items
 
-All of them are on the way to an acknowledgement. Waiting for a disk, or for another thread of the process,
-does not count. Where the kernel does not tell, the watch finds nothing.
+Acknowledgements wait for all of them.
 
 Source: Linux, Documentation/scheduler/sched-stats.rst.
 """
@@ -36,62 +35,66 @@ __all__ = ["ProcessorWatch", "Shortage", "Spent"]
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 1.0
-"""Time between two looks, of a tenth of a millisecond each."""
+"""Time between two looks, of 0.1 ms each."""
 
 WINDOW_SECONDS: Final = 10.0
 """The time that is judged: some blocks."""
 
 WAITED_SECONDS_MIN: Final = 2.0
-"""A task that waits less in that time delays nobody much."""
 
 WAITED_TIMES_MIN: Final = 2.0
-"""A task gets too little if it waits so many times as long as it runs: its work takes three times as long.
-Where four busy processes share two cores fairly, each waits as long as it runs."""
+"""Shortage: a task waits so many times as long as it runs. Of four busy processes on two cores, each waits as
+long as it runs."""
 
 SAID_SECONDS: Final = 60.0
-"""Time between two log lines about it."""
 
 _COMMITS: Final = "commit_"
-"""The prefix of the names of the threads that write to the disk."""
 
 
 class Spent(NamedTuple):
     """The processor time of a task."""
 
     ran_seconds: float
-    """On a processor."""
     waited_seconds: float
-    """For a processor."""
 
 
 class Shortage:
-    """The judgement whether a task waited too long in the last `WINDOW_SECONDS`."""
+    """The judgement whether a task waited too long lately.
 
-    def __init__(self) -> None:
+    Args:
+        window_seconds: the time that is judged.
+        waited_seconds_min: the shortest wait that counts.
+    """
+
+    def __init__(
+        self, *, window_seconds: float = WINDOW_SECONDS, waited_seconds_min: float = WAITED_SECONDS_MIN
+    ) -> None:
+        self._window_seconds = window_seconds
+        self._waited_seconds_min = waited_seconds_min
         self._looks: deque[tuple[float, Mapping[str, Spent]]] = deque()
         self._is_whole = False
-        """The window is over once: a start, which needs more than what follows, is not judged."""
+        """Whether a window is over: a start, which needs more time, is not judged."""
 
     def note(self, now_seconds: float, spent: Mapping[str, Spent]) -> None:
         """Take what each task spent since the last look."""
         self._looks.append((now_seconds, spent))
-        while now_seconds - self._looks[0][0] >= WINDOW_SECONDS:
+        while now_seconds - self._looks[0][0] >= self._window_seconds:
             self._looks.popleft()
             self._is_whole = True
 
     @property
     def words(self) -> str | None:
-        """The tasks that get too little, in words; None: none does."""
+        """The tasks that get too little, as text, if any."""
         short = [
             f"{task} ran {spent.ran_seconds:.1f} s and waited {spent.waited_seconds:.1f} s for a processor"
             for task, spent in self._sums().items()
             if self._is_whole
-            and spent.waited_seconds >= WAITED_SECONDS_MIN
+            and spent.waited_seconds >= self._waited_seconds_min
             and spent.waited_seconds >= WAITED_TIMES_MIN * spent.ran_seconds
         ]
         if not short:
             return None
-        return f"the node gets too little processor: in {WINDOW_SECONDS:g} s, {'; '.join(short)}"
+        return f"the node gets too little processor: in {self._window_seconds:g} s, {'; '.join(short)}"
 
     def _sums(self) -> dict[str, Spent]:
         sums: dict[str, Spent] = {}
@@ -106,15 +109,24 @@ class ProcessorWatch:
     """The watch of one node; made and closed in its event loop.
 
     Args:
-        metrics: is told how long each task has waited.
-        processes: returns the worker processes, each with the name of its task; None is none.
+        processes: returns the worker processes, each with its task's name.
+        shortage: judges the waits; None: a new one.
+        look_seconds: time between two looks.
     """
 
-    def __init__(self, metrics: Metrics, processes: Callable[[], list[tuple[str, int | None]]]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        processes: Callable[[], list[tuple[str, int | None]]],
+        *,
+        shortage: Shortage | None = None,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        self._look_seconds = look_seconds
         self._metrics = metrics
         self._processes = processes
         self._loop_thread = threading.get_native_id()
-        self._shortage = Shortage()
+        self._shortage = shortage or Shortage()
         self._before: dict[tuple[str, Path], Spent] = {}
         self._said_at = -SAID_SECONDS
         self._is_said = False
@@ -123,7 +135,7 @@ class ProcessorWatch:
 
     @property
     def words(self) -> str | None:
-        """The shortage, in words; None: there is none."""
+        """The shortage as text, if there is one."""
         return self._shortage.words
 
     def close(self) -> None:
@@ -133,12 +145,11 @@ class ProcessorWatch:
     async def _watch(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
             self._shortage.note(loop.time(), self._look())
             self._say(loop.time())
 
     def _look(self) -> dict[str, Spent]:
-        """Return what each task spent since the last look."""
         found = {place: spent for place in self._places() if (spent := _read(place[1])) is not None}
         since: dict[str, Spent] = {}
         for place, (ran_seconds, waited_seconds) in found.items():
@@ -151,7 +162,6 @@ class ProcessorWatch:
         return since
 
     def _places(self) -> list[tuple[str, Path]]:
-        """Return the threads and processes to look at, each with the name of its task."""
         threads = [("event loop", self._loop_thread)]
         for thread in threading.enumerate():
             if thread.name.startswith(_COMMITS) and thread.native_id is not None:
@@ -175,7 +185,7 @@ class ProcessorWatch:
 
 
 def _read(path: Path) -> Spent | None:
-    """Read what a thread spent; None: it is gone, or the kernel does not tell."""
+    """Read a thread's times; None if there are none."""
     try:
         ran_ns, waited_ns = path.read_text().split()[:2]
         return Spent(int(ran_ns) / 1e9, int(waited_ns) / 1e9)

@@ -1,7 +1,7 @@
-"""Gathers the report of a node from its rooms.
+"""The gathering of a node's report from its rooms.
 
-A shell: it asks the rooms, reads the clock, and decides nothing; `gateway.status.findings` says what the
-answers mean. Source: docs/operations.md, "Watch it".
+A shell: it asks the rooms and reads the clock; `gateway.status.findings` judges the answers. Source:
+docs/operations.md, "Watch it".
 """
 
 from __future__ import annotations
@@ -37,19 +37,16 @@ from sluice.gateway.transport.tls import ServerTls, certificate_notes
 __all__ = ["NodeReporter"]
 
 PUBLISHERS_SHOWN: Final = 200
-"""Streams of publishers that the page shows; it is made anew for each who looks."""
+"""Streams of publishers on the page."""
 
 
 class NodeReporter:
-    """Makes the reports of one node.
+    """Makes the reports of one node from its rooms.
 
     Args:
-        settings, metrics, instance: of the node.
-        conductor, store, following, keeper, tcp_server, subscribers: the rooms that are asked.
-        certificates: of the node's servers; the list grows while they start.
-        door_notes: what happened at their doors; the same.
-        healer: knows the damaged pages.
-        processor: knows whether the node gets enough processor.
+        certificates, door_notes: of the node's servers; both lists grow during the start.
+        health_check_seconds: time between two looks of `watch`.
+        publishers_shown: streams of publishers on the page.
     """
 
     def __init__(
@@ -68,7 +65,11 @@ class NodeReporter:
         door_notes: Sequence[DoorNotes],
         healer: Healer,
         processor: ProcessorWatch,
+        health_check_seconds: float = HEALTH_CHECK_SECONDS,
+        publishers_shown: int = PUBLISHERS_SHOWN,
     ) -> None:
+        self._health_check_seconds = health_check_seconds
+        self._publishers_shown = publishers_shown
         self.metrics = metrics
         self.is_stopping = False
         self._settings = settings
@@ -90,7 +91,7 @@ class NodeReporter:
         self._made_at = time.monotonic()
 
     def has_started(self, grpc: Address, subscribers: Address, tcp: Address, http: Address) -> None:
-        """Note that the node listens for publishers, and where its servers are."""
+        """Note the addresses of the started servers."""
         self._grpc_address, self._subscriber_address = grpc, subscribers
         self._addresses = (
             ("gRPC", str(grpc)),
@@ -100,19 +101,15 @@ class NodeReporter:
         )
 
     def readiness(self) -> list[str]:
-        """Return why the node is not ready; empty if it is."""
+        """Return why the node is not ready."""
         return list(self.report().problems)
 
-    def facts(self) -> dict[str, object]:
-        """Return what serverStatus tells beside the blocks."""
-        return self.report().status_facts()
+    def status_report(self) -> dict[str, object]:
+        """Return the report for serverStatus."""
+        return self.report().for_status()
 
     def report(self, *, for_page: bool = False) -> NodeReport:
-        """Gather the report.
-
-        Args:
-            for_page: with the race and each publisher, which takes longer.
-        """
+        """Gather the report; `for_page` with the race and each publisher, which takes longer."""
         settings, arbiter, acknowledging = (
             self._settings,
             self._conductor.arbiter,
@@ -174,22 +171,22 @@ class NodeReporter:
             race=history.blocks,
             winners=tuple(history.counts()),
             median_seconds=history.median_seconds(),
-            publishers=_publishers(arbiter.streams.values()),
+            publishers=_publishers(arbiter.streams.values(), self._publishers_shown),
         )
 
     def _advertised(self) -> tuple[str, str]:
-        """Return where publishers find the node, and where subscribers do, or "" where that is the same."""
+        """Return where publishers find the node, and where subscribers do, or "" for the same address."""
         advertised = self._settings.grpc_advertised_address
         if advertised == self._settings.grpc_address:
-            advertised = self._grpc_address  # with the port that it has got
+            advertised = self._grpc_address  # with its real port
         if self._settings.subscriber_address is None:
             return str(advertised), ""
         return str(advertised), str(self._subscriber_address.reached_by(advertised.host))
 
     async def watch(self, show_readiness: Callable[[bool], None]) -> None:
-        """Show readiness, role and the bytes sent over TCP, now and then, until cancelled.
+        """Show readiness, role and the bytes sent over TCP, until cancelled.
 
-        Asked this often, the findings know since when something is wrong.
+        Its reports also tell the finding book since when something is wrong.
         """
         sent_bytes = 0
         while True:
@@ -198,21 +195,20 @@ class NodeReporter:
             self.metrics.show_role(self._keeper.phase.value)
             tell_left_out()
             show_readiness(not self.readiness())
-            await asyncio.sleep(HEALTH_CHECK_SECONDS)
+            await asyncio.sleep(self._health_check_seconds)
 
 
-def _publishers(streams: Iterable[StreamRecord]) -> tuple[PublisherStatus, ...]:
-    """Say what publishers do, those first whose names somebody vouches for; of very many, how many more."""
+def _publishers(streams: Iterable[StreamRecord], most: int) -> tuple[PublisherStatus, ...]:
+    """Say what publishers do, proven names first; of very many, count the rest."""
     here = [stream for stream in streams if stream.state not in GONE]
     here.sort(key=lambda stream: not is_vouched_for(stream.name))
-    shown = [PublisherStatus(stream.name, _doing(stream)) for stream in here[:PUBLISHERS_SHOWN]]
-    if len(here) > PUBLISHERS_SHOWN:
-        shown.append(PublisherStatus(f"and {len(here) - PUBLISHERS_SHOWN:,} more streams", ""))
+    shown = [PublisherStatus(stream.name, _doing(stream)) for stream in here[:most]]
+    if len(here) > most:
+        shown.append(PublisherStatus(f"and {len(here) - most:,} more streams", ""))
     return tuple(shown)
 
 
 def _doing(stream: StreamRecord) -> str:
-    """Say in words what a publisher does."""
     if stream.block is not None:
         return f"sends block {stream.block.number}"
     if stream.state is StreamState.FRESH:

@@ -1,6 +1,6 @@
 """The status page of a node, `/` on its HTTP address.
 
-Pure: a `NodeReport` in, HTML out. No script and nothing from elsewhere; the browser reloads by itself.
+Pure: a `NodeReport` in, HTML out, without scripts or foreign resources; the browser reloads by itself.
 
     findings        problems first and in red, with since when and what to do; none: one green line; notes in
                     yellow
@@ -12,7 +12,7 @@ Pure: a `NodeReport` in, HTML out. No script and nothing from elsewhere; the bro
 
 Invariants
   - Everything that a peer has named is escaped.
-  - `as_json` has the same facts under the same names, for `/report.json`.
+  - `/status.json` (`as_json`) has the same values under the same names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sluice.gateway.status.node_report import NodeReport
 __all__ = ["REFRESH_SECONDS", "render", "render_operations"]
 
 REFRESH_SECONDS = 2
-"""How often a browser reloads by itself."""
+"""Time between two reloads by the browser."""
 _HEADING = re.compile(r"^##? (.+)$", re.MULTILINE)
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#edc948", "#76b7b2", "#9c755f", "#bab0ac")
 _STYLE = """
@@ -50,7 +50,7 @@ th{font-weight:600;color:#555}code{font-size:.9em}.quiet{color:#777}
 
 
 def render(report: NodeReport) -> str:
-    """Return the page, a whole HTML document."""
+    """Return the page as an HTML document."""
     last = "no block yet" if report.last_block is None else f"block {report.last_block}"
     title = f"Sluice: {last}" if not report.problems else f"Sluice: {len(report.problems)} problems"
     body = "\n".join(
@@ -75,7 +75,7 @@ def render(report: NodeReport) -> str:
 
 
 def render_operations(markdown: str) -> str:
-    """Return /operations, a whole HTML document: the text of docs/operations.md, with anchors."""
+    """Return /operations, docs/operations.md as an HTML document with anchors."""
     text = _HEADING.sub(
         lambda line: f'<a id="{escape(slug(unescape(line[1])))}"></a>{line[0]}', escape(markdown, quote=False)
     )

@@ -6,16 +6,11 @@ Pure. The publish service asks before the race hears of a stream:
     subject not in `publish.allowed_subjects`                   PERMISSION_DENIED
     the publisher has `publish.max_streams_per_publisher`       RESOURCE_EXHAUSTED
     its address has `publish.max_streams_per_address`           RESOURCE_EXHAUSTED
-    otherwise                                                   admitted; counted until it is released
+    otherwise                                                   admitted; counted until released
 
-A publisher that exceeds `publish.max_messages_per_second` over all its streams is not refused: the node takes
-its messages later, and gRPC's flow control slows it down. The same holds for an address that exceeds
-`publish.max_messages_per_second_per_address`.
-
-Invariants
-  - An admitted stream is released once; a name or an address without streams is forgotten.
-  - Paces outlive a connection, `MESSAGE_PACES_KEPT` of each kind: reconnecting does not evade one. Names that
-    nobody vouches for are a kind of their own, so that invented names push out no others.
+A publisher or address above its messages a second is not refused: the node takes its messages later, and
+gRPC's flow control slows it down. A pace outlives its connections, so reconnecting does not evade it.
+Unproven names are a kind of their own, so invented names push out no others.
 Source: docs/protocol.md, "Limits".
 """
 
@@ -31,8 +26,7 @@ from sluice.gateway.identity import is_vouched_for
 __all__ = ["Admission", "AdmissionLimits", "DenialKind", "Denied", "MessagePace"]
 
 MESSAGE_PACES_KEPT: Final = 10_000
-"""Publishers and addresses whose pace is remembered, some 200 bytes each. The one that was idle longest is
-forgotten first, and starts with a full second's worth when it comes back."""
+"""Paces remembered of each kind. The one idle longest is forgotten first."""
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -40,7 +34,7 @@ SECOND_NS: Final = 1_000_000_000
 class DenialKind(Enum):
     """Why a stream is not admitted."""
 
-    NOT_ALLOWED = "not allowed"  # no certificate, or its subject is not on the list
+    NOT_ALLOWED = "not allowed"  # no certificate, or an unlisted subject
     PUBLISHER_STREAMS = "streams of the publisher"
     ADDRESS_STREAMS = "streams of the address"
 
@@ -59,15 +53,12 @@ class AdmissionLimits:
     """The settings of an operator."""
 
     allowed_subjects: frozenset[str] = frozenset()
-    """Names in certificates that may publish; empty: anybody who gets a connection."""
+    """Names in certificates; empty: anybody."""
     streams_per_publisher_max: int = 64
-    """Streams that one publisher may have open."""
     streams_per_address_max: int = 256
-    """Streams that one network address may have open."""
     messages_per_second: int = 0
-    """Messages a second from one publisher, over all its streams; 0: no limit."""
+    """The limit of one publisher; 0: none."""
     messages_per_second_per_address: int = 0
-    """The same from one network address."""
 
 
 class Admission:
@@ -76,22 +67,17 @@ class Admission:
     def __init__(self, limits: AdmissionLimits) -> None:
         self._limits = limits
         self.has_pace = bool(limits.messages_per_second or limits.messages_per_second_per_address)
-        """Whether messages have a pace at all."""
         self._by_publisher: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
         self._paces = {kind: OrderedDict[str, MessagePace]() for kind in _Paced}
 
     def admit(self, publisher: str, address: str, subjects: frozenset[str]) -> Denied | None:
-        """Count a new stream, or return why it is not admitted.
+        """Count a new stream, or return why it is not admitted; `release` an admitted one.
 
         Args:
-            publisher: the publisher's name in the race.
-            address: the network address that it comes from.
-            subjects: the names that its certificate proves, `CN=alice,O=Net`, `CN=alice`, `URI:spiffe://…`;
-                empty without a certificate.
-
-        Returns:
-            None if it is admitted: `release` it with the same name and address.
+            publisher: its name in the race.
+            address: its network address.
+            subjects: the names that its certificate proves.
         """
         limits = self._limits
         if limits.allowed_subjects and not subjects & limits.allowed_subjects:
@@ -125,13 +111,7 @@ class Admission:
                 del counter[key]
 
     def wait_ns(self, publisher: str, address: str, now_ns: int) -> int:
-        """Count one message; return the time to wait before it is handled, 0 within the pace.
-
-        Args:
-            publisher: as for `admit`.
-            address: as for `admit`.
-            now_ns: a monotonic clock's time.
-        """
+        """Count one message; return how long to wait before handling it (`now_ns`: a monotonic clock)."""
         limits, wait_ns = self._limits, 0
         if limits.messages_per_second:
             kind = _Paced.VOUCHED_FOR if is_vouched_for(publisher) else _Paced.AT_WILL
@@ -142,7 +122,6 @@ class Admission:
         return wait_ns
 
     def _pace(self, key: str, kind: _Paced, limit: int, now_ns: int) -> MessagePace:
-        """Return the pace of a publisher or an address; the one that was idle longest is forgotten first."""
         paces = self._paces[kind]
         pace = paces.get(key)
         if pace is None:
@@ -155,8 +134,6 @@ class Admission:
 
 
 class _Paced(Enum):
-    """The kinds of keys that have a pace."""
-
     VOUCHED_FOR = "name that somebody vouches for"
     AT_WILL = "name that anybody can have"
     ADDRESS = "address"
@@ -166,18 +143,12 @@ class MessagePace:
     """A token bucket for messages: a second's worth may come at once."""
 
     def __init__(self, messages_per_second: float, now_ns: int) -> None:
-        """Begin with a full bucket.
-
-        Args:
-            messages_per_second: above 0.
-            now_ns: a monotonic clock's time.
-        """
         assert messages_per_second > 0
         self._cost_ns = int(SECOND_NS / messages_per_second)
-        # The time at which the bucket would be full again; a full bucket lets a second's worth through.
+        # When the bucket would be full again.
         self._full_at_ns = now_ns
 
     def wait_ns(self, now_ns: int) -> int:
-        """Count one message; return the time to wait before it is handled, 0 within the pace."""
+        """Count one message; return how long to wait before handling it."""
         self._full_at_ns = max(self._full_at_ns, now_ns) + self._cost_ns
         return max(0, self._full_at_ns - now_ns - SECOND_NS)

@@ -1,8 +1,8 @@
 """The client behind a call: its address, and the names that its certificate proves.
 
-Every call reaches gRPC over a connection that the front door made. The door's end of it has a unique name, an
-abstract Unix address, which gRPC gives to a service as the call's peer. The door registers the client here
-under that name. Without a door (a test) the peer that gRPC names is the client.
+Every call reaches gRPC over the front door's connection, whose end is bound to a unique abstract Unix
+address. gRPC names that address as the call's peer; the door registers the client here under it. Without a
+door (in tests), the peer is the client.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sluice.gateway.transport.message_shares import StreamKey
 __all__ = ["STREAM_KEY", "Caller", "caller_of", "enter", "leave"]
 
 STREAM_KEY: Final = f"sluice-stream-{secrets.token_hex(16)}"
-"""Metadata that the door adds to the calls of publishers: the id of the call's stream. No client can add it:
-the name is random in each process."""
+"""Metadata with the stream's id, which the door adds to publishers' calls. The name is random in each
+process, so no client can add it."""
 _BEHIND_THE_DOOR: Final = "unix-abstract:"
-"""What gRPC writes in front of the name of such a connection."""
+"""gRPC's prefix of such a peer name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +32,22 @@ class Caller:
     peer: str
     """Its connection, `ipv4:192.0.2.1:5000` or `ipv6:%5B2001:db8::1%5D:5000`."""
     address: str
-    """Its network address, without the port; of IPv6 the /64, which is what one party has."""
+    """Its network address without the port; for IPv6 the /64, which one party owns."""
     subjects: tuple[str, ...] = ()
-    """The names that its certificate proved, the best one first: the whole subject, `CN=` and the common
-    name, the alternative names with their kind (`URI:spiffe://…`, `DNS:…`). Empty without a certificate."""
+    """The names that its certificate proves, best first: the whole subject, `CN=` and the common name, the
+    alternative names with their kind (`URI:spiffe://…`, `DNS:…`)."""
     cut_off: Callable[[], bool] = lambda: False
-    """Ends its connection at once; False: it has ended."""
+    """Ends its connection at once; returns False if it has ended."""
     connection: int = 0
-    """A number of its connection, unique in this process; 0: it came through no door."""
+    """Its connection's number in this process; 0: no door."""
     taken: Callable[[int], None] = lambda _: None
-    """Tells the door that the large message of a stream, by its id, is counted elsewhere now, or dropped."""
+    """Tells the door that a stream's large message is counted elsewhere, or dropped."""
     host: str = ""
-    """Its IP address, whole."""
     is_node: Callable[[], bool] = lambda: False
-    """Returns whether it is another node of the cluster, by what is known now (`transport.known_nodes`)."""
+    """Returns whether it is another node (`transport.known_nodes`)."""
 
     def key_of(self, context: aio.ServicerContext[Any, Any]) -> StreamKey | None:
-        """Return the key of a publish stream in `MessageShares`; None: it came through no door."""
+        """Return the key of a publish stream in `MessageShares`; None without a door."""
         for name, value in context.invocation_metadata() or ():
             if name == STREAM_KEY and self.connection:
                 return StreamKey(self.address, self.connection, int(value))

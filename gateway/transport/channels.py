@@ -1,12 +1,12 @@
 """Connections to gRPC servers, with or without TLS, for publishers, peers and commands.
 
-    ClientTls()                                      TLS, the server checked against the system's authorities
+    ClientTls()                                      TLS; checks the server against the system's authorities
     ClientTls(ca_file=…)                             … against the authorities in a file
-    ClientTls(ca_file=…, certificate_file=…, key_file=…)   and this side shows a certificate of its own
+    ClientTls(ca_file=…, certificate_file=…, key_file=…)   and shows a certificate of its own
     None                                             no TLS
 
-A shell: it reads files. `ClientTls` holds paths only, so that it can be sent to other processes and printed:
-a key is read where it is used, and appears in no plan and no log.
+A shell: it reads files. `ClientTls` holds paths only, so it can be sent to other processes and printed; no
+key appears in a plan or log.
 """
 
 from __future__ import annotations
@@ -45,38 +45,32 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 DETAILS_CHARACTERS_MAX: Final = 500
-"""Of a server's text about a failed call, which appears in logs and in the reasons of /readyz."""
 
 T = TypeVar("T")
 _Options = Sequence[tuple[str, str | int]]
 _ALWAYS: _Options = (
     ("grpc.enable_http_proxy", 0),
-    # gRPC itself retries a call, without a pause, that a server left untouched when it said GOAWAY. If the
-    # server always says so at once, this never ends: the thread hangs, and memory fills.
+    # gRPC at once repeats a call that a GOAWAY left untouched. A server that always answers so would hang the
+    # thread and fill memory.
     ("grpc.enable_retries", 0),
 )
 WHOLE_BLOCKS: _Options = (("grpc.max_receive_message_length", BLOCK_ANSWER_BYTES_MAX),)
-"""Options of a channel on which blocks come in one message each, as `getBlock` sends them."""
+"""Options for channels that receive whole blocks, as `getBlock` sends them."""
 
-# gRPC reports a file of another kind on standard error only, and then that it cannot connect.
+# gRPC reports a file of another kind on standard error only, and then fails to connect.
 _CERTIFICATE = re.compile(rb"-----BEGIN (X509 |TRUSTED )?CERTIFICATE-----")
 _TRUSTED = b"-----BEGIN TRUSTED CERTIFICATE-----"
 _REFUSED_HEADERS = "GOAWAY received; Error code: 1;"
-"""gRPC's text when a server ends a connection with PROTOCOL_ERROR, as Helidon's do at the first call."""
+"""gRPC's text for PROTOCOL_ERROR, with which Helidon ends a connection at the first call."""
 _KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY-----")
 
 
 def keepalive(quiet_seconds: float, answer_seconds: float) -> list[tuple[str, int]]:
-    """Return the options with which gRPC pings a quiet peer, and closes a connection that does not answer.
-
-    Args:
-        quiet_seconds: time without a byte from the peer until it is pinged.
-        answer_seconds: time that it has to answer.
-    """
+    """Return the options that make gRPC ping a quiet peer and close a connection without an answer."""
     return [
         ("grpc.keepalive_time_ms", int(quiet_seconds * 1000)),
         ("grpc.keepalive_timeout_ms", int(answer_seconds * 1000)),
-        # In grpcio 1.85 this one counts; its default is 60 s.
+        # grpcio 1.85 reads this one; its default is 60 s.
         ("grpc.http2.ping_timeout_ms", int(answer_seconds * 1000)),
     ]
 
@@ -86,16 +80,13 @@ class ClientTls:
     """The client's side of a TLS connection."""
 
     ca_file: str | None = None
-    """PEM file of the authorities that the server's certificate must come from; None: those of the system."""
+    """PEM file of the authorities for the server's certificate; None: the system's."""
     certificate_file: str | None = None
-    """PEM file of this side's certificate, for servers that ask for one."""
     key_file: str | None = None
-    """PEM file of its private key."""
     server_name: str | None = None
-    """The name that the server's certificate must have, when it is not the host that is connected to."""
+    """The name in the server's certificate, if not the host's."""
 
     def __post_init__(self) -> None:
-        """Refuse a certificate without a key, and a key without a certificate."""
         if (self.certificate_file is None) != (self.key_file is None):
             given, missing = ("certificate", "key") if self.key_file is None else ("key", "certificate")
             raise TlsError("client TLS", got=f"a {given} without a {missing}", expected="both, or neither")
@@ -104,7 +95,7 @@ class ClientTls:
         """Read the files.
 
         Raises:
-            TlsError: one cannot be read or used, or the key is not the certificate's.
+            TlsError: one is unusable, or the key is not the certificate's.
         """
         ca = _read(self.ca_file, "CA file", _CERTIFICATE)
         certificate = _read(self.certificate_file, "certificate file", _CERTIFICATE)
@@ -116,12 +107,12 @@ class ClientTls:
         return grpc.ssl_channel_credentials(ca, key, certificate)
 
     def context(self) -> ssl.SSLContext:
-        """Return the OpenSSL context of relayed connections (`gateway.transport.outgoing`).
+        """Return the OpenSSL context of relayed connections.
 
         Raises:
-            TlsError: a file cannot be read or used.
+            TlsError: a file is unusable.
         """
-        self.credentials()  # checks the files, and says what is wrong with them
+        self.credentials()  # checks the files with readable errors
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.certificate_file is not None:
@@ -137,7 +128,7 @@ class ClientTls:
 
 
 def open_channel(address: str, tls: ClientTls | None = None, options: _Options = ()) -> aio.Channel:
-    """Open an asyncio channel to `host:port`; nothing is sent before the first call.
+    """Open an asyncio channel to `host:port`; it sends nothing before the first call.
 
     Raises:
         TlsError: a file of `tls` cannot be read.
@@ -159,23 +150,18 @@ def open_blocking_channel(address: str, tls: ClientTls | None = None, options: _
 
 
 def _relayed(address: str, options: _Options) -> _Options:
-    """Return the options of a relayed channel: the server must see its own name."""
     return (*_ALWAYS, *options, ("grpc.default_authority", address))
 
 
 def why_failed(error: aio.AioRpcError) -> str:
-    """Return in one line of bounded length why a call failed, mostly in the server's words."""
+    """Return on one line of bounded length why a call failed."""
     return f"{error.code().name}: {one_line((error.details() or '')[:DETAILS_CHARACTERS_MAX])}"
 
 
 def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:
-    """Return whether a call failed because the server refuses how gRPC core writes headers.
+    """Return whether a call failed because the server refuses gRPC core's header encoding.
 
-    If so, try the call again on a new channel, which is relayed.
-
-    Args:
-        address: `host:port`.
-        error: the error of the call, or gRPC's details of it.
+    If so, a new channel to this address is relayed: try the call again on one.
     """
     if outgoing.is_relayed(address):
         return False
@@ -188,7 +174,7 @@ def refused_headers(address: str, error: grpc.RpcError | str | None) -> bool:
 
 
 async def relayed_if_refused(address: str, attempt: Callable[[], Awaitable[T]]) -> T:
-    """Make an attempt that opens a channel to an address, and once more if it must be relayed."""
+    """Make an attempt that opens a channel; repeat it once if the address must be relayed."""
     try:
         return await attempt()
     except grpc.RpcError as error:
@@ -200,10 +186,10 @@ async def relayed_if_refused(address: str, attempt: Callable[[], Awaitable[T]]) 
 def call_once(
     address: str, tls: ClientTls | None, call: Callable[[grpc.Channel], T], options: _Options = ()
 ) -> T:
-    """Open a blocking channel for one call, relayed if the server wants it.
+    """Open a blocking channel for one call, relayed if the server needs it.
 
     Raises:
-        TlsError: a file of `tls` cannot be read.
+        TlsError: a file is unusable.
         grpc.RpcError: the call failed.
     """
     try:
@@ -217,7 +203,6 @@ def call_once(
 
 
 def _certificates(pem: bytes | None, file: str | None, what: str) -> list[x509.Certificate]:
-    """Read certificates; none if there is no file, or one in OpenSSL's own form, which only gRPC reads."""
     if pem is None or file is None or _TRUSTED in pem:
         return []
     return certificates_in(pem, file, what)
@@ -227,7 +212,7 @@ def _read(file: str | None, what: str, kind: re.Pattern[bytes]) -> bytes | None:
     if file is None:
         return None
     try:
-        with open_regular(Path(file)) as opened:  # often in an event loop, which must not wait for a pipe
+        with open_regular(Path(file)) as opened:  # an event loop must not wait for a pipe
             data = opened.read(TLS_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise TlsError(what, got=f"{file} ({error.strerror})", expected="a file that can be read") from error

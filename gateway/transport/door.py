@@ -1,7 +1,6 @@
 """The front door of one gRPC server: it listens, and relays each connection to gRPC on a private Unix socket.
 
-A shell around `relay`, which decides what passes, and `doorkeeper`, which decides who may connect and for how
-long; `pump` moves the bytes.
+A shell: `relay` decides what passes, `doorkeeper` who may connect and for how long; `pump` moves the bytes.
 
     client ── TCP, TLS ──▶ door ── Unix socket ──▶ gRPC core ──▶ services
                                                                    │ caller_of(context)
@@ -40,26 +39,25 @@ __all__ = ["Door", "granted", "look_at_shares"]
 log = logging.getLogger(__name__)
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Connections that are accepted in one slot of the event loop."""
+"""Connections accepted in one iteration of the event loop."""
 LISTEN_BACKLOG: Final = 1_024
 TICK_SECONDS: Final = 0.25
-"""Time between two checks for connections that take too long."""
+"""Time between two checks for overdue connections."""
 COST_LOOKED_AT: Final = 2_048
-"""Bytes of frames without data after which the doorkeeper is asked."""
+"""Bytes of frames without data between two questions to the doorkeeper."""
 NO_DESCRIPTOR_SECONDS: Final = 0.1
-"""Backoff when the process has no file descriptor left for a connection."""
+"""Backoff without a free file descriptor."""
 
 
 class Door:
     """The door of one address.
 
     Args:
-        limits: places and times.
-        notes: records what happens.
-        shares: decides which large messages may be received now, over all doors of a node; None: all.
-        tls: its certificates; None: no TLS.
+        limits, notes: of the door.
+        shares: admit large messages, over all doors of a node; None: all.
+        tls: certificates; None: no TLS.
         nodes: the other nodes of the cluster; None: none connects here.
-        listed_subjects: names in certificates for which places are kept.
+        listed_subjects: names in certificates with kept places.
     """
 
     def __init__(
@@ -83,10 +81,9 @@ class Door:
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.connections: dict[int | str, _Connection] = {}
         self._by_visit: dict[Visit, _Connection] = {}
-        # Only this user may enter the folder: who reaches gRPC without the door passes by its limits.
+        # Only this user may enter: who reaches gRPC directly evades the limits.
         self._folder = PrivateFolder()
         self.grpc_path = self._folder.path / "grpc"
-        """Where gRPC is to listen."""
         self._listeners: list[socket.socket] = []
         self._ticking: asyncio.TimerHandle | None = None
         self._finished: asyncio.Event | None = None
@@ -118,14 +115,14 @@ class Door:
         self._listeners.clear()
 
     async def finish(self) -> None:
-        """Give clients a moment to read gRPC's last frames; gRPC has closed its connections."""
+        """Give clients a moment to read gRPC's last frames."""
         if self.connections:
             self._finished = asyncio.Event()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._finished.wait(), LINGER_SECONDS)
 
     def close(self) -> None:
-        """End everything. Closing twice does nothing."""
+        """End everything. A second call does nothing."""
         self.stop_listening()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -139,7 +136,7 @@ class Door:
                 client, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor left: the connection waits in the kernel
+            except OSError as error:  # no descriptor left: the kernel keeps the connection
                 log.warning("connection not taken", extra=caused_by("", got=error.strerror))
                 self.loop.remove_reader(listener.fileno())
                 self.loop.call_later(NO_DESCRIPTOR_SECONDS, self._accept_again, listener)
@@ -147,13 +144,13 @@ class Door:
             self._take(client, address)
 
     def make_way(self) -> None:
-        """Close the connection whose place went to another one, if any."""
+        """Close the connection that lost its place, if any."""
         if (visit := self.keeper.to_close()) is not None:
             self.notes.refused(visit.address, "connections")
             self._by_visit[visit].close()
 
     def is_node(self, host: str, subjects: Collection[str]) -> bool:
-        """Return whether a client is another node, by what is known of it now."""
+        """Return whether a client is known as another node."""
         return self._nodes is not None and self._nodes.has(host, subjects)
 
     def _accept_again(self, listener: socket.socket) -> None:
@@ -161,7 +158,6 @@ class Door:
             self.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _take(self, client: socket.socket, name: tuple[str, int]) -> None:
-        """Admit a client, or close its connection."""
         host, port = name[0].partition("%")[0], name[1]
         if host.startswith("::ffff:") and "." in host:
             host = host.removeprefix("::ffff:")
@@ -183,12 +179,11 @@ class Door:
         connection = self._by_visit[visit] = _Connection(self, client, peer, host, visit)
         try:
             connection.start()
-        except OSError as error:  # the client has left by now
+        except OSError as error:  # the client has left
             log.info("connection not taken", extra=caused_by(visit.address, peer=peer, got=str(error)))
             connection.close()
 
     def _tick(self) -> None:
-        """Check every connection: which takes too long, which waits for a window."""
         self._ticking = self.loop.call_later(TICK_SECONDS, self._tick)
         now_ns = time.monotonic_ns()
         for connection in tuple(self.connections.values()):
@@ -205,7 +200,7 @@ class Door:
 
 
 def granted(keys: Iterable[StreamKey]) -> None:
-    """Let streams receive their large messages now, at whatever door they are."""
+    """Let streams receive their large messages now, at any door."""
     for key in keys:
         connection = _connections.get(key.connection)
         if connection is not None:
@@ -219,7 +214,7 @@ def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]
 
     Args:
         shares: those of all doors of a node.
-        is_urgent: returns whether a waiting stream may bring the block that is committed next.
+        is_urgent: returns whether a waiting stream may bring the next block to commit.
     """
     if not shares.waiting_count:
         return
@@ -239,12 +234,11 @@ def look_at_shares(shares: MessageShares, is_urgent: Callable[[StreamKey], bool]
 
 _numbers = itertools.count(1)
 _connections: dict[int | str, _Connection] = {}
-"""The connections of all doors of this process, by number."""
 _token = secrets.token_hex(8)
 
 
 class _Gate:
-    """A `MessageGate` for the streams of one connection."""
+    """The `MessageGate` of one connection."""
 
     small_bytes = STREAM_WINDOW_BYTES
 
@@ -258,7 +252,7 @@ class _Gate:
         self._publish_streams.add(stream_id)
 
     def ask(self, stream_id: int, size: int) -> bool:
-        if stream_id in self._asked:  # the service still has the message before
+        if stream_id in self._asked:  # the service still holds the message before
             self._next_sizes[stream_id] = size
             return False
         self._asked.add(stream_id)
@@ -272,7 +266,7 @@ class _Gate:
             self.taken(stream_id)
 
     def taken(self, stream_id: int) -> None:
-        """Release the large message of a stream: it is counted elsewhere now, or gone."""
+        """Release a stream's large message."""
         self._give_back(stream_id)
         size = self._next_sizes.pop(stream_id, None)
         self._asked.discard(stream_id)
@@ -288,7 +282,7 @@ class _Gate:
 
     def _give_back(self, stream_id: int) -> None:
         keys = self._shares.done(self._key(stream_id), time.monotonic_ns())
-        if keys:  # later: now this relay, or another, may be in the middle of a read
+        if keys:  # later: a relay may be in the middle of a read
             self._door.loop.call_soon(granted, keys)
 
     def _key(self, stream_id: int) -> StreamKey:
@@ -296,8 +290,6 @@ class _Gate:
 
 
 class _Connection(Pump[ServerRelay]):
-    """The connection of one client."""
-
     def __init__(self, door: Door, client: socket.socket, peer: str, host: str, visit: Visit) -> None:
         self.number = next(_numbers)
         self._gate = None if door.shares is None else _Gate(door, door.shares, visit.address, self.number)
@@ -310,7 +302,6 @@ class _Connection(Pump[ServerRelay]):
         self._subjects: tuple[str, ...] = ()
 
     def start(self) -> None:
-        """Begin with TLS or, without it, with HTTP/2."""
         self._door.connections[self.number] = _connections[self.number] = self
         self.outside.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = self._door.tls
@@ -320,12 +311,10 @@ class _Connection(Pump[ServerRelay]):
             self.start_tls(tls.context(), is_server=True)
 
     def on_tls_failed(self, reason: str) -> None:
-        """As `Pump.on_tls_failed`."""
         breach = ConnectionBreach("handshake", got=reason, expected="TLS with a certificate that is taken")
         self._door.notes.ended(self._visit.address, breach)
 
     def on_secured(self, sock: ssl.SSLSocket) -> None:
-        """As `Pump.on_secured`: the certificate tells who the client is."""
         certificate = sock.getpeercert(binary_form=True)
         self._subjects = subjects_of(certificate) if certificate else ()
         guest = Guest.STRANGER
@@ -345,7 +334,6 @@ class _Connection(Pump[ServerRelay]):
         return self._door.is_node(self._host, self._subjects)
 
     def on_outside(self) -> None:
-        """As `Pump.on_outside`."""
         relay = self.relay
         if self.grpc is None and not relay.awaits_preface:
             self._connect()
@@ -356,10 +344,9 @@ class _Connection(Pump[ServerRelay]):
                 self.pause(wait_ns / 1e9)
 
     def _connect(self) -> None:
-        """Connect to gRPC, now that the client speaks HTTP/2."""
         try:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        except OSError as error:  # what the relay holds cannot wait: others use its buffer
+        except OSError as error:  # the relay's input cannot wait: others use its buffer
             self._not_connected(error)
             return
         try:
@@ -390,7 +377,6 @@ class _Connection(Pump[ServerRelay]):
         self.close()
 
     def on_grpc(self) -> None:
-        """As `Pump.on_grpc`."""
         refused = self.relay.refused
         if refused:
             for message in refused:
@@ -398,29 +384,23 @@ class _Connection(Pump[ServerRelay]):
             refused.clear()
 
     def on_breach(self, breach: ConnectionBreach) -> None:
-        """As `Pump.on_breach`."""
         self._door.notes.ended(self._visit.address, breach)
 
     def on_left_grpc(self) -> None:
-        """As `Pump.on_left_grpc`."""
         leave(self._name)
 
     def on_closed(self) -> None:
-        """As `Pump.on_closed`."""
         self._door.gone(self.number, self._visit)
 
     def _taken(self, stream_id: int) -> None:
-        """Note that the service has taken over a large message."""
         if self._gate is not None and not self.is_closed:
             self._gate.taken(stream_id)
 
     def granted(self, stream_id: int) -> None:
-        """Let a stream receive its large message now."""
         self.relay.grant(stream_id)
         self.flush()
 
     def tick(self, now_ns: int) -> None:
-        """Check what takes too long."""
         if self.is_over(now_ns):
             return
         relay, visit = self.relay, self._visit

@@ -1,7 +1,6 @@
 """The record of a front door for operators: counters, log lines, and text for the status page.
 
-A shell. Strangers decide how often something happens at a door, so `gateway.logs` limits the lines of each
-address and minute.
+A shell. Strangers cause these events at will, so `gateway.logs` limits the lines of each address and minute.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ log = logging.getLogger(__name__)
 SHOWN_NS: Final = 600 * 1_000_000_000
 """How long the status page shows an event."""
 REASONS_SHOWN: Final = 8
-"""Kinds of events that it shows."""
+"""Kinds of events shown."""
 _LIMITS: Final = {"grpc.address": "grpc.max_message_bytes"}
 """The setting that limits messages, by the setting of the address."""
 
@@ -33,8 +32,7 @@ class DoorNotes:
 
     Args:
         setting: the setting of its address, for messages.
-        metrics: of the node; None counts nothing (tests).
-        now_ns: a monotonic clock.
+        metrics: None counts nothing.
     """
 
     def __init__(
@@ -46,13 +44,13 @@ class DoorNotes:
         self._setting = setting
         self._metrics = metrics
         self._now_ns = now_ns
-        self._shown: dict[str, tuple[int, int, str]] = {}  # by what: when last, how often, the last address
+        self._shown: dict[str, tuple[int, int, str]] = {}  # by kind: last time, count, last address
         self._refused_message: tuple[int, str] | None = None
         if metrics is not None:
-            metrics.messages_refused.labels(reason="size")  # a counter that shows 0 before the first one
+            metrics.messages_refused.labels(reason="size")  # creates the counter at 0
 
     def refused(self, address: str, reason: str) -> None:
-        """Note that a connection was not taken, because there are too many."""
+        """Note that a connection found no place."""
         if self._metrics is not None:
             self._metrics.connections_refused.labels(reason=reason).inc()
         self._note(address, f"connections refused, too many {reason}", "connection refused", reason=reason)
@@ -73,7 +71,7 @@ class DoorNotes:
         )
 
     def refused_message(self, address: str, message: TooLong) -> None:
-        """Note that gRPC refused a message for its size, before any code of the node has seen it."""
+        """Note that gRPC refused a message for its size, before the node saw it."""
         setting, limit = self._setting, _LIMITS.get(self._setting, "a request there has no more")
         if self._metrics is not None:
             self._metrics.messages_refused.labels(reason="size").inc()
@@ -96,12 +94,12 @@ class DoorNotes:
 
     @property
     def recent_refused_message(self) -> tuple[int, str] | None:
-        """Time and text of the last refused message; None: there was none in the last ten minutes."""
+        """Return time and text of the last message refused in ten minutes, if any."""
         refused = self._refused_message
         return None if refused is None or self._now_ns() - refused[0] >= SHOWN_NS else refused
 
     def words(self) -> tuple[str, ...]:
-        """Return the events of the last ten minutes, as text for the status page."""
+        """Return the events of the last ten minutes, for the status page."""
         self._forget_what_is_over(self._now_ns())
         return tuple(
             f"{self._setting}: {what}: {count}, last from {address}"
@@ -121,6 +119,6 @@ class DoorNotes:
 
 
 def last_refused_message(doors: Iterable[DoorNotes]) -> str | None:
-    """Return the text of the last message that was refused at any door; None: there was none lately."""
+    """Return the text of the last message that any door refused lately, if any."""
     found = [refused for door in doors if (refused := door.recent_refused_message) is not None]
     return max(found)[1] if found else None

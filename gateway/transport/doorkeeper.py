@@ -1,8 +1,8 @@
 """The doorkeeper: who may connect, how long each step may take, how many control frames a client may send.
 
-Pure. The door asks, and ends connections by closing its own sockets.
+Pure.
 
-    a connection                                             is refused, or ended, because of
+    a connection                                             is refused or ended with
     beyond the places of its kind                            "connections"
     beyond `connections_per_address_max`                     "connections of an address"
     without TLS or the client's preface in time              "handshake"
@@ -10,22 +10,20 @@ Pure. The door asks, and ends connections by closing its own sockets.
     with a header block that is not whole in time            "header block"
     with more bytes of frames without data than its budget   "control frames"
 
-Places. M is `connections_max`; each kind that can come has a part of it that no other kind gets:
+Each expected kind keeps some of the M = `connections_max` places for itself:
 
     kind       who                                             takes places up to
-    node       another node of the cluster                     M without the parts of the others below
-    listed     its certificate is on the list of the address   M without the parts of the others here
-    unknown    TLS will tell which of these it is              its own part, when strangers have no place left
-    stranger   anybody else                                    M without all parts
+    node       another node of the cluster                     M without the places kept for the kinds below
+    listed     its certificate is on the list of the address   M without the places kept for other kinds
+    unknown    TLS will tell which of these it is              its own places, once strangers have none left
+    stranger   anybody else                                    M without all kept places
 
-When the places of strangers, or those of the unknown, are all taken, a newcomer may get the place of another
-one (`datastream.server.places`): among strangers, the newest connection of the address that has most gives
-way to another address; among the unknown, the oldest. So a few addresses keep out nobody, and silent
-connections keep out nobody for long.
+Without a place left, a newcomer may replace another (`datastream.server.places`): among strangers, the newest
+connection of the address with most gives way to another address; among the unknown, the oldest. So neither a
+few addresses nor silent connections keep others out.
 
-A budget refills with time, and with the data that the connection carries, since a client that reads much
-sends many WINDOW_UPDATEs. An address has the budget of a few connections; when it is empty, its connections
-are read later, and nothing is lost.
+A budget refills with time and with data, since a client that reads much sends many WINDOW_UPDATEs. An address
+shares the budget of a few connections; when it is empty, its connections are read later.
 """
 
 from __future__ import annotations
@@ -38,26 +36,26 @@ from typing import Final
 from sluice.datastream.server.places import Places
 from sluice.gateway.transport.frames import ConnectionBreach, ErrorCode
 
-__all__ = ["DoorLimits", "Doorkeeper", "Guest", "Visit"]
+__all__ = ["DoorLimits", "DoorTimes", "Doorkeeper", "Guest", "Visit"]
 
 SECOND_NS: Final = 1_000_000_000
 CONTROL_BYTES_PER_SECOND: Final = 64 * 1024
-"""Bytes of frames without data that a connection may send in a second; it may save up four times as many. A
-Helidon client sends 26 for each answer, and the answers themselves allow some more."""
+"""Bytes of frames without data in a second. A Helidon client sends 26 for each answer; the answers allow some
+more."""
 CONTROL_BYTES_SAVED: Final = 4 * CONTROL_BYTES_PER_SECOND
 ADDRESS_SHARE: Final = 4
-"""The budget of an address, in those of connections."""
+"""An address's budget, in budgets of one connection."""
 CONNECTION_COST: Final = 4_096
-"""The cost of a new connection, in bytes of its address's budget."""
+"""The cost of a new connection, in bytes of the address's budget."""
 DATA_PER_CONTROL: Final = 8
-"""Bytes of data that allow one byte of other frames. A client answers each frame of 16 KiB with two
-WINDOW_UPDATEs of 13 bytes; one that reads single small messages sends as many."""
+"""Bytes of data that allow one byte of other frames. A client answers each frame of 16 KiB, or each small
+message, with two WINDOW_UPDATEs of 13 bytes."""
 ADDRESSES_KEPT: Final = 10_000
-"""Addresses whose budget is remembered; the one seen longest ago is forgotten first."""
+"""The address seen longest ago is forgotten first."""
 
 
 class Guest(Enum):
-    """The kinds of clients, as the table above has them."""
+    """The kinds of clients (table above)."""
 
     NODE = "node"
     LISTED = "listed"
@@ -66,41 +64,41 @@ class Guest(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class DoorLimits:
-    """The settings of an operator."""
+class DoorTimes:
+    """Time limits of a client's steps."""
 
-    connections_max: int = 4_096
-    """Connections at once."""
-    connections_per_address_max: int = 1_024
-    """The same from one network address."""
-    node_places: int = 0
-    """Of `connections_max`, the part of other nodes; 0: none can come."""
-    listed_places: int = 0
-    """The part of those who are on the list of the address; 0: it has none."""
-    unknown_places: int = 0
-    """The part of those whose kind TLS will tell; 0: it cannot."""
     handshake_seconds: float = 20.0
     """Time for TLS and the client's preface."""
     first_call_seconds: float = 60.0
-    """Time until the first call."""
     header_block_seconds: float = 10.0
-    """Time for one header block, from its first frame to its last."""
+    """Time from its first frame to its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """The limits of one door."""
+
+    connections_max: int = 4_096
+    connections_per_address_max: int = 1_024
+    node_places: int = 0
+    """Places kept for other nodes; 0: none can come."""
+    listed_places: int = 0
+    """Places kept for certificates on the address's list."""
+    unknown_places: int = 0
+    """Places kept for clients whose kind TLS will tell."""
+    times: DoorTimes = DoorTimes()
 
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """One connection, as the doorkeeper sees it."""
+    """One connection."""
 
     address: str
-    """The network address of the client, without the port."""
     began_ns: int
-    """When it was taken."""
     guest: Guest = Guest.STRANGER
-    """Whose place it has."""
     has_shaken_hands: bool = False
-    """TLS and the preface are through."""
+    """TLS and the preface are done."""
     has_called: bool = False
-    """It has begun a call."""
     _budget: _Budget = field(default_factory=lambda: _Budget(CONTROL_BYTES_SAVED))
 
 
@@ -124,14 +122,11 @@ class Doorkeeper:
     def admit(self, address: str, now_ns: int, *, is_node: bool, may_be_known: bool) -> Visit | str:
         """Count a new connection, or return why it is refused, as a label of metrics.
 
-        Args:
-            address: where it comes from, without the port.
-            now_ns: a monotonic clock's time.
-            is_node: it is another node, by its address.
-            may_be_known: TLS may show that it is one, or that it is on the list.
+        Close what `to_close` returns then; call `leave` when the connection has ended.
 
-        Returns:
-            A visit; call `leave` with it when the connection has ended, and close what `to_close` returns.
+        Args:
+            is_node: its address is another node's.
+            may_be_known: TLS may show that it is a node, or listed.
         """
         if not is_node and self._by_address[address] >= self._limits.connections_per_address_max:
             return "connections of an address"
@@ -149,17 +144,17 @@ class Doorkeeper:
         self._by_address[address] += 1
         self._enter(visit)
         shared = self._budget_of(address, now_ns)
-        if shared.left > 0:  # else those who stay would pay for all who come and go
+        if shared.left > 0:  # else those who stay would pay for those who come and go
             shared.take(CONNECTION_COST)
         return visit
 
     def to_close(self) -> Visit | None:
-        """Return the connection that gives way to the one last admitted or known; None: none has to."""
+        """Return the connection that gives way to the one last admitted or identified."""
         visit, self._gives_way = self._gives_way, None
         return visit
 
     def known(self, visit: Visit, guest: Guest) -> str | None:
-        """Note whom TLS has shown; return why the client may not stay, if so. Then ask `to_close`."""
+        """Note whom TLS has identified; return why the client may not stay, if so. Ask `to_close` then."""
         if visit.guest is guest or visit.guest is Guest.NODE:
             return None
         if visit.guest is Guest.UNKNOWN:
@@ -174,12 +169,10 @@ class Doorkeeper:
         return None
 
     def _makes_way(self, address: str) -> bool:
-        """Return whether a stranger gives way to one from this address."""
         self._gives_way = self._strangers.who_gives_way(address)
         return self._gives_way is not None
 
     def _has_place(self, guest: Guest) -> bool:
-        """Return whether there is a place for one more."""
         limits, count = self._limits, self._by_guest
         most = limits.connections_max - limits.unknown_places
         nodes, listed, strangers = count[Guest.NODE], count[Guest.LISTED], count[Guest.STRANGER]
@@ -215,13 +208,11 @@ class Doorkeeper:
             del self._by_address[visit.address]
 
     def spend(self, visit: Visit, cost: int, data_bytes: int, now_ns: int) -> int:
-        """Charge a connection for what it has sent; return the ns to wait before it is read again.
+        """Charge a connection for what it sent; return the ns to wait before reading it again.
 
         Args:
-            visit: the connection.
             cost: bytes of frames without data.
             data_bytes: bytes of data, both ways.
-            now_ns: as for `admit`.
 
         Raises:
             ConnectionBreach: its budget is used up.
@@ -243,18 +234,20 @@ class Doorkeeper:
         if shared.left >= 0:
             return 0
         per_second = ADDRESS_SHARE * CONTROL_BYTES_PER_SECOND
-        shared.left = max(shared.left, -per_second)  # others of the address wait no longer than a second, too
+        shared.left = max(
+            shared.left, -per_second
+        )  # so the address's other connections wait a second at most
         return -shared.left * SECOND_NS // per_second
 
     def overdue(self, visit: Visit, block_began_ns: int | None, now_ns: int) -> ConnectionBreach | None:
-        """Return the step that a connection has taken too long for, if any."""
-        limits = self._limits
+        """Return the step for which a connection takes too long, if any."""
+        times = self._limits.times
         if not visit.has_shaken_hands:
-            since, most, what = visit.began_ns, limits.handshake_seconds, "handshake"
+            since, most, what = visit.began_ns, times.handshake_seconds, "handshake"
         elif block_began_ns is not None:
-            since, most, what = block_began_ns, limits.header_block_seconds, "header block"
+            since, most, what = block_began_ns, times.header_block_seconds, "header block"
         elif not visit.has_called:
-            since, most, what = visit.began_ns, limits.first_call_seconds, "no call"
+            since, most, what = visit.began_ns, times.first_call_seconds, "no call"
         else:
             return None
         if now_ns - since <= most * SECOND_NS:
@@ -282,8 +275,6 @@ class Doorkeeper:
 
 @dataclass(slots=True)
 class _Budget:
-    """Bytes that may be spent."""
-
     left: int
     at_ns: int = 0
 

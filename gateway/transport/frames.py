@@ -1,12 +1,11 @@
-"""HTTP/2 frames: finding them in a byte stream, and writing them.
+"""HTTP/2 frames: found in a byte stream, and written.
 
-Pure. A frame is nine bytes, then its payload; all integers are big-endian:
+Pure. All integers are big-endian:
 
     length u24 | type u8 | flags u8 | reserved 1 bit, stream id u31 | payload of `length` bytes
 
-`FrameScanner` finds the frames in the bytes of a socket. Most bytes pass, in as few pieces as they came in;
-of DATA it reads only the nine bytes of the head. It keeps a frame that must be seen whole until it is whole,
-at most one.
+`FrameScanner` passes most bytes on in the pieces they came in, and reads only the heads of DATA frames. It
+keeps at most one frame: one that must be seen whole.
 
 Source: RFC 9113 sections 4 and 6.
 """
@@ -40,12 +39,10 @@ __all__ = [
 Buffer = bytes | memoryview
 
 CLIENT_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The bytes that a client sends before its first frame."""
+"""The bytes before a client's first frame."""
 HEAD_BYTES: Final = 9
 FRAME_BYTES_DEFAULT: Final = 16_384
-"""Default of SETTINGS_MAX_FRAME_SIZE; payload bytes."""
 WINDOW_BYTES_DEFAULT: Final = 65_535
-"""Default of SETTINGS_INITIAL_WINDOW_SIZE."""
 WINDOW_BYTES_MAX: Final = (1 << 31) - 1
 
 
@@ -95,12 +92,12 @@ class ErrorCode:
 
 
 class ConnectionBreach(InvalidInput):
-    """One end of a connection broke the rules of HTTP/2, or a limit; the connection ends."""
+    """A breach of HTTP/2 or of a limit, which ends the connection."""
 
     def __init__(self, what: str, *, got: str, expected: str, code: int = ErrorCode.PROTOCOL_ERROR) -> None:
         super().__init__(what, got=got, expected=expected)
         self.code = code
-        """The code of the GOAWAY frame in answer."""
+        """The code of the answering GOAWAY."""
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: Buffer = b"") -> bytes:
@@ -118,13 +115,13 @@ def window_update(stream_id: int, size: int) -> bytes:
 
 
 def go_away(code: int, words: str, last_stream_id: int = 0) -> bytes:
-    """Write a GOAWAY frame, with a text for the log of the other end."""
+    """Write a GOAWAY frame with a text for the other end's log."""
     payload = last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + words.encode()
     return frame(FrameKind.GOAWAY, 0, 0, payload)
 
 
 def settings_in(payload: Buffer) -> list[tuple[int, int]]:
-    """Read the identifiers and values of a SETTINGS frame, in order.
+    """Read a SETTINGS frame: identifiers and values, in order.
 
     Raises:
         ConnectionBreach: the payload is not a whole number of settings.
@@ -143,15 +140,15 @@ def settings_in(payload: Buffer) -> list[tuple[int, int]]:
 
 
 class FrameScanner:
-    """Finds the frames in one direction of a connection, and passes them on, or what stands in their place.
+    """Finds the frames in one direction of a connection, and passes them on or replaces them.
 
     Args:
-        out: gets what goes to the other end, in order; also slices of what `feed` was given.
-        on_data: called with the head of each DATA frame: flags, stream id, payload bytes. True lets it pass
-            as it comes; False asks for it whole, in `on_frame`.
-        on_payload: called with the payload of DATA that passes, in as many pieces as it comes in.
-        on_frame: called with every other whole frame: type, flags, stream id, payload. None lets it pass,
-            bytes replace it.
+        out: gets what goes to the other end, also slices of `feed`'s chunk.
+        on_data: gets the head of each DATA frame: flags, stream id, payload bytes; returns True to let it
+            pass, False to get it whole in `on_frame`.
+        on_payload: gets the payload of passing DATA, piece by piece.
+        on_frame: gets every other whole frame: type, flags, stream id, payload; returns None to let it pass,
+            or bytes to replace it.
         preface: bytes that must come before the first frame; they pass.
     """
 
@@ -165,32 +162,30 @@ class FrameScanner:
         preface: bytes = b"",
     ) -> None:
         self.frame_bytes_max = FRAME_BYTES_DEFAULT
-        """The longest payload that the receiving end takes."""
+        """The longest payload that the receiver takes."""
         self._out = out
         self._on_data = on_data
         self._on_payload = on_payload
         self._on_frame = on_frame
         self._preface = preface
-        self._left = 0  # payload bytes of a passing DATA frame that have not come
-        self._carry = bytearray()  # the beginning of a frame, where it is not whole
-        self._waiting: list[bytes] = []  # frames of ours, for the next place between two frames
+        self._left = 0  # bytes to come of a passing DATA frame
+        self._carry = bytearray()  # an incomplete frame
+        self._waiting: list[bytes] = []  # inserted frames, for the next gap
         self._is_feeding = False
 
     @property
     def awaits_preface(self) -> bool:
-        """Whether the preface has not come whole."""
+        """Whether the preface is incomplete."""
         return bool(self._preface)
 
     def insert(self, frames: bytes) -> None:
-        """Send frames of our own, behind the DATA frame that is passing, if any.
-
-        While `feed` runs, what passes of its chunk is not in `out` yet: the frames go behind that too.
-        """
+        """Send frames of our own behind the passing DATA frame, and behind what `feed` still holds of its
+        chunk."""
         if frames:
             (self._waiting if self._left or self._is_feeding else self._out).append(frames)
 
     def feed(self, chunk: memoryview) -> None:
-        """Take bytes of the socket.
+        """Take bytes from the socket.
 
         Raises:
             ConnectionBreach: the connection cannot go on; `out` holds what came before.
@@ -251,7 +246,6 @@ class FrameScanner:
         self._keep(chunk, start, at, False)
 
     def _keep(self, chunk: memoryview, start: int, at: int, is_announced: bool) -> None:
-        """Pass on what passes, and keep the beginning of a frame."""
         if start < at:
             self._out.append(chunk[start:at])
         if at < len(chunk):
@@ -259,7 +253,7 @@ class FrameScanner:
             self._is_announced = is_announced
 
     def _place_waiting(self, chunk: memoryview, start: int, at: int) -> int:
-        """Pass on what comes before a place between two frames, then our frames; return the place."""
+        """Pass what precedes a gap, then the inserted frames; return the gap's place."""
         if start < at:
             self._out.append(chunk[start:at])
         self._out += self._waiting
@@ -267,7 +261,7 @@ class FrameScanner:
         return at
 
     _is_announced = False
-    """Whether the frame that is kept is DATA that `on_data` has seen."""
+    """Whether the kept frame is DATA that `on_data` has seen."""
 
     def _take_preface(self, chunk: memoryview) -> int:
         take = min(len(self._preface), len(chunk))
@@ -279,7 +273,7 @@ class FrameScanner:
         return take
 
     def _pass_payload(self, chunk: memoryview, at: int) -> int:
-        """Let the rest of a DATA frame pass; return where it, or the chunk, ends."""
+        """Pass the rest of a DATA frame; return where it or the chunk ends."""
         after = min(at + self._left, len(chunk))
         self._left -= after - at
         if self._on_payload is not None and after > at:
@@ -287,7 +281,7 @@ class FrameScanner:
         return after
 
     def _finish_carried(self, chunk: memoryview, at: int) -> int:
-        """Complete the frame that is kept, as far as the chunk goes; return where the chunk goes on."""
+        """Complete the kept frame as far as possible; return where the chunk goes on."""
         carry = self._carry
         if len(carry) < HEAD_BYTES:
             take = min(HEAD_BYTES - len(carry), len(chunk) - at)

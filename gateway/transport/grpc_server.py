@@ -1,7 +1,6 @@
 """One gRPC server behind its front door: its address, certificates and channel options.
 
-A shell. A gRPC server offers all of its services at all of its addresses, so a node has a server for each
-address: services that must not be reachable from everywhere need one of their own.
+A shell. A gRPC server offers all its services at all its addresses, so each address of a node has a server.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
@@ -25,32 +24,43 @@ from sluice.gateway.limits import KEEPALIVE_ANSWER_SECONDS, STREAM_WINDOW_BYTES,
 from sluice.gateway.transport.channels import keepalive
 from sluice.gateway.transport.door import Door
 from sluice.gateway.transport.door_notes import DoorNotes
-from sluice.gateway.transport.doorkeeper import DoorLimits
+from sluice.gateway.transport.doorkeeper import DoorLimits, DoorTimes
 from sluice.gateway.transport.known_nodes import KnownNodes
 from sluice.gateway.transport.message_shares import MessageShares
 from sluice.gateway.transport.tls import ServerTls
 
-__all__ = ["GrpcServer", "ServerPlan", "not_free", "start_server"]
+__all__ = ["ConnectionLimits", "GrpcServer", "ServerPlan", "not_free", "start_server"]
 
 CONNECTION_IDLE_SECONDS_MAX: Final = 600
-"""How long a gRPC client may be connected without a call. It gets GOAWAY and connects again by itself."""
+"""Time without a call before a client gets GOAWAY and reconnects."""
 PING_SECONDS_MIN: Final = 0.5
-"""Time between two pings of a client. Without this, gRPC closes a connection with more than one in 5 minutes
-(`too_many_pings`). Some libraries can ping each second, and a ping costs nothing."""
+"""Time between two pings of a client. By default gRPC closes a connection for more than one in 5 minutes;
+some libraries ping each second."""
 
 _NOT_COMPRESSED = 1
-"""Of gRPC's bits for compression algorithms. Megabytes of zeros are kilobytes on the line, and inflating them
-blocks the event loop: at 0.2 MB/s one client could block all others."""
+"""gRPC's bit for "no compression". A few kilobytes inflate to megabytes: at 0.2 MB/s one client could block
+the event loop for all."""
 
 BEFORE_GOODBYE_SECONDS = 0.2
-"""Time between the last answers of services that stop and gRPC's GOAWAY."""
+"""Time between the last answers of stopping services and gRPC's GOAWAY."""
 PLACES_DIVISOR = 16
-"""One place in so many is kept for each kind of client that has places of its own."""
+"""One place in so many is kept for each kind of client."""
 PLACES_PER_NODE = 4
-"""Places for each other node, at least: it reports, subscribes, and asks for the status, twice at once."""
+"""Places kept for each other node: it reports, subscribes and asks for the status, twice at once."""
 
-# gRPC logs a traceback for each: a client that sends nonsense could fill the log of the node.
+# gRPC logs a traceback for each: a client's nonsense could fill the log.
 logging.getLogger("grpc._cython.cygrpc").addFilter(lambda record: not _is_about_client(record))
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """The limits of a connection that no setting changes."""
+
+    idle_seconds_max: int = CONNECTION_IDLE_SECONDS_MAX
+    streams_max: int = STREAMS_PER_CONNECTION_MAX
+    ping_seconds_min: float = PING_SECONDS_MIN
+    keepalive_answer_seconds: int = KEEPALIVE_ANSWER_SECONDS
+    times: DoorTimes = field(default_factory=DoorTimes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,50 +68,46 @@ class ServerPlan:
     """The configuration of a server."""
 
     setting: str
-    """The setting that names the address, for messages."""
+    """The setting of the address, for messages."""
     address: Address
-    """Where it listens; port 0 takes a free one."""
+    """Where it listens; port 0: a free one."""
     message_bytes_max: int
-    """The longest message that is received. gRPC reads the length in front of a message, and ends the call
-    of a longer one with RESOURCE_EXHAUSTED."""
+    """The longest message; gRPC answers a longer one with RESOURCE_EXHAUSTED without reading it."""
     keepalive_seconds: float
-    """Quiet time after which a client is pinged; 0: never."""
+    """Silence before a ping; 0: none."""
     connections_max: int
-    """Connections at once (`grpc.max_connections`); one more is closed at once."""
+    """`grpc.max_connections`"""
     tls: ServerTls | None = None
-    """Its certificates; None: no TLS."""
     connections_per_address_max: int = 1_024
-    """The same from one network address (`grpc.max_connections_per_address`)."""
+    """`grpc.max_connections_per_address`"""
     connection_age_seconds: float = 0
-    """Age at which a client gets GOAWAY, to connect anew (`grpc.max_connection_age_seconds`); 0: never."""
+    """`grpc.max_connection_age_seconds`: then a client gets GOAWAY; 0: never."""
     connection_age_grace_seconds: float = 0
-    """Time that its open calls have then; 0: as long as they take."""
+    """Time for its open calls after that; 0: no limit."""
     nodes: KnownNodes | None = None
-    """The other nodes, for which places are kept; None: none connects here."""
+    """The other nodes; None: none connects here."""
     listed_subjects: frozenset[str] = frozenset()
-    """Names in clients' certificates for which places are kept."""
+    """Names in certificates with kept places."""
     descriptors_divisor: int = 8
-    """One in so many of the process's file descriptors may be a connection; each takes three."""
+    """One in so many file descriptors may be a connection; each takes three."""
     takes_compressed: bool = False
-    """Whether messages may be compressed (`grpc.compression`); else gRPC answers a call that has one with
-    UNIMPLEMENTED."""
+    """`grpc.compression`; else gRPC answers UNIMPLEMENTED."""
+    limits: ConnectionLimits = ConnectionLimits()
 
 
 class GrpcServer:
-    """A gRPC server behind its front door. Made by `start_server`."""
+    """A gRPC server behind its front door, made by `start_server`."""
 
     def __init__(self, server: aio.Server, door: Door, address: Address) -> None:
         self.address = address
-        """Where it listens, with its real port."""
         self.door = door
-        """What clients connect to."""
         self._server = server
 
     async def stop(self, grace_seconds: float) -> None:
-        """Accept no further connection, give calls some time, and close. Stopping twice does nothing."""
+        """Accept no more connections, give calls some time, and close. A second call does nothing."""
         self.door.stop_listening()
         if self.door.has_mended_streams:
-            # Helidon's client closes its socket when it reads GOAWAY, with answers that it still holds.
+            # Helidon's client closes its socket at GOAWAY, and loses answers that it holds.
             await asyncio.sleep(BEFORE_GOODBYE_SECONDS)
         await self._server.stop(grace_seconds)
         await self.door.finish()
@@ -119,8 +125,8 @@ async def start_server(
     Args:
         plan: its configuration.
         add_services: registers its services.
-        notes: records what happens at its door; None: it is logged.
-        shares: decides which large messages may be received now; None: all.
+        notes: records what happens at its door; None: logs it.
+        shares: admit large messages; None: all.
 
     Raises:
         Fatal: it cannot listen there.
@@ -152,10 +158,9 @@ async def start_server(
 
 
 class _RefuseUnreadable(aio.ServerInterceptor):
-    """An answer to single requests that do not parse: INVALID_ARGUMENT.
+    """Answers INVALID_ARGUMENT to a single request that does not parse.
 
-    gRPC itself takes such a request for an error of the service, answers UNKNOWN and logs a traceback:
-    whoever sends nonsense could fill the log of the node. Streams of requests have answers of their own.
+    gRPC would answer UNKNOWN and log a traceback. Streams have answers of their own.
     """
 
     async def intercept_service(
@@ -189,9 +194,9 @@ class _RefuseUnreadable(aio.ServerInterceptor):
 
 
 _ABOUT_CLIENTS = (
-    # An answer could not be sent to a client that has left: the only batch begun outside of our handlers.
+    # An answer for a client that has left: the only batch begun outside our handlers.
     "ExecuteBatchError raised in core by servicer method",
-    # Metadata that is not UTF-8; it is taken for Latin-1.
+    # Metadata that is not UTF-8; gRPC reads it as Latin-1.
     "Invalid encoding on ",
     # The one stream that no code of ours reads; its call ends with UNKNOWN.
     f"Unexpected [DecodeError] raised by servicer method [/{reflection.SERVICE_NAME}/",
@@ -199,25 +204,24 @@ _ABOUT_CLIENTS = (
 
 
 def _is_about_client(record: logging.LogRecord) -> bool:
-    """Return whether gRPC logs as an error something that a client did, and no service."""
     return record.getMessage().startswith(_ABOUT_CLIENTS)
 
 
 def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
     """Return the channel options of a server."""
+    limits = plan.limits
     options = [
-        # Bytes that gRPC receives in advance on an unread stream are not counted in flight; by its own guess
-        # of what the line needs, up to 16 MB.
+        # gRPC would read up to 16 MB ahead on an unread stream, which are not counted in flight.
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", STREAM_WINDOW_BYTES),
         ("grpc.max_receive_message_length", plan.message_bytes_max),
-        # getBlock returns whole blocks; stream messages are kept short elsewhere.
+        # getBlock returns whole blocks.
         ("grpc.max_send_message_length", -1),
-        # Clients may ping as well; without these two gRPC takes a careful client for an attack.
-        ("grpc.http2.min_ping_interval_without_data_ms", int(PING_SECONDS_MIN * 1000)),
+        # Without these two gRPC takes a client that pings for an attacker.
+        ("grpc.http2.min_ping_interval_without_data_ms", int(limits.ping_seconds_min * 1000)),
         ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-        ("grpc.max_connection_idle_ms", CONNECTION_IDLE_SECONDS_MAX * 1000),
+        ("grpc.max_concurrent_streams", limits.streams_max),
+        ("grpc.max_connection_idle_ms", limits.idle_seconds_max * 1000),
     ]
     if not plan.takes_compressed:
         options.append(("grpc.compression_enabled_algorithms_bitset", _NOT_COMPRESSED))
@@ -228,16 +232,16 @@ def options_of(plan: ServerPlan) -> list[tuple[str, int]]:
                 ("grpc.max_connection_age_grace_ms", int(plan.connection_age_grace_seconds * 1000))
             )
     if plan.keepalive_seconds:
-        options += keepalive(plan.keepalive_seconds, KEEPALIVE_ANSWER_SECONDS)
+        options += keepalive(plan.keepalive_seconds, limits.keepalive_answer_seconds)
     return options
 
 
 def _door_limits(plan: ServerPlan) -> DoorLimits:
-    """Return the places of a door, within its part of the file descriptors; keep some for each kind."""
+    """Return the places of a door within its part of the file descriptors."""
     most, nodes, descriptors = plan.connections_max, plan.nodes, descriptors_max()
-    if descriptors is not None:  # the client's, and both ends of the connection between door and gRPC
+    if descriptors is not None:  # the client's, and both ends of the connection to gRPC
         most = max(1, min(most, descriptors // plan.descriptors_divisor))
-    # With fewer places than configured, an address has the same part of them.
+    # With fewer places than configured, an address keeps its proportion.
     per_address = max(1, plan.connections_per_address_max * most // plan.connections_max)
     share = 0 if most < PLACES_DIVISOR // 2 else max(1, most // PLACES_DIVISOR)
     has_nodes = nodes is not None and nodes.are_expected
@@ -250,11 +254,12 @@ def _door_limits(plan: ServerPlan) -> DoorLimits:
         node_places=max(share, min(PLACES_PER_NODE * node_count, most // 4)) if has_nodes else 0,
         listed_places=share if asks_for_names and plan.listed_subjects else 0,
         unknown_places=share if is_told_by_tls else 0,
+        times=plan.limits.times,
     )
 
 
 async def _bind(setting: str, address: Address) -> list[socket.socket]:
-    """Bind sockets at an address: one for each address of its host, all at one port.
+    """Bind a socket at each address of a host, all at one port.
 
     Raises:
         Fatal: the address is taken, unknown or not allowed.
@@ -268,7 +273,7 @@ async def _bind(setting: str, address: Address) -> list[socket.socket]:
             listener = socket.socket(family, kind, protocol)
             bound.append(listener)
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # of both families where it is a wildcard, as gRPC does
+            if family == socket.AF_INET6:  # a wildcard serves both families, as in gRPC
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(len(found) > 1))
             port = where[1] or (bound[0].getsockname()[1] if len(bound) > 1 else 0)
             listener.bind((where[0], port, *where[2:]))
@@ -281,6 +286,6 @@ async def _bind(setting: str, address: Address) -> list[socket.socket]:
 
 
 def not_free(setting: str, address: Address, error: OSError) -> Fatal:
-    """Return the error of an address that cannot be listened at."""
+    """Return the error of an address that is not free."""
     got = error.strerror or str(error)
     return Fatal(f"{setting} {address}", got=got, expected="an address that is free here")

@@ -1,10 +1,8 @@
 """Header blocks of HTTP/2: assembled from frames, read within limits, and rewritten.
 
-Pure. A block is the payload of one HEADERS frame and the CONTINUATION frames that follow it. The relay passes
-it on only when it is whole, because gRPC core keeps a block that never ends.
-
-The library `hpack` reads blocks. A field that is added stands at the end as "literal without indexing", which
-leaves the tables of both ends unchanged.
+Pure. A block is the payload of one HEADERS frame and its CONTINUATION frames. The relay passes it on when it
+is whole, because gRPC core keeps a block that never ends. An added field stands at the end as "literal
+without indexing", which leaves the tables of both ends unchanged.
 
 Source: RFC 9113 section 6.2; RFC 7541 sections 2.3 and 6.2.2.
 """
@@ -33,27 +31,23 @@ __all__ = ["HeaderBlock", "HeaderReader", "HeaderWriter", "Headers", "header_fie
 Headers = list[tuple[bytes, bytes]]
 
 BLOCK_BYTES_MAX: Final = 64 * 1024
-"""Bytes of the frames of one block, heads and padding included, and of its fields when they are read. gRPC
-core announces 16 KiB for the fields; an ordinary call has some 300."""
+"""Bytes of one block's frames, and of its decoded fields. gRPC core announces 16 KiB for the fields; an
+ordinary call has some 300 bytes."""
 FIELDS_MAX: Final = 256
-"""Fields of one block. A call has about 10."""
+"""An ordinary call has about 10."""
 
 
 @dataclass(slots=True)
 class HeaderBlock:
-    """A block that is being assembled."""
+    """A block under assembly."""
 
     stream_id: int
     ends_stream: bool
-    """END_STREAM: nothing follows it on its stream."""
     priority: bytes
-    """The five bytes of its PRIORITY flag; empty without."""
+    """The five bytes of its PRIORITY flag, if set."""
     fragment: bytearray
-    """The block as far as it has come."""
     began_ns: int
-    """When its first frame came."""
     frame_bytes: int
-    """Bytes of its frames so far."""
     is_whole: bool
 
     @classmethod
@@ -87,7 +81,7 @@ class HeaderBlock:
         )
 
     def add(self, kind: int, flags: int, stream_id: int, payload: Buffer) -> None:
-        """Take the next frame of the connection, which must be its CONTINUATION.
+        """Take the connection's next frame, which must be the block's CONTINUATION.
 
         Raises:
             ConnectionBreach: it is another frame, or the block grows too long.
@@ -117,14 +111,14 @@ class HeaderReader:
         self._decoder = hpack.Decoder(max_header_list_size=BLOCK_BYTES_MAX)
 
     def allow_table(self, size: int) -> None:
-        """Note that the receiving end lets the sender's table have `size` bytes."""
+        """Note the size that the receiver allows the sender's table."""
         self._decoder.max_allowed_table_size = size
 
     def read(self, fragment: Buffer | bytearray) -> Headers:
         """Return the fields of a whole block.
 
         Raises:
-            ConnectionBreach: it is not HPACK, refers to a field that no table has, or is too long.
+            ConnectionBreach: it is not HPACK, refers to an unknown field, or is too long.
         """
         try:
             fields = list(self._decoder.decode(bytes(fragment), raw=True))
@@ -155,8 +149,8 @@ class HeaderReader:
 class HeaderWriter:
     """Writes blocks for servers that want pseudo-headers by their index in the static table.
 
-    gRPC core writes the name `:path` out, which Helidon's servers refuse. Nothing goes into the dynamic table
-    ("never indexed"): a field that does not fit into the table sends Helidon's decoder into an endless loop.
+    Helidon's servers refuse the literal name `:path` of gRPC core. Nothing goes into the dynamic table
+    ("never indexed"): a field too long for it sends Helidon's decoder into an endless loop.
     """
 
     def __init__(self) -> None:
@@ -181,7 +175,7 @@ def header_frames(
     priority: bytes = b"",
     frame_bytes_max: int = FRAME_BYTES_DEFAULT,
 ) -> bytes:
-    """Write a whole block in as few frames as it needs."""
+    """Write a whole block in as few frames as possible."""
     payload = memoryview(priority + bytes(fragment))
     flags = (Flag.END_STREAM if ends_stream else 0) | (Flag.PRIORITY if priority else 0)
     kind, written = FrameKind.HEADERS, []

@@ -1,24 +1,20 @@
 """The other nodes of a cluster: which callers they are, and which configured peer is this node itself.
 
-A shell: it resolves names and asks the kernel for this machine's addresses. Callers that are nodes have
-places of their own, and `NodeLevel` to themselves. A caller is a node
+A shell: it resolves names and asks the kernel for this machine's addresses. A caller is a node
 
-    if `peer_subjects` is set    when its certificate proves one of these names, wherever it comes from
+    if `peer_subjects` is set    when its certificate proves one of these names
     else                         when it comes from an address of a name in `peers`, or from `peer_networks`
 
-A certificate is a proof; an address is not, and whoever shares one counts as a node as well. That gains a
-caller nothing but places: a node reads the reports of others over connections that it opens itself, to the
-addresses in `peers` (`gateway.cluster.standby_watch`).
+An address is no proof, but gains only places: a node reads reports over connections that it opens itself.
 
-A peer may be this node, under whatever name:
+A peer may be this node under any name:
 
     listens at          peer                    this node
     127.0.0.1:40840     localhost:40840         yes
     0.0.0.0:40840       10.0.0.5:40840          if 10.0.0.5 is this machine's
     10.0.0.5:40840      127.0.0.1:40840         no: nobody listens there, or another node
 
-A load balancer or forwarded port that leads here is not seen here: a node that follows such an address finds
-out when it asks it (`gateway.cluster.peer_follower`).
+`gateway.cluster.peer_follower` finds a load balancer that leads back here.
 """
 
 from __future__ import annotations
@@ -35,16 +31,16 @@ from sluice.gateway.addresses import Address, parse_address
 __all__ = ["LOOK_SECONDS", "LOOK_SECONDS_MIN", "KnownNodes"]
 
 RESOLVE_SECONDS_MAX: Final = 2.0
-"""Time to resolve a peer's name; a start waits for it, to see whether the peer is this node."""
+"""Time to resolve a peer's name; a start waits for it."""
 
 LOOK_SECONDS: Final = 60.0
 """Time between two resolutions of the names of peers."""
 LOOK_SECONDS_MIN: Final = 1.0
-"""The same when a stranger calls, which strangers do as often as they like."""
+"""The same when a stranger's call causes it."""
 
 
 async def addresses_of(peers: Iterable[str]) -> frozenset[str]:
-    """Return the IP addresses of peers, `host:port` each; none for a name that does not resolve."""
+    """Return the IP addresses of peers, `host:port` each."""
     found = [await _resolve(parse_address(peer)) for peer in peers]
     return frozenset().union(*found)
 
@@ -53,9 +49,10 @@ class KnownNodes:
     """The other nodes of one node's cluster.
 
     Args:
-        networks: networks of nodes beside the addresses of peers, `10.1.0.0/16` each.
-        subjects: names in certificates of nodes; with any, no address counts.
+        networks: their networks, beside the addresses of peers, `10.1.0.0/16` each.
+        subjects: names in their certificates; with any, no address counts.
         resolve: returns the IP addresses of peers, `host:port` each.
+        look_seconds_min: time between two resolutions that strangers cause.
     """
 
     def __init__(
@@ -63,13 +60,13 @@ class KnownNodes:
         networks: Iterable[str] = (),
         subjects: Iterable[str] = (),
         resolve: Callable[[Iterable[str]], Awaitable[frozenset[str]]] = addresses_of,
+        look_seconds_min: float = LOOK_SECONDS_MIN,
     ) -> None:
         self.peers: Sequence[str] = ()
-        """`host:port` each, of the nodes that are not this one."""
         self.subjects = frozenset(subjects)
-        """Names in certificates; empty: addresses count."""
         self._networks = tuple(map(ipaddress.ip_network, networks))
         self._resolve = resolve
+        self._look_seconds_min = look_seconds_min
         self._addresses: dict[str, frozenset[str]] = {}
         self._looked_at = float("-inf")
 
@@ -80,36 +77,29 @@ class KnownNodes:
 
     @property
     def rule(self) -> str:
-        """The rule by which a caller is a node, for people."""
+        """The rule by which a caller is a node, as text."""
         if self.subjects:
             return "a certificate that proves a name in peer_subjects"
         return "an address of peers, or one in peer_networks"
 
     def has(self, host: str, subjects: Collection[str]) -> bool:
-        """Return whether a caller is a node.
-
-        Args:
-            host: its IP address; any other text is no node's.
-            subjects: the names that its certificate proves.
-        """
+        """Return whether a caller is a node, by its IP address and the names that its certificate proves."""
         if self.subjects:
             return not self.subjects.isdisjoint(subjects)
         return any(host in found for found in self._addresses.values()) or self._is_in_networks(host)
 
     async def recognize(self, host: str, subjects: Collection[str]) -> bool:
-        """Return whether a caller is a node; resolve the names of peers anew before saying no.
-
-        A node that was restarted elsewhere calls before the next resolution.
-        """
+        """Return whether a caller is a node; resolve the peers' names before saying no, as one may have
+        moved."""
         if self.has(host, subjects):
             return True
-        if self.subjects or time.monotonic() - self._looked_at < LOOK_SECONDS_MIN:
+        if self.subjects or time.monotonic() - self._looked_at < self._look_seconds_min:
             return False
         await self.look()
         return self.has(host, subjects)
 
     async def look(self) -> None:
-        """Resolve the names of peers; a name that does not resolve now keeps its addresses."""
+        """Resolve the names of peers; a name that fails to resolve keeps its addresses."""
         self._looked_at = time.monotonic()
         found = await asyncio.gather(*(self._resolve((peer,)) for peer in self.peers))
         self._addresses.update((peer, ips) for peer, ips in zip(self.peers, found, strict=True) if ips)
@@ -130,21 +120,23 @@ class KnownNodes:
         return any(address in network for network in self._networks)
 
 
-async def leads_here(peer: Address, listens_at: Iterable[Address]) -> bool:
+async def leads_here(
+    peer: Address, listens_at: Iterable[Address], *, resolve_seconds_max: float = RESOLVE_SECONDS_MAX
+) -> bool:
     """Return whether connecting to `peer` reaches a server of this process.
 
     Args:
-        peer: an address to connect to.
-        listens_at: the addresses of this process, with their real ports, not 0.
+        listens_at: the addresses of this process, with their real ports.
+        resolve_seconds_max: time to resolve each name.
     """
     candidates = [address for address in listens_at if address.port == peer.port]
     if not candidates:
         return False
     if peer in candidates:
         return True
-    hosts = await _resolve(peer)
+    hosts = await _resolve(peer, resolve_seconds_max)
     for address in candidates:
-        found = await _resolve(address)
+        found = await _resolve(address, resolve_seconds_max)
         if hosts & found:
             return True
         if any(ipaddress.ip_address(host).is_unspecified for host in found) and any(map(_is_ours, hosts)):
@@ -153,15 +145,15 @@ async def leads_here(peer: Address, listens_at: Iterable[Address]) -> bool:
 
 
 async def other_nodes(peers: Iterable[Address], listens_at: Iterable[Address]) -> list[str]:
-    """Return the peers that do not lead here, `host:port` each; arguments as for `leads_here`."""
+    """Return the peers that do not lead here, `host:port` each; see `leads_here`."""
     own = tuple(listens_at)
     return [str(peer) for peer in peers if not await leads_here(peer, own)]
 
 
-async def _resolve(address: Address) -> frozenset[str]:
+async def _resolve(address: Address, seconds_max: float = RESOLVE_SECONDS_MAX) -> frozenset[str]:
     """Return the IP addresses of a host; none if its name does not resolve in time."""
     try:
-        async with asyncio.timeout(RESOLVE_SECONDS_MAX):
+        async with asyncio.timeout(seconds_max):
             found = await asyncio.get_running_loop().getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM
             )
@@ -171,7 +163,7 @@ async def _resolve(address: Address) -> frozenset[str]:
 
 
 def _is_ours(host: str) -> bool:
-    """Return whether an IP address is this machine's: only then can a socket be bound to it."""
+    """Return whether an IP address is this machine's: only then a socket can be bound to it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:

@@ -8,10 +8,9 @@ a message and asks here before the client may send the rest:
     above `message_bytes_max`            yes; gRPC refuses it by those five bytes and receives none of it
     anything else                        yes while the budget and the sender's share have room, else later
 
-Ask when gRPC opens the stream's window for the message, which it does when the service reads. A stream that
-the node does not read must hold nothing here, else it would count as slow. A message that has passed whole is
-still in the node's memory: it is `done` when the service has taken it over, or the stream has ended. The
-message of a publisher is taken over when the race counts its items in flight, which may wait for room.
+Ask when gRPC opens the stream's window, which it does when the service reads: an unread stream would count as
+slow. A message is `done` when the service has taken it over or the stream has ended. A publisher's message is
+taken over when the race counts its items in flight, which may wait for room.
 
 Shares. R is the room for one largest message, at most a quarter of the budget:
 
@@ -20,25 +19,24 @@ Shares. R is the room for one largest message, at most a quarter of the budget:
     the first of its connection, not of its address           R
     a further one of its connection                           2 R
 
-Order. Addresses alternate, so do the connections of an address, and messages of a connection come in the
-order in which they asked. Small messages must not overtake a large one for ever, so a waiting message blocks
-others:
+Order. Addresses alternate, so do the connections of an address; a connection's messages keep their order.
+Small messages must not overtake a large one for ever, so a waiting message blocks others:
 
     the message that waits is                                 it blocks
     the first of its address                                  everybody
     the first of its connection, not of its address           the other connections of its address
     a further one of its connection                           its connection
 
-Pace. While any message waits, a connection must deliver `bytes_per_second` of what it holds, in equal parts
-of each of its messages, after `grace_ns`; `tick` names the streams that do not, which the caller then ends.
-So every message is granted in bounded time: the holders either finish or are named.
+Pace. While any message waits, a connection must deliver `bytes_per_second`, in equal parts of each message
+that it holds, after `grace_ns`. `tick` names slower streams, which the caller ends. So every message is
+granted in bounded time.
 
-Urgent. Held messages that wait for room in flight wait for the next commit, and the publisher of that block
-may itself wait here. So `hurry` grants one message of that block beyond the budget, and only one.
+Urgent. Held messages may wait for the next commit while that block's publisher waits here. So `hurry` grants
+one message of that block beyond the budget, and only one.
 
 Invariants
-  - The held messages never have more bytes than the budget, plus one urgent message.
-  - One message is always possible: the budget is no smaller than the largest message.
+  - The held messages never exceed the budget by more than one urgent message.
+  - The budget is no smaller than the largest message, so one is always possible.
   - A stream, connection or address without messages leaves nothing here.
 """
 
@@ -52,15 +50,14 @@ from typing import Final, NamedTuple, TypeVar
 __all__ = ["LARGE_BYTES_PER_SECOND", "LARGE_GRACE_NS", "SMALL_BYTES", "MessageShares", "StreamKey"]
 
 SMALL_BYTES: Final = 1 << 20
-"""A message up to this length needs no grant: a stream's window (`STREAM_WINDOW_BYTES`) holds it."""
+"""A stream's window (`STREAM_WINDOW_BYTES`) holds such a message, which needs no grant."""
 
 LARGE_BYTES_PER_SECOND: Final = 1 << 20
-"""The pace of a connection's large messages while others wait. A publisher should be much faster: a block
-with an item of 36 MB takes 36 s at this pace. But a busy node may itself read no faster."""
+"""The pace of a connection's large messages while others wait; a busy node may read no faster."""
 
 LARGE_GRACE_NS: Final = 2_000_000_000
-"""Time before that pace is required, after a grant and after a message has begun to wait: a round trip, and
-what the client's own threads need."""
+"""Time before that pace is required, after a grant and after a wait has begun: a round trip, and the client's
+own work."""
 
 SECOND_NS: Final = 1_000_000_000
 
@@ -69,44 +66,39 @@ _Key = TypeVar("_Key")
 
 
 class StreamKey(NamedTuple):
-    """One stream of one client. A stream receives one message at a time."""
+    """One stream of one client; it receives one message at a time."""
 
     address: str
-    """The network address, by which shares are counted."""
     connection: int | str
-    """A number or name of the connection, unique in the process."""
+    """A connection's name or number, unique in the process."""
     stream: int
-    """The number of the stream in its connection."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """A granted message."""
-
     size: int
     granted_at_ns: int
     left: int
-    """Bytes of it that have not come yet."""
+    """Bytes still to come."""
     delivered: int = 0
-    """Bytes of it that have come since it was granted, or since the present waiting began."""
+    """Bytes since the grant, or since the present waiting began."""
     due: float = 0.0
-    """Bytes that should have come in that time."""
+    """Bytes due in that time."""
 
 
 _Queue = OrderedDict[StreamKey, int]
-"""The messages of a connection that wait, with their sizes, in the order in which they asked."""
+"""Waiting messages with their sizes, in order."""
 
 
 class MessageShares:
     """The budget of large messages, one for all connections of a node.
 
     Args:
-        budget_bytes: of all messages that are held together (`grpc.max_receiving_bytes`); no less than
-            `message_bytes_max` counts.
-        message_bytes_max: the largest message that gRPC takes (`grpc.max_message_bytes`).
+        budget_bytes: `grpc.max_receiving_bytes`; at least `message_bytes_max`.
+        message_bytes_max: `grpc.max_message_bytes`.
         small_bytes: a message up to this length passes uncounted.
         bytes_per_second: the pace of a connection while others wait.
-        grace_ns: time before the pace is demanded.
+        grace_ns: time before the pace is required.
     """
 
     def __init__(
@@ -120,7 +112,7 @@ class MessageShares:
     ) -> None:
         self.budget_bytes = max(budget_bytes, message_bytes_max)
         self.held_bytes = 0
-        """Bytes of all messages that were granted and are not over."""
+        """Bytes of all granted messages that are not done."""
         self._message_bytes_max = message_bytes_max
         self._small_bytes = small_bytes
         self._bytes_per_second = bytes_per_second
@@ -130,20 +122,17 @@ class MessageShares:
         self._held_by_connection: dict[_Connection, int] = {}
         self._held_by_address: dict[str, int] = {}
         self._urgent: StreamKey | None = None
-        # The next one stands first: addresses, their connections, and the messages of each.
+        # Addresses, their connections and their messages; the next one stands first.
         self._waiting: OrderedDict[str, OrderedDict[int | str, _Queue]] = OrderedDict()
         self.waiting_count = 0
-        """How many streams wait for a grant."""
+        """Streams that wait for a grant."""
         self._waiting_since_ns = 0  # while there are any
         self._ticked_at_ns = 0
 
     def ask(self, key: StreamKey, size_bytes: int, now_ns: int) -> bool:
         """Return whether a stream may receive its next message now; if not, a later `done` grants it.
 
-        Args:
-            key: a stream that neither holds a message nor waits for one.
-            size_bytes: the length that stands in front of the message.
-            now_ns: a monotonic clock's time.
+        `key` neither holds a message nor waits for one; `now_ns` is a monotonic clock's time.
         """
         if size_bytes <= self._small_bytes or size_bytes > self._message_bytes_max:
             return True
@@ -154,9 +143,9 @@ class MessageShares:
         self.waiting_count += 1
         if self.waiting_count == 1:
             self._waiting_since_ns = now_ns
-        is_granted = bool(self._grant(now_ns))  # of itself: for the others nothing has changed
+        is_granted = bool(self._grant(now_ns))  # only to itself: nothing has changed for others
         if not is_granted and self.waiting_count == 1:
-            for held in self._held.values():  # nobody waited for what they did before
+            for held in self._held.values():  # nobody waited for their earlier progress
                 held.delivered, held.due = 0, 0.0
         return is_granted
 
@@ -168,11 +157,7 @@ class MessageShares:
             held.left -= size_bytes
 
     def done(self, key: StreamKey, now_ns: int) -> list[StreamKey]:
-        """Forget the message of a stream, if any: it has passed whole, or the stream is over.
-
-        Returns:
-            the streams that may receive theirs now.
-        """
+        """Forget a stream's message, if any; return the streams that may receive theirs now."""
         if key == self._urgent:
             self._urgent = None
         held = self._held.pop(key, None)
@@ -187,12 +172,8 @@ class MessageShares:
         return self._grant(now_ns)
 
     def hurry(self, is_urgent: Callable[[StreamKey], bool], now_ns: int) -> list[StreamKey]:
-        """Grant one message beyond the budget, unless one is held already; call it as often as `tick`.
-
-        Args:
-            is_urgent: returns whether a waiting stream may bring the block that all others wait for.
-            now_ns: a monotonic clock's time.
-        """
+        """Grant one message beyond the budget, unless one is held; call it as often as `tick`. `is_urgent`
+        returns whether a stream may bring the block that all others wait for."""
         if self._urgent is not None:
             return []
         for queues in self._waiting.values():
@@ -207,8 +188,7 @@ class MessageShares:
     def tick(self, now_ns: int) -> list[StreamKey]:
         """Return the streams to end: they hold a message, are too slow, and others wait.
 
-        Call it a few times a second while `waiting_count` is not 0. A stream that is not ended with `done`
-        is returned again.
+        Call it a few times a second while `waiting_count` is not 0.
         """
         before_ns, self._ticked_at_ns = self._ticked_at_ns, now_ns
         if not self.waiting_count:
@@ -228,7 +208,6 @@ class MessageShares:
         return slow
 
     def _grant(self, now_ns: int) -> list[StreamKey]:
-        """Grant what may be granted now; those who are granted go behind the others."""
         granted: list[StreamKey] = []
         while (found := self._next()) is not None:
             self._hold(*found, now_ns)
@@ -236,7 +215,7 @@ class MessageShares:
         return granted
 
     def _hold(self, key: StreamKey, size_bytes: int, now_ns: int) -> None:
-        """Grant a message that waits; its connection and its address go behind the others."""
+        """Grant a waiting message; its connection and address go behind the others."""
         self._leave_queue(key)
         if key.address in self._waiting:
             self._waiting.move_to_end(key.address)
@@ -248,10 +227,7 @@ class MessageShares:
         _add(self._held_by_address, key.address, size_bytes)
 
     def _next(self) -> tuple[StreamKey, int] | None:
-        """Return the next message; None: none can be granted now.
-
-        The search reads no more connections than hold a message, and one more.
-        """
+        """Return the next message that can be granted now; search few more connections than hold one."""
         free_bytes = self.budget_bytes - self.held_bytes
         for address, queues in self._waiting.items():
             is_first_of_address = address not in self._held_by_address
@@ -272,7 +248,6 @@ class MessageShares:
         return queues is not None and key in queues.get(key.connection, ())
 
     def _leave_queue(self, key: StreamKey) -> None:
-        """Take a message out of its queue."""
         queues = self._waiting[key.address]
         del queues[key.connection][key]
         if not queues[key.connection]:
@@ -283,7 +258,6 @@ class MessageShares:
 
 
 def _add(sums: dict[_Key, int], key: _Key, size_bytes: int) -> None:
-    """Add to one of several sums, or subtract from it; a sum of 0 is forgotten."""
     total = sums.get(key, 0) + size_bytes
     if total:
         sums[key] = total

@@ -1,7 +1,7 @@
 """The refusal of a long message, read from the status text of several gRPC libraries.
 
-Pure. A receiver refuses a long message by the length in front of it, and the call ends with a status. No
-library has a code for it, but all put both numbers into the text:
+Pure. A receiver refuses a long message by the length in front of it. No library has a code for it, but all
+put both numbers into the text:
 
     gRPC core  RESOURCE_EXHAUSTED  SERVER: Received message larger than max (5000 vs. 2000)
     Go         RESOURCE_EXHAUSTED  grpc: received message larger than max (5000 vs. 2000)
@@ -22,7 +22,6 @@ class TooLong(NamedTuple):
 
     size_bytes: int
     limit_bytes: int
-    """The most that its receiver takes."""
 
 
 _FORMS: Final = (
@@ -41,12 +40,7 @@ def too_long(details: str | None) -> TooLong | None:
 
 
 def why_too_long(details: str | None, setting: str) -> str | None:
-    """Return a text with both lengths and the setting to change; None as `too_long`.
-
-    Args:
-        details: the text of a call's status.
-        setting: the setting that lets the receiver take longer messages, and on which side it is.
-    """
+    """Return a text with both lengths and the receiver's setting to change, if that is the failure."""
     found = too_long(details)
     if found is None:
         return None

@@ -1,8 +1,8 @@
 """Relayed connections to servers that do not understand gRPC core.
 
-A shell. Helidon's servers, consensus and block nodes among them, refuse how gRPC core writes headers. A
-client that has found that out (`transport.channels.refused_headers`), or was told so (`SLUICE_VIA=relay`,
-`--via`), connects gRPC to a Unix socket of its own, from which a thread of this process relays to the server:
+A shell. Helidon's servers refuse gRPC core's header encoding. A client that has found that out
+(`transport.channels.refused_headers`) or was told so (`SLUICE_VIA=relay`, `--via`) connects gRPC to a Unix
+socket; a thread of this process relays to the server:
 
     gRPC core ── Unix socket ──▶ thread, ClientRelay ── TCP, TLS ──▶ server
 
@@ -34,12 +34,12 @@ __all__ = ["VIA_VARIABLE", "is_relayed", "learn", "relayed"]
 log = logging.getLogger(__name__)
 
 VIA_VARIABLE: Final = "SLUICE_VIA"
-"""Environment: `direct` never relays, `relay` always does; `auto`, or unset, relays if a server wants it."""
+"""`direct` never relays, `relay` always does; `auto`, or unset, relays if a server needs it."""
 CONNECT_SECONDS_MAX: Final = 20.0
-"""Time for a server to accept a connection, and for TLS; gRPC's own default."""
+"""gRPC's own default."""
 TICK_SECONDS: Final = 0.1
 NO_DESCRIPTOR_SECONDS: Final = 0.5
-"""Backoff when the process has no file descriptor left for a connection."""
+"""Backoff without a free file descriptor."""
 
 _learned: set[str] = set()
 
@@ -66,7 +66,7 @@ def relayed(address: str, tls: ClientTls | None) -> str:
         TlsError: a file of `tls` cannot be read.
     """
     if tls is not None:
-        tls.context()  # now, so that the caller gets the error
+        tls.context()  # now, for the caller's sake
     return f"unix:{_thread_of_process().socket_of(address, tls)}"
 
 
@@ -83,8 +83,6 @@ def _thread_of_process() -> _RelayThread:
 
 
 class _RelayThread:
-    """The thread that relays, and its event loop."""
-
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.loop = asyncio.new_event_loop()
@@ -107,7 +105,7 @@ class _RelayThread:
             pump.tick(now_ns)
 
     def socket_of(self, address: str, tls: ClientTls | None) -> Path:
-        """Listen for an address, unless the thread does already; return the socket."""
+        """Return the socket that relays to an address; listen on it first if need be."""
         key = (address, tls)
         with self._sockets_lock:  # threads may ask at once
             path = self._sockets.get(key)
@@ -142,7 +140,6 @@ class _RelayThread:
     _tasks: set[asyncio.Task[None]] = set()  # noqa: RUF012  # there is one thread
 
     async def _connect(self, grpc: socket.socket, address: str, tls: ClientTls | None) -> None:
-        """Connect to the server, and relay."""
         where = parse_address(address)
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
@@ -187,8 +184,6 @@ class _RelayThread:
 
 
 class _Outgoing(Pump[ClientRelay]):
-    """One connection to a server."""
-
     def __init__(
         self, thread: _RelayThread, server: socket.socket, grpc: socket.socket, address: str
     ) -> None:
@@ -199,26 +194,22 @@ class _Outgoing(Pump[ClientRelay]):
         self._gives_up_at_ns = time.monotonic_ns() + int(CONNECT_SECONDS_MAX * 1e9)
 
     def begin(self) -> None:
-        """Relay, now that the server is connected and trusted."""
+        """Relay: the server is connected and trusted."""
         self._gives_up_at_ns = 0
         self.enter(self._grpc_socket)
         self.outside.read_on()
 
     def on_secured(self, sock: object) -> None:
-        """As `Pump.on_secured`."""
         self.begin()
 
     def on_tls_failed(self, reason: str) -> None:
-        """As `Pump.on_tls_failed`."""
         log.warning("%s: TLS failed: %s", self._address, reason)
 
     def on_closed(self) -> None:
-        """As `Pump.on_closed`."""
         self._grpc_socket.close()
         self._thread.pumps.discard(self)
 
     def tick(self, now_ns: int) -> None:
-        """Check what takes too long."""
         if self._gives_up_at_ns and now_ns >= self._gives_up_at_ns:
             self.on_tls_failed("no answer in time")
             self.close()

@@ -1,14 +1,12 @@
 """The contents of PEM files: certificates and keys that gRPC can use and that fit each other.
 
-Pure: bytes in, values or errors out. gRPC reports an unusable file on standard error only, and without its
-name. No error shows anything of a key.
-
-Kinds of keys, as tried with grpcio 1.85 (BoringSSL):
+Pure. gRPC names no unusable file. No error shows anything of a key. Keys with grpcio 1.85 (BoringSSL):
 
     RSA, P-256, P-384           work for servers and clients
-    P-521, Ed25519              work for a server whose clients are in Go or OpenJDK. Clients on BoringSSL, as
-                                Sluice's own, do not ask for such a signature and fail. So does a client with
-                                such a key at a node; it gets into a server in Go, as a proxy that ends TLS
+    P-521, Ed25519              work for a server whose clients use Go or OpenJDK, and for a client of a
+        server in
+                                Go, such as a TLS proxy. BoringSSL, and so Sluice itself, does not offer such
+                                signatures
     anything else               does not work
 """
 
@@ -30,15 +28,15 @@ __all__ = ["certificates_in", "check_key"]
 _Named = Path | str
 
 _RSA_BITS_MIN, _RSA_BITS_MAX = 522, 16_384
-"""Of an RSA key's modulus. A shorter one has no room for the signature of a handshake, PSS with SHA-256;
-BoringSSL does not load a longer one."""
+"""Bits of an RSA modulus: a shorter one cannot sign a handshake (PSS with SHA-256), BoringSSL loads no longer
+one."""
 _CURVES = {"secp256r1": "P-256", "secp384r1": "P-384", "secp521r1": "P-521"}
 _USABLE = frozenset({"RSA", *_CURVES.values(), "Ed25519"})
-_EXPECTED = f"RSA of {_RSA_BITS_MIN} to {_RSA_BITS_MAX} bits, P-256 or P-384"  # what anybody can use
+_EXPECTED = f"RSA of {_RSA_BITS_MIN} to {_RSA_BITS_MAX} bits, P-256 or P-384"  # usable by anybody
 
 
 def certificates_in(pem: bytes, file: _Named, what: str) -> list[x509.Certificate]:
-    """Read the certificates of a file, at least one; `what` is the name that the error blames.
+    """Read the certificates of a file, at least one; errors blame `what`.
 
     Raises:
         TlsError: they cannot be used.
@@ -60,21 +58,17 @@ def check_key(
     *,
     is_quick: bool = False,
 ) -> str:
-    """Check that a private key is that of a certificate, and of a kind that gRPC can use.
+    """Check that a private key belongs to a certificate, and that gRPC can use it; return the key's kind.
 
     Args:
         pem: the key, without a passphrase.
-        file: where it is.
-        what: the name that the error blames.
+        file, certificate_file: their paths.
+        what: the name that errors blame.
         certificate: the certificate.
-        certificate_file: where that is.
-        is_quick: leave out a check of the key's numbers that takes a second with a long RSA key.
-
-    Returns:
-        The kind: RSA, P-256, P-384, P-521 or Ed25519.
+        is_quick: skip a check of the key's numbers that takes a second with a long RSA key.
 
     Raises:
-        TlsError: the key cannot be used, is of another kind, or is another one.
+        TlsError: the key is unusable, or is not the certificate's.
     """
     key = _private_key(pem, file, what, is_quick=True).public_key()
     kind = _kind(key)
@@ -88,7 +82,7 @@ def check_key(
         raise TlsError(
             what, got=f"{file}, another certificate's key", expected=f"the key of {certificate_file}"
         )
-    if not is_quick:  # last: a key that is another one is met at each handshake until it is replaced
+    if not is_quick:  # last: a wrong key shows at each handshake anyway
         _private_key(pem, file, what, is_quick=False)
     return kind
 
@@ -103,7 +97,7 @@ def _private_key(pem: bytes, file: _Named, what: str, *, is_quick: bool) -> Priv
 
 
 def _kind(key: PublicKeyTypes) -> str:
-    """Name a kind of key as people do: RSA, P-256, secp256k1, Ed25519."""
+    """Name a kind of key: RSA, P-256, secp256k1, Ed25519."""
     if isinstance(key, ec.EllipticCurvePublicKey):
         return _CURVES.get(key.curve.name, key.curve.name)
     return type(key).__name__.removesuffix("PublicKey")
@@ -112,7 +106,7 @@ def _kind(key: PublicKeyTypes) -> str:
 def _is_key_of(key: PublicKeyTypes, certificate: x509.Certificate) -> bool:
     try:
         return _public_bytes(key) == _public_bytes(certificate.public_key())
-    except UnsupportedAlgorithm:  # the certificate's, as the key has been read
+    except UnsupportedAlgorithm:  # the certificate's: the key has been read
         return False
 
 

@@ -1,10 +1,7 @@
 """The pump of one relayed connection: two sockets and the relay between them.
 
-A shell, on the event loop. Data is copied once: from a socket into a buffer that all connections of the loop
-share, and from there into the other socket.
-
-Back-pressure is not reading: while one end does not accept data, the pump does not read the other. So a
-connection holds the bytes of one read at most, whichever end is slow.
+A shell, on the event loop. It copies data once: from a socket into a buffer that all connections of the loop
+share, and from there into the other socket. While one end accepts no data, the pump does not read the other.
 """
 
 from __future__ import annotations
@@ -31,19 +28,18 @@ from sluice.gateway.transport.relay import FrameRelay
 __all__ = ["LINGER_SECONDS", "READ_BYTES", "PrivateFolder", "Pump", "SocketEnd"]
 
 READ_BYTES: Final = 256 * 1024
-"""Bytes of one read. A Unix socket takes some 200 kB at once."""
+"""A Unix socket takes some 200 kB at once."""
 BUFFERS_AT_ONCE: Final = 512
-"""Buffers in one call of sendmsg(2), which takes 1,024."""
+"""Buffers in one sendmsg(2) call, which takes 1,024."""
 UNSENT_PIECES_MAX: Final = 64
-"""Pieces of one read each that may wait for one end; with more, the other end is not read."""
+"""Pieces of one read each that may wait for one end."""
 LINGER_SECONDS: Final = 1.0
-"""How long the pump still reads a connection that ends, so that a reset does not destroy the last frame."""
+"""How long the pump reads an ending connection: a reset would destroy the last frame."""
 SOCKET_BUFFER_BYTES: Final = 1 << 20
-"""Requested at the end towards gRPC; the kernel grants at most `net.core.wmem_max`."""
+"""Requested towards gRPC; the kernel grants at most `net.core.wmem_max`."""
 
 
 def _why(error: OSError) -> str:
-    """Return why TLS has failed; for a certificate, what is wrong with it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message.rstrip(".")
     return str(getattr(error, "reason", None) or error.strerror or type(error).__name__)
@@ -56,8 +52,7 @@ class SocketEnd:
     """One of the two sockets of a connection.
 
     Args:
-        loop: the event loop.
-        sock: a socket that does not block.
+        sock: a non-blocking socket.
         on_readable: called when there is something to read.
         on_lost: called when a send finds that the other side has left.
     """
@@ -72,7 +67,7 @@ class SocketEnd:
         self.socket = sock
         self.is_tls = isinstance(sock, ssl.SSLSocket)
         self.on_drained: Callable[[], None] = lambda: None
-        """Called when all data that had to wait is sent."""
+        """Called when all waiting data is sent."""
         self._loop = loop
         self._number = sock.fileno()
         self._on_readable = on_readable
@@ -92,7 +87,7 @@ class SocketEnd:
         return len(self._unsent) > UNSENT_PIECES_MAX
 
     def read_on(self) -> None:
-        """Call `on_readable` from now on when there is something to read."""
+        """Call `on_readable` from now on."""
         if not self._is_reading and not self._is_closed:
             self._is_reading = True
             self._loop.add_reader(self._number, self._on_readable)
@@ -100,7 +95,7 @@ class SocketEnd:
                 self._loop.call_soon(self._read_pending)
 
     def read_no_more(self) -> None:
-        """Do not call it, until `read_on`."""
+        """Do not call `on_readable` until `read_on`."""
         if self._is_reading:
             self._is_reading = False
             self._loop.remove_reader(self._number)
@@ -158,7 +153,7 @@ class SocketEnd:
         self.on_drained()
 
     def _send_now(self, buffers: list[Buffer]) -> list[tuple[int, Buffer]]:
-        """Send what goes now; return the index and the rest of the first buffer that did not go whole."""
+        """Send what goes now; return index and rest of the first unsent buffer."""
         sent = 0
         try:
             if self.is_tls:
@@ -187,12 +182,12 @@ class SocketEnd:
             return
         if isinstance(self.socket, ssl.SSLSocket):
             with suppress(OSError, ValueError):
-                self.socket.unwrap()  # sends the alert, and does not wait for the other side's
+                self.socket.unwrap()  # sends the alert without waiting for the other side's
         with suppress(OSError):
             socket.socket.shutdown(self.socket, socket.SHUT_WR)
 
     def close(self) -> None:
-        """Forget the socket. Closing twice does nothing."""
+        """Forget the socket. A second call does nothing."""
         if self._is_closed:
             return
         self._is_closed, self._is_reading = True, False
@@ -203,10 +198,9 @@ class SocketEnd:
 
 
 class PrivateFolder:
-    """A folder for sockets that only this user may enter, gone with the process.
+    """A folder for sockets that only this user may enter, removed at the end of the process.
 
-    One that a killed process has left is removed by the next one that makes such a folder: nobody holds its
-    lock any more.
+    The next such process removes what a killed one left: nobody holds its lock.
     """
 
     def __init__(self) -> None:
@@ -220,13 +214,13 @@ class PrivateFolder:
         self._finalizer = weakref.finalize(self, _remove_folder, self.path, self._lock, os.getpid())
 
     def close(self) -> None:
-        """Remove it. Closing twice does nothing."""
+        """Remove it. A second call does nothing."""
         self._finalizer()
 
 
 _FOLDER_PREFIX: Final = "sluice-sockets-"
 _FOLDER_SECONDS: Final = 60
-"""Age from which on a folder without a lock is nobody's: a younger one may be about to be locked."""
+"""A younger folder without a lock may be about to be locked."""
 
 
 def _may_lock(folder: Path) -> bool:
@@ -241,7 +235,7 @@ def _may_lock(folder: Path) -> bool:
 
 
 def _remove_folder(path: Path, lock: int, process_id: int) -> None:
-    if os.getpid() == process_id:  # not in a child that was forked
+    if os.getpid() == process_id:  # not in a forked child
         shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
 
@@ -250,7 +244,6 @@ class Pump(Generic[AnyRelay]):
     """One relayed connection.
 
     Args:
-        loop: the event loop.
         buffer: receives each read; free again when a call returns.
         relay: decides what passes.
         outside: the socket towards the network.
@@ -271,7 +264,7 @@ class Pump(Generic[AnyRelay]):
         self._buffer = buffer
         self._is_paused = False
         self._pausing: asyncio.TimerHandle | None = None
-        self._ends_at_ns: int | None = None  # once nothing more is relayed
+        self._ends_at_ns: int | None = None
 
     def end_of(
         self, sock: socket.socket, on_readable: Callable[[], None], on_lost: Callable[[], None] | None = None
@@ -283,7 +276,7 @@ class Pump(Generic[AnyRelay]):
         return end
 
     def start_tls(self, context: ssl.SSLContext, *, is_server: bool, server_name: str | None = None) -> None:
-        """Begin TLS with the outside; `on_secured` follows, or `close`."""
+        """Begin TLS with the outside; `on_secured` or `close` follows."""
         wrapped = context.wrap_socket(
             self.outside.socket,
             server_side=is_server,
@@ -302,10 +295,10 @@ class Pump(Generic[AnyRelay]):
             sock.do_handshake()
         except ssl.SSLWantReadError:
             return
-        except ssl.SSLEOFError:  # it has left: a load balancer that checks whether the port is open
+        except ssl.SSLEOFError:  # it has left: a load balancer that probes the port
             self.close()
             return
-        except OSError as error:  # also a client that does not read what fits into an empty socket
+        except OSError as error:  # also a client that does not read
             self.on_tls_failed(_why(error))
             self.close()
             return
@@ -316,7 +309,7 @@ class Pump(Generic[AnyRelay]):
         """Relay to gRPC over a connected socket."""
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             grpc.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER_BYTES)
-        # When gRPC accepts nothing any more, what it sent before is still to be read.
+        # When gRPC accepts nothing any more, its last bytes are still to be read.
         self.grpc = self.end_of(grpc, self._read_grpc, on_lost=lambda: None)
         self.grpc.read_on()
 
@@ -378,7 +371,7 @@ class Pump(Generic[AnyRelay]):
         assert self.grpc is not None
         try:
             size = self.grpc.read_into(self._buffer)
-        except OSError:  # gRPC has closed the connection, and not read all that was sent to it
+        except OSError:  # gRPC closed the connection with unread data
             size = 0
         if size is None:
             return
@@ -388,14 +381,14 @@ class Pump(Generic[AnyRelay]):
         self.relay.now_ns = time.monotonic_ns()
         try:
             self.relay.from_grpc(self._buffer[:size])
-        except ConnectionBreach:  # what gRPC sends cannot be relayed
+        except ConnectionBreach:  # gRPC's bytes cannot be relayed
             self.close()
             return
         self.flush()
         self.on_grpc()
 
     def flush(self) -> None:
-        """Send what the relay has; do not read its sender while the other end does not accept it."""
+        """Send what the relay holds; stop reading its sender while the other end is clogged."""
         relay, outside, grpc = self.relay, self.outside, self.grpc
         if relay.to_grpc and grpc is not None:
             grpc.send(relay.to_grpc)
@@ -411,7 +404,6 @@ class Pump(Generic[AnyRelay]):
                 outside.read_no_more()
 
     def _on_drained(self) -> None:
-        """Read again, as far as possible: an end has accepted what waited for it, or a pause is over."""
         outside, grpc = self.outside, self.grpc
         if self.is_closed:
             return
@@ -438,7 +430,7 @@ class Pump(Generic[AnyRelay]):
     # --- the end --------------------------------------------------------------------------------------------
 
     def _on_outside_end(self) -> None:
-        """Pass on that the outside sends nothing more; gRPC then ends the connection."""
+        """Pass on the outside's end; gRPC then ends the connection."""
         self.outside.read_no_more()
         if self.grpc is None:
             self.close()
@@ -456,7 +448,7 @@ class Pump(Generic[AnyRelay]):
         self._end(LINGER_SECONDS)
 
     def _end(self, seconds: float) -> None:
-        """Relay nothing more; close when the outside has read what was sent, or after some time."""
+        """Stop relaying; close when the outside has read everything, or after some time."""
         if self.is_closed:
             return
         self._ends_at_ns = time.monotonic_ns() + int(seconds * 1e9)
@@ -472,7 +464,7 @@ class Pump(Generic[AnyRelay]):
         self.on_left_grpc()
 
     def is_over(self, now_ns: int) -> bool:
-        """Close a connection that ends, when its time is up; return whether nothing more is relayed."""
+        """Close an ending connection when its time is up; return whether relaying has ended."""
         if self._ends_at_ns is not None and now_ns >= self._ends_at_ns:
             self.close()
         return self._ends_at_ns is not None or self.is_closed
@@ -487,7 +479,7 @@ class Pump(Generic[AnyRelay]):
         return True
 
     def close(self) -> None:
-        """Close both sockets. Closing twice does nothing."""
+        """Close both sockets. A second call does nothing."""
         if self.is_closed:
             return
         self.is_closed = True

@@ -1,7 +1,7 @@
 """The relay of one connection between the outside and gRPC core; it mends what gRPC core would refuse.
 
-Pure: bytes in, bytes out. `gateway.transport.door` has the sockets of a node: a `ServerRelay` has a client
-outside. `gateway.transport.outgoing` has those of a client: a `ClientRelay` has a server outside.
+Pure: bytes in, bytes out. In a node (`gateway.transport.door`) a `ServerRelay` has a client outside; in a
+client (`gateway.transport.outgoing`) a `ClientRelay` has a server outside.
 
 Frames pass unchanged, flow control included, but for four things:
 
@@ -10,18 +10,18 @@ Frames pass unchanged, flow control included, but for four things:
     requests to a server    that wants indexed pseudo-headers: the relay rewrites them and mends their streams
     large messages          the relay withholds the window for one until `MessageGate` grants it
 
-A mended stream belongs to software that miscounts its stream window. Helidon's client counts each
-WINDOW_UPDATE of a stream twice, overruns the window, and gRPC core would end its stream. So the relay grants
-the outside one large window, keeps gRPC's updates of that stream, and queues DATA beyond them:
+A mended stream belongs to software that miscounts its window. Helidon's client counts each WINDOW_UPDATE of a
+stream twice and overruns the window, for which gRPC core would end the stream. So the relay grants the
+outside one large window, keeps gRPC's updates, and queues DATA beyond them:
 
     outside ── DATA ──▶ queue ── DATA, within gRPC's window ──▶ gRPC core
             ◀── one large grant            WINDOW_UPDATE (kept) ──┘
 
-The window of the connection passes unchanged and bounds the queue: gRPC core grants anew only what it has
-read. A client that waits for one stream may thus wait with all of its connection.
+The connection's window passes unchanged and bounds the queue. So one slow stream may block a client's whole
+connection.
 
-The traffic shows how a client counts. Let R be the window that is left by counting right. A client that sends
-beyond R = 0 counts twice; one that stops at R = 0, or just before it and for a tick, does not.
+Let R be the window left by counting right. A client that sends beyond R = 0 counts twice; one that stops at R
+= 0, or just before it for a tick, counts right.
 
 Source: RFC 9113 sections 5.2, 6.9 and 8.2.2; the gRPC protocol over HTTP/2, "Requests" (te).
 """
@@ -64,36 +64,35 @@ from sluice.gateway.transport.message_size import TooLong, too_long
 __all__ = ["ClientRelay", "FrameRelay", "MessageGate", "ServerRelay", "Stream"]
 
 PUBLISH_PATH: Final = b"/org.hiero.block.api.BlockStreamPublishService/publishBlockStream"
-"""The call of publishers: its service says when it has taken over a large message."""
+"""The call of publishers."""
 STREAMS_MAX: Final = 4_096
 """Open streams of one connection. gRPC core resets those beyond `STREAMS_PER_CONNECTION_MAX`, but silently
-ignores streams with an even number, or begun after its GOAWAY."""
+ignores streams with an even number or begun after its GOAWAY."""
 _PREFIX_BYTES: Final = 5
-"""In front of each gRPC message: a byte for compression, then u32 its length."""
+"""Compression u8 and length u32 in front of each gRPC message."""
 _RESOURCE_EXHAUSTED: Final = b"8"
-"""The status with which gRPC core refuses a message for its size."""
+"""gRPC core's status for a message that is too long."""
 _NEARLY_USED_UP: Final = 1 << 16
-"""A client that wants a window for a whole message may stop so many bytes before the end of it."""
+"""A client may stop so many bytes short of its window, to wait for room for a whole message."""
 _ANSWER_COST: Final = 64
-"""Cost of a PING or SETTINGS beside its bytes: gRPC core answers each. Also of padding, for which the relay
-gives the window back."""
+"""Extra cost of a PING or SETTINGS, which gRPC core answers, and of padding."""
 _CALL_COST: Final = 256
-"""Cost of HEADERS beside their bytes: gRPC core and a service begin a call."""
+"""Extra cost of HEADERS, which begin a call."""
 _RESET_COST: Final = 1_000
-"""Cost of a client's RST_STREAM, in bytes: a call was begun in vain."""
+"""Cost in bytes of a client's RST_STREAM."""
 
 
 class MessageGate(Protocol):
-    """The part that decides which large messages may be received now."""
+    """Decides which large messages may be received now."""
 
     small_bytes: int
     """A message up to this length needs no grant."""
 
     def ask(self, stream_id: int, size: int) -> bool:
-        """Ask for a message of `size` bytes; False holds it until `ServerRelay.grant` is called."""
+        """Ask for a message of `size` bytes; False holds it until `ServerRelay.grant`."""
 
     def publishes(self, stream_id: int) -> None:
-        """Note a call of a publisher: its service says when it has taken over a message."""
+        """Note a publisher's call: its service tells when it has taken over a message."""
 
     def progressed(self, stream_id: int, size: int) -> None:
         """Note that `size` bytes of the granted message have come."""
@@ -113,7 +112,7 @@ class Stream:
     is_mended: bool = False
     outside_done: bool = False
     grpc_done: bool = False
-    # Flow control of a mended stream: what gRPC core allows, and what the outside was granted and has used.
+    # Flow control of a mended stream: gRPC core's window, and the outside's grant and use.
     window: int = 0
     queue: deque[bytearray] = field(default_factory=deque)
     queued_end: bool = False
@@ -122,7 +121,7 @@ class Stream:
     used: int = 0
     used_at_tick: int = 0
     counts_twice: bool | None = None
-    # The gRPC message that is coming.
+    # The gRPC message under way.
     left: int = 0
     prefix: bytearray = field(default_factory=bytearray)
     large: int = 0
@@ -132,34 +131,31 @@ class Stream:
 
 
 class FrameRelay(ABC):
-    """The common part of both relays. Streams are mended in the direction from outside to gRPC core."""
+    """The common part of both relays; it mends streams in the direction to gRPC core."""
 
     large_window = 1 << 30
-    """The window that a mended stream gets at first, in bytes. Counted twice it is still within 2^31 - 1."""
+    """The first window of a mended stream; counted twice it stays within 2^31 - 1."""
 
     def __init__(self, *, outside_is_client: bool, frame_bytes_outside: int = FRAME_BYTES_DEFAULT) -> None:
         self.to_grpc: list[Buffer] = []
-        """Bytes for gRPC core, in order; the caller empties it."""
+        """Bytes for gRPC core; the caller empties it."""
         self.to_outside: list[Buffer] = []
-        """Bytes for the outside, in order; the caller empties it."""
+        """Bytes for the outside; the caller empties it."""
         self.now_ns = 0
-        """A monotonic clock's time, which the caller sets before it feeds."""
+        """A monotonic clock's time; the caller sets it."""
         self.last_stream_id = 0
-        """The last call that the outside has begun."""
         self.streams_begun = 0
-        """Calls that were begun."""
         self.has_mended = False
-        """Whether a stream was mended."""
         self.cost = 0
-        """Bytes from outside that carry no data; the caller resets it."""
+        """Bytes from outside without data; the caller resets it."""
         self.data_bytes = 0
         """Bytes of data, both ways; the caller resets it."""
         self._streams: dict[int, Stream] = {}
         self._current: Stream | None = None
-        self._block: HeaderBlock | None = None  # from outside
+        self._block: HeaderBlock | None = None
         self._grpc_block: HeaderBlock | None = None
-        self._window_sent = self._window_in_force = WINDOW_BYTES_DEFAULT  # of gRPC's SETTINGS
-        self._connection_window = WINDOW_BYTES_DEFAULT  # what the outside may still send, over all streams
+        self._window_sent = self._window_in_force = WINDOW_BYTES_DEFAULT
+        self._connection_window = WINDOW_BYTES_DEFAULT  # of the outside, over all streams
         self._frame_bytes_sent = FRAME_BYTES_DEFAULT
         self._unacknowledged: deque[dict[int, int]] = deque()
         preface = CLIENT_PREFACE
@@ -177,13 +173,13 @@ class FrameRelay(ABC):
             on_frame=self._on_grpc_frame,
             preface=b"" if outside_is_client else preface,
         )
-        # gRPC core sends no frame that is longer than its other end allows, in SETTINGS that pass here.
+        # gRPC core keeps to its other end's SETTINGS, which pass here.
         self._grpc.frame_bytes_max = (1 << 24) - 1
 
     # --- what the caller does -------------------------------------------------------------------------------
 
     def from_outside(self, chunk: memoryview) -> None:
-        """Take bytes that came from outside.
+        """Take bytes from outside.
 
         Raises:
             ConnectionBreach: the connection ends.
@@ -191,7 +187,7 @@ class FrameRelay(ABC):
         self._outside.feed(chunk)
 
     def from_grpc(self, chunk: memoryview) -> None:
-        """Take bytes that came from gRPC core.
+        """Take bytes from gRPC core.
 
         Raises:
             ConnectionBreach: the connection ends.
@@ -199,7 +195,7 @@ class FrameRelay(ABC):
         self._grpc.feed(chunk)
 
     def end(self, breach: ConnectionBreach) -> None:
-        """Tell the outside why its connection ends, unless a frame is on the way to it."""
+        """Tell the outside why its connection ends, unless half a frame is on the way to it."""
         if self.awaits_preface:  # a client is told in HTTP/2, whatever it speaks
             self._grpc.insert(frame(FrameKind.SETTINGS, 0, 0))
         self._grpc.insert(go_away(breach.code, str(breach), self.last_stream_id))
@@ -210,7 +206,7 @@ class FrameRelay(ABC):
             self._forget(stream)
 
     def tick(self) -> None:
-        """Check the streams that may wait for a window; call it some ten times a second."""
+        """Check the streams that may wait for a window, some ten times a second."""
         for stream in self._streams.values():
             if stream.is_mended and stream.counts_twice is None:
                 left = self._left_by_right_count(stream)
@@ -221,7 +217,7 @@ class FrameRelay(ABC):
 
     @property
     def open_streams(self) -> int:
-        """Calls that are open."""
+        """Number of open calls."""
         return len(self._streams)
 
     @property
@@ -231,7 +227,7 @@ class FrameRelay(ABC):
 
     @property
     def block_began_ns(self) -> int | None:
-        """When the header block began that is not whole; None: there is none."""
+        """When the header block under way began, if there is one."""
         return None if self._block is None else self._block.began_ns
 
     # --- from outside ---------------------------------------------------------------------------------------
@@ -248,7 +244,7 @@ class FrameRelay(ABC):
                 expected="none",
                 code=ErrorCode.FLOW_CONTROL_ERROR,
             )
-        self.cost += HEAD_BYTES  # large ones earn more than that
+        self.cost += HEAD_BYTES  # large frames earn more than that
         stream = self._current = self._streams.get(stream_id)
         if stream is None:
             return True
@@ -306,7 +302,7 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _outside_table_size(self, size: int) -> None:
-        """Note that the outside lets gRPC's table of header fields have this size."""
+        """Note the size that the outside allows gRPC's header table."""
 
     def _take_outside_block(self, block: HeaderBlock) -> bytes:
         if not block.is_whole:
@@ -316,10 +312,10 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _on_outside_block(self, block: HeaderBlock) -> bytes:
-        """Handle a whole header block of the outside; return what goes to gRPC core in its place."""
+        """Handle a whole header block from outside; return its replacement."""
 
     def _on_whole_data(self, flags: int, stream_id: int, payload: memoryview) -> bytes | None:
-        """Handle DATA that is padded, or waits."""
+        """Handle DATA that is padded or waits."""
         stream = self._streams.get(stream_id)
         if stream is None:  # it ended while the frame was coming
             return None
@@ -350,7 +346,7 @@ class FrameRelay(ABC):
         return self._drain(stream)
 
     def _drain(self, stream: Stream) -> bytes:
-        """Return the frames of the queue, as far as gRPC's window goes."""
+        """Return the queue's frames within gRPC's window."""
         frames, queue, most = [], stream.queue, self._outside.frame_bytes_max
         while queue and stream.window > 0:
             piece = queue[0]
@@ -368,7 +364,7 @@ class FrameRelay(ABC):
         return b"".join(frames)
 
     def _credit(self, size: int) -> None:
-        """Return to the outside the part of the connection's window that gRPC core never sees used."""
+        """Return to the outside the connection window that gRPC core never sees used."""
         if size:
             self._connection_window += size
             self._grpc.insert(window_update(0, size))
@@ -376,7 +372,7 @@ class FrameRelay(ABC):
     # --- the window of a mended stream ----------------------------------------------------------------------
 
     def _mend(self, stream: Stream) -> bytes:
-        """Keep gRPC's window of a stream here from now on; return the grant that goes outside instead."""
+        """Keep gRPC's window of a stream here; return the grant for the outside."""
         stream.is_mended = self.has_mended = True
         stream.window = self._window_in_force
         stream.granted = self.large_window - self._window_sent
@@ -386,7 +382,7 @@ class FrameRelay(ABC):
         return self._window_sent + stream.granted - stream.used
 
     def _watch_count(self, stream: Stream) -> None:
-        """Find out how the outside counts, and grant more before it must wait, or overflows."""
+        """Find out how the outside counts, and grant more in time."""
         left = self._left_by_right_count(stream)
         if stream.counts_twice is None:
             if left > 0:
@@ -403,11 +399,7 @@ class FrameRelay(ABC):
         self._grpc.insert(window_update(stream.stream_id, size))
 
     def _put_in_force(self, settings: dict[int, int]) -> bytes:
-        """Apply SETTINGS that the outside has acknowledged: gRPC core counts by them from now on.
-
-        Returns:
-            what may be sent to gRPC core behind the acknowledgement.
-        """
+        """Apply acknowledged SETTINGS, by which gRPC core counts now; return what may go to it then."""
         window = settings.get(Http2Setting.INITIAL_WINDOW_SIZE)
         if window is None:
             return b""
@@ -447,7 +439,6 @@ class FrameRelay(ABC):
         return None
 
     def _on_grpc_window(self, stream: Stream, size: int) -> bytes | None:
-        """Take gRPC core's window update of a stream."""
         if stream.is_held:
             stream.held += size
             return b""
@@ -459,7 +450,6 @@ class FrameRelay(ABC):
         return b""
 
     def _on_grpc_connection_window(self, size: int) -> bytes | None:
-        """Take gRPC core's window update of the connection."""
         self._connection_window += size
         return None
 
@@ -477,10 +467,10 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _grpc_table_size(self, size: int) -> None:
-        """Note that gRPC core lets the outside's table of header fields have this size."""
+        """Note the size that gRPC core allows the outside's header table."""
 
     def _on_grpc_headers(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> bytes:
-        """Assemble a block of gRPC core: no frame of ours may come between its frames."""
+        """Assemble a block of gRPC core: no other frame may come between its frames."""
         if self._grpc_block is None:
             self._grpc_block = HeaderBlock.begin(flags, stream_id, payload, self.now_ns)
         else:
@@ -493,10 +483,10 @@ class FrameRelay(ABC):
 
     @abstractmethod
     def _on_grpc_block(self, block: HeaderBlock) -> bytes:
-        """Handle a whole header block of gRPC core; return what goes outside in its place."""
+        """Handle a whole header block of gRPC core; return its replacement."""
 
     def _release(self, stream: Stream) -> None:  # noqa: B027 - in front of a client nothing depends on it
-        """Let go on what depends on a stream that has ended."""
+        """Release what waits for the end of a stream."""
 
     # --- the life of a stream -------------------------------------------------------------------------------
 
@@ -516,7 +506,6 @@ class FrameRelay(ABC):
             self._forget(stream)
 
     def _forget(self, stream: Stream) -> None:
-        """Forget a stream that is over, in whatever way."""
         self._streams.pop(stream.stream_id, None)
         if self._current is stream:
             self._current = None
@@ -529,23 +518,23 @@ class FrameRelay(ABC):
 class ServerRelay(FrameRelay):
     """The relay in front of a gRPC server: the outside is a client.
 
-    It adds `te`, follows the messages of each call so that a large one can be held back, and reads in gRPC's
-    trailers which messages were refused for their size.
+    It adds `te`, follows each call's messages to hold back a large one, and finds in gRPC's trailers which
+    were too long.
 
     Args:
-        gate: decides which large messages may be received now; None: all.
+        gate: admits large messages; None: all.
     """
 
     def __init__(self, gate: MessageGate | None = None) -> None:
         super().__init__(outside_is_client=True)
         self.refused: list[TooLong] = []
-        """Messages that gRPC core refused for their size; the caller empties it."""
+        """Messages that gRPC core found too long; the caller empties it."""
         self._gate = gate
         self._connection_held = 0
         self._requests, self._answers = HeaderReader(), HeaderReader()
 
     def grant(self, stream_id: int) -> None:
-        """Let the large message of a stream be received now."""
+        """Let a stream's large message be received now."""
         stream = self._streams.get(stream_id)
         if stream is None or not stream.is_held:
             return
@@ -553,7 +542,6 @@ class ServerRelay(FrameRelay):
         self._hand_on_held(stream)
 
     def _follow(self, piece: memoryview) -> None:
-        """Follow the gRPC messages in a stream's data."""
         stream = self._current
         if stream is None:
             return
@@ -563,7 +551,7 @@ class ServerRelay(FrameRelay):
                 assert self._gate is not None
                 self._gate.progressed(stream.stream_id, len(piece))
             return
-        while len(piece) >= stream.left:  # the message ends in this piece, and more may begin in it
+        while len(piece) >= stream.left:  # the message ends in this piece
             piece, stream.left = piece[stream.left :], 0
             if stream.large:
                 self._on_message_end(stream)
@@ -586,15 +574,14 @@ class ServerRelay(FrameRelay):
 
     @property
     def _keeps_connection_window(self) -> bool:
-        """Whether a mended stream waits for the gate: nothing else keeps its client from sending.
+        """Return whether a mended stream waits for the gate: nothing else keeps its client from sending.
 
-        Not while another message of the connection is on its way, which would never end.
+        Not while another message of the connection is under way, which would never end.
         """
         asked = [stream for stream in self._streams.values() if stream.has_asked]
         return any(stream.is_mended for stream in asked) and all(stream.is_held for stream in asked)
 
     def _on_message_end(self, stream: Stream) -> None:
-        """Take the end of a large message."""
         stream.large, stream.is_held = 0, False
         if stream.has_asked:
             stream.has_asked = False
@@ -609,7 +596,7 @@ class ServerRelay(FrameRelay):
         self._hand_on_held(stream)
 
     def _hand_on_held(self, stream: Stream) -> None:
-        """Pass on the windows that were held back."""
+        """Pass on the withheld windows."""
         held, stream.held = stream.held, 0
         if held and stream.stream_id in self._streams and super()._on_grpc_window(stream, held) is None:
             self._grpc.insert(window_update(stream.stream_id, held))
@@ -618,7 +605,7 @@ class ServerRelay(FrameRelay):
             self._credit(held)
 
     def _on_grpc_window(self, stream: Stream, size: int) -> bytes | None:
-        if stream.large and not stream.has_asked:  # gRPC core reads, and opens the window for the message
+        if stream.large and not stream.has_asked:  # gRPC core opens the window for the message
             assert self._gate is not None
             stream.has_asked = True
             stream.is_held = not self._gate.ask(stream.stream_id, stream.large)
@@ -690,8 +677,7 @@ class ServerRelay(FrameRelay):
 class ClientRelay(FrameRelay):
     """The relay in front of a gRPC client: the outside is a server that wants indexed pseudo-headers.
 
-    Blocks of both directions are rewritten without the dynamic table, so the trailers of an answer can wait
-    behind its data.
+    Rewritten blocks use no dynamic table, so an answer's trailers can wait behind its data.
     """
 
     def __init__(self) -> None:

@@ -1,18 +1,16 @@
 """The certificates of a gRPC server: loaded, checked, and reloaded when their files change.
 
-A shell around three PEM files. The files are checked at every handshake, and every few seconds, since nobody
-may connect. So an operator renews a certificate by replacing files, and no open connection notices.
+A shell around three PEM files, checked at every handshake and every few seconds. An operator renews a
+certificate by replacing files; open connections go on.
 
     certificate, key            the chain from the node's own certificate up, and its private key
-    client_ca                   if given, the handshake refuses clients without a certificate of one of these
-                                authorities, and those whose certificate has expired
+    client_ca                   if given, a client must show a current certificate of one of these authorities
 
 Invariants
-  - An unusable file is an error at start. Later it is one log line, and the last good files stay in use: a
-    half-written renewal never takes a node off the network. Each check tries it again, as it may become
-    usable without a change of the files: a certificate that is not valid yet.
+  - An unusable file is an error at start. Later it is one log line, and the last good files stay in use. Each
+    check tries again: a certificate may become valid without a change of its file.
   - The certificate and the key in use fit each other.
-  - Nothing of a key is ever logged; a certificate is logged as its SHA-256 fingerprint and its end.
+  - A log shows a certificate's SHA-256 fingerprint and its end, and nothing of a key.
 """
 
 from __future__ import annotations
@@ -44,9 +42,9 @@ __all__ = ["ServerTls", "TlsFiles", "certificate_notes", "subjects_of", "watch_c
 log = logging.getLogger(__name__)
 
 CERTIFICATE_LOOK_SECONDS: Final = 5.0
-"""Time between two checks of the files of certificates, beside those at each handshake."""
+"""Time between two checks, beside those at handshakes."""
 CERTIFICATE_WARNING_DAYS: Final = 14
-"""A certificate that ends within so many days is logged as a warning when it is loaded."""
+"""Days before a certificate's end in which its loading logs a warning."""
 _Stamp = tuple[tuple[int, int, int], ...]
 
 
@@ -55,24 +53,21 @@ class TlsFiles:
     """The paths of one server's PEM files."""
 
     certificate: Path
-    """The server's certificate, then those between it and the root."""
+    """The server's certificate, then its chain without the root."""
     key: Path
-    """Its private key, without a passphrase."""
+    """Without a passphrase."""
     client_ca: Path | None = None
-    """Authorities whose clients may connect; None: any client, without a certificate."""
+    """Authorities for clients; None: any client."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """One consistent reading of the files."""
-
     certificate_pem: bytes
     key_pem: bytes
     client_ca_pem: bytes | None
     fingerprint: str
     """SHA-256 of the server's own certificate, hexadecimal."""
     not_after: datetime
-    """The certificate's end, UTC."""
 
 
 class ServerTls:
@@ -80,10 +75,10 @@ class ServerTls:
 
     Args:
         files: the PEM files.
-        setting: the setting that messages name, `grpc.tls`.
+        setting: the setting for messages, `grpc.tls`.
 
     Raises:
-        TlsError: a file cannot be read or used.
+        TlsError: a file is unusable.
     """
 
     def __init__(self, files: TlsFiles, setting: str) -> None:
@@ -94,14 +89,13 @@ class ServerTls:
         self._loaded = _load(files, setting)
         self._context = _context(self._loaded)
         self.setting = setting
-        """The setting that messages name."""
         self.problem: str | None = None
-        """Why the present files cannot be used, while the last good ones are in use; None: they can."""
+        """Why the present files are not in use, if so."""
         self._log_loaded("certificate loaded")
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the certificate in use, hexadecimal."""
+        """The SHA-256 of the certificate in use, hexadecimal."""
         return self._loaded.fingerprint
 
     @property
@@ -115,19 +109,16 @@ class ServerTls:
         return self._files.client_ca is not None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of the next handshake: from the present files, if they can be used."""
+        """Return the context of the next handshake, from the present files if usable."""
         self.reload_if_changed()
         return self._context
 
     def reload_if_changed(self) -> bool:
-        """Read the files if they are new or could not be used; return whether new ones are in use now.
-
-        Unusable files are logged once for each reason, and the certificate in use stays.
-        """
+        """Read the files if they are new or were unusable; return whether new ones are in use now."""
         with self._lock:
             stamp = self._look()
             if stamp == self._stamp and self.problem is None:
-                return False  # with a problem, try again: no stamp shows that a file can be read now
+                return False  # with a problem, try again: a file may have become readable
             self._stamp = stamp
             try:
                 loaded = _load(self._files, self._setting)
@@ -150,7 +141,7 @@ class ServerTls:
         return self._loaded.not_after - now < timedelta(days=CERTIFICATE_WARNING_DAYS)
 
     def _look(self) -> _Stamp:
-        """Return what changes when a file is replaced: inode, time and size; zeros for a missing one."""
+        """Return inode, time and size of each file; zeros for a missing one."""
         stamp = []
         for path in (self._files.certificate, self._files.key, self._files.client_ca):
             try:
@@ -176,7 +167,7 @@ class ServerTls:
 
 
 def certificate_notes(certificates: Sequence[ServerTls]) -> tuple[str, ...]:
-    """Return the problems of certificates, present and near, as text."""
+    """Return the present and coming problems of certificates, as text."""
     notes = []
     now = datetime.now(UTC)
     for tls in certificates:
@@ -201,7 +192,7 @@ async def watch_certificates(certificates: Sequence[ServerTls], metrics: Metrics
 
 
 def _context(loaded: _Loaded) -> ssl.SSLContext:
-    """Make an OpenSSL context. OpenSSL reads only files: these are in memory, closed to everybody else."""
+    """Make an OpenSSL context from memory: OpenSSL itself reads only files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
@@ -211,9 +202,9 @@ def _context(loaded: _Loaded) -> ssl.SSLContext:
         with _as_file(loaded.client_ca_pem) as authorities:
             context.load_verify_locations(authorities)
         context.verify_mode = ssl.CERT_REQUIRED
-        # An authority in the file suffices, as for gRPC; it need not lead to a root.
+        # An authority in the file suffices, root or not, as in gRPC.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        # A resumed session would not check again whether the client's certificate has ended.
+        # A resumed session would not check whether the client's certificate has ended.
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context
@@ -236,19 +227,19 @@ _NAMES = {
     x509.NameOID.SURNAME: "SN",
     x509.NameOID.TITLE: "title",
 }
-"""As `openssl x509 -nameopt RFC2253` writes them; RFC 4514 has no names for these."""
+"""Names as `openssl x509 -nameopt RFC2253` writes them; RFC 4514 lacks these."""
 
 
 _NOT_READ = (x509.UnsupportedGeneralNameType, x509.DuplicateExtension, x509.InvalidVersion)
-"""Errors of `cryptography` for certificates that OpenSSL accepts; they are no ValueError."""
+"""`cryptography` raises these for certificates that OpenSSL accepts."""
 
 
 def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
-    """Return the names that a client's certificate proves, the best one first.
+    """Return the names that a client's certificate proves, best first.
 
-    The whole subject as `openssl x509 -nameopt RFC2253` prints it (`CN=alice,O=Net`), `CN=` and each common
-    name, then the alternative names with their kind: `URI:spiffe://net/alice`, `DNS:alice.net`,
-    `IP:192.0.2.1`, `email:alice@net`. What cannot be read is left out.
+    They are the whole subject as `openssl x509 -nameopt RFC2253` prints it (`CN=alice,O=Net`), `CN=` and each
+    common name, then the alternative names: `URI:spiffe://net/alice`, `DNS:alice.net`, `IP:192.0.2.1`,
+    `email:alice@net`.
     """
     found: list[str] = []
     try:
@@ -279,7 +270,7 @@ def subjects_of(certificate_der: bytes) -> tuple[str, ...]:
 
 
 def _load(files: TlsFiles, setting: str) -> _Loaded:
-    """Read the files and check that gRPC can use them: its own errors do not say what is wrong.
+    """Read the files and check that gRPC can use them.
 
     Raises:
         TlsError: one cannot be read, is not PEM, is not valid yet, has ended, or the two do not fit.
@@ -298,7 +289,6 @@ def _load(files: TlsFiles, setting: str) -> _Loaded:
 
 
 def _check_times(certificate: x509.Certificate, file: Path, setting: str, now: datetime) -> None:
-    """Check that clients with this clock accept it: to the second, as the next check is not far."""
     if certificate.not_valid_before_utc > now:
         raise TlsError(
             setting,
@@ -315,7 +305,7 @@ def _check_times(certificate: x509.Certificate, file: Path, setting: str, now: d
 
 def _read(path: Path, setting: str) -> bytes:
     try:
-        with open_regular(path) as file:  # in the event loop, which must not wait for a pipe
+        with open_regular(path) as file:  # an event loop must not wait for a pipe
             content = file.read(TLS_FILE_BYTES_MAX + 1)
     except OSError as error:
         raise TlsError(

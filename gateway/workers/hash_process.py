@@ -1,13 +1,13 @@
-"""A worker process that hashes items, so that the hashes of many short ones do not stop the event loop.
+"""A worker process that hashes items, so that many short ones do not stop the event loop.
 
-A shell around `blocks.root_hash`. Python holds its lock while it hashes fewer than 2,048 bytes, in whatever
-thread, so only another process hashes them on a second core.
+A shell around `blocks.root_hash`. Python holds its lock while it hashes fewer than 2,048 bytes, so only
+another process can use a second core.
 
     request   state of each subtree concerned, subtree of each kind, items, their kinds
     answer    state of each subtree concerned, with the items in it
 
-Both are `marshal`, sent as `workers.subprocess_worker` describes; the process keeps nothing between requests.
-If it fails, `WorkerProcessLost` is raised, and the caller hashes itself, with the same result.
+Both are `marshal`, in the frames of `workers.subprocess_worker`. If the process fails, the caller hashes the
+items itself.
 """
 
 from __future__ import annotations
@@ -30,37 +30,48 @@ __all__ = ["HashProcess", "main"]
 log = logging.getLogger(__name__)
 
 HASH_WAITING_BYTES_MAX: Final = 8 << 20
-"""Bytes that wait for one process from which on no more are sent there: nothing there can be taken back."""
+"""Bytes that wait for one process; further requests wait here, where they can be dropped."""
 
 HASH_PROCESS_SECONDS_MAX: Final = 10.0
-"""How long a process for hashing may take to start, or for one request; then it is replaced."""
+"""Time for the start, or for one request; then the process is replaced."""
 
 HASH_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Time between two attempts to start the process for hashing."""
+"""Time between two starts of a process."""
 
 WARM_UP_SECONDS_MAX: Final = 3.0
-"""How long a starting node waits for the processes for hashing, which take a core from the first blocks."""
+"""A starting node waits for the processes, which take a core from the first blocks."""
 
 _NAME: Final = "hash process"
 _MARSHAL_VERSION: Final = 2
-"""The last version that does not look for repeated objects, which takes as long as all the rest."""
+"""The last version that does not look for repeated objects, which doubles the time."""
 _States = dict[int, tuple[int, tuple[bytes, ...]]]
-"""The state of a tree by the number of its subtree."""
+"""States of trees by subtree number."""
 
 
 class HashProcess:
-    """The node's end: starts the process, asks it, replaces it after a backoff. For one event loop."""
+    """The node's end: starts the process, asks it, replaces it after a backoff. For one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        waiting_bytes_max: bytes of requests on their way; further calls wait.
+        backoff_seconds: time between two starts.
+    """
+
+    def __init__(
+        self,
+        *,
+        waiting_bytes_max: int = HASH_WAITING_BYTES_MAX,
+        backoff_seconds: float = HASH_PROCESS_BACKOFF_SECONDS,
+    ) -> None:
+        self._waiting_bytes_max = waiting_bytes_max
+        self._backoff_seconds = backoff_seconds
         self.ready = asyncio.Event()
-        """Set while the process answers."""
         self._settled = asyncio.Event()  # set unless a process is starting
         self._settled.set()
         self._start_at = 0.0
         self._next: asyncio.TimerHandle | None = None
         self._waiting_items = self._waiting_bytes = 0
         self._has_room = asyncio.Event()
-        self._helper = WorkerProcess(
+        self._worker = WorkerProcess(
             _NAME,
             "sluice.gateway.workers.hash_process",
             HASH_PROCESS_SECONDS_MAX,
@@ -70,12 +81,12 @@ class HashProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id, None while there is no process."""
-        return self._helper.pid
+        """Process id; None without a process."""
+        return self._worker.pid
 
     @property
     def waiting_items(self) -> int:
-        """Items that were sent and not answered."""
+        """Items sent and not answered."""
         return self._waiting_items
 
     @property
@@ -84,15 +95,15 @@ class HashProcess:
         return self._waiting_bytes
 
     def start(self) -> None:
-        """Start the process if there is none and no backoff; it is ready some time later."""
-        if self._helper.is_over or self.pid is not None:
+        """Start the process, unless there is one or a backoff; do not wait for it."""
+        if self._worker.is_over or self.pid is not None:
             return
         if asyncio.get_running_loop().time() >= self._start_at:
             self._settled.clear()
-            self._helper.start()
+            self._worker.start()
 
     async def started(self, seconds_max: float = WARM_UP_SECONDS_MAX) -> bool:
-        """Wait for a process that is starting, at most so long; return whether one is ready."""
+        """Wait for a starting process; return whether one is ready."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._settled.wait(), seconds_max)
         return self.ready.is_set()
@@ -100,12 +111,10 @@ class HashProcess:
     async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
         """Append leaves to the trees in the process; return the trees that have grown, by subtree number.
 
-        A call that is cancelled while it waits for room sends nothing; what was sent is hashed in vain.
-
         Raises:
             WorkerProcessLost: the process is not ready, died or took too long.
         """
-        while self._waiting_bytes >= HASH_WAITING_BYTES_MAX:
+        while self._waiting_bytes >= self._waiting_bytes_max:
             self._has_room.clear()
             await self._has_room.wait()
         if not self.ready.is_set():
@@ -115,7 +124,7 @@ class HashProcess:
         subtree_of_kind = {int(kind): leaves.subtree_of_kind[kind] for kind in set(kinds)}
         subtrees = set(subtree_of_kind.values()) - {NOT_HASHED}
         states = {subtree: trees[subtree].state() for subtree in subtrees}
-        if max(subtree_of_kind, default=0) < 256:  # as all kinds of today
+        if max(subtree_of_kind, default=0) < 256:  # as all known kinds are
             kinds = bytes(kinds)
         sent: Any = (states, subtree_of_kind, leaves.items, kinds)
         request = marshal.dumps(sent, _MARSHAL_VERSION)
@@ -123,7 +132,6 @@ class HashProcess:
         return {subtree: StreamingTree.from_state(*state) for subtree, state in grown.items()}
 
     def _ask(self, request: bytes, item_count: int) -> asyncio.Future[bytes]:
-        """Send a request, which counts until it is answered or the process is lost."""
         size_bytes = len(request)
 
         def let_go(answered: asyncio.Future[bytes]) -> None:
@@ -131,17 +139,17 @@ class HashProcess:
             self._waiting_bytes -= size_bytes
             self._has_room.set()
             if not answered.cancelled():
-                answered.exception()  # nobody waits for that of a dropped block
+                answered.exception()  # nobody waits for a dropped block's
 
         self._waiting_items += item_count
         self._waiting_bytes += size_bytes
-        answered = self._helper.ask(request)
+        answered = self._worker.ask(request)
         answered.add_done_callback(let_go)
         return answered
 
     def close(self) -> None:
         """End the process and wait for it; it is not started again."""
-        self._helper.close()
+        self._worker.close()
         if self._next is not None:
             self._next.cancel()
 
@@ -153,21 +161,19 @@ class HashProcess:
         """Start another process after a backoff, unasked: few sets would ask for one."""
         self.ready.clear()
         self._settled.set()
-        if not self._helper.is_over:
-            log.warning(
-                "hash process lost", extra=fields(got=got, next_in_seconds=HASH_PROCESS_BACKOFF_SECONDS)
-            )
+        if not self._worker.is_over:
+            log.warning("hash process lost", extra=fields(got=got, next_in_seconds=self._backoff_seconds))
             loop = asyncio.get_running_loop()
-            self._start_at = loop.time() + HASH_PROCESS_BACKOFF_SECONDS
-            self._next = loop.call_later(HASH_PROCESS_BACKOFF_SECONDS, self._start_again)
+            self._start_at = loop.time() + self._backoff_seconds
+            self._next = loop.call_later(self._backoff_seconds, self._start_again)
 
     def _start_again(self) -> None:
-        self._start_at = 0.0  # a timer may be early by a millisecond
+        self._start_at = 0.0  # timers may be early by a millisecond
         self.start()
 
 
 def main() -> None:
-    """Answer requests until the socket that is standard input ends."""
+    """Answer requests until standard input, a socket, ends."""
     serve(lambda requests: [_answer_encoded(request) for request in requests])
 
 
@@ -179,7 +185,6 @@ def _answer_encoded(request: bytes) -> bytes:
 def _answer(
     states: _States, subtree_of_kind: Mapping[int, int], items: Sequence[bytes], kinds: Sequence[int]
 ) -> _States:
-    """Hash the items of one request."""
     trees = {subtree: StreamingTree.from_state(*state) for subtree, state in states.items()}
     hash_into(trees, Leaves(subtree_of_kind, items, kinds))
     return {subtree: tree.state() for subtree, tree in trees.items()}

@@ -1,19 +1,14 @@
 """Inspection of the items of a message: at once, in a slot of the event loop, or in a thread.
 
-A shell around `blocks.item_set`. To take a thousand items out of a message and read their kinds takes some
-0.15 ms, and a message may have 500,000. This bounds the event loop's pauses and the memory; it makes nothing
-faster.
+A shell around `blocks.item_set`, which takes some 0.15 ms for a thousand items:
 
     items of the message    inspected
     up to 127               at once
     up to 1,024             in the event loop, in a slot (`gateway.workers.loop_slots`)
     more                    in a thread; then the event loop goes on with them in a slot
 
-The result is the same wherever it is done.
-
-A *crowd* is a message that may have very many items for its bytes; parsed, it takes many times its bytes. A
-crowd stays unparsed until no other crowd, of any publisher, is parsed or inspected; other messages pass it
-by.
+A *crowd* is a message with very many items; parsed, it takes many times its bytes. Only one crowd of all
+publishers is parsed or inspected at a time; other messages pass it.
 """
 
 from __future__ import annotations
@@ -34,46 +29,52 @@ from sluice.gateway.workers.loop_slots import LoopSlots
 __all__ = ["Looking"]
 
 SET_ITEMS_MAX: Final = 500_000
-"""Items in one message of a publisher. To look at one and to hash it takes a microsecond, however short it
-is, so this is half a second, and some 15 ms of the event loop. Of a message of 125 MB they have 260 bytes."""
+"""Items of one message. Inspecting and hashing them takes half a second, 15 ms of it in the event loop."""
 
 CROWD_ITEMS_MIN: Final = 256 * 1024
-"""Items of one message from which on it is parsed, and looked at, only while no other such message is: they
-take some 90 bytes each, however short they are, and some tens of streams would fill the memory with them."""
+"""Items of a crowd: each takes some 90 bytes, so a few dozen such messages would fill the memory."""
 
 CROWD_ITEM_BYTES: Final = 24
-"""The same where items have fewer bytes on average: real ones have hundreds, these take five times theirs."""
+"""Average bytes of a crowd's items, which take five times as much when parsed."""
 
 CROWD_BYTES_MIN: Final = 16 * 1024
-"""A shorter message is none: parsed, it takes 0.8 MB at most."""
+"""The smallest crowd; a shorter message takes 0.8 MB at most."""
 
 _SAMPLES, _SAMPLE_BYTES = 64, 1_024
-"""Places of a long message at which its items are counted, and bytes of each: to count them all takes 2 ms a
-megabyte."""
+"""Samples of a long message and the bytes of each; counting all items takes 2 ms a megabyte."""
 _FEW_SAMPLES, _SHORT_SAMPLE_BYTES = 8, 128
-"""The same of a message of less than CROWD_ITEMS_MIN bytes: a publisher may send some hundred in 100 ms."""
+"""The same for messages below CROWD_ITEMS_MIN bytes."""
 
 
 class Looking:
     """Inspects messages of many items.
 
     Args:
-        slots: of the event loop.
         rng: chooses where samples are taken.
+        set_items_max: items in one message.
+        inline_items_max: items that the event loop inspects.
     """
 
-    def __init__(self, slots: LoopSlots, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        slots: LoopSlots,
+        rng: random.Random | None = None,
+        *,
+        set_items_max: int = SET_ITEMS_MAX,
+        inline_items_max: int = INLINE_HASH_ITEMS_MAX,
+    ) -> None:
         self._slots = slots
+        self._set_items_max = set_items_max
+        self._inline_items_max = inline_items_max
         self._rng = rng or random.Random()
         self.one_crowd = asyncio.Lock()
         """Held while a crowd is parsed, inspected and handled."""
 
     def is_crowd(self, message: bytes) -> bool:
-        """Return whether a message has very many items, judged by samples: each item follows the tag of field
-        1.
+        """Return whether a message has very many items, judged by samples of the tag in front of each item.
 
-        The tag also has longer forms. Bytes of items that look like it count too: of random bytes one in 128.
-        Samples are taken at random places, so that no sender can avoid them.
+        Random places keep senders from evading the samples. Equal bytes inside items count too, one in 128 of
+        random bytes.
         """
         size = len(message)
         if size < CROWD_BYTES_MIN:
@@ -89,21 +90,21 @@ class Looking:
 
     @staticmethod
     def is_quick(items: Sequence[bytes]) -> bool:
-        """Return whether items are so few that they need no slot."""
+        """Return whether items need no slot."""
         return len(items) < SLOT_ITEMS_MIN
 
     async def look(self, items: Sequence[bytes]) -> ItemSet:
-        """Check the form of an item set; return in a slot, so that the caller can go on with it.
+        """Check the form of an item set; return in a slot.
 
         Args:
-            items: of a message as protobuf gives them, so that each slice makes its items.
+            items: as protobuf gives them: each slice makes its items.
 
         Raises:
-            ItemError: as `inspect`; or they are more than SET_ITEMS_MAX.
+            ItemError: as `inspect`; or they are too many.
         """
-        if len(items) > SET_ITEMS_MAX:
-            raise ItemError("item set", f"{len(items)} items", f"at most {SET_ITEMS_MAX}")
-        if len(items) <= INLINE_HASH_ITEMS_MAX:
+        if len(items) > self._set_items_max:
+            raise ItemError("item set", f"{len(items)} items", f"at most {self._set_items_max}")
+        if len(items) <= self._inline_items_max:
             await self._slots.take()
             return _look(items)
         item_set = await asyncio.to_thread(_look, items)
@@ -113,6 +114,6 @@ class Looking:
 
 def _look(items: Sequence[bytes]) -> ItemSet:
     taken: list[bytes] = []
-    for start in range(0, len(items), INLINE_HASH_ITEMS_MAX):  # in pieces, so that other threads run between
+    for start in range(0, len(items), INLINE_HASH_ITEMS_MAX):  # in pieces, for other threads' sake
         taken += items[start : start + INLINE_HASH_ITEMS_MAX]
     return inspect(taken)

@@ -1,9 +1,7 @@
 """Slots of the event loop: at most one long piece of work in each iteration.
 
-A shell around the loop. In one iteration the loop runs everything that is ready, and only then comes to its
-timers and sockets again. After a delay, messages, answers of worker processes and ends of commits are ready
-together; each is short, but with many publishers they add up to a pause. So a large piece of work takes a
-slot first. This bounds the pause whatever the number of publishers; it makes nothing faster.
+A shell around the loop. An iteration runs everything that is ready before it comes to timers and sockets,
+which adds up to a pause. So a large piece of work takes a slot first.
 
     iteration  1         2         3         4         5
     runs       A         -         B         C         D        A did not wait, since no slot was taken
@@ -29,7 +27,7 @@ class LoopSlots:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
-        """Wait for a slot; return at once if none was taken in this iteration, and nobody waits."""
+        """Wait for a slot; return at once if this iteration's is free and nobody waits."""
         loop = asyncio.get_running_loop()
         if not self._taken:
             self._taken = True
@@ -40,7 +38,7 @@ class LoopSlots:
         await slot
 
     def _next_iteration(self) -> None:
-        """Give the next slot, for the iteration that follows."""
+        """Give the slot of the iteration that follows."""
         waiting = self._waiting
         while waiting and waiting[0].cancelled():
             waiting.popleft()

@@ -1,9 +1,8 @@
 """Checks of proofs for the event loop: at once where they are quick, else in a worker process.
 
-A shell. Ed25519 proofs take 0.05 ms and are checked in the event loop, unless there are many, or many keys.
-All others go to `workers.proof_process`, in the order in which blocks end. While a TSS network's ledger data
-have yet to come from block 0, later blocks wait here until it is committed: nothing could tell their proofs
-from bad ones before.
+A shell. A few Ed25519 proofs, 0.05 ms each, are checked in the event loop, all others in
+`workers.proof_process`, in the order in which blocks end. While a TSS network's ledger data are still to come
+from block 0, no proof of a later block can be judged:
 
     block    ledger data          what happens
     0        to come              checked with what it publishes; believed once it is committed, and kept
@@ -38,26 +37,32 @@ class ProofChecks:
 
     Args:
         verifier: checks them.
-        keep: stores the ledger data of a committed block 0; called in a thread, may block.
+        keep: stores the ledger data of a committed block 0; called in a thread.
+        process: checks what takes long; closed with this. None: a new one.
     """
 
-    def __init__(self, verifier: BlockVerifier, keep: Callable[[LedgerData], None] | None = None) -> None:
+    def __init__(
+        self,
+        verifier: BlockVerifier,
+        keep: Callable[[LedgerData], None] | None = None,
+        process: ProofProcess | None = None,
+    ) -> None:
         self._verifier = verifier
         self._keep = keep
         self._known = asyncio.Event()
         if not verifier.awaits_block_0:
             self._known.set()
-        self._process = ProofProcess()
+        self._process = process or ProofProcess()
         self._thread = ThreadPoolExecutor(1, "ledger data")
 
     @property
     def ledger(self) -> LedgerData | None:
-        """The ledger data that proofs are checked with; None before there are any."""
+        """The ledger data of the checks, if known."""
         return self._verifier.proofs.ledger
 
     @property
     def process_id(self) -> int | None:
-        """Id of the process that checks; None while there is none."""
+        """The worker's process id; None without a process."""
         return self._process.pid
 
     def hasher(self) -> BlockHasher:
@@ -65,24 +70,24 @@ class ProofChecks:
         return self._verifier.hasher()
 
     def warm_up(self) -> None:
-        """Start the process, if blocks will need it; do not wait for it."""
+        """Start the process if blocks will need it; do not wait for it."""
         proofs = self._verifier.proofs
         if proofs.mode == "full" and (proofs.needs_process or self._verifier.awaits_block_0):
             self._process.start()
 
     def at_once(self, summary: BlockSummary) -> bool:
-        """Return whether the check is quick enough for `check_now` in the event loop."""
+        """Return whether a check is quick enough for `check_now`."""
         proofs = self._verifier.proofs
         if (
             summary.number == 0
             and proofs.mode == "full"
             and not (self._known.is_set() and proofs.ledger is None)
         ):
-            return False  # what it publishes is looked at
+            return False  # its publication is inspected
         return proofs.is_quick(summary)
 
     def check_now(self, summary: BlockSummary) -> BlockSummary:
-        """Check the proofs here; return the summary, with the root that they fit.
+        """Check the proofs here; return the summary with the root that they fit.
 
         Raises:
             BlockRefused: they do not hold.
@@ -94,7 +99,7 @@ class ProofChecks:
         return self._verifier.proofs.mode == "full" and signs_root(summary)
 
     def signs_stored_root(self, stored: StoredBlock) -> bool:
-        """Return the same of a block of an earlier run, checked here; takes long, call in a thread."""
+        """Return the same of a stored block, checked here; takes long, call in a thread."""
         if self._verifier.proofs.mode == "hash":
             return False
         hasher = self._verifier.hasher()
@@ -113,13 +118,11 @@ class ProofChecks:
         block_0_comes: Callable[[], bool],
         more_come: bool = False,
     ) -> Verdict:
-        """Check the proofs in the worker process.
+        """Check the proofs of a block in the worker process; of its items only block 0's are read.
 
         Args:
-            summary: of the block.
-            items: its items, of which those of a block 0 are looked at.
             block_0_comes: returns whether the chain has yet to begin, with block 0.
-            more_come: whether another block is on its way, whose proofs could be checked with these.
+            more_come: another block is on its way, to be checked together.
 
         Raises:
             BlockRefused: they do not hold.
@@ -133,10 +136,7 @@ class ProofChecks:
         return await self._process.check(self._verifier.proofs, summary, publishing, more_come=more_come)
 
     async def block_0_committed(self, published: LedgerData | None) -> None:
-        """Believe the ledger data that the committed block 0 published, unless some are known already.
-
-        If it published none, none will come, and the blocks that wait for them are refused.
-        """
+        """Believe what block 0 published, unless ledger data are known; release waiting blocks."""
         if self._known.is_set():
             return
         if published is not None:
@@ -146,6 +146,6 @@ class ProofChecks:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._keep, published)
 
     def close(self) -> None:
-        """End the process; a check that waits for it fails."""
+        """End the process; a waiting check fails."""
         self._process.close()
         self._thread.shutdown()

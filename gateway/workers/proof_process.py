@@ -7,10 +7,8 @@ A shell around `blocks.verification`: `gateway.workers.subprocess_worker` with t
     answer   Refusal; or whether the root of the other layout is the right one, what block 0 publishes, and
              whether a proof signs the root
 
-Big integers and pairings hold Python's lock for milliseconds. The next request is sent before the last one is
-answered. Where several wait, because blocks come faster than they are checked, proofs that are cheaper
-together are checked together. The process has the same share of a processor as the node, since
-acknowledgements wait for it, but yields to threads that run for a moment, as event loops do (SCHED_BATCH).
+Waiting proofs that are cheaper together are checked together. Acknowledgements wait for the process, so it
+has the node's priority, but yields to event loops (SCHED_BATCH).
 
     the process                          what it was asked
     dies, or takes too long              is asked of another process, each block by itself
@@ -47,20 +45,18 @@ __all__ = ["ProofProcess", "main"]
 log = logging.getLogger(__name__)
 
 PROOF_CHECK_SECONDS_MAX: Final = 30.0
-"""How long the proofs of one block may be checked: real ones take 50 ms. Then the process is replaced."""
+"""Time for the proofs of one block, which take 50 ms; then the process is replaced."""
 
 PROOF_PROCESS_BACKOFF_SECONDS: Final = 5.0
-"""Time between two attempts to start the process that checks proofs, where one did not get ready: each costs
-a fork, or some 0.3 s of a core. Meanwhile the node checks in a thread of its own."""
+"""Time between two starts, if a process did not get ready; meanwhile a thread of the node checks."""
 
 PROOFS_TOGETHER_MAX: Final = 8
-"""Blocks whose proofs are checked in one go, where so many wait. Eight TSS signatures by different nodes take
-3.7 ms each together and 7.4 ms each alone; more would save little, and keep the first of them waiting."""
+"""Blocks whose proofs are checked together. Eight TSS signatures take 3.7 ms each together and 7.4 ms each
+alone."""
 
 PROOFS_GATHER_SECONDS: Final = 0.05
-"""How long the process that checks proofs waits for a further block that is on its way, where the last time
-several waited. While a chain is caught up with, a block comes each 10 to 20 ms, and proofs cost a third less
-together. Blocks that come one by one never wait."""
+"""How long the process waits for an announced block, if several waited last time. A node that catches up gets
+a block each 10 to 20 ms, and proofs cost a third less together."""
 
 _ATTEMPTS: Final = 2
 _Request = tuple[ProofVerifier | None, BlockSummary, tuple[bytes, ...], bool]
@@ -72,13 +68,19 @@ class ProofProcess:
 
     Args:
         module: run by the process; another one only in tests.
+        check_seconds_max: time for one request, and for the start.
     """
 
-    def __init__(self, module: str = "sluice.gateway.workers.proof_process") -> None:
-        self._helper = WorkerProcess(
+    def __init__(
+        self,
+        module: str = "sluice.gateway.workers.proof_process",
+        *,
+        check_seconds_max: float = PROOF_CHECK_SECONDS_MAX,
+    ) -> None:
+        self._worker = WorkerProcess(
             "proof process",
             module,
-            PROOF_CHECK_SECONDS_MAX,
+            check_seconds_max,
             on_ready=self._on_ready,
             on_lost=self._on_lost,
         )
@@ -86,46 +88,46 @@ class ProofProcess:
         self._start_at = 0.0
         self._thread = ThreadPoolExecutor(1, "proofs")
         self._proofs: ProofVerifier | None = None  # what was sent last
-        self._sent_to = 0  # which process, of those so far
+        self._sent_to = 0  # the number of the process that got it
 
     @property
     def pid(self) -> int | None:
-        """Process id; None while there is no process."""
-        return self._helper.pid
+        """Process id; None without a process."""
+        return self._worker.pid
 
     def start(self) -> None:
-        """Start the process, if there is none and no backoff."""
+        """Start the process, unless there is one or a backoff."""
         if self.pid is None and asyncio.get_running_loop().time() >= self._start_at:
-            self._helper.start()
+            self._worker.start()
 
     async def check(
         self, proofs: ProofVerifier, summary: BlockSummary, items: Sequence[bytes], *, more_come: bool = False
     ) -> Verdict:
         """Run `BlockVerifier(proofs).check(summary, items)` in the process.
 
-        `more_come`: another block is on its way; the process may wait for it, to check both together.
+        With `more_come`, the process may wait for another block, to check both together.
 
         Raises:
-            BlockRefused: they do not hold, or the process died twice of them.
+            BlockRefused: the proofs do not hold, or the process died twice of them.
         """
         lost_count, by_itself = 0, False
-        while lost_count < _ATTEMPTS and not self._helper.is_over:
+        while lost_count < _ATTEMPTS and not self._worker.is_over:
             self.start()
             if self.pid is None:
                 return await self._check_here(proofs, summary, items)
-            has_them = proofs is self._proofs and self._sent_to == self._helper.start_count
-            self._proofs, self._sent_to = proofs, self._helper.start_count
+            has_them = proofs is self._proofs and self._sent_to == self._worker.start_count
+            self._proofs, self._sent_to = proofs, self._worker.start_count
             request: _Request = (None if has_them else proofs, summary, tuple(items), by_itself)
             try:
                 answer: _Answer = pickle.loads(
-                    await self._helper.ask(
+                    await self._worker.ask(
                         bytes((more_come,)) + pickle.dumps(request, pickle.HIGHEST_PROTOCOL)
                     )
                 )
             except WorkerProcessLost as lost:
                 if not lost.was_ready:
                     continue
-                lost_count += lost.is_first  # the others only waited behind it, or were checked with it
+                lost_count += lost.is_first  # the others only waited behind it, or shared its check
                 by_itself = True
                 continue
             if isinstance(answer, Refusal):
@@ -146,8 +148,8 @@ class ProofProcess:
         )
 
     def close(self) -> None:
-        """End the process; a check that waits for it fails."""
-        self._helper.close()
+        """End the process; a waiting check fails."""
+        self._worker.close()
         self._thread.shutdown(cancel_futures=True)
 
     async def _check_here(
@@ -157,7 +159,7 @@ class ProofProcess:
         check = BlockVerifier(proofs).check
         try:
             checking = self._thread.submit(check, summary, items)
-        except RuntimeError:  # without processes, there may be no threads either
+        except RuntimeError:  # there may be no threads either
             return check(summary, items)
         return await asyncio.wrap_future(checking)
 
@@ -165,9 +167,8 @@ class ProofProcess:
         self._is_ready = True
 
     def _on_lost(self, got: str) -> None:
-        """Begin a backoff, if this process never got ready."""
         was_ready, self._is_ready = self._is_ready, False
-        if self._helper.is_over:
+        if self._worker.is_over:
             return
         if not was_ready:
             self._start_at = asyncio.get_running_loop().time() + PROOF_PROCESS_BACKOFF_SECONDS
@@ -184,13 +185,10 @@ def main() -> None:
 
 
 class _Answers:
-    """Answers all waiting requests."""
-
     def __init__(self) -> None:
         self._verifier: BlockVerifier | None = None
 
     def __call__(self, requests: list[bytes]) -> Iterator[bytes]:
-        """Check the proofs of some blocks."""
         decoded = [pickle.loads(memoryview(request)[1:]) for request in requests]
         for index, (proofs, summary, items, by_itself) in enumerate(decoded):
             if proofs is not None:
@@ -202,7 +200,7 @@ class _Answers:
 
 
 def _summaries_of_same_keys(decoded: list[_Request]) -> list[BlockSummary]:
-    """Return the summaries up to the next request that brings other keys, or is to be checked by itself."""
+    """Return the summaries up to the next request with other keys, or to be checked by itself."""
     same = takewhile(lambda request: request[0] is None and not request[3], decoded[1:])
     return [request[1] for request in (decoded[0], *same)]
 

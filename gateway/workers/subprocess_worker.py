@@ -1,18 +1,16 @@
-"""A worker process of a node: started when it is needed, asked in order, replaced when it is lost.
+"""A worker process of a node: started when needed, asked in order, replaced when lost.
 
-A shell. Python holds its lock while it computes, in whatever thread, and the event loop waits for it; another
-process has its own lock.
+A shell. Python holds its lock while it computes in any thread; another process has its own lock.
 
     node                                 python -m MODULE
     request  ──► socket            ──►   standard input
     answer   ◄── the same socket   ◄──   `serve(answer)`
     frame    u32 big-endian size, then so many bytes; both ends are ours, and the same Python
 
-Requests are sent as they are asked, so the process goes on to the next one without waiting for the node, and
-answered in order. The process reports by an empty frame that it is ready, and ends with its socket, that is
-with the node, however the node ends. A process that dies, or takes too long for one request, is lost with all
-requests to it: `WorkerProcessLost`. The next request starts another one. Time in which the node itself stood
-still, as in a paused container, does not count.
+Requests are sent ahead; answers come in order. An empty frame reports that the process is ready. It ends with
+its socket, however the node ends. A process that dies, or takes too long for a request, is lost with all its
+requests (`WorkerProcessLost`); the next request starts another one. Time in which the node itself stood still
+does not count.
 """
 
 from __future__ import annotations
@@ -35,9 +33,9 @@ from sluice.gateway.workers.malloc import keep_freed_memory
 
 __all__ = ["WorkerProcess", "serve"]
 
-HELPER_LOOK_LATE_SECONDS_MAX: Final = 1.0
-"""How late the node may look whether a process has answered in time. Its event loop is late by milliseconds;
-by more than this, it was stopped itself, maybe with the process, and gives it its time again."""
+WORKER_LOOK_LATE_SECONDS_MAX: Final = 1.0
+"""How late the node may look at an answer's time limit. A later look means that the node was stopped, maybe
+with the process, which gets its time again."""
 
 _SIZE: Final = struct.Struct(">I")
 
@@ -48,9 +46,9 @@ class WorkerProcess:
     Args:
         name: for errors, `proof process`.
         module: run by the process; it calls `serve`.
-        seconds_max: how long it may take to start, or for one request.
+        seconds_max: time to start, or for one request.
         on_ready: called when a process begins to answer.
-        on_lost: called with the reason when one is lost, or cannot be started.
+        on_lost: called with the reason when one is lost or cannot be started.
     """
 
     def __init__(
@@ -79,12 +77,12 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None while there is no process."""
+        """Process id; None without a process."""
         return None if self._process is None else self._process.pid
 
     @property
     def start_count(self) -> int:
-        """Number of processes started so far, by which a caller knows a new one."""
+        """Number of processes started so far."""
         return self._start_count
 
     @property
@@ -93,7 +91,7 @@ class WorkerProcess:
         return self._over
 
     def start(self) -> None:
-        """Start the process if there is none, and do not wait for it; `ask` does this too."""
+        """Start the process if there is none, without waiting for it; `ask` does this too."""
         if self._over or self._process is not None:
             return
         self._start_count += 1
@@ -116,7 +114,7 @@ class WorkerProcess:
         self._watch_over()
 
     def ask(self, request: bytes) -> asyncio.Future[bytes]:
-        """Send a request; return a future of its answer, which raises WorkerProcessLost if none comes."""
+        """Send a request; return a future of its answer, which may raise WorkerProcessLost."""
         answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._asked.append(answered)
         if self._over:
@@ -135,7 +133,7 @@ class WorkerProcess:
         self.lose("its end")
 
     def lose(self, got: str) -> None:
-        """Give the process up for this reason; its open requests fail."""
+        """Give the process up; its open requests fail."""
         process, self._process = self._process, None
         wire, self._wire = self._wire, None
         for handle in (self._watch, self._connecting):
@@ -157,15 +155,13 @@ class WorkerProcess:
                 )
 
     def _take(self, answer: bytes) -> None:
-        """Hand out answers in the order of the requests."""
         if not self._is_ready:
             self._is_ready = True
             self._on_ready()
-        elif not (answered := self._asked.popleft()).done():  # done: the caller has given up
+        elif not (answered := self._asked.popleft()).done():  # else the caller has given up
             answered.set_result(answer)
 
     def _watch_over(self) -> None:
-        """Begin to watch the time of the oldest request."""
         oldest = self._asked[0] if self._asked else None
         loop = asyncio.get_running_loop()
         self._look_at = loop.time() + self._seconds_max
@@ -173,8 +169,8 @@ class WorkerProcess:
 
     def _look(self, oldest: asyncio.Future[bytes] | None) -> None:
         self._watch = None
-        if asyncio.get_running_loop().time() > self._look_at + HELPER_LOOK_LATE_SECONDS_MAX:
-            self._watch_over()  # the node stood still, and maybe the process too; an answer may have come
+        if asyncio.get_running_loop().time() > self._look_at + WORKER_LOOK_LATE_SECONDS_MAX:
+            self._watch_over()  # the node stood still, and maybe the process too
         elif not self._is_ready or (self._asked and self._asked[0] is oldest):
             self.lose(f"no answer in {self._seconds_max:g} s")
         elif self._asked:
@@ -182,7 +178,7 @@ class WorkerProcess:
 
 
 class _Wire(asyncio.Protocol):
-    """The node's side of the socket to one process."""
+    """The node's socket to one process."""
 
     def __init__(self, take: Callable[[bytes], None], lose: Callable[[str], None]) -> None:
         self._take = take
@@ -193,7 +189,6 @@ class _Wire(asyncio.Protocol):
         self._is_cut = False
 
     def send(self, request: bytes) -> None:
-        """Send a frame as soon as the socket takes it."""
         parts = (_SIZE.pack(len(request)), request)
         if self._transport is None:
             self._unsent.extend(parts)
@@ -201,14 +196,12 @@ class _Wire(asyncio.Protocol):
             self._transport.writelines(parts)
 
     def cut(self) -> None:
-        """Close it, and ignore what still comes."""
         self._is_cut = True
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send what has waited for the connection."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class is no Transport
         if self._is_cut:
             self._transport.abort()
             return
@@ -216,7 +209,6 @@ class _Wire(asyncio.Protocol):
         self._unsent.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Take whole frames from the received bytes."""
         self._received += data
         while len(self._received) >= _SIZE.size and not self._is_cut:
             (size,) = _SIZE.unpack_from(self._received)
@@ -227,7 +219,6 @@ class _Wire(asyncio.Protocol):
             self._take(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Report the process lost, unless it was given up here."""
         if not self._is_cut:
             self._lose("the end of its socket" if error is None else str(error))
 
@@ -248,14 +239,13 @@ def serve(
 ) -> None:
     """Answer requests in the process, until the socket at standard input ends.
 
-    Signals to the process group do not end it: a stopping node still finishes its blocks.
+    It ignores signals to the process group: a stopping node still finishes its blocks.
 
     Args:
-        answer: gives the answers to requests that wait together, in order; each is sent as it comes.
-        together_max: most requests that it takes.
-        gather_seconds: how long to wait for further requests, if the last time there were several. A caller
-            that awaits each answer never waits longer.
-        says_more: returns whether a request announces another one; else none is waited for.
+        answer: answers waiting requests in order; each answer is sent as it comes.
+        together_max: most requests in one call.
+        gather_seconds: time to wait for more, if there were several last time.
+        says_more: returns whether a request announces another one.
     """
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_number, signal.SIG_IGN)
@@ -283,7 +273,7 @@ def _send(node: socket.socket, answer: bytes) -> None:
 
 
 def _comes(node: socket.socket, deadline: float) -> bool:
-    """Wait for (the beginning of) another request or the end of the node; return whether it came."""
+    """Wait for another request or the node's end; return whether it came."""
     return bool(select.select([node], (), (), max(0.0, deadline - time.monotonic()))[0])
 
 

@@ -25,7 +25,7 @@ from sluice.gateway.api import node_pb2, subscribe_pb2
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.block_numbers import U64_MAX
 from sluice.gateway.logs import LINES_PER_MESSAGE
-from sluice.gateway.services.level_service import STANDBY_STREAMS_MAX
+from sluice.gateway.services.height_service import STANDBY_STREAMS_MAX
 from sluice.gateway.transport.frames import Flag, FrameKind, frame
 from sluice.gateway.transport.header_blocks import header_frames
 from sluice.publishers.demo.node_process import NodeProcess

@@ -21,10 +21,10 @@ from sluice.gateway.cluster import standby_watch
 from sluice.gateway.cluster.standby_watch import STANDBY_RETRY_SECONDS, STANDBY_RETRY_SECONDS_MAX
 from sluice.gateway.node.node import Node
 from sluice.gateway.pipeline import replication_quorum as standby_gate_module
-from sluice.gateway.services import level_service as level_service_module
+from sluice.gateway.services import height_service as height_service_module
 from tests.certificates import Authority
 from tests.gateway.conducting import logged
-from tests.gateway.levels import BLOCKS, OTHER_BLOCKS, told
+from tests.gateway.heights import BLOCKS, OTHER_BLOCKS, told
 from tests.nodes import ANSWER_SECONDS, Publisher, Wire, running_node, wire_to
 from tests.serving import free_port
 
@@ -222,10 +222,10 @@ async def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stream ends while the question is open, and the connection is closed: gRPC cancels what it has."""
-    level_at, asked = level_service_module.LevelService._level_at, []
+    level_at, asked = height_service_module.HeightService._level_at, []
 
     async def hang_at_first(
-        service: level_service_module.LevelService, request: standby_pb2.LevelAtRequest, context: Any
+        service: height_service_module.HeightService, request: standby_pb2.LevelAtRequest, context: Any
     ) -> standby_pb2.Level:
         asked.append(request.block_number)
         if len(asked) == 1:
@@ -237,7 +237,7 @@ async def test_a_question_that_is_lost_with_its_connection_is_asked_anew(
                 service._closing = False
         return await level_at(service, request, context)
 
-    monkeypatch.setattr(level_service_module.LevelService, "_level_at", hang_at_first)
+    monkeypatch.setattr(height_service_module.HeightService, "_level_at", hang_at_first)
     monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.05)
 
     async with told(tmp_path / "b") as b:
@@ -303,14 +303,14 @@ async def test_a_node_of_an_older_version_is_told_from_one_that_is_away(tmp_path
 async def test_a_report_that_cannot_be_is_not_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, root_hash: bytes, got: str
 ) -> None:
-    def short(service: level_service_module.LevelService) -> standby_pb2.Level:
+    def short(service: height_service_module.HeightService) -> standby_pb2.Level:
         del service
         return standby_pb2.Level(block_number=number, root_hash=root_hash, instance="x")
 
-    monkeypatch.setattr(level_service_module.LevelService, "_last", short)
+    monkeypatch.setattr(height_service_module.HeightService, "_last", short)
 
     async with told(tmp_path / "b") as b, active(tmp_path, b.address) as a:
-        expected = f"does not report: level: got {got}"
+        expected = f"does not report: durable height: got {got}"
         await until(lambda: state_of(a, b.address) == expected)
 
 
@@ -322,12 +322,12 @@ async def test_a_report_that_does_not_parse_is_no_error_of_ours(
 
     server = aio.server()
     watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(nonsense)
-    name = level_service_module.SERVICE_NAME
+    name = height_service_module.SERVICE_NAME
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"watch": watch}),))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     async with active(tmp_path, address) as a:
-        expected = "does not report: level: got a message that does not parse, expected a Level"
+        expected = "does not report: durable height: got a message that does not parse, expected a Level"
         await until(lambda: state_of(a, address) == expected)
     await server.stop(None)
     assert logged(caplog, "watching a standby failed") == []
@@ -339,13 +339,13 @@ async def test_a_stream_that_is_given_up_leaves_no_socket_behind(
     """One that was not read to its end once stayed until garbage was looked for, one for each attempt."""
     attempts = [0]
 
-    async def nonsense(service: level_service_module.LevelService, request: bytes, context: Any) -> None:
+    async def nonsense(service: height_service_module.HeightService, request: bytes, context: Any) -> None:
         attempts[0] += 1
         for _ in range(20):  # of which the first ends the attempt
             await context.write(standby_pb2.Level(block_number=3, root_hash=b"short", instance="b"))
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(level_service_module.LevelService, "_watch", nonsense)
+    monkeypatch.setattr(height_service_module.HeightService, "_watch", nonsense)
     monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(standby_watch, "STANDBY_RETRY_SECONDS_MAX", 0.01)
 

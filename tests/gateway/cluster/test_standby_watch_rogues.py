@@ -18,10 +18,10 @@ from grpc import aio
 from sluice.gateway.api import standby_pb2
 from sluice.gateway.cluster import standby_watch
 from sluice.gateway.node.node import Node
-from sluice.gateway.services import level_service
+from sluice.gateway.services import height_service
 from tests.gateway.cluster.test_standby_watch import active, publisher_that_stored, state_of, until
 from tests.gateway.conducting import logged
-from tests.gateway.levels import BLOCKS, ROOTS, Told, told
+from tests.gateway.heights import BLOCKS, ROOTS, Told, told
 from tests.nodes import wire_to
 
 Level = standby_pb2.Level
@@ -51,7 +51,7 @@ async def rogue(reports: Callable[[], Iterator[Level]], *, hangs: bool = False) 
     handlers = {"watch": stream, "levelAt": answer}
     server = aio.server()
     server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(level_service.SERVICE_NAME, handlers),)
+        (grpc.method_handlers_generic_handler(height_service.SERVICE_NAME, handlers),)
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -209,6 +209,6 @@ async def test_what_no_process_does_ends_its_stream_and_it_is_left_alone_for_a_w
         return iter(reports)
 
     async with rogue(report) as address, active(tmp_path, address) as node:
-        await until(lambda: state_of(node, address) == f"does not report: level: got {got}")
+        await until(lambda: state_of(node, address) == f"does not report: durable height: got {got}")
         await until(lambda: len(opened) == 2)
     assert opened[1] - opened[0] >= 1.9

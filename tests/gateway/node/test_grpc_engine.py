@@ -1,4 +1,4 @@
-"""Which way gRPC is told to read sockets, and that it knows what it is told."""
+"""Tests of `gateway.node.grpc_engine`, and that gRPC knows the experiment."""
 
 from __future__ import annotations
 

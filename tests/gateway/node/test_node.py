@@ -1,4 +1,4 @@
-"""Tests of one whole node: real gRPC, TCP and HTTP, a real stream file, a disk that fails when told to."""
+"""Tests of a whole node: real gRPC, TCP and HTTP, a real stream file, and a disk that fails when told to."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from sluice.gateway.blocks.stream_layout import BlockDecoder
 from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
 from sluice.gateway.node.node import Node
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.pipeline import group_commit as group_commit_module
 from sluice.gateway.race.actions import Response, Skip
 from sluice.gateway.services import publish_service
-from sluice.gateway.status import reporter
 from sluice.gateway.status.reporter import NodeReporter
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
@@ -55,9 +55,11 @@ U64_MAX = (1 << 64) - 1
 
 
 @asynccontextmanager
-async def node_on(disk: FailingDisk, data_dir: Path, **changes: Any) -> AsyncIterator[Node]:
-    """A running node whose stream file is on this disk."""
-    node = Node(node_settings(data_dir, **changes), disk=disk)
+async def node_on(
+    disk: FailingDisk, data_dir: Path, limits: NodeLimits | None = None, /, **changes: Any
+) -> AsyncIterator[Node]:
+    """A running node with its stream file on this disk."""
+    node = Node(node_settings(data_dir, **changes), disk=disk, limits=limits)
     await node.start()
     try:
         yield node
@@ -66,14 +68,14 @@ async def node_on(disk: FailingDisk, data_dir: Path, **changes: Any) -> AsyncIte
 
 
 def disk_at(data_dir: Path) -> FailingDisk:
-    """A disk for the stream file of a data folder, which is made if need be."""
+    """Return a disk for the stream file of a data folder; make the folder if need be."""
     data_dir.mkdir(exist_ok=True)
     (data_dir / "datastream.bin").touch()
     return FailingDisk(RealDisk(data_dir / "datastream.bin"))
 
 
 def fed_by_one(data_dir: Path, blocks: Sequence[Block], **changes: Any) -> bytes:
-    """The stream file of a node that one publisher has fed."""
+    """Return the stream file of a node with one publisher."""
 
     async def main() -> None:
         async with running_node(data_dir, **changes) as node, wire_to(node) as wire:
@@ -87,7 +89,7 @@ def fed_by_one(data_dir: Path, blocks: Sequence[Block], **changes: Any) -> bytes
 
 
 async def get(node: Node, path: str) -> tuple[int, str]:
-    """Ask over HTTP: status and text."""
+    """Ask over HTTP; return status and text."""
     async with (
         aiohttp.ClientSession() as session,
         session.get(f"http://{node.http_address}{path}") as response,
@@ -96,7 +98,7 @@ async def get(node: Node, path: str) -> tuple[int, str]:
 
 
 async def blocks_over_tcp(node: Node, count: int) -> list[tuple[bytes, ...]]:
-    """The items of the first blocks, as a data-streamer client reads them."""
+    """Return the items of the first blocks, as a data-streamer client reads them."""
     host, port = node.tcp_address.host, node.tcp_address.port
     decoder, blocks = BlockDecoder(), []
     async with StreamClient.connect(host, port) as client, asyncio.timeout(ANSWER_SECONDS):
@@ -124,7 +126,7 @@ async def test_as_many_responses_wait_for_a_publisher_as_the_setting_says(tmp_pa
 
 
 async def test_no_response_leaves_before_the_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk and the gRPC service write down what they do, in one list."""
+    """Disk and gRPC service note their calls in one list."""
     disk = disk_at(tmp_path)
     to_wire = publish_service.to_wire
 
@@ -152,7 +154,7 @@ async def test_no_response_leaves_before_the_flush(tmp_path: Path, monkeypatch: 
 
 
 def hold_commits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Hold all commits until the event is set, so that every publisher is there for the first."""
+    """Hold all commits until the event is set: every publisher connects before the first one."""
     go_on = threading.Event()
     append = BlockStore.append
 
@@ -165,7 +167,7 @@ def hold_commits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 async def race(node: Node, blocks: Sequence[Block], go_on: threading.Event) -> None:
-    """Have three publishers publish the same blocks; check that each hears every acknowledgement in order."""
+    """Publish the same blocks from three publishers; check that each gets every acknowledgement in order."""
 
     async def source() -> AsyncIterator[Block]:
         for block in blocks:
@@ -187,12 +189,12 @@ async def race(node: Node, blocks: Sequence[Block], go_on: threading.Event) -> N
 
 
 def test_three_publishers_race_a_thousand_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each block is stored once; everybody hears acknowledgement, in order; the bytes are as ever."""
+    """Each block is stored once, everybody gets acknowledgements in order, and the bytes are the same."""
     blocks = make_blocks(1000)
     go_on = hold_commits(monkeypatch)
 
     async def main() -> None:
-        # So that one who falls behind is skipped and its stream goes on, also in the middle of a block.
+        # A publisher that falls behind is skipped, and its stream goes on.
         behind = {"publish_duplicate_skip_window": 1000, "publish_stall_blocks": 1000}
         async with running_node(tmp_path / "race", **behind) as node:
             await race(node, blocks, go_on)
@@ -204,10 +206,10 @@ def test_three_publishers_race_a_thousand_blocks(tmp_path: Path, monkeypatch: py
 
 
 def test_publishers_are_slowed_and_never_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three racing publishers with room for one block in flight; all of it is committed."""
+    """Three publishers race with room for one block in flight; everything is committed."""
     options = MakerOptions(rounds_per_block=4, transactions_per_block=60)
     blocks = list(BlockMaker(7, KEY, options).blocks(20))
-    limit = 64 * 1024  # the least that the setting takes
+    limit = 64 * 1024  # the setting's minimum
     assert min(block.size_bytes for block in blocks) > limit // 2
     go_on = hold_commits(monkeypatch)
     peaks: list[int] = []
@@ -226,7 +228,7 @@ def test_publishers_are_slowed_and_never_dropped(tmp_path: Path, monkeypatch: py
             await race(node, blocks, go_on)
 
     asyncio.run(main())
-    # Up to the limit, and one message on top.
+    # Up to the limit, and one message more.
     held = [block.size_bytes + len(block.items) * ITEM_OVERHEAD_BYTES for block in blocks]
     assert limit // 2 < max(peaks) <= limit + max(held)
     assert stream_bytes(tmp_path / "slow") == fed_by_one(tmp_path / "one", blocks)
@@ -244,7 +246,7 @@ DISK_FAULTS: dict[str, dict[str, list[int | None]]] = {
 
 @pytest.mark.parametrize("fault", DISK_FAULTS)
 def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Everybody hears it, nothing is seen of the block, /readyz says why, and the node goes on by itself."""
+    """Everybody hears it, readers see nothing of the block, /readyz says why, and the node recovers."""
     disk = disk_at(tmp_path / "failing")
     room = asyncio.Event()
     probe = BlockStore.probe
@@ -256,10 +258,13 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
 
     monkeypatch.setattr(BlockStore, "probe", probe_when_there_is_room)
     monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(reporter, "HEALTH_CHECK_SECONDS", 0.01)
 
     async def main() -> None:
-        async with node_on(disk, tmp_path / "failing", **AT_ITS_END) as node, wire_to(node) as wire:
+        limits = NodeLimits(health_check_seconds=0.01)
+        async with (
+            node_on(disk, tmp_path / "failing", limits, **AT_ITS_END) as node,
+            wire_to(node) as wire,
+        ):
             alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
             await alice.block(BLOCKS[0])
             await alice.expect("ack 0")
@@ -290,7 +295,7 @@ def test_a_disk_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fa
 
 
 async def _expect_not_ready(node: Node, wire: Wire) -> None:
-    """Block 1 is nowhere, and HTTP and gRPC say that and why the node is not ready."""
+    """Readers do not see block 1; HTTP and gRPC say why the node is not ready."""
     status, text = await get(node, "/readyz")
     assert status == 503
     assert text.startswith("blocks cannot be written: ")
@@ -326,7 +331,7 @@ def test_a_node_that_begins_in_mid_chain(tmp_path: Path, caplog: pytest.LogCaptu
             assert (status.first_available_block, status.last_available_block) == (4, 5)
 
     async def second_run() -> None:
-        # The setting is for an empty node; this one knows where it is.
+        # The setting is for an empty node; this one has blocks.
         async with running_node(tmp_path, first_block=9, **AT_ITS_END) as node, wire_to(node) as wire:
             mallory = await wire.publisher("mallory")
             await mallory.block(make_blocks(7, seed=8)[6])
@@ -351,7 +356,7 @@ def test_a_node_that_begins_with_whatever_comes(tmp_path: Path) -> None:
             await mallory.items(*make_blocks(10, seed=8)[9].items[:-1], BLOCKS[9].items[-1])
             await mallory.end(9)
             await mallory.expect("end BAD_BLOCK_PROOF last none about 9", "closed")
-            await alice.block(*BLOCKS[4:6])  # a bad block has not settled where the chain begins
+            await alice.block(*BLOCKS[4:6])  # a bad block does not settle where the chain begins
             await alice.expect("ack 4", "ack 5")
 
     async def again() -> None:
@@ -371,7 +376,7 @@ def test_a_node_that_begins_with_whatever_comes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("broken", ["cancelled", "connection closed"])
 async def test_a_line_that_breaks_behind_a_proof_drops_the_block(tmp_path: Path, broken: str) -> None:
-    """gRPC ends the messages of a broken stream as it ends those of one that was closed in order."""
+    """gRPC ends a broken stream's messages as it ends those of a stream closed in order."""
 
     async with running_node(tmp_path, **AT_ITS_END) as node, wire_to(node) as wire:
         alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
@@ -415,12 +420,12 @@ async def test_stopping_tells_everybody(tmp_path: Path, monkeypatch: pytest.Monk
             watch.cancel()
             await asyncio.wait_for(stopping, ANSWER_SECONDS)
         assert node.reporter.readiness() == ["the node is stopping"]
-        await stop()  # a second time does nothing
+        await stop()  # a second call does nothing
 
 
 @asynccontextmanager
 async def wire_and_stopper(data_dir: Path) -> AsyncIterator[tuple[Node, Wire, Any]]:
-    """A node that the test itself stops."""
+    """A node that the test stops."""
     node = Node(node_settings(data_dir))
     await node.start()
     async with wire_to(node) as wire:
@@ -428,7 +433,6 @@ async def wire_and_stopper(data_dir: Path) -> AsyncIterator[tuple[Node, Wire, An
 
 
 def _value(node: Node, name: str, **labels: str) -> float:
-    """A metric; 0 for one that was never counted."""
     return node.metrics.registry.get_sample_value(name, labels) or 0
 
 
@@ -447,7 +451,7 @@ def test_what_this_node_cannot_do_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["grpc", "tcp", "http"])
 async def test_an_address_that_is_taken_is_refused_and_nothing_stays_open(tmp_path: Path, name: str) -> None:
-    address = Address("127.0.0.1", free_port())  # which nobody is given once it is free again
+    address = Address("127.0.0.1", free_port())  # a port that nobody else gets
     with socket.create_server((address.host, address.port)):
         node = Node(node_settings(tmp_path, **{f"{name}_address": address}))
         with pytest.raises(Fatal) as caught:
@@ -462,7 +466,7 @@ async def test_an_address_that_is_taken_is_refused_and_nothing_stays_open(tmp_pa
 async def test_a_standby_whose_address_is_taken_follows_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It went on following with a ledger that was closed."""
+    """It once went on following with a closed store."""
 
     async with running_node(tmp_path / "active") as active:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -494,7 +498,7 @@ async def test_mode_hash_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 async def test_a_watch_that_ends_on_an_error_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Health would go on saying what it said last, and nobody would know why."""
+    """Otherwise the health status would stay as it was, without a reason."""
 
     caplog.set_level(logging.CRITICAL)
     with monkeypatch.context() as patch:

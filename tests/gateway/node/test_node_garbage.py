@@ -1,4 +1,4 @@
-"""What a node leaves to the garbage collector, which it lets look seldom (`GC_OBJECTS_MIN`): no blocks."""
+"""Tests of what a node leaves to the garbage collector, which runs seldom (`GC_OBJECTS_MIN`): no blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE_BYTES = min(sum(map(len, block.items)) for block in (*BLOCKS, *OTHERS))
 
 @pytest.fixture
 def garbage() -> Iterator[list[object]]:
-    """Everything that reference counts alone have not freed, once `gc.collect` is called."""
+    """Objects that reference counts do not free, found by `gc.collect`."""
     gc.collect()
     gc.disable()
     gc.set_debug(gc.DEBUG_SAVEALL)
@@ -28,14 +28,14 @@ def garbage() -> Iterator[list[object]]:
 
 
 async def taken(wire: Wire) -> None:
-    """Blocks that are committed."""
+    """Committed blocks."""
     alice = await wire.publisher("alice")
     await alice.block(*BLOCKS[:2])
     await alice.expect("ack 0", "ack 1")
 
 
 async def refused(wire: Wire) -> None:
-    """A block with another chain's items, and one of which an item is malformed."""
+    """A block with another chain's items, and a block with a malformed item."""
     mallory = await wire.publisher("mallory")
     await mallory.block(OTHERS[2])
     await mallory.expect("end BAD_BLOCK_PROOF last 1 about 2", "closed")
@@ -45,7 +45,7 @@ async def refused(wire: Wire) -> None:
 
 
 async def left(wire: Wire) -> None:
-    """A block of which the end never comes."""
+    """A block without an end."""
     carol = await wire.publisher("carol")
     await carol.items(*BLOCKS[2].items[:-2])
     await carol.call.done_writing()
@@ -53,7 +53,7 @@ async def left(wire: Wire) -> None:
 
 
 async def read(wire: Wire) -> None:
-    """A subscriber that leaves while there is more."""
+    """A subscriber that leaves early."""
     reader = await wire.subscribe(0)
     assert await reader.next() == BLOCKS[0]
     reader.call.cancel()
@@ -64,8 +64,8 @@ async def test_no_block_waits_for_the_garbage_collector(tmp_path: Path, garbage:
         for play in (taken, refused, left, read):
             await play(wire)
         assert (await wire.status()).last_available_block == 1
-        gc.collect()  # now: a node that has stopped is garbage itself
+        gc.collect()  # now: a stopped node is garbage itself
     held = {id(value): value for one in garbage for value in gc.get_referents(one)}
-    assert garbage  # what is looked for would be found: gRPC's streams leave some
+    assert garbage  # the search works: gRPC's streams leave some
     assert not [value for value in held.values() if isinstance(value, Message)]
     assert sum(len(value) for value in held.values() if isinstance(value, bytes)) < SIZE_BYTES

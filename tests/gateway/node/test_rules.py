@@ -1,4 +1,4 @@
-"""What settings mean for the rooms of a node: that each rule comes from its setting, in its unit."""
+"""Tests of `gateway.node.rules`: each rule comes from its setting, in its unit."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_limits_of_data_streamer_clients() -> None:
         tcp_max_connections=1, tcp_write_timeout_seconds=2.5, tcp_inactivity_timeout_seconds=3.5
     )
     assert tcp_limits(settings, None) == tcp_limits(settings, 1_024) == ServerLimits(1, 2.5, 3.5)
-    # Strangers at the data streamer's port take no descriptor that publishers and nodes need.
+    # Strangers at the TCP port take no descriptor that publishers and nodes need.
     assert tcp_limits(replace(settings, tcp_max_connections=10_000), 1_024).connections_max == 320
 
 

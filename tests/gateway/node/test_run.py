@@ -1,4 +1,4 @@
-"""Tests of `gateway.node.run`: the exit status of a node, what is set for its process, its event loop."""
+"""Tests of `gateway.node.run`: exit status, process settings, event loop."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_node_that_has_opened_its_stream_does_not_listen_when_it_is_to_s
 def test_a_bug_in_the_race_stops_the_node_with_status_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The block that was being committed is on disk, so that the next start goes on behind it."""
+    """The block under way gets committed; the next start goes on behind it."""
 
     def bug(store: BlockStore, block: object) -> None:
         raise ChainMisuse(7, 0)
@@ -85,7 +85,7 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
         async def start(self) -> None:
             assert type(asyncio.get_running_loop()) is NodeLoop
             await super().start()
-            # A time limit's signal does not get through uvloop. This one ends the node, with status 0.
+            # A time limit's signal does not get through uvloop; this one ends the node with status 0.
             asyncio.get_running_loop().call_later(ANSWER_SECONDS, signal.raise_signal, signal.SIGTERM)
             publishing.append(asyncio.ensure_future(publish(self)))
 
@@ -100,13 +100,13 @@ def test_a_bug_in_the_race_stops_the_node_with_status_1(
     monkeypatch.setattr(node_run, "Node", WatchedNode)
     keeping: list[object] = []
     monkeypatch.setattr(node_run, "keep_freed_memory", keeping.append)
-    # No block is complete before its end has come: she could be at that when the node is gone.
+    # A block is complete at its end only, which may be under way when the node ends.
     assert run_node(node_settings(tmp_path, shutdown_grace_seconds=0.2, publish_proof_idle_ms=10_000)) == 1
     assert keeping == [os.environ]
     assert sys.getswitchinterval() == pytest.approx(THREAD_SWITCH_SECONDS)
     assert (gc.get_threshold()[0], gc.get_freeze_count() > 0) == (GC_OBJECTS_MIN, True)
     assert "the node stops on an internal error" in [record.message for record in caplog.records]
-    assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # not an acknowledgement
+    assert heard[0] in ("CANCELLED", "UNAVAILABLE", "UNKNOWN")  # no acknowledgement
     monkeypatch.undo()
     store = BlockStore.open(tmp_path)
     assert store.last_number == 0
@@ -150,7 +150,7 @@ def _stand_still(until: Callable[[], bool]) -> None:
 
 
 class _Senders:
-    """Streams of a client in threads; all send one message more when they are told to."""
+    """Streams of a client in threads; each sends one more message when told to."""
 
     def __init__(self, port: int) -> None:
         self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
@@ -167,7 +167,7 @@ class _Senders:
         self.end.wait(SECONDS_MAX)
 
     def close(self) -> list[bytes]:
-        """End all streams and return their answers."""
+        """End all streams; return their answers."""
         self.go.set()
         self.end.set()
         answers = [call.result(SECONDS_MAX) for call in self._calls]
@@ -197,17 +197,17 @@ def test_what_grpc_has_done_meanwhile_wakes_the_loop_once(
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        (wake,) = sockets_read  # by this loop, so far: gRPC's
+        (wake,) = sockets_read  # gRPC's, the only one so far
         senders = _Senders(port)
         await asyncio.wait_for(all_heard.wait(), SECONDS_MAX)
-        for _ in range(10 * STREAM_COUNT):  # plain: each reading of a byte has a round of its own
+        for _ in range(10 * STREAM_COUNT):  # by itself, each byte read takes an iteration
             await asyncio.sleep(0)
         assert _unread(wake) == 0
         senders.go.set()
         _stand_still(until=lambda: _unread(wake) >= STREAM_COUNT)
         for _ in range(8):
             await asyncio.sleep(0)
-        assert heard == 2 * STREAM_COUNT  # in a few rounds, either way
+        assert heard == 2 * STREAM_COUNT  # in a few iterations, either way
         assert (_unread(wake) == 0) == wakes_once
         assert await asyncio.to_thread(senders.close) == [b"\2"] * STREAM_COUNT
         await server.stop(None)

@@ -1,4 +1,4 @@
-"""Tests of `gateway.node.servers` on a real node: which services are at which of its addresses."""
+"""Tests of `gateway.node.servers` on a real node: services and addresses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_health_and_reflection(tmp_path: Path) -> None:
 
 
 async def test_each_address_has_its_services(tmp_path: Path) -> None:
-    """Publishers are let in at one address, readers at another; who changes roles needs a third."""
+    """Publishers, readers and operators have an address each."""
 
     async with running_node(tmp_path, subscriber_address=LOOPBACK) as node:
         async with aio.insecure_channel(str(node.grpc_address)) as channel:
@@ -55,7 +55,7 @@ async def test_each_address_has_its_services(tmp_path: Path) -> None:
 
 
 async def test_an_address_without_publishers_takes_short_requests_alone(tmp_path: Path) -> None:
-    """What has come of a longer one is never held: gRPC looks at the length that stands before it."""
+    """gRPC reads the length in front of a message, and receives nothing of a longer one."""
 
     async with running_node(tmp_path, subscriber_address=LOOPBACK) as node:
         status, state = f"/{API}.BlockNodeService/serverStatus", "/sluice.control.NodeControl/getState"
@@ -67,7 +67,7 @@ async def test_an_address_without_publishers_takes_short_requests_alone(tmp_path
 
 
 async def code_of(address: str, method: str, size: int) -> grpc.StatusCode:
-    """Make a call with a request of one unknown field, so many bytes in all; give its status."""
+    """Return the status of a call whose request has so many bytes."""
     request = field_item(ItemKind.TRACE_DATA, bytes(size - 4))
     assert len(request) == size
     async with aio.insecure_channel(address) as channel:
@@ -87,7 +87,7 @@ async def services_of(channel: Any) -> list[str]:
 
 
 async def status_unasked(channel: Any) -> grpc.StatusCode:
-    """Open reflection and ask nothing: what is written to a call that is refused ends it as INTERNAL."""
+    """Open reflection without a question: a write to a refused call would end it as INTERNAL."""
     stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
     status: grpc.StatusCode = await stub.ServerReflectionInfo(timeout=ANSWER_SECONDS).code()
     return status

@@ -1,4 +1,4 @@
-"""Entries of the stream in, messages out: sets of one block each, of bounded size, items whole."""
+"""Tests of `gateway.services.block_messages`: sets of one block each, of bounded size, with whole items."""
 
 from __future__ import annotations
 
@@ -27,30 +27,27 @@ def block(number: int, *sizes: int) -> Block:
 
 
 def entries_of(blocks: Iterable[Block]) -> list[tuple[int, bytes]]:
-    """The entries that the blocks become."""
     return [entry for one in blocks for entry in encode(one.number, one.items, ROOT)]
 
 
 def messages_from(number: int, set_bytes_max: int = MANY) -> BlockMessages:
-    """A maker of messages, before block `number`."""
     return BlockMessages(number, in_block=False, set_bytes_max=set_bytes_max)
 
 
 def feed_all(messages: BlockMessages, entries: Iterable[tuple[int, bytes]]) -> None:
-    """Feed entries in order."""
     for entry_type, data in entries:
         messages.feed(entry_type, data)
 
 
 def read_back(messages: BlockMessages, first: int) -> list[Block]:
-    """What a subscriber makes of the messages."""
+    """Return the blocks that a subscriber makes of the messages."""
     assembler = BlockAssembler(first)
     responses = [subscribe_pb2.SubscribeStreamResponse.FromString(one.data) for one in messages.messages]
     return [got for response in responses if (got := assembler.feed(response)) is not None]
 
 
 def set_sizes(messages: BlockMessages) -> list[list[int]]:
-    """The sizes of the items of each set; an empty list for an end of block."""
+    """The sizes of each set's items; an empty list for an end of block."""
     responses = [subscribe_pb2.SubscribeStreamResponse.FromString(one.data) for one in messages.messages]
     return [[len(item) for item in response.block_items.block_items] for response in responses]
 

@@ -1,4 +1,4 @@
-"""Reading for subscribers: where to go on, what is shared, and what is left of a stream with a bad place."""
+"""Tests of `gateway.services.block_reader`: positions, shared reads, and a stream with a bad place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def reader_of(
     set_bytes_max: int = MIB,
     shared_bytes_max: int = SUBSCRIBE_SHARED_BYTES_MAX,
 ) -> AsyncIterator[BlockReader]:
-    """A reader of a ledger with these blocks."""
+    """A reader of a stream with these blocks."""
     store = BlockStore.open(data_dir)
     commit(store, [VerifiedBlock(one.number, one.items, bytes(48)) for one in blocks])
     reader = BlockReader(store.streamer, set_bytes_max, shared_bytes_max)
@@ -45,7 +45,7 @@ async def reader_of(
 
 
 async def read_all(reader: BlockReader, position: Position, last_number: int) -> list[list[int | None]]:
-    """Read up to a block; for each batch the blocks that its messages end."""
+    """Read up to a block; return the blocks that each batch's messages end."""
     batches = []
     while position.block_number <= last_number:
         batch = await reader.read(position, last_number)
@@ -62,7 +62,7 @@ async def test_small_blocks_share_a_batch_and_a_large_one_takes_several(tmp_path
         start = await reader.find(1)
         assert start == Position(6, 1, in_block=False)
         got = await read_all(reader, start, 5)
-        # Blocks 1 to 3 and half of block 4, in two sets as the third item does not fit; the other half.
+        # Blocks 1 to 3 and half of block 4, in two sets as the third item does not fit; then the other half.
         assert got == [[None, 1, None, 2, None, 3, None, None], [None, None], [4, None, 5]]
         assert await read_all(reader, start, 2) == [[None, 1, None, 2]]
 
@@ -113,7 +113,7 @@ async def test_blocks_before_a_bad_place_are_read(tmp_path: Path) -> None:
     async with reader_of(tmp_path, block(0, 9), block(1, 9), block(2, 9)) as reader:
         offset = reader._streamer.offset_of((await reader.find(2)).entry_number)
         with (tmp_path / "datastream.bin").open("r+b") as file:
-            file.seek(offset + 17 + 3)  # the last byte of its bookmark, behind the head of the entry
+            file.seek(offset + 17 + 3)  # the last byte of its bookmark, behind the entry's head
             file.write(b"\x07")
         batch = await reader.read(await reader.find(0))
         assert [message.ended for message in batch.messages] == [None, 0, None, 1]

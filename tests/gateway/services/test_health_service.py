@@ -1,4 +1,4 @@
-"""Health over real gRPC: what is told, to whom, and that nobody waits for one who takes nothing."""
+"""Tests of `gateway.services.health_service` over real gRPC."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNKNOWN, SERVING, NOT_SERVING, SERVICE_UNKNOWN = range(4)
 
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[HealthService, aio.Channel, Address]]:
-    """A server that has nothing but a health service for one name."""
+    """A server with only a health service for one name."""
     service = HealthService(("one",))
     server = await start_server(
         ServerPlan("grpc.address", Address("127.0.0.1", 0), REQUEST_BYTES_MAX, 0, 100), service.add_to
@@ -38,13 +38,11 @@ async def served() -> AsyncIterator[tuple[HealthService, aio.Channel, Address]]:
 
 
 def watch(channel: aio.Channel, name: str) -> Any:
-    """Open a stream."""
     stub: Any = health_pb2_grpc.HealthStub(channel)
     return stub.Watch(health_pb2.HealthCheckRequest(service=name))
 
 
 async def told(call: Any) -> int:
-    """Wait for the next status of a stream."""
     response = await asyncio.wait_for(call.read(), ANSWER_SECONDS)
     assert isinstance(response, health_pb2.HealthCheckResponse), response
     return response.status
@@ -58,10 +56,10 @@ async def test_watchers_are_told_at_once_and_whenever_it_has_changed() -> None:
         assert await told(first) == SERVING
         second = watch(channel, "")
         assert await told(second) == SERVING
-        service.show(ready=True)  # as before: no news
+        service.show(ready=True)  # no news
         service.show(ready=False)
         assert [await told(first), await told(second)] == [NOT_SERVING, NOT_SERVING]
-        first.cancel()  # the others are told all the same
+        first.cancel()  # the others still hear
         service.show(ready=True)
         assert await told(second) == SERVING
         with pytest.raises(TimeoutError):
@@ -86,9 +84,7 @@ async def test_nonsense_is_answered_and_logged_by_nobody(caplog: pytest.LogCaptu
             either.unary_stream(f"/{SERVICE_NAME}/Watch")(b"\xff\xff"),
         ):
             assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert [
-        record for record in caplog.records if record.name != "asyncio"
-    ] == []  # where grpcio wakes it in vain
+    assert [record for record in caplog.records if record.name != "asyncio"] == []  # grpcio wakes it in vain
 
 
 async def test_a_watcher_that_takes_nothing_holds_up_no_other() -> None:
@@ -103,7 +99,7 @@ async def test_a_watcher_that_takes_nothing_holds_up_no_other() -> None:
 
 
 async def test_a_watcher_that_takes_nothing_does_not_keep_a_node_from_stopping(tmp_path: Path) -> None:
-    """It once did, for ever: to say "not serving" waited for the watcher to take "serving"."""
+    """ "Not serving" once waited for ever until the watcher had taken "serving"."""
 
     async with running_node(tmp_path, shutdown_grace_seconds=0.1) as node:
         with await asyncio.to_thread(DeafClient, node.grpc_address, ANSWER_SECONDS) as deaf:

@@ -1,4 +1,4 @@
-"""serverStatus and getBlock over real gRPC."""
+"""Tests of `gateway.services.node_service` over real gRPC."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from sluice.gateway.api import node_pb2, node_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.errors import LayoutError
 from sluice.gateway.blocks.stream_layout import StoredBlock
-from sluice.gateway.services import node_service
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.services.node_service import (
     ACCESS_ADDRESS_BYTES_MAX,
     ACCESS_BYTES_MAX,
     ACCESS_READS_MAX,
     ACCESS_SERVICE_NAME,
     STATUS_KEY,
+    AccessLimits,
     AnswerShares,
-    read_facts,
+    read_report,
 )
 from sluice.gateway.store.block_store import BlockStore
 from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
@@ -43,12 +44,17 @@ GET_BLOCK = f"/{ACCESS_SERVICE_NAME}/getBlock"
 
 
 def with_blocks(
-    tmp_path: Path, blocks: list[Block], scenario: Callable[[Wire], Awaitable[None]], **settings: Any
+    tmp_path: Path,
+    blocks: list[Block],
+    scenario: Callable[[Wire], Awaitable[None]],
+    limits: NodeLimits | None = None,
+    /,
+    **settings: Any,
 ) -> None:
-    """Run a scenario against a node that holds these blocks."""
+    """Run a scenario against a node with these blocks."""
 
     async def main() -> None:
-        async with running_node(tmp_path, **settings) as node, wire_to(node) as wire:
+        async with running_node(tmp_path, limits, **settings) as node, wire_to(node) as wire:
             if blocks:
                 publisher = await wire.publisher()
                 await publisher.block(*blocks)
@@ -59,13 +65,11 @@ def with_blocks(
 
 
 async def ask(wire: Wire, request: node_pb2.BlockRequest) -> node_pb2.BlockResponse:
-    """Ask getBlock."""
     stub = node_pb2_grpc.BlockAccessServiceStub(wire.channel())
     return await stub.getBlock(request, timeout=ANSWER_SECONDS)
 
 
 async def detail(wire: Wire) -> node_pb2.ServerStatusDetailResponse:
-    """Ask serverStatusDetail."""
     stub = node_pb2_grpc.BlockNodeServiceStub(wire.channel())
     return await stub.serverStatusDetail(node_pb2.ServerStatusRequest(), timeout=ANSWER_SECONDS)
 
@@ -110,7 +114,7 @@ def test_each_request_has_its_answer(
 
 
 def test_a_request_that_does_not_parse(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Over bare bytes: getBlock has a status for it, the status calls have gRPC's."""
+    """getBlock has a status for it, the status calls have gRPC's."""
     service = "/org.hiero.block.api.BlockNodeService"
 
     async def scenario(wire: Wire) -> None:
@@ -136,7 +140,7 @@ def test_an_empty_node_finds_nothing(tmp_path: Path, request_: node_pb2.BlockReq
 
 
 def test_a_block_longer_than_any_message_comes_back_whole(tmp_path: Path) -> None:
-    """18 MB, to a client that allows it; one that keeps gRPC's default of 4 MiB is told by gRPC."""
+    """18 MB, for a client that allows it; gRPC refuses it for a client with its default of 4 MiB."""
     options = MakerOptions(
         rounds_per_block=1, events_per_round=1, transactions_per_block=4, item_bytes=6_000_000
     )
@@ -253,16 +257,16 @@ async def test_whatever_strangers_do_not_take_another_node_gets_its_blocks(tmp_p
 
 
 async def until_held(wire: Wire, *, some: bool) -> None:
-    """Wait until answers are on their way, as many as are read at once, or none."""
+    """Wait until answers are on their way, or none."""
     async with asyncio.timeout(ANSWER_SECONDS):
         while (wire.node.block_access._of_strangers.shares.bytes_held > 0) != some:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
 
 def test_a_client_that_does_not_take_its_blocks_gets_no_more_of_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node_service, "ACCESS_ADDRESS_BYTES_MAX", 1)
+    limits = NodeLimits(access=AccessLimits(address_bytes_max=1))
 
     async def scenario(wire: Wire) -> None:
         assert (await ask(wire, LATEST)).status == Code.SUCCESS
@@ -279,14 +283,14 @@ def test_a_client_that_does_not_take_its_blocks_gets_no_more_of_them(
         await until_held(wire, some=False)
         assert (await ask(wire, LATEST)).status == Code.SUCCESS
 
-    with_blocks(tmp_path, BLOCKS[:5], scenario)
+    with_blocks(tmp_path, BLOCKS[:5], scenario, limits)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 def test_a_client_that_takes_too_long_over_a_block_is_cut_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node_service, "ACCESS_SECONDS_MAX", 0.3)
+    limits = NodeLimits(access=AccessLimits(seconds_max=0.3))
 
     async def scenario(wire: Wire) -> None:
         with DeafClient(wire.node.grpc_address, ANSWER_SECONDS) as deaf:
@@ -295,7 +299,7 @@ def test_a_client_that_takes_too_long_over_a_block_is_cut_off(
             await asyncio.to_thread(deaf.wait_until_closed)
             await until_held(wire, some=False)
 
-    with_blocks(tmp_path, BLOCKS[:5], scenario)
+    with_blocks(tmp_path, BLOCKS[:5], scenario, limits)
     words = "client does not take its block, and is cut off"
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [words]
 
@@ -353,14 +357,14 @@ def test_facts_are_told_to_who_asks_for_them(tmp_path: Path, asked: str, root_nu
         call: Any = stub.serverStatus(node_pb2.ServerStatusRequest(), metadata=metadata)
         assert (await call).last_available_block == 5
         [text] = [value for key, value in await call.trailing_metadata() if key == STATUS_KEY]
-        facts = json.loads(text)
-        assert (facts["role"], facts["publishers"]) == ("active", 1)
+        report = json.loads(text)
+        assert (report["role"], report["publishers"]) == ("active", 1)
         expected = None
         if root_number is not None:
             root_hash = wire.node.store.root_hash_at(root_number)
             assert root_hash is not None
             expected = root_hash.hex()
-        assert facts.get("root_hash") == expected
+        assert report.get("root_hash") == expected
         plain: Any = stub.serverStatus(node_pb2.ServerStatusRequest())
         await plain
         assert STATUS_KEY not in dict(await plain.trailing_metadata() or ())
@@ -370,8 +374,8 @@ def test_facts_are_told_to_who_asks_for_them(tmp_path: Path, asked: str, root_nu
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "7", b"\xff", "[" * 7_000, '{"instance":' * 2_000])
 def test_facts_that_are_no_object_are_none(text: str | bytes) -> None:
-    """A peer sends what it likes; brackets are as many as metadata has room for."""
-    assert read_facts(text) == {}
+    """A peer sends what it likes; metadata has room for so many brackets."""
+    assert read_report(text) == {}
 
 
 # --- bytes of answers on their way ----

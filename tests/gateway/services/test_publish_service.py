@@ -97,21 +97,21 @@ def test_sets_that_are_looked_at_in_a_thread_stay_in_their_places(tmp_path: Path
     with_node(tmp_path, scenario)
 
 
-@pytest.mark.parametrize(("size", "turn_count"), [(SLOT_ITEMS_MIN - 1, 0), (SLOT_ITEMS_MIN, 3)])
-def test_only_messages_of_many_items_wait_for_a_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, turn_count: int
+@pytest.mark.parametrize(("size", "slot_count"), [(SLOT_ITEMS_MIN - 1, 0), (SLOT_ITEMS_MIN, 3)])
+def test_only_messages_of_many_items_wait_for_a_slot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, slot_count: int
 ) -> None:
     options = MakerOptions(rounds_per_block=1, events_per_round=2, transactions_per_block=130, item_bytes=256)
     block = next(BlockMaker(7, KEY, options).blocks(1))
-    take, turns = LoopSlots.take, []
+    take, slots = LoopSlots.take, []
 
     async def counted(self: LoopSlots) -> None:
-        turns.append(self)
+        slots.append(self)
         await take(self)
 
     async def scenario(wire: Wire) -> None:
         monkeypatch.setattr(LoopSlots, "take", counted)
-        monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no turn
+        monkeypatch.setattr(Hashing, "is_quick", lambda self, items: True)  # which needs no slot
         alice = await wire.publisher()
         for run in split(block.items, size):
             await alice.items(*run)
@@ -120,7 +120,7 @@ def test_only_messages_of_many_items_wait_for_a_turn(
 
     assert len(block.items) // SLOT_ITEMS_MIN == 3
     with_node(tmp_path, scenario)
-    assert len(turns) == turn_count
+    assert len(slots) == slot_count
 
 
 def test_same_blocks_same_bytes(tmp_path: Path) -> None:

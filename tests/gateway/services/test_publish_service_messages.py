@@ -1,4 +1,4 @@
-"""Messages that are too long to be taken, such as several send the same, and who sends them."""
+"""Tests of `gateway.services.publish_service`: long messages, equal messages, and their senders."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_message_of_the_limit_is_taken_and_one_byte_more_ends_the_call_and_not
                     response_deserializer=publish_pb2.PublishStreamResponse.FromString,
                 )()
             )
-            await call.write(field_item(9, bytes(size_bytes - 4)))  # a field that is not known
+            await call.write(field_item(9, bytes(size_bytes - 4)))  # an unknown field
             if size_bytes == most_bytes:
                 await Publisher(call).expect("end INVALID_REQUEST last none about 0", "closed")
                 continue
@@ -91,7 +91,7 @@ def test_a_header_that_all_offer_is_parsed_once_and_each_is_answered(
 def test_a_long_message_is_taken_over_when_it_is_counted_in_flight_and_the_awaited_one_is_urgent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What may be in flight is one message, so the second waits for the commit of the first block."""
+    """Only one message may be in flight, so the second waits for the first block's commit."""
     long = field_item(ItemKind.SIGNED_TRANSACTION, bytes(SMALL_BYTES))
     taken: list[int] = []
     take = door._Connection._taken

@@ -1,4 +1,4 @@
-"""Tests of `gateway.services.status_detail`: what a block node that begins takes from the answer."""
+"""Tests of `gateway.services.status_detail`: what a starting block node takes from the answer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_roster_is_the_publications_in_its_order() -> None:
         (node.node_id, node.weight) for node in NETWORK.ledger.nodes
     ]
     for one, node in zip(entries, NETWORK.ledger.nodes, strict=True):
-        assert one.schnorr_public_key in NETWORK.publication  # as it was published
+        assert one.schnorr_public_key in NETWORK.publication  # as published
         assert read_attested_key(one.schnorr_public_key, "key") == node.key
 
 
@@ -102,7 +102,7 @@ def test_the_address_book_holds_for_all_blocks() -> None:
 
 
 def test_a_node_without_a_usable_key_is_left_out_of_the_history() -> None:
-    """A block node refuses a history in which a node has a blank key."""
+    """A block node refuses a history with a blank key."""
     strange: list[object] = [{"nodeId": "7"}, {"nodeId": 8, "RSAPubKey": "00"}, "no object", {"nodeId": "x"}]
     serialized = book_bytes(2, *strange)
     book, with_keys = address_book_message(serialized)
@@ -166,7 +166,7 @@ def test_the_features_are_what_the_node_can_do() -> None:
 
 
 def test_people_are_shown_keys_by_their_hashes() -> None:
-    """As `sluice ledger show` has them, so that they can be compared."""
+    """`sluice ledger show` prints the same hashes, for comparison."""
     shown = as_json(detail(NETWORK.ledger, RsaBook(book_bytes(2))).answer(0, 4))
     key = sha256(point_bytes(NETWORK.ledger.nodes[0].key.Y)).hexdigest()[:16]
     assert shown["tss"]["nodes"][0] == {"node_id": NETWORK.ledger.nodes[0].node_id, "weight": 3, "key": key}

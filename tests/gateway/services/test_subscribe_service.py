@@ -1,4 +1,4 @@
-"""Subscribing over real gRPC: ranges, history that becomes live, slow readers, and every end of a stream."""
+"""Tests of `gateway.services.subscribe_service` over real gRPC: ranges, live blocks, slow readers, ends."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CUT_OFF = "subscriber takes nothing, and is cut off"
 
 
 class Serving:
-    """A ledger and its subscribe service, without the rest of a node."""
+    """A block store and its subscribe service, without the rest of a node."""
 
     def __init__(self, data_dir: Path, limits: SubscribeLimits, first_number: int | None = 0) -> None:
         self.store = BlockStore.open(data_dir)
@@ -58,23 +58,21 @@ class Serving:
         self.wire: Wire
 
     async def start(self) -> None:
-        """Listen."""
         plan = ServerPlan("subscriber.address", Address("127.0.0.1", 0), MIB, 0, 100, nodes=self.nodes)
         self.server = await start_server(plan, self.service.add_to)
         self.grpc_address = self.server.address
         self.wire = Wire(self)  # type: ignore[arg-type]  # of a node it needs the address alone
 
     async def commit(self, *blocks: Block) -> None:
-        """Put blocks into the ledger; nobody verifies them."""
+        """Put unverified blocks into the store."""
         await commit_to(self.store, *blocks)
 
     async def subscribe(self, start: int, end: int = U64_MAX) -> Reader:
-        """Subscribe to it."""
         return await self.wire.subscribe(start, end)
 
 
 async def commit_to(store: BlockStore, *blocks: Block) -> None:
-    """Commit blocks that nobody has verified."""
+    """Commit unverified blocks."""
     verified = [VerifiedBlock(block.number, block.items, b"\x05" * 48) for block in blocks]
     await asyncio.to_thread(store.append, verified)
     for block in verified:
@@ -82,7 +80,6 @@ async def commit_to(store: BlockStore, *blocks: Block) -> None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
     async with asyncio.timeout(ANSWER_SECONDS):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -103,7 +100,7 @@ async def serving(data_dir: Path, first_number: int | None = 0, **limits: Any) -
 
 
 def big_block(number: int, *sizes: int) -> Block:
-    """A block that no verifier would take: a header, and items with payloads of these sizes."""
+    """An unverifiable block: a header, and items with payloads of these sizes."""
     items = [field_item(ItemKind.SIGNED_TRANSACTION, bytes([number % 251]) * size) for size in sizes]
     return Block(number, (header_item(number), *items))
 
@@ -128,7 +125,7 @@ async def test_the_answer_to_each_request(tmp_path: Path) -> None:
 
 
 def request_of(size_bytes: int) -> bytes:
-    """A request for block 0, with a field of a later version that makes it so long."""
+    """A request of this size for block 0, with a field of a later version."""
     start_and_end, tag = b"\x08\x00\x10\x00", b"\x7a"
     field_bytes = size_bytes - len(start_and_end) - len(tag) - 2  # its length takes two bytes
     return start_and_end + tag + varint(field_bytes) + bytes(field_bytes)
@@ -168,7 +165,7 @@ async def test_history_and_live_blocks_come_in_one_stream_as_they_were_published
         assert await in_history.rest() == [*BLOCKS[3:11], "SUCCESS"]
         assert await ahead.rest() == [*BLOCKS[7:10], "SUCCESS"]
         sent = node.metrics.subscriber_blocks_sent._value
-        await until(lambda: sent.get() == 2 * 12 + 9 + 3 + 7)  # counted behind each write
+        await until(lambda: sent.get() == 2 * 12 + 9 + 3 + 7)  # counted after each write
 
 
 async def test_long_items_come_whole_and_sets_are_of_bounded_size(tmp_path: Path) -> None:
@@ -189,12 +186,11 @@ async def test_long_items_come_whole_and_sets_are_of_bounded_size(tmp_path: Path
 
 
 async def test_long_items_share_a_budget_and_who_waits_for_it_holds_nothing_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("sluice.gateway.services.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
     blocks = [big_block(number, 6 * MIB) for number in range(3)]
 
-    async with serving(tmp_path) as node:
+    async with serving(tmp_path, sending_bytes_max=8 * MIB) as node:
         await node.commit(*blocks, big_block(3, 5))
         shares = node.service._strangers.shares
         slow = await node.subscribe(0, 0)
@@ -228,7 +224,7 @@ async def test_a_damaged_stream_is_an_error(tmp_path: Path, caplog: pytest.LogCa
 async def test_a_disk_that_cannot_be_read_is_an_error_behind_the_blocks_that_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The call broke off with gRPC's UNKNOWN, and without the blocks before."""
+    """The call once broke off with UNKNOWN, without the blocks before."""
     first_of_1, read = len(BLOCKS[0].items) + 3, DataStreamer.read_columns
 
     def failing(streamer: DataStreamer, number: int, size_wanted: int) -> tuple[list[int], list[bytes]]:
@@ -255,7 +251,7 @@ async def test_a_slow_subscriber_holds_up_nobody_and_costs_one_batch(tmp_path: P
         first = await slow.next()
         fast = await node.subscribe(0, 11)
         assert await fast.rest() == [*blocks, "SUCCESS"]
-        # What the slow one has read: its batch in flight, and what fits into gRPC's windows.
+        # The slow one's batch in flight, and gRPC's windows.
         [stream] = node.service._streams
         assert stream.subscriber.next_number is not None
         assert stream.subscriber.next_number <= 3
@@ -272,7 +268,7 @@ async def test_a_subscriber_that_takes_nothing_does_not_keep_a_node_from_stoppin
         reader = await wire.subscribe(0)
         assert await reader.next() == big_block(0, *[100_000] * 30)
         [stream] = node.subscribe_service._streams
-        async with asyncio.timeout(ANSWER_SECONDS):  # what is being written of block 1 fits no window
+        async with asyncio.timeout(ANSWER_SECONDS):  # the next message of block 1 fits no window
             while stream.blocks_sent == 0 or stream.writing_since is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         await node.stop()
@@ -319,14 +315,10 @@ async def test_subscribers_of_one_address_have_their_number(tmp_path: Path) -> N
         assert await (await node.subscribe(0, 0)).numbers() == [0, "SUCCESS"]
 
 
-async def test_whatever_strangers_hold_another_node_is_sent_its_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Places, threads that read, bytes on their way: acknowledgements may wait for what a node is sent."""
-    monkeypatch.setattr("sluice.gateway.services.subscribe_service.SENDING_BYTES_MAX", 8 * MIB)
-
+async def test_whatever_strangers_hold_another_node_is_sent_its_blocks(tmp_path: Path) -> None:
+    """Acknowledgements may wait for another node: strangers' places, threads and bytes are others."""
     go_on = threading.Event()
-    async with serving(tmp_path, streams_max=2) as node:
+    async with serving(tmp_path, streams_max=2, sending_bytes_max=8 * MIB) as node:
         await node.commit(big_block(0, 6 * MIB), big_block(1, 5))
         slow = [await node.subscribe(0, 0) for _ in range(2)]
         strangers = node.service._strangers
@@ -334,11 +326,11 @@ async def test_whatever_strangers_hold_another_node_is_sent_its_blocks(
         busy = [strangers.reader._threads.submit(go_on.wait) for _ in range(SUBSCRIBE_READ_THREADS)]
         refused = await node.subscribe(0, 0)
         assert await refused.call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        node.nodes.peers = ("localhost:40840",)  # all who come from here are nodes from now on
+        node.nodes.peers = ("localhost:40840",)  # all callers from here are nodes from now on
         await node.nodes.look()
         assert await (await node.subscribe(0, 1)).numbers() == [0, 1, "SUCCESS"]
         go_on.set()
-        # Both at once: which of them is sent its block first, and has to take it, is not known.
+        # Either may get its block first, and has to take it.
         assert await asyncio.gather(*(reader.numbers() for reader in slow)) == [[0, "SUCCESS"]] * 2
         assert [reading.result() for reading in busy] == [True] * len(busy)
 
@@ -352,9 +344,9 @@ async def test_a_subscriber_that_takes_nothing_is_cut_off_and_the_others_are_not
     async with serving(tmp_path, write_timeout_seconds=0.4) as node:
         await node.commit(*blocks)
         stuck = await node.subscribe(0, 3)
-        waits = await node.subscribe(4, 4)  # nothing to take is not taking nothing
+        waits = await node.subscribe(4, 4)  # a subscriber that waits reads nothing, too
         async with asyncio.timeout(ANSWER_SECONDS):
-            # No event: the service is not ours. It may be gone before it is said why.
+            # No event; the service may forget it before the log line.
             while node.service.stream_count > 1 or not logged(caplog, CUT_OFF):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         with pytest.raises(aio.AioRpcError) as caught:
@@ -374,7 +366,7 @@ async def test_a_subscriber_that_takes_nothing_is_cut_off_and_the_others_are_not
 async def test_who_does_not_take_its_status_is_cut_off(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, asked: subscribe_pb2.SubscribeStreamRequest | None
 ) -> None:
-    """It kept its place for as long as its connection."""
+    """It once kept its place as long as its connection."""
     message = b"\xff" if asked is None else asked.SerializeToString()
 
     caplog.set_level(logging.INFO)
@@ -382,7 +374,7 @@ async def test_who_does_not_take_its_status_is_cut_off(
         with DeafClient(node.grpc_address, ANSWER_SECONDS) as client:
             await asyncio.to_thread(client.ask, f"/{SERVICE_NAME}/{METHOD_NAME}", message)
             async with asyncio.timeout(ANSWER_SECONDS):
-                # No event. The two are said in any order: the connection is cut in a thread.
+                # No event; the lines come in any order: a thread cuts the connection.
                 while not (logged(caplog, "subscriber left") and logged(caplog, CUT_OFF)):  # noqa: ASYNC110
                     await asyncio.sleep(0.005)
             assert node.service.stream_count == 0
@@ -428,11 +420,11 @@ async def test_a_source_error_ends_those_who_are_live_and_nobody_else(
 async def test_what_is_committed_once_a_subscriber_knows_that_it_is_heard_is_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It missed what was committed before the service had come round, too."""
+    """It once missed blocks committed before the service had run."""
     serve, go_on = SubscribeService._serve, asyncio.Event()
 
     class Held:
-        """The context of a call: that it is heard reaches the subscriber first, and the service later."""
+        """A call's context: the subscriber hears first that it is served, the service runs later."""
 
         def __init__(self, context: Any) -> None:
             self.write = context.write

@@ -1,4 +1,4 @@
-"""What a subscriber is answered: every range, in every standing of the node, and every way to an end."""
+"""Tests of `gateway.services.subscriber_state`: every range in every state of the node, and every end."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_within_a_block_it_reads_on_whatever_happens() -> None:
 
 
 def level(last: int) -> Subscriber:
-    """A subscriber that has been sent everything up to block `last`."""
+    """A subscriber that was sent everything up to block `last`."""
     subscriber = Subscriber(last, MAX, FUTURE)
     subscriber.step(Held(0, last))
     subscriber.wrote(last)
@@ -230,7 +230,7 @@ def test_history_and_live_are_one_stream_without_gap_or_repeat(seed: int) -> Non
     start, end = rng.choice([(MAX, 20), (MAX, 12), (5, 6), (6, 12), (11, 20), (5, MAX), (11, MAX)])
     subscriber = Subscriber(start, end, FUTURE)
     sent: list[int] = []
-    reading: list[int] = []  # what was read and not sent yet, in messages: -1 for an item set
+    reading: list[int] = []  # messages read and not sent yet; -1: an item set
     while True:
         if last < 30 and rng.random() < 0.3:
             last += rng.randrange(1, 4)

@@ -1,4 +1,4 @@
-"""The client's side of a subscription: whole blocks out of responses, and every way in which a peer lies."""
+"""Tests of `gateway.services.subscription_client`: whole blocks, and every lie of a peer."""
 
 from __future__ import annotations
 
@@ -22,26 +22,22 @@ SUCCESS = Response.Code.SUCCESS
 
 
 def items_of(items: Sequence[bytes]) -> Response:
-    """An item set."""
     response = Response()
     response.block_items.block_items.extend(items)
     return response
 
 
 def end_of(number: int) -> Response:
-    """The end of a block."""
     response = Response()
     response.end_of_block.block_number = number
     return response
 
 
 def status(code: Response.Code.ValueType) -> Response:
-    """A status."""
     return Response(status=code)
 
 
 def feed_all(assembler: BlockAssembler, responses: Sequence[Response]) -> list[Block]:
-    """The blocks that came out."""
     return [block for response in responses if (block := assembler.feed(response)) is not None]
 
 
@@ -238,6 +234,6 @@ def test_item_sets_that_were_spoiled_are_taken_or_refused(data: st.DataObject) -
 
 
 def test_a_reader_gives_a_block_up_where_the_limits_say() -> None:
-    """1 GiB and two million items are too much for a test; small limits are reached above."""
+    """1 GiB and two million items are too much for a test; smaller limits are reached above."""
     order = BlockAssembler(3)
     assert (order._block_bytes_max, order._block_items_max) == (STORED_BLOCK_BYTES_MAX, BLOCK_ITEMS_MAX)

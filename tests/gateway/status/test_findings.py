@@ -1,4 +1,4 @@
-"""What is found wrong with a node, since when, and that everything found has its advice and its paragraph."""
+"""Tests of `gateway.status.findings`: what is wrong, since when; each kind has advice and a section."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_problems_come_before_notes() -> None:
 def test_what_the_node_lacks_is_a_problem_where_the_chain_stands(
     stored_seconds: float | None, stands: bool
 ) -> None:
-    """While blocks come, nobody makes the node unready by a proof of a kind that the chain does not have."""
+    """While blocks come, a proof that the node cannot check does not make it unready."""
     report = replace(
         FINE, lack="block 9 of mallory cannot be checked: …", last_block_age_seconds=stored_seconds
     )

@@ -1,4 +1,4 @@
-"""Tests of `gateway.status.http` over a real socket on the loopback address."""
+"""Tests of `gateway.status.http` over real sockets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluice.gateway.addresses import Address
 from sluice.gateway.errors import Fatal, GatewayError
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.status import http
-from sluice.gateway.status.http import HTTP_STOP_SECONDS, start_http
+from sluice.gateway.status.http import HTTP_STOP_SECONDS, HttpLimits, start_http
 from sluice.gateway.status.node_report import NodeReport
 from tests.gateway.status.test_status_page import EMPTY, problem
 
@@ -25,7 +25,7 @@ ANY_PORT = Address("127.0.0.1", 0)
 
 
 class FakeNode:
-    """A node that is as ready as a test wants it."""
+    """A node with the readiness that a test sets."""
 
     def __init__(self) -> None:
         self.metrics = Metrics(verification_mode="full")
@@ -45,7 +45,7 @@ Get = Callable[..., Awaitable[tuple[int, str, str]]]
 
 @asynccontextmanager
 async def serving(node: FakeNode) -> AsyncIterator[Get]:
-    """Serve `node`, and give a function that gets a path: status, content type, body."""
+    """Serve `node`; give a function from a path to status, content type and body."""
     server = await start_http(node, ANY_PORT)
     async with aiohttp.ClientSession() as session:
 
@@ -168,13 +168,12 @@ async def test_what_is_not_http_is_answered_and_not_logged(
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_a_probe_gets_in_whoever_holds_all_places(
-    monkeypatch: pytest.MonkeyPatch, run: Callable[[Coroutine[None, None, None]], None]
+    run: Callable[[Coroutine[None, None, None]], None],
 ) -> None:
-    """Strangers that only connected once kept out the probe, and the node was killed as dead."""
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 3)
+    """Idle connections once kept out the probe, and the node was killed."""
 
     async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
+        server = await start_http(FakeNode(), ANY_PORT, HttpLimits(connections_max=3))
         where = (server.address.host, server.address.port)
         older = await asyncio.open_connection(*where)
         crowd = [await asyncio.open_connection(*where, local_addr=("127.0.0.2", 0)) for _ in range(9)]
@@ -190,10 +189,8 @@ def test_a_probe_gets_in_whoever_holds_all_places(
     run(main())
 
 
-async def test_a_client_that_is_gone_holds_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 2)
-
-    server = await start_http(FakeNode(), ANY_PORT)
+async def test_a_client_that_is_gone_holds_no_place() -> None:
+    server = await start_http(FakeNode(), ANY_PORT, HttpLimits(connections_max=2))
     where = (server.address.host, server.address.port)
     reader, writer = await asyncio.open_connection(*where)
     for _ in range(20):
@@ -210,7 +207,7 @@ async def test_a_client_that_is_gone_holds_no_place(monkeypatch: pytest.MonkeyPa
 def test_a_client_that_is_gone_when_it_is_accepted_is_no_error(
     run: Callable[[Coroutine[None, None, None]], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The kernel does not know any more where it came from."""
+    """The kernel no longer knows its address."""
 
     async def main() -> None:
         server = await start_http(FakeNode(), ANY_PORT)
@@ -233,12 +230,11 @@ def test_a_client_that_is_gone_when_it_is_accepted_is_no_error(
 def test_the_last_files_of_the_process_are_for_a_few_connections_and_no_more(
     monkeypatch: pytest.MonkeyPatch, run: Callable[[Coroutine[None, None, None]], None]
 ) -> None:
-    """HTTP clients once took the last ones: publishers and the DB got none. A probe still has to get in."""
+    """HTTP clients once took the last ones from publishers and the bookmark index."""
     monkeypatch.setattr(http, "client_descriptors_end", lambda: 0)
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_KEPT", 2)
 
     async def main() -> None:
-        server = await start_http(FakeNode(), ANY_PORT)
+        server = await start_http(FakeNode(), ANY_PORT, HttpLimits(connections_kept=2))
         where = (server.address.host, server.address.port)
         streams = [await asyncio.open_connection(*where) for _ in range(3)]
         assert await streams[0][0].read() == b""  # the oldest gives way
@@ -252,21 +248,19 @@ def test_the_last_files_of_the_process_are_for_a_few_connections_and_no_more(
     run(main())
 
 
-async def test_a_client_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "HTTP_SILENT_SECONDS_MAX", 0.1)
-
-    server = await start_http(FakeNode(), ANY_PORT)
+async def test_a_client_that_asks_nothing_is_closed() -> None:
+    server = await start_http(FakeNode(), ANY_PORT, HttpLimits(silent_seconds_max=0.1))
     for begun in (b"", b"GET /healthz HT"):
         reader, writer = await asyncio.open_connection(server.address.host, server.address.port)
         writer.write(begun)
-        with suppress(ConnectionResetError):  # where the server had not come to read what was begun
+        with suppress(ConnectionResetError):  # if the server has not read the beginning
             assert await asyncio.wait_for(reader.read(), 20) == b""
         writer.close()
     await server.close()
 
 
 async def test_nothing_is_left_of_a_client_that_is_gone_in_the_middle_of_its_request() -> None:
-    """What waited for the rest of it once stayed for ten seconds, however many such clients there were."""
+    """A task once waited ten seconds for the rest of each such request."""
 
     server = await start_http(FakeNode(), ANY_PORT)
     before = asyncio.all_tasks()
@@ -296,8 +290,7 @@ async def test_a_client_that_is_gone_before_its_answer_is_not_logged(
 
 
 async def deaf_client(host: str, port: int) -> socket.socket:
-    """A client that has asked for as many answers as its connection takes, or until the server closed it, and
-    reads none."""
+    """A client that asks until its connection is full or closed, and reads nothing."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     client.connect((host, port))
@@ -310,12 +303,9 @@ async def deaf_client(host: str, port: int) -> socket.socket:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux closes them by itself")
-async def test_a_client_that_does_not_read_its_answers_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It once kept its place for ever: so many as may be connected kept out whoever looks after the node."""
-    monkeypatch.setattr(http, "HTTP_UNREAD_SECONDS_MAX", 0.5)
-    monkeypatch.setattr(http, "HTTP_CONNECTIONS_MAX", 1)
-
-    server = await start_http(FakeNode(), ANY_PORT)
+async def test_a_client_that_does_not_read_its_answers_is_closed() -> None:
+    """It once kept its place for ever, and such clients kept out operators."""
+    server = await start_http(FakeNode(), ANY_PORT, HttpLimits(connections_max=1, unread_seconds_max=0.5))
     where = (server.address.host, server.address.port)
     with await deaf_client(*where):
         async with asyncio.timeout(60):
@@ -331,7 +321,7 @@ async def test_a_client_that_does_not_read_its_answers_is_closed(monkeypatch: py
 
 
 async def test_a_client_that_does_not_read_its_answers_does_not_hold_up_the_end() -> None:
-    """It once did, for two minutes: longer than service managers wait."""
+    """It once did for two minutes, longer than service managers wait."""
 
     server = await start_http(FakeNode(), ANY_PORT)
     with await deaf_client(server.address.host, server.address.port):

@@ -1,4 +1,4 @@
-"""Tests of `gateway.status.processor_watch`: what is too little, and real processes that get it."""
+"""Tests of `gateway.status.processor_watch`, also with real processes that get too little."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sluice.gateway.metrics import Metrics
-from sluice.gateway.status import processor_watch
+from sluice.gateway.node.rules import NodeLimits
 from sluice.gateway.status.processor_watch import ProcessorWatch, Shortage, Spent
 from tests.gateway.store.test_block_store import logged
 from tests.nodes import make_blocks, running_node, wire_to
@@ -35,8 +35,8 @@ def words_after(*looks: Spent) -> str | None:
     ("spent", "is_short"),
     [
         (Spent(0.1, 0.9), True),
-        (Spent(0.4, 0.6), False),  # fair, among four on two cores
-        (Spent(0.0, 0.19), False),  # it seldom needs any
+        (Spent(0.4, 0.6), False),  # fair, for four on two cores
+        (Spent(0.0, 0.19), False),  # it seldom needs a processor
         (Spent(0.0, 0.21), True),
         (Spent(1.0, 0.0), False),
     ],
@@ -56,7 +56,7 @@ def test_it_says_who_waits_and_how_long_of_the_last_seconds() -> None:
 
 @contextmanager
 def busy(niceness: int, count: int = 1) -> Iterator[list[int]]:
-    """Processes that compute on one and the same processor."""
+    """Busy processes on one processor."""
     processor = str(min(os.sched_getaffinity(0)))
     words = [sys.executable, "-c", BUSY, processor, str(niceness)]
     processes = [subprocess.Popen(words) for _ in range(count)]
@@ -69,12 +69,11 @@ def busy(niceness: int, count: int = 1) -> Iterator[list[int]]:
 
 
 def test_a_process_that_others_keep_from_running_is_found_and_that_is_over_with_them(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("the kernel does not say how long a thread waits")
-    for name, value in (("LOOK_SECONDS", 0.05), ("WINDOW_SECONDS", 1.0), ("WAITED_SECONDS_MIN", 0.5)):
-        monkeypatch.setattr(processor_watch, name, value)
+    shortage = Shortage(window_seconds=1.0, waited_seconds_min=0.5)
     caplog.set_level(logging.INFO)
     metrics = Metrics(verification_mode="full")
 
@@ -86,13 +85,16 @@ def test_a_process_that_others_keep_from_running_is_found_and_that_is_over_with_
     async def run() -> None:
         with busy(10) as [pid]:
             watch = ProcessorWatch(
-                metrics, lambda: [("proofs", pid), ("hashing", None), ("hashing", 1 << 30)]
+                metrics,
+                lambda: [("proofs", pid), ("hashing", None), ("hashing", 1 << 30)],
+                shortage=shortage,
+                look_seconds=0.05,
             )
             with busy(0, 3):
                 await until(watch, is_short=True)
                 assert "; proofs ran " in str(watch.words).replace("in 1 s, ", "; ")
-            # However busy others keep the machine, nobody waits so long.
-            monkeypatch.setattr(processor_watch, "WAITED_SECONDS_MIN", 1e9)
+            # Nobody waits so long, however busy the machine is.
+            shortage._waited_seconds_min = 1e9
             await until(watch, is_short=False)
             await asyncio.sleep(0.2)
             watch.close()
@@ -107,15 +109,12 @@ def test_a_process_that_others_keep_from_running_is_found_and_that_is_over_with_
     ) > 0.5
 
 
-def test_a_node_watches_its_loop_and_what_blocks_wait_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processor_watch, "LOOK_SECONDS", 0.01)
-
+def test_a_node_watches_its_loop_and_what_blocks_wait_for(tmp_path: Path) -> None:
     async def run() -> None:
-        async with running_node(tmp_path) as node, wire_to(node) as wire:
+        limits = NodeLimits(processor_look_seconds=0.01)
+        async with running_node(tmp_path, limits) as node, wire_to(node) as wire:
             node.warm_up()
-            node._checks._process.start()  # which blocks with Ed25519 proofs need not
+            node._checks._process.start()  # Ed25519 proofs do not need it
             publisher = await wire.publisher("one")
             await publisher.block(*make_blocks(2))
             await publisher.answer()

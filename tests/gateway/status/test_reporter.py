@@ -1,4 +1,4 @@
-"""Tests of `gateway.status.reporter` on a real node: what it says of itself, to whom."""
+"""Tests of `gateway.status.reporter` on a real node."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from sluice.datastream import StreamClient
 from sluice.gateway.addresses import Address
 from sluice.gateway.node.node import Node
-from sluice.gateway.status import reporter
+from sluice.gateway.node.rules import NodeLimits
 from tests.nodes import ANSWER_SECONDS, make_blocks, running_node, wire_to
 
 BLOCKS = make_blocks(4)
@@ -24,9 +23,9 @@ async def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
         await wire.subscribe(0)
         async with StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client:
             await client.header()
-            facts = node.reporter.facts()
-        assert facts.pop("instance")
-        assert facts == {
+            report = node.reporter.status_report()
+        assert report.pop("instance")
+        assert report == {
             "role": "active",
             "verification_mode": "full",
             "ready": True,
@@ -36,13 +35,13 @@ async def test_what_the_status_commands_are_told(tmp_path: Path) -> None:
             "missing_blocks": 0,
             "awaiting_standbys": 0,
         }
-        # With the port that it has got: 0 would lead nobody to it.
-        report = node.reporter.report()
-        assert (report.grpc_address, report.subscriber_address) == (str(node.grpc_address), "")
+        # With the real port.
+        addresses = node.reporter.report()
+        assert (addresses.grpc_address, addresses.subscriber_address) == (str(node.grpc_address), "")
 
 
 def where(node: Node) -> tuple[str, str]:
-    """Where publishers and subscribers find the node, as it says."""
+    """Return the node's advertised addresses for publishers and subscribers."""
     report = node.reporter.report()
     return report.grpc_address, report.subscriber_address
 
@@ -60,10 +59,9 @@ async def test_operators_are_told_the_address_that_others_use(tmp_path: Path) ->
         assert where(node) == (str(node.grpc_address), str(node.subscriber_address))
 
 
-async def test_bytes_sent_over_tcp_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter, "HEALTH_CHECK_SECONDS", 0.01)
-
-    async with running_node(tmp_path) as node, wire_to(node) as wire:
+async def test_bytes_sent_over_tcp_are_counted(tmp_path: Path) -> None:
+    limits = NodeLimits(health_check_seconds=0.01)
+    async with running_node(tmp_path, limits) as node, wire_to(node) as wire:
         alice = await wire.publisher("alice")
         await alice.block(*BLOCKS[:2])
         await alice.expect(*(f"ack {number}" for number in range(2)))
@@ -76,7 +74,7 @@ async def test_bytes_sent_over_tcp_are_counted(tmp_path: Path, monkeypatch: pyte
 
 
 async def read_over_tcp(node: Node, block_count: int) -> None:
-    """Read that many blocks, two bookmarks and one end each, as a data-streamer client."""
+    """Read the entries of so many blocks as a data-streamer client."""
     left = sum(len(block.items) + 3 for block in BLOCKS[:block_count])
     async with (
         StreamClient.connect(node.tcp_address.host, node.tcp_address.port) as client,
@@ -90,12 +88,10 @@ async def read_over_tcp(node: Node, block_count: int) -> None:
 
 
 def _value(node: Node, name: str) -> float:
-    """A metric; 0 for one that was never counted."""
     return node.metrics.registry.get_sample_value(name) or 0
 
 
-async def facts(node: Node) -> dict[str, object]:
-    """Ask for /status.json."""
+async def page_report(node: Node) -> dict[str, object]:
     url = f"http://{node.http_address}/status.json"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
         assert answer.status == 200
@@ -104,15 +100,14 @@ async def facts(node: Node) -> dict[str, object]:
 
 
 async def test_of_very_many_streams_the_page_shows_some_and_those_first_that_somebody_vouches_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("sluice.gateway.status.reporter.PUBLISHERS_SHOWN", 3)
-
-    async with running_node(tmp_path) as node, wire_to(node) as wire:
+    limits = NodeLimits(publishers_shown=3)
+    async with running_node(tmp_path, limits) as node, wire_to(node) as wire:
         for name in "abcd":
             await wire.publisher(name)
         node.conductor.connect("CN=alice", address="192.0.2.1", has_certificate=True)
-        shown: Any = (await facts(node))["publishers"]
+        shown: Any = (await page_report(node))["publishers"]
         assert [one["name"] for one in shown] == [
             "CN=alice",
             "claimed:a",
@@ -123,7 +118,7 @@ async def test_of_very_many_streams_the_page_shows_some_and_those_first_that_som
 
 async def test_the_status_follows_what_happens(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node, wire_to(node) as wire:
-        empty = await facts(node)
+        empty = await page_report(node)
         assert (empty["last_block"], empty["last_block_age_seconds"], empty["race"]) == (None, None, [])
         alice, bob = await wire.publisher("alice"), await wire.publisher("bob")
         await alice.block(BLOCKS[0])
@@ -133,7 +128,7 @@ async def test_the_status_follows_what_happens(tmp_path: Path) -> None:
         await wire.begun(1)
         await bob.block(BLOCKS[1])
         await bob.expect("skip 1")
-        busy = await facts(node)
+        busy = await page_report(node)
         assert busy["phase"] == "active"
         assert busy["last_block"] == 0
         assert busy["last_root_hash"] == (node.store.root_hash_at(0) or b"").hex()
@@ -146,14 +141,14 @@ async def test_the_status_follows_what_happens(tmp_path: Path) -> None:
         carol = await wire.publisher("carol")
         await alice.call.done_writing()
         await bob.expect("resend 1")
-        doing = (await facts(node))["publishers"]
+        doing = (await page_report(node))["publishers"]
         assert doing == [
             {"name": "claimed:bob", "doing": "was asked for block 1"},
             {"name": "claimed:carol", "doing": "has sent nothing yet"},
         ]
         await carol.items(BLOCKS[3].items[0])
         await carol.expect("behind 0")
-        doing = (await facts(node))["publishers"]
+        doing = (await page_report(node))["publishers"]
         assert doing == [
             {"name": "claimed:bob", "doing": "was asked for block 1"},
             {"name": "claimed:carol", "doing": "is ahead: block 1 is next"},

@@ -1,4 +1,4 @@
-"""Tests of `status.status_page`: what an operator reads, and that no name of a peer becomes markup."""
+"""Tests of `status.status_page`: an operator's view; no name of a peer becomes markup."""
 
 from __future__ import annotations
 
@@ -51,7 +51,6 @@ BUSY = replace(
 
 
 def problem(text: str) -> Finding:
-    """A problem of this moment."""
     return Finding(text, 1_700_000_000.0, "Do something.", "A node is not ready", is_problem=True)
 
 
@@ -83,7 +82,6 @@ class Page(HTMLParser):
 
     @property
     def text(self) -> str:
-        """All words of the page."""
         return " | ".join(self.words)
 
 

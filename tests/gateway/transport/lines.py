@@ -1,4 +1,4 @@
-"""What tests of relays share: two ends and the relay between them, or a relay alone and what it has sent."""
+"""Shared by the relays' tests: two ends with a relay between them, or a relay alone."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ REQUEST = [
 TE = ("te", "trailers")
 ANSWER = [(":status", "200"), ("content-type", "application/grpc")]
 WINDOW = 200_000
-"""What the server of a `Line` grants each stream."""
+"""The server's window for each stream of a `Line`."""
 WIRE_WINDOW = 1_000
-"""What gRPC grants each stream of a `Wire`."""
+"""gRPC's window for each stream of a `Wire`."""
 
 
 class Line:
-    """Two ends and the relay between them: the client outside and gRPC's server, or the other way round."""
+    """Two ends and the relay between them: a client outside and gRPC's server, or the other way round."""
 
     def __init__(self, relay: ServerRelay | ClientRelay, *, counts_twice: bool = False) -> None:
         self.relay = relay
@@ -50,7 +50,7 @@ class Line:
         self.move()
 
     def move(self) -> None:
-        """Carry bytes to and fro until nobody has any."""
+        """Carry bytes to and fro until neither end has any."""
         is_server_side = isinstance(self.relay, ServerRelay)
         while True:
             up, down = self.client.data_to_send(), self.server.data_to_send()
@@ -68,7 +68,7 @@ class Line:
                     self.hand_on()
 
     def hand_on(self) -> None:
-        """Carry what the relay has sent to both ends."""
+        """Carry the relay's bytes to both ends."""
         to_client, to_server = self.relay.to_outside, self.relay.to_grpc
         if isinstance(self.relay, ClientRelay):
             to_client, to_server = to_server, to_client
@@ -101,7 +101,7 @@ class Line:
                 end.streams[event.stream_id].outbound_flow_control_window += event.delta
 
     def read(self, end: h2.connection.H2Connection, stream_id: int) -> None:
-        """Take what has come of a stream: its windows open again."""
+        """Read a stream, which opens its windows again."""
         size, self.unread[stream_id] = self.unread[stream_id], 0
         if size:
             try:
@@ -110,14 +110,13 @@ class Line:
                 return
 
     def begin(self, *further: tuple[str, str]) -> int:
-        """Begin a call."""
         stream_id = self.client.get_next_available_stream_id()
         self.client.send_headers(stream_id, [*REQUEST, *further])
         self.move()
         return stream_id
 
     def send(self, stream_id: int, data: bytes, *, ends: bool = False) -> int:
-        """Send data as far as the client's windows let it; give how many bytes that were."""
+        """Send data within the client's windows; return the number of bytes."""
         sent = 0
         while sent < len(data):
             size = min(self.client.local_flow_control_window(stream_id), 16_384, len(data) - sent)
@@ -132,7 +131,6 @@ class Line:
         return sent
 
     def seen(self, kind: type) -> list[Any]:
-        """The server's events of a kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
 
@@ -150,12 +148,10 @@ class Wire:
         self.outside(frame(FrameKind.SETTINGS, Flag.ACK, 0))
 
     def outside(self, data: bytes) -> None:
-        """The client sends."""
         self.relay.from_outside(memoryview(bytearray(data)))
         self._collect(self.relay)
 
     def grpc(self, data: bytes) -> None:
-        """GRPC sends."""
         self.relay.from_grpc(memoryview(bytearray(data)))
         self._collect(self.relay)
 
@@ -166,13 +162,12 @@ class Wire:
         relay.to_outside.clear()
 
     def request(self, stream_id: int, *further: tuple[str, str]) -> bytes:
-        """A call that begins."""
         fields = [(":method", "POST"), (":path", "/a"), *further]
         return header_frames(stream_id, self._encoder.encode(fields), ends_stream=False)
 
 
 def frames_in(data: bytes | bytearray) -> list[tuple[int, int, bytes]]:
-    """The frames of one direction: type, stream, payload."""
+    """Return the frames of one direction: type, stream, payload."""
     found, at = [], 0
     while at < len(data):
         after = at + HEAD_BYTES + int.from_bytes(data[at : at + 3], "big")
@@ -184,7 +179,7 @@ def frames_in(data: bytes | bytearray) -> list[tuple[int, int, bytes]]:
 
 
 class Gate:
-    """Lets messages in when it is told to."""
+    """Lets messages in when told to."""
 
     small_bytes = 1_000
 

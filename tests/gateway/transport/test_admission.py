@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.admission`: who is let in, and the pace of messages."""
+"""Tests of `gateway.transport.admission`: admission, and the pace of messages."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_releasing_what_was_not_admitted_is_our_own_mistake() -> None:
 
 
 def test_of_streams_that_are_over_nothing_is_kept() -> None:
-    """Publishers without a name have a new one with each connection: memory would grow for ever."""
+    """Publishers without a name have a new one with each connection, and would fill the memory."""
     admission = Admission(AdmissionLimits())
     for number in range(3):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.callers`: who is behind a call, with a front door and without one."""
+"""Tests of `gateway.transport.callers`: the client behind a call, with and without a front door."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Seen = list[tuple[str, Caller, StreamKey | None]]
 
 
 def noting(seen: Seen) -> Callable[[aio.Server], None]:
-    """A service that notes who calls it."""
+    """A service that notes its callers."""
 
     async def note(
         messages: AsyncIterator[bytes], context: aio.ServicerContext[Any, Any]
@@ -46,7 +46,7 @@ async def call(channel: aio.Channel, *metadata: tuple[str, str]) -> None:
 
 
 def seen_behind_a_door(use: Callable[[str], Awaitable[None]], host: str = "127.0.0.1") -> Seen:
-    """Give who called a server with a front door at this host."""
+    """Return who called a server with a front door at this host."""
     seen: Seen = []
 
     async def main() -> None:
@@ -58,7 +58,7 @@ def seen_behind_a_door(use: Callable[[str], Awaitable[None]], host: str = "127.0
             await server.stop(0)
 
     asyncio.run(main())
-    assert callers._callers == {}  # whoever has gone is forgotten
+    assert callers._callers == {}  # callers that left are forgotten
     return seen
 
 
@@ -121,7 +121,7 @@ async def test_without_a_door_there_is_what_grpc_says_and_no_key(tmp_path: Path)
 
 
 def test_the_name_of_the_doors_metadata_is_another_one_in_every_process() -> None:
-    """A client that knew it could claim another stream, in calls that the door adds nothing to."""
+    """A client that knew it could claim another stream."""
     code = "from sluice.gateway.transport.callers import STREAM_KEY; print(STREAM_KEY)"
     told = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True) for _ in range(2)]
     keys = {STREAM_KEY, *(one.stdout.strip() for one in told)}

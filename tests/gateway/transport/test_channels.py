@@ -43,7 +43,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         assert str(caught.value) == words
 
 
-@pytest.mark.timeout(30)  # what opens a pipe waits for ever, and what reads /dev/zero comes to no end
+@pytest.mark.timeout(30)  # opening a pipe waits for ever, reading /dev/zero never ends
 def test_a_file_without_an_end_is_not_waited_for(tmp_path: Path) -> None:
     pipe, long = tmp_path / "pipe", tmp_path / "long"
     os.mkfifo(pipe)
@@ -75,7 +75,7 @@ def test_the_servers_name_can_be_another() -> None:
 
 
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
-    """gRPC would say on standard error that it could not load it, and here that it cannot connect."""
+    """gRPC would name no file."""
     authority = Authority(tmp_path)
     pair = authority.issue("alice")
     ca, certificate, key = str(authority.path), str(pair.certificate), str(pair.key)
@@ -91,7 +91,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
 
 
 def test_files_that_do_not_fit_or_cannot_be_used_are_named(tmp_path: Path) -> None:
-    """gRPC would say that it failed to create a security handshaker, and not of which file."""
+    """gRPC would name no file."""
     authority = Authority(tmp_path)
     alice, bob = authority.issue("alice"), authority.issue("bob")
     half = tmp_path / "half.crt"
@@ -151,14 +151,14 @@ SETTINGS, GOAWAY = b"\x00\x00\x00\x04" + bytes(5), b"\x00\x00\x08\x07" + bytes(5
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_server_that_says_at_once_that_it_goes_away_costs_one_call(call: str) -> None:
-    """As one that is drained may do: the process stood still, for good, and took a GB every few seconds."""
+    """A drained server may do so. Once the process hung and took a GB every few seconds."""
 
     def say_goodbye(connection: socket.socket) -> None:
         with connection, suppress(OSError):
             connection.recv(24, socket.MSG_WAITALL)  # the preface: sooner it would not count as connected
             connection.sendall(SETTINGS)
             connection.sendall(GOAWAY)
-            while connection.recv(1 << 16):  # it stays open
+            while connection.recv(1 << 16):  # the connection stays open
                 pass
 
     def serve() -> None:

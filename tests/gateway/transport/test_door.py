@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,14 @@ from cryptography import x509
 from grpc import aio
 
 from sluice.gateway.addresses import Address
-from sluice.gateway.transport import callers, grpc_server
+from sluice.gateway.transport import callers
 from sluice.gateway.transport.callers import caller_of
 from sluice.gateway.transport.channels import open_blocking_channel
 from sluice.gateway.transport.door import Door, look_at_shares
 from sluice.gateway.transport.door_notes import DoorNotes
-from sluice.gateway.transport.doorkeeper import DoorLimits
+from sluice.gateway.transport.doorkeeper import DoorLimits, DoorTimes
 from sluice.gateway.transport.frames import CLIENT_PREFACE, ConnectionBreach, ErrorCode, FrameKind, frame
-from sluice.gateway.transport.grpc_server import GrpcServer, ServerPlan, start_server
+from sluice.gateway.transport.grpc_server import ConnectionLimits, GrpcServer, ServerPlan, start_server
 from sluice.gateway.transport.header_blocks import header_frames
 from sluice.gateway.transport.known_nodes import KnownNodes
 from sluice.gateway.transport.message_shares import MessageShares
@@ -41,7 +40,7 @@ from tests.network_double import NetworkDouble
 
 ANSWER_SECONDS = 20.0
 SOON = 0.5
-"""Seconds of limits that a test waits for."""
+"""Short limits, in seconds."""
 LOOPBACK = Address("127.0.0.1", 0)
 SERVICE = "org.hiero.block.api.Test"
 PUBLISH = "org.hiero.block.api.BlockStreamPublishService"
@@ -51,14 +50,11 @@ BUDGET = 3 << 20
 
 
 def plan(**changes: Any) -> ServerPlan:
-    """A plan as most tests want it."""
     values: dict[str, Any] = {"address": LOOPBACK, "keepalive_seconds": 0, "connections_max": 100}
     return ServerPlan(setting="grpc.listen", message_bytes_max=BUDGET, **(values | changes))
 
 
 class Notes(DoorNotes):
-    """Notes that a test can read."""
-
     def __init__(self) -> None:
         super().__init__("grpc.listen")
         self.endings: list[str] = []
@@ -66,12 +62,10 @@ class Notes(DoorNotes):
         self.refusals: list[tuple[str, str]] = []
 
     def refused(self, address: str, reason: str) -> None:
-        """As `DoorNotes.refused`."""
         self.refusals.append((address, reason))
         super().refused(address, reason)
 
     def ended(self, address: str, breach: ConnectionBreach) -> None:
-        """As `DoorNotes.ended`."""
         self.endings.append(breach.what)
         self.got.append(breach.got)
         super().ended(address, breach)
@@ -80,8 +74,8 @@ class Notes(DoorNotes):
 class Served:
     """A server in a thread of its own.
 
-    `Test/who` tells who calls, `Test/hold` never ends, and the service of publishers takes a message, and
-    over when the test says so.
+    `Test/who` names its caller, `Test/hold` never ends, and the publish service takes over a message when
+    told to.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, notes: Notes, shares: MessageShares | None) -> None:
@@ -90,18 +84,16 @@ class Served:
         self.shares = shares
         self.server: GrpcServer
         self.received: list[str] = []
-        """Addresses of publishers whose message has come, in order."""
+        """Addresses of publishers whose message has come."""
         self.take_over = asyncio.Event()
         self.is_node = False
-        """Whether who asked last is another node."""
+        """Whether the last caller is another node."""
 
     @property
     def address(self) -> str:
-        """Where it listens, `host:port`."""
         return str(self.server.address)
 
     def add(self, server: aio.Server) -> None:
-        """Register the services."""
         test: dict[str, Any] = {
             "who": grpc.unary_unary_rpc_method_handler(self._who),
             "hold": grpc.unary_stream_rpc_method_handler(self._hold),
@@ -136,12 +128,12 @@ class Served:
             yield b""
 
     def await_refusals(self, *refusals: tuple[str, str]) -> None:
-        """Wait for all that the door notes of refusals: it closes a connection first."""
+        """Wait for the notes of refusals, which come after the connection's end."""
         wait_until(lambda: len(self.notes.refusals) >= len(refusals), "the note of a refusal")
         assert self.notes.refusals == list(refusals)
 
     def do(self, what: Callable[[], object]) -> None:
-        """Do something in the thread of the server, and wait for it."""
+        """Call something in the server's thread."""
         done = threading.Event()
         self.loop.call_soon_threadsafe(what)
         self.loop.call_soon_threadsafe(done.set)
@@ -150,7 +142,6 @@ class Served:
 
 @contextmanager
 def serving(the_plan: ServerPlan | None = None, shares: MessageShares | None = None) -> Iterator[Served]:
-    """Serve, and stop at the end."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -173,7 +164,6 @@ def serving(the_plan: ServerPlan | None = None, shares: MessageShares | None = N
 
 
 def wait_until(is_so: Callable[[], object], what: str) -> None:
-    """Wait until something is so."""
     until = time.monotonic() + ANSWER_SECONDS
     while not is_so():
         assert time.monotonic() < until, f"{what} did not come"
@@ -181,20 +171,19 @@ def wait_until(is_so: Callable[[], object], what: str) -> None:
 
 
 def who(channel: grpc.Channel) -> list[str]:
-    """Ask who calls."""
     ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(f"/{SERVICE}/who", bytes, bytes)
     return ask(b"", timeout=ANSWER_SECONDS).decode().split("\n")
 
 
 def who_is(double: NetworkDouble, **words: int) -> list[str]:
-    """Ask who a double of the network's client is."""
+    """Ask with a double of the network's client."""
     double.call("Test/who", **words)
     double.send(b"", ends=True)
     return double.next().decode().split("\n")
 
 
 def stranger(served: Served, hello: bytes = b"", source: str = STRANGER) -> socket.socket:
-    """Connect, and say something."""
+    """Connect, and send something."""
     where = served.server.address
     sock = socket.create_connection((where.host, where.port), ANSWER_SECONDS, (source, 0))
     sock.sendall(hello)
@@ -202,7 +191,7 @@ def stranger(served: Served, hello: bytes = b"", source: str = STRANGER) -> sock
 
 
 def last_words(sock: socket.socket) -> bytes:
-    """What comes until the end of a connection."""
+    """Return the bytes until the end of a connection."""
     words = b""
     sock.settimeout(ANSWER_SECONDS)
     with suppress(ConnectionError):
@@ -212,7 +201,7 @@ def last_words(sock: socket.socket) -> bytes:
 
 
 def is_taken(sock: socket.socket) -> bool:
-    """Whether the door takes a connection that has greeted: gRPC greets, too."""
+    """Return whether the door takes a connection that has greeted: then gRPC greets, too."""
     sock.settimeout(ANSWER_SECONDS)
     with suppress(ConnectionError):
         return bool(sock.recv(1 << 16))
@@ -223,7 +212,6 @@ def is_taken(sock: socket.socket) -> bool:
 
 
 def has_ipv6() -> bool:
-    """Whether there is an IPv6 loopback."""
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
             return True
@@ -240,7 +228,7 @@ def has_ipv6() -> bool:
     ],
 )
 def test_the_address_of_a_caller_is_told(host: str, client: str, peer: str) -> None:
-    """Of one who reaches an IPv6 socket over IPv4, the IPv4 address."""
+    """A client that reaches an IPv6 socket over IPv4 has its IPv4 address."""
     if ":" in host and not has_ipv6():
         pytest.skip("no IPv6 here")
     with serving(plan(address=Address(host, 0))) as served:
@@ -308,7 +296,6 @@ def test_it_is_noted_why_a_certificate_is_refused(tmp_path: Path, who_is_it: str
 
 
 def pin_of(certificate: Path) -> str:
-    """SHA-256 of a certificate."""
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate.read_text())).hexdigest()
 
 
@@ -329,18 +316,14 @@ def test_a_header_block_in_frames_of_one_byte_is_taken() -> None:
         assert served.notes.endings == []
 
 
-# --- who does not speak as they should ----------------------------------------------------------------------
+# --- clients that break the rules --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Doors wait for half a second only."""
-    limits = partial(DoorLimits, handshake_seconds=SOON, first_call_seconds=SOON, header_block_seconds=SOON)
-    monkeypatch.setattr(grpc_server, "DoorLimits", limits)
+SHORT_TIMES = ConnectionLimits(times=DoorTimes(SOON, SOON, SOON))
 
 
 def client_hello() -> bytes:
-    """What a TLS client says first."""
+    """A TLS client's first bytes."""
     coming, going = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = ssl.create_default_context().wrap_bio(coming, going, server_hostname="localhost")
     with suppress(ssl.SSLWantReadError):
@@ -351,7 +334,6 @@ def client_hello() -> bytes:
 UNFINISHED = HELLO + header_frames(1, request(), ends_stream=False, frame_bytes_max=20)[:29]
 
 
-@pytest.mark.usefixtures("short_times")
 @pytest.mark.parametrize(
     ("hello", "what", "code"),
     [
@@ -365,7 +347,7 @@ UNFINISHED = HELLO + header_frames(1, request(), ends_stream=False, frame_bytes_
     ids=["nothing", "half a preface", "HTTP/1.1", "TLS", "no call", "half a block"],
 )
 def test_who_does_not_come_to_a_call_is_told_and_ended(hello: bytes, what: str, code: int) -> None:
-    with serving() as served, stranger(served, hello) as sock:
+    with serving(plan(limits=SHORT_TIMES)) as served, stranger(served, hello) as sock:
         words = last_words(sock)
         assert served.notes.endings == [what]
         go_away = words[words.rindex(bytes((FrameKind.GOAWAY, 0, 0, 0, 0, 0))) + 6 :]
@@ -374,9 +356,8 @@ def test_who_does_not_come_to_a_call_is_told_and_ended(hello: bytes, what: str, 
         wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
 
 
-@pytest.mark.usefixtures("short_times")
 def test_a_block_whose_frames_drip_is_ended_all_the_same() -> None:
-    with serving() as served, stranger(served, UNFINISHED) as sock:
+    with serving(plan(limits=SHORT_TIMES)) as served, stranger(served, UNFINISHED) as sock:
         with suppress(OSError):
             for _ in range(100):
                 sock.sendall(frame(FrameKind.CONTINUATION, 0, 1))
@@ -384,25 +365,23 @@ def test_a_block_whose_frames_drip_is_ended_all_the_same() -> None:
         assert served.notes.endings == ["header block"]
 
 
-@pytest.mark.usefixtures("short_times")
 @pytest.mark.parametrize("hello", [b"", client_hello()[:-9], HELLO], ids=["nothing", "half", "no TLS"])
 def test_who_does_not_come_through_tls_is_ended(tmp_path: Path, hello: bytes) -> None:
     authority = Authority(tmp_path)
     tls = ServerTls(authority.server_files(authority.issue("localhost"), mutual=False), "grpc.tls")
-    with serving(plan(tls=tls)) as served:
+    with serving(plan(tls=tls, limits=SHORT_TIMES)) as served:
         with stranger(served, hello) as sock:
             assert ended_within(sock, ANSWER_SECONDS)
             assert served.notes.endings == ["handshake"]
             wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
-        with stranger(served):  # a load balancer that looks whether the port is open
+        with stranger(served):  # a load balancer that probes the port
             pass
         wait_until(lambda: not served.server.door.connection_count, "the end of the connection")
         assert served.notes.endings == ["handshake"]
 
 
-@pytest.mark.usefixtures("short_times")
 def test_a_call_that_is_open_may_take_as_long_as_it_takes() -> None:
-    with serving() as served, NetworkDouble(served.address) as double:
+    with serving(plan(limits=SHORT_TIMES)) as served, NetworkDouble(served.address) as double:
         double.call("Test/hold")
         double.send(b"", ends=True)
         assert double.next() == b"held"
@@ -432,7 +411,6 @@ def test_a_connection_of_age_is_asked_to_go_and_ended_after_its_grace() -> None:
 
 
 def sockets_of_this_process() -> int:
-    """How many there are."""
     count = 0
     for number in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
@@ -460,7 +438,7 @@ def test_a_stop_with_clients_connected_leaves_nothing() -> None:
                 double.socket.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    asyncio.run(main())  # gRPC opens sockets of its own once for all
+    asyncio.run(main())  # gRPC opens sockets of its own once
     before, known = sockets_of_this_process(), dict(callers._callers)
     asyncio.run(main())
     assert sockets_of_this_process() == before
@@ -500,7 +478,7 @@ def publish_large(served: Served, source: str, errors: list[BaseException]) -> t
                 double.publish()
                 double.send(bytes(LARGE))
                 assert double.next() == b""
-        except BaseException as error:  # its thread ends; the test looks
+        except BaseException as error:  # the test looks
             errors.append(error)
 
     thread = threading.Thread(target=run)
@@ -515,7 +493,7 @@ def test_a_large_message_waits_until_the_one_before_it_is_taken_over() -> None:
         threads = [publish_large(served, STRANGER, errors)]
         wait_until(lambda: served.received == [STRANGER], "the first message")
         threads.append(publish_large(served, FRIEND, errors))
-        wait_until(lambda: room.waiting_count == 1, "the second message's turn to wait")
+        wait_until(lambda: room.waiting_count == 1, "the second message that waits")
         with NetworkDouble(served.address) as double:  # small ones do not wait
             assert who_is(double)[1:] == ["127.0.0.1"]
         time.sleep(SOON)
@@ -539,7 +517,7 @@ def test_a_large_message_that_does_not_come_is_ended_while_another_waits() -> No
         with stranger(served, HELLO + begun) as slow:
             wait_until(lambda: room.held_bytes == LARGE, "the grant of the slow one")
             thread = publish_large(served, FRIEND, errors)
-            wait_until(lambda: room.waiting_count == 1, "the other's turn to wait")
+            wait_until(lambda: room.waiting_count == 1, "the other message that waits")
 
             def look() -> bool:
                 served.do(lambda: look_at_shares(room, lambda _: False))
@@ -575,7 +553,6 @@ def test_a_crowd_does_not_keep_out_another_address() -> None:
 
 
 def nodes_at(*hosts: str, subjects: tuple[str, ...] = ()) -> KnownNodes:
-    """Other nodes."""
     return KnownNodes(hosts, subjects)
 
 
@@ -606,7 +583,7 @@ class Secured:
         self.tls = ServerTls(files, "grpc.tls")
 
     def connect(self, served: Served, stack: ExitStack, name: str, source: str = STRANGER) -> socket.socket:
-        """Connect, and say hello; the handshake may fail."""
+        """Connect and greet; the handshake may fail."""
         pair = self.authority.issue(name)
         context = ssl.create_default_context(cafile=str(self.authority.path))
         context.load_cert_chain(pair.certificate, pair.key)
@@ -624,7 +601,7 @@ def test_places_are_kept_for_whose_certificate_is_listed(tmp_path: Path, is_node
     if is_node:
         listed = {"nodes": nodes_at(subjects=("CN=alice",))}
     with serving(plan(connections_max=16, tls=secured.tls, **listed)) as served, ExitStack() as stack:
-        for _ in range(14):  # one is for alice, and one to find out who it is
+        for _ in range(14):  # one place is alice's, one for finding out
             assert is_taken(secured.connect(served, stack, "bob"))
         assert not is_taken(secured.connect(served, stack, "bob"))
         assert is_taken(secured.connect(served, stack, "alice"))
@@ -632,7 +609,7 @@ def test_places_are_kept_for_whose_certificate_is_listed(tmp_path: Path, is_node
 
 
 def test_handshakes_that_do_not_end_keep_out_nobody_whose_certificate_is_listed(tmp_path: Path) -> None:
-    """They held all places that are kept, for 20 s each."""
+    """They once held all kept places for 20 s each."""
     secured = Secured(tmp_path)
     nodes = nodes_at(subjects=("CN=alice",))
     with serving(plan(connections_max=16, tls=secured.tls, nodes=nodes)) as served, ExitStack() as stack:
@@ -667,7 +644,7 @@ def test_many_clients_that_come_at_once_are_all_answered() -> None:
         together.wait(ANSWER_SECONDS)
         with NetworkDouble(served.address) as double:
             told = who_is(double)
-            together.wait(ANSWER_SECONDS)  # all are there before the first one goes
+            together.wait(ANSWER_SECONDS)  # all connect before the first one leaves
             return told
 
     with serving(plan(connections_max=2 * CLIENT_COUNT)) as served:  # some places are kept

@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.door_notes`: what operators see of what strangers do as often as they like."""
+"""Tests of `gateway.transport.door_notes`: what operators see of strangers' events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NO_CALL = ConnectionBreach("no call", got="nothing more for 60 s", expected="a c
 
 
 class Clock:
-    """Time that a test moves on."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_ns = 5
@@ -42,7 +42,7 @@ def notes(clock: Clock) -> DoorNotes:
 
 
 def test_lines_are_counted_by_address(notes: DoorNotes, caplog: pytest.LogCaptureFixture) -> None:
-    """So that the log leaves out those of who causes many."""
+    """The log leaves out lines of an address that causes many."""
     notes.refused(OTHER, "connections")
     notes.ended(STRANGER, HANDSHAKE)
     assert [record.caused_by for record in caplog.records] == [OTHER, STRANGER]  # type: ignore[attr-defined]
@@ -84,7 +84,7 @@ def test_what_is_older_is_not_counted_and_takes_no_place_though_nobody_looks_at_
 def test_the_page_shows_so_many_reasons(notes: DoorNotes) -> None:
     for number in range(REASONS_SHOWN + 1):
         notes.refused(STRANGER, f"reason {number}")
-    notes.refused(OTHER, "reason 0")  # one that it shows is counted on
+    notes.refused(OTHER, "reason 0")  # a shown event is counted on
     words = notes.words()
     assert len(words) == REASONS_SHOWN
     assert words[0].endswith(f"reason 0: 2, last from {OTHER}")
@@ -148,7 +148,7 @@ def test_the_last_message_that_was_refused_at_any_door_is_told_of_for_a_while(cl
         "(grpc.max_message_bytes)"
     )
     clock.now_ns += SHOWN_NS // 2
-    control.refused_message(STRANGER, TOO_LONG)  # no setting has its limit
+    control.refused_message(STRANGER, TOO_LONG)  # no setting limits control's messages
     last = (
         "a message of 200 bytes from 192.0.2.1 to control.address was refused, expected at most 100 "
         "(a request there has no more)"

@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.doorkeeper`: each row of its table, at the limit and one past it."""
+"""Tests of `gateway.transport.doorkeeper`: each row of its tables, at the limit and one past it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from sluice.gateway.transport.doorkeeper import (
     SECOND_NS,
     Doorkeeper,
     DoorLimits,
+    DoorTimes,
     Guest,
     Visit,
 )
@@ -45,7 +46,7 @@ def enter(keeper: Doorkeeper, address: str, *, is_node: bool = False, may_be_kno
 
 
 def fill(keeper: Doorkeeper, guest: Guest) -> int:
-    """Let in as many as there are places for, each from an address of its own; give how many that were."""
+    """Let in as many as there are places, each from another address; return the number."""
     for number in range(100):
         is_node = guest is Guest.NODE
         visit = ask(keeper, f"{guest.value} {number}", is_node=is_node, may_be_known=guest is Guest.LISTED)
@@ -78,7 +79,7 @@ def test_an_address_has_so_many_connections_and_another_address_has_its_own() ->
 def test_whoever_comes_first_leaves_the_others_their_places(first: Guest, second: Guest) -> None:
     keeper = Doorkeeper(SMALL)
     kept = {Guest.NODE: SMALL.node_places, Guest.LISTED: SMALL.listed_places, Guest.STRANGER: 0}
-    others = {  # what is kept from whoever comes first
+    others = {  # the places kept from strangers
         Guest.NODE: SMALL.listed_places + SMALL.unknown_places,
         Guest.LISTED: SMALL.node_places + SMALL.unknown_places,
         Guest.STRANGER: SMALL.node_places + SMALL.listed_places + SMALL.unknown_places,
@@ -105,7 +106,7 @@ def test_who_may_be_known_has_a_place_until_tls_tells() -> None:
     assert keeper.known(publisher, Guest.LISTED) is None
     assert keeper.known(stranger, Guest.STRANGER) == "connections"
     keeper.leave(stranger)
-    assert keeper.known(publisher, Guest.LISTED) is None  # to know it twice changes nothing
+    assert keeper.known(publisher, Guest.LISTED) is None  # identified twice
     second = enter(keeper, OTHER, may_be_known=True)
     assert keeper.known(second, Guest.LISTED) == "connections"
     assert keeper.known(second, Guest.NODE) is None
@@ -113,7 +114,7 @@ def test_who_may_be_known_has_a_place_until_tls_tells() -> None:
 
 
 def test_who_only_connects_keeps_out_nobody_whom_tls_would_show() -> None:
-    """Handshakes that did not end once held all places that were kept, for 20 s."""
+    """Unfinished handshakes once held all kept places for 20 s."""
     keeper = Doorkeeper(SMALL)
     fill(keeper, Guest.STRANGER)
     silent = [enter(keeper, STRANGER, may_be_known=True) for _ in range(2)]
@@ -122,7 +123,7 @@ def test_who_only_connects_keeps_out_nobody_whom_tls_would_show() -> None:
     assert keeper.to_close() is silent[0]
     keeper.leave(silent[0])
     assert keeper.to_close() is None
-    for _ in range(3):  # the address that has most gives way, and never the loner
+    for _ in range(3):  # the address with most gives way, never the loner
         late = enter(keeper, STRANGER, may_be_known=True)
         assert keeper.to_close() is silent[1]
         keeper.leave(silent[1])
@@ -147,7 +148,7 @@ def test_few_addresses_keep_out_no_other_one() -> None:
     first = [enter(keeper, address) for address in (STRANGER, OTHER)]
     crowd = [enter(keeper, STRANGER) for _ in range(4)]
     assert ask(keeper, STRANGER) == "connections"
-    for late in reversed(crowd[1:]):  # the newest of the address that has most
+    for late in reversed(crowd[1:]):  # the newest of the address with most
         enter(keeper, OTHER if late is crowd[-1] else NODE)
         assert keeper.to_close() is late
         keeper.leave(late)
@@ -290,7 +291,7 @@ def test_budgets_of_addresses_are_remembered_up_to_a_limit() -> None:
         for number in range(others):
             keeper.leave(enter(keeper, f"address {number}"))
         assert keeper.spend(visits[0], 0, 0, 0) == 0
-        keeper.leave(enter(keeper, OTHER))  # not the oldest is forgotten, but who was seen longest ago
+        keeper.leave(enter(keeper, OTHER))  # the one seen longest ago is forgotten, not the oldest
         return keeper.spend(visits[-1], 1, 0, 0)
 
     assert wait_after(ADDRESSES_KEPT - 1) > 0
@@ -306,7 +307,7 @@ def test_connections_that_come_and_go_do_not_silence_their_address_for_long() ->
 
 
 def _spend(what: bytes, *, further: int = 0) -> None:
-    """Let a client send the same again and again, and take it off its budget."""
+    """Charge a client for the same bytes again and again."""
     wire, keeper = Wire(ServerRelay()), Doorkeeper(DoorLimits())
     visit = enter(keeper, STRANGER)
     wire.outside(wire.request(1))
@@ -345,14 +346,14 @@ BEGAN_NS = 7 * SECOND_NS
 def test_each_step_may_take_its_time_and_no_longer(
     has_shaken_hands: bool, has_called: bool, block_began_ns: int | None, seconds: float, what: str
 ) -> None:
-    keeper = Doorkeeper(DoorLimits(handshake_seconds=3, first_call_seconds=5, header_block_seconds=0.5))
+    keeper = Doorkeeper(DoorLimits(times=DoorTimes(3, 5, 0.5)))
     visit = Visit(STRANGER, BEGAN_NS, has_shaken_hands=has_shaken_hands, has_called=has_called)
     last_ns = BEGAN_NS + int(seconds * SECOND_NS)
     assert keeper.overdue(visit, block_began_ns, last_ns) is None
     breach = keeper.overdue(visit, block_began_ns, last_ns + 1)
     assert breach is not None
     assert breach.what == what
-    # Who only has no call is told so politely: it did nothing wrong.
+    # A client without a call did nothing wrong.
     assert breach.code is (ErrorCode.NO_ERROR if what == "no call" else ErrorCode.ENHANCE_YOUR_CALM)
 
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.frames`: where frames end, whatever the pieces, and what passes."""
+"""Tests of `gateway.transport.frames`: frames in pieces of any size, and what passes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WIRE = b"".join(frame(*one) for one in FRAMES)
 
 
 class Seen:
-    """A scanner, and what it was told."""
+    """A scanner and its calls."""
 
     def __init__(self, *, preface: bytes = b"", padded_whole: bool = True) -> None:
         self.out: list[Buffer] = []
@@ -59,7 +59,7 @@ class Seen:
         return self.instead.get(kind)
 
     def feed(self, *chunks: bytes) -> bytes:
-        """Feed chunks, each in a buffer that is used again, and give all that came out."""
+        """Feed chunks in one reused buffer; return all output."""
         sent = bytearray()
         for chunk in chunks:
             buffer = bytearray(chunk)
@@ -73,7 +73,7 @@ class Seen:
 
 @st.composite
 def cuts(draw: st.DrawFn, wire: bytes) -> list[bytes]:
-    """A run of bytes, cut anywhere."""
+    """Bytes cut anywhere."""
     places = sorted(draw(st.sets(st.integers(1, len(wire) - 1), max_size=20)))
     return [wire[a:b] for a, b in zip([0, *places], [*places, len(wire)], strict=True)]
 

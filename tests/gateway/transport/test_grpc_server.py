@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.grpc_server`: where a server listens, and what it serves."""
+"""Tests of `gateway.transport.grpc_server`: addresses, services and limits."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from grpc_reflection.v1alpha import reflection
 
 from sluice.gateway.addresses import Address
 from sluice.gateway.errors import Fatal
-from sluice.gateway.limits import STREAM_WINDOW_BYTES
+from sluice.gateway.limits import STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION_MAX
 from sluice.gateway.transport import grpc_server
 from sluice.gateway.transport.frames import CLIENT_PREFACE, FrameKind, frame
-from sluice.gateway.transport.grpc_server import ServerPlan, start_server
+from sluice.gateway.transport.grpc_server import ConnectionLimits, ServerPlan, start_server
 from sluice.gateway.transport.known_nodes import KnownNodes
 from tests.deaf_client import DeafClient
 
@@ -55,7 +55,7 @@ async def test_an_address_that_is_taken_is_named() -> None:
 
 
 def first_bytes(connection: socket.socket) -> bytes:
-    """What the server says to a new connection: HTTP/2 settings, or nothing when it closes it."""
+    """The server's answer to a new connection: HTTP/2 settings, or nothing when it closes it."""
     connection.settimeout(ANSWER_SECONDS)
     connection.sendall(CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0))
     return connection.recv(9)
@@ -89,8 +89,8 @@ def test_connections_leave_descriptors_for_files(
     monkeypatch.setattr(grpc_server, "descriptors_max", lambda: descriptors)
     limits = grpc_server._door_limits(plan(connections_max=asked, connections_per_address_max=asked // 4))
     assert limits.connections_max == most
-    assert limits.connections_per_address_max == max(1, most // 4)  # the same part of fewer places
-    # Nothing is kept where nobody is known.
+    assert limits.connections_per_address_max == max(1, most // 4)  # the same proportion of fewer places
+    # Without known clients no place is kept.
     assert (limits.node_places, limits.listed_places, limits.unknown_places) == (0, 0, 0)
 
 
@@ -104,10 +104,8 @@ def test_every_node_has_some_places_of_its_own(monkeypatch: pytest.MonkeyPatch) 
     assert kept == [0, 8, 8, 20, 32]  # a sixteenth of 128, four for each, a quarter at most
 
 
-async def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_server, "CONNECTION_IDLE_SECONDS_MAX", 1)
-
-    server = await start_server(plan(), _echo)
+async def test_a_client_without_calls_is_let_go_and_calls_again() -> None:
+    server = await start_server(plan(limits=ConnectionLimits(idle_seconds_max=1)), _echo)
     address = server.address
     async with aio.insecure_channel(str(address)) as channel:
         echo: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo")
@@ -119,12 +117,9 @@ async def test_a_client_without_calls_is_let_go_and_calls_again(monkeypatch: pyt
     await server.stop(0)
 
 
-async def test_one_call_too_many_on_a_connection_waits_for_another_to_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(grpc_server, "STREAMS_PER_CONNECTION_MAX", 2)
-
-    server = await start_server(plan(), _health)
+async def test_one_call_too_many_on_a_connection_waits_for_another_to_end() -> None:
+    assert ConnectionLimits().streams_max == STREAMS_PER_CONNECTION_MAX
+    server = await start_server(plan(limits=ConnectionLimits(streams_max=2)), _health)
     address = server.address
     async with aio.insecure_channel(str(address)) as channel:
         watch: aio.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
@@ -150,7 +145,7 @@ async def test_a_stream_that_is_not_read_takes_no_more_than_its_window() -> None
         was_read, done = asyncio.Event(), asyncio.Event()
 
         async def read_some(_: object, context: aio.ServicerContext[bytes, bytes]) -> None:
-            for _ in range(read_count):  # gRPC's own guess of a good window grows meanwhile
+            for _ in range(read_count):  # gRPC would enlarge the window meanwhile
                 await context.read()
             was_read.set()
             await done.wait()
@@ -172,24 +167,24 @@ async def test_a_stream_that_is_not_read_takes_no_more_than_its_window() -> None
                     await asyncio.wait_for(asyncio.shield(call.write(message)), 0.5)
                     taken_bytes += len(message)
             except TimeoutError:
-                pass  # there is no room for it: it would be sent when the server reads
+                pass  # no room until the server reads
             call.cancel()
             done.set()
         await server.stop(0)
         return taken_bytes
 
-    # The window, and messages under way at both ends; on a busy machine room for what was read comes late.
+    # The window, and messages under way at both ends.
     assert await main() <= 2 * STREAM_WINDOW_BYTES + 2 * len(message)
 
 
-def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_may_ping_as_often_as_the_limit_says() -> None:
     def pings_answered(address: Address) -> int:
         with DeafClient(address, ANSWER_SECONDS) as client:
             return next((count for count in range(20) if not client.ping()), 20)
 
     async def main(ping_seconds_min: float) -> int:
-        monkeypatch.setattr(grpc_server, "PING_SECONDS_MIN", ping_seconds_min)
-        server = await start_server(plan(), no_services)
+        limits = ConnectionLimits(ping_seconds_min=ping_seconds_min)
+        server = await start_server(plan(limits=limits), no_services)
         address = server.address
         try:
             return await asyncio.to_thread(pings_answered, address)
@@ -200,11 +195,10 @@ def test_a_client_may_ping_as_often_as_the_limit_says(monkeypatch: pytest.Monkey
     assert asyncio.run(main(300.0)) < 20
 
 
-async def test_a_client_that_does_not_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was 60 s, whatever the limit said: gRPC has two options for it, and one counts."""
-    monkeypatch.setattr(grpc_server, "KEEPALIVE_ANSWER_SECONDS", 1)
-
-    server = await start_server(plan(keepalive_seconds=1), no_services)
+async def test_a_client_that_does_not_answer_is_closed() -> None:
+    """gRPC has two options for it; with the other one it was 60 s."""
+    limits = ConnectionLimits(keepalive_answer_seconds=1)
+    server = await start_server(plan(keepalive_seconds=1, limits=limits), no_services)
     address = server.address
     try:
         with DeafClient(address, ANSWER_SECONDS) as client:
@@ -286,7 +280,7 @@ async def test_a_question_about_services_that_does_not_parse_is_not_logged(
             f"/{reflection.SERVICE_NAME}/ServerReflectionInfo"
         )
         call = ask()
-        with suppress(aio.AioRpcError):  # the answer may be here before gRPC says that it is written
+        with suppress(aio.AioRpcError):  # the answer may come before gRPC's confirmation of the write
             await call.write(b"\xff")
         assert await call.code() is not grpc.StatusCode.OK
     await server.stop(0)

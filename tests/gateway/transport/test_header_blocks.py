@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.header_blocks`: blocks put together, read within limits, and written anew."""
+"""Tests of `gateway.transport.header_blocks`: blocks assembled, read within limits, and rewritten."""
 
 from __future__ import annotations
 
@@ -86,10 +86,10 @@ def test_blocks_are_read_in_order_with_their_table() -> None:
     "fragment",
     [
         b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x7f",  # an index without end
-        b"\xbe",  # an entry that was never there, or is evicted by now
+        b"\xbe",  # an unknown entry
         b"\x80",  # index 0
         b"\x40\x05ab",  # cut off
-        b"\x3f\xe2\x1f",  # a table above what is allowed
+        b"\x3f\xe2\x1f",  # a table above the limit
     ],
 )
 def test_what_is_no_block(fragment: bytes) -> None:
@@ -101,13 +101,13 @@ def test_what_is_no_block(fragment: bytes) -> None:
 def test_an_entry_is_gone_once_it_is_evicted() -> None:
     encoder, reader = hpack.Encoder(), HeaderReader()
     reader.read(encoder.encode(FIELDS))
-    reader.read(b"\x20\x3f\xe1\x1f")  # the table is emptied, and has its size again
+    reader.read(b"\x20\x3f\xe1\x1f")  # the table is emptied and restored
     with pytest.raises(ConnectionBreach, match="cannot be read"):
         reader.read(b"\xbe")
 
 
 def test_a_small_block_may_not_stand_for_a_large_one() -> None:
-    """One entry of 4,000 bytes, and a reference of one byte to it, many times."""
+    """One entry of 4,000 bytes, and many references of one byte to it."""
     encoder, reader = hpack.Encoder(), HeaderReader()
     reader.read(encoder.encode([(b"x", b"y" * 3_900)]))
     assert len(reader.read(b"\xbe" * 16)) == 16
@@ -131,7 +131,7 @@ def test_te_is_added_without_a_change_of_tables() -> None:
 
 
 def test_pseudo_headers_are_written_by_index_and_the_table_is_left_alone() -> None:
-    """Helidon's servers refuse a name that is written out; a field beyond their table is a loop there."""
+    """Helidon's servers refuse the literal name; a field beyond their table is an endless loop there."""
     writer, fields = HeaderWriter(), [*FIELDS, (b"long", b"z" * 5_000)]
     first = writer.write(fields)
     assert first == writer.write(fields)

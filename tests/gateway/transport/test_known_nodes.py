@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 import pytest
 
 from sluice.gateway.addresses import parse_address
-from sluice.gateway.transport import known_nodes
-from sluice.gateway.transport.known_nodes import LOOK_SECONDS_MIN, KnownNodes, leads_here
+from sluice.gateway.transport.known_nodes import LOOK_SECONDS_MIN, RESOLVE_SECONDS_MAX, KnownNodes, leads_here
 from tests.nodes import ANSWER_SECONDS
 
 A, B = "a.net:40840", "b.net:40840"
@@ -18,7 +19,7 @@ ALICE = ("O=Net,CN=a", "CN=a")
 
 
 class Names:
-    """Where names lead."""
+    """Resolves names."""
 
     def __init__(self) -> None:
         self.leads = {A: {HOST_A}, B: {HOST_B}}
@@ -30,7 +31,7 @@ class Names:
         return frozenset(self.leads.get(peer, ()))
 
 
-def nodes_of(names: Names, **rules: Iterable[str]) -> KnownNodes:
+def nodes_of(names: Names, **rules: Any) -> KnownNodes:
     """Nodes of a cluster of three."""
     nodes = KnownNodes(resolve=names, **rules)
     nodes.peers = (A, B)
@@ -44,7 +45,7 @@ async def test_who_comes_from_where_a_name_in_peers_leads_is_a_node() -> None:
     assert [nodes.has(host, ()) for host in (HOST_A, HOST_B, STRANGER, "", "unix:")] == [True] * 2 + [
         False
     ] * 3
-    assert not nodes.has(STRANGER, ALICE)  # no certificate counts that is not listed
+    assert not nodes.has(STRANGER, ALICE)  # an unlisted certificate does not count
 
 
 def test_behind_nat_a_network_counts() -> None:
@@ -61,17 +62,17 @@ async def test_where_subjects_are_listed_no_address_counts() -> None:
     assert not nodes.has(HOST_A, ("CN=b", "claimed:CN=a"))
 
 
-async def test_a_node_that_has_moved_is_recognized_when_it_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Acknowledgements of that node wait for it: not for a minute, until the next look."""
+@pytest.mark.parametrize("look_seconds_min", [ANSWER_SECONDS, 0.0])
+async def test_a_node_that_has_moved_is_recognized_when_it_calls(look_seconds_min: float) -> None:
+    """Acknowledgements wait for that node."""
 
     names = Names()
-    nodes = nodes_of(names)
+    nodes = nodes_of(names, look_seconds_min=look_seconds_min)
     await nodes.look()
     names.leads[A] = {MOVED}
-    assert not await nodes.recognize(MOVED, ())  # the last look was just now
-    monkeypatch.setattr("sluice.gateway.transport.known_nodes.LOOK_SECONDS_MIN", 0.0)
-    assert await nodes.recognize(MOVED, ())
-    assert not nodes.has(HOST_A, ())
+    is_due = look_seconds_min == 0.0
+    assert await nodes.recognize(MOVED, ()) is is_due
+    assert nodes.has(HOST_A, ()) is not is_due
 
 
 async def test_strangers_do_not_have_names_resolved_at_will() -> None:
@@ -105,7 +106,7 @@ def test_nobody_is_expected_where_nothing_is_set() -> None:
     assert "peer_networks" in KnownNodes().rule
 
 
-# --- this node itself, under the names that one machine has ----
+# --- this node itself, under the names of one machine ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,29 +125,24 @@ def test_nobody_is_expected_where_nothing_is_set() -> None:
         ("no-such-host.invalid:40840", "0.0.0.0:40840", False),
     ],
 )
-async def test_what_leads_here(
-    peer: str, listens_at: str, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if expected:  # names that are here are found, however long it takes
-        monkeypatch.setattr(known_nodes, "RESOLVE_SECONDS_MAX", ANSWER_SECONDS)
-    assert await leads_here(parse_address(peer), [parse_address(listens_at)]) is expected
+async def test_what_leads_here(peer: str, listens_at: str, expected: bool) -> None:
+    # this machine's own names resolve, however long it takes
+    seconds = ANSWER_SECONDS if expected else RESOLVE_SECONDS_MAX
+    here = [parse_address(listens_at)]
+    assert await leads_here(parse_address(peer), here, resolve_seconds_max=seconds) is expected
 
 
-def test_one_of_several_addresses_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_nodes, "RESOLVE_SECONDS_MAX", ANSWER_SECONDS)
+async def test_one_of_several_addresses_is_enough() -> None:
+    leads = partial(leads_here, parse_address("localhost:2"), resolve_seconds_max=ANSWER_SECONDS)
     listens_at = [parse_address("192.0.2.1:1"), parse_address("127.0.0.1:2")]
-    assert asyncio.run(leads_here(parse_address("localhost:2"), listens_at))
-    assert not asyncio.run(leads_here(parse_address("localhost:2"), []))
+    assert await leads(listens_at)
+    assert not await leads([])
 
 
 async def test_a_name_that_is_not_found_in_time_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_nodes, "RESOLVE_SECONDS_MAX", 0.01)
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
 
-    async def scenario() -> bool:
-        async def hang(*_: object, **__: object) -> None:
-            await asyncio.Event().wait()
-
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
-        return await leads_here(parse_address("slow:1"), [parse_address("127.0.0.1:1")])
-
-    assert await scenario() is False
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+    here = [parse_address("127.0.0.1:1")]
+    assert not await leads_here(parse_address("slow:1"), here, resolve_seconds_max=0.01)

@@ -1,4 +1,4 @@
-"""Large messages: a budget over all connections, shares that nobody exceeds, and nobody waits for ever."""
+"""Tests of `gateway.transport.message_shares`: the budget, fair shares, and bounded waits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_addresses_take_turns() -> None:
     assert shares.ask(key(ALICE, 1), MOST, 0)
     for waiting in (key(ALICE, 2), key(ALICE, 3), key(BOB, 4), key(CAROL, 5)):
         assert not shares.ask(waiting, MOST, 0)
-    # Alice has waited longest, but whoever was granted one goes behind the others.
+    # Alice has waited longest, but a sender goes behind the others after a grant.
     order, holder = [], key(ALICE, 1)
     while granted := shares.done(holder, 0):
         (holder,) = granted
@@ -92,7 +92,7 @@ def test_small_messages_do_not_overtake_a_large_one_for_ever() -> None:
     shares = shares_of(budget_bytes=MOST)
     assert shares.ask(key(ALICE), 11, 0)
     assert not shares.ask(key(BOB), MOST, 0)
-    assert not shares.ask(key(CAROL), 11, 0)  # there is room for it
+    assert not shares.ask(key(CAROL), 11, 0)  # there would be room
     assert shares.done(key(ALICE), 0) == [key(BOB)]
     assert shares.done(key(BOB), 0) == [key(CAROL)]
 
@@ -104,7 +104,7 @@ def test_small_messages_of_one_address_do_not_overtake_a_large_one_of_it_for_eve
     assert shares.ask(key(ALICE, 1), 50, 0)
     assert not shares.ask(key(ALICE, 2), 90, 0)
     assert not shares.ask(key(ALICE, 3), 11, 0)
-    assert shares.ask(key(CAROL), 11, 0)  # another address is not kept back
+    assert shares.ask(key(CAROL), 11, 0)  # another address is not blocked
     assert shares.done(key(ALICE, 1), 0) == [key(ALICE, 2)]
 
 
@@ -140,7 +140,7 @@ def test_who_holds_up_others_is_named_after_a_while() -> None:
 
 
 def test_one_urgent_message_is_granted_beyond_the_budget_and_only_one() -> None:
-    """Those that hold the budget wait for room, which comes when that block is committed."""
+    """The budget's holders wait for that block's commit."""
     shares = shares_of(budget_bytes=MOST)
     assert shares.ask(key(ALICE), MOST, 0)
     for waiting in (key(BOB, 1, 1), key(BOB, 1, 3), key(CAROL)):
@@ -198,11 +198,11 @@ def test_the_real_pace_lets_the_longest_message_through_in_some_two_minutes() ->
 
 @dataclass
 class Sender:
-    """One stream that sends large messages, one after the other."""
+    """One stream that sends one large message after the other."""
 
     key: StreamKey
     pace: float
-    """Bytes in a second, 0 of one that stalls."""
+    """Bytes in a second; 0: it stalls."""
     sizes: random.Random = field(default_factory=random.Random)
     left: float = 0.0
     asked_at: int | None = None
@@ -247,7 +247,7 @@ class World:
             self._granted([sender.key])
 
     def _deliver(self, sender: Sender) -> None:
-        # The line of a connection is shared by the messages that it holds.
+        # The messages of a connection share its line.
         holding = sum(
             other.key[:2] == sender.key[:2] and other.granted_at is not None and not other.is_ended
             for other in self.senders.values()
@@ -301,12 +301,12 @@ def test_the_budget_holds_and_every_wait_is_bounded(
     ]
     for sender in senders:
         sender.sizes.seed(f"{seed} {sender.key}")
-        # One slow stream on a line makes the others of that line slow: they belong to one party.
+        # One slow stream slows its whole line.
         sender.pace = min(one.pace for one in senders if one.key[:2] == sender.key[:2])
     world = World(senders, budget_bytes)
     for _ in range(1_500):
         world.step()
-    # Whoever is ahead holds the budget no longer than this, and each of the others may be ahead twice.
+    # A sender holds the budget no longer than this, and each other one may be ahead twice.
     turn_seconds = 2 + world.shares.budget_bytes / PACE
     for sender in senders:
         if sender.asked_at is not None and sender.granted_at is None and not sender.is_ended:
@@ -345,7 +345,7 @@ def test_rogues_from_everywhere_that_stall_cost_one_grace() -> None:
 
 
 def test_thousands_that_wait_cost_little_to_look_through() -> None:
-    """Each grant looks at few of them: connections that hold a message, and one more."""
+    """A grant looks at one connection more than hold a message."""
     shares = shares_of()
     for number in range(5_000):
         shares.ask(key(ALICE, number), MOST, 0)

@@ -1,4 +1,4 @@
-"""What a status says of a message that was too long, and that gRPC really says so."""
+"""Tests of `gateway.transport.message_size`, also with gRPC's own texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.outgoing`: a server that refuses how gRPC core writes headers is called."""
+"""Tests of `gateway.transport.outgoing`, with a server that refuses gRPC core's headers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from tests.certificates import Authority
 
 ANSWER_SECONDS = 20.0
 LITERAL_PATH = b"\x05:path"
-"""The name written out, as gRPC core does; by its index it is one byte."""
+"""The literal name, as gRPC core writes it; its index takes one byte."""
 
 
 class Server:
-    """A server that answers with what it was asked, and wants `:path` by its index, as Helidon's do.
+    """An echo server that wants `:path` by its index, as Helidon does.
 
     Args:
         context: TLS, or None.
-        is_strict: False for one that takes all headers.
+        is_strict: False: it takes all headers.
     """
 
     def __init__(
@@ -93,13 +93,11 @@ class Server:
             sock.sendall(http.data_to_send())
 
     def drop(self) -> None:
-        """End all connections."""
         for connection in self._connections:
             with suppress(OSError):
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End everything."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -112,7 +110,6 @@ class Server:
 def server(
     context: ssl.SSLContext | None = None, *, is_strict: bool = True, port: int = 0
 ) -> Iterator[Server]:
-    """A server that is closed at the end."""
     opened = Server(context, is_strict=is_strict, port=port)
     try:
         yield opened
@@ -122,19 +119,17 @@ def server(
 
 @pytest.fixture(autouse=True)
 def nothing_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No address is known to want the relay."""
     monkeypatch.setattr(outgoing, "_learned", set())
     monkeypatch.delenv(outgoing.VIA_VARIABLE, raising=False)
 
 
 def ask(channel: grpc.Channel) -> bytes:
-    """Call, and give the answer."""
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo", bytes, bytes)
     return call(b"hello", timeout=ANSWER_SECONDS)
 
 
 def logged(caplog: pytest.LogCaptureFixture, words: str) -> str:
-    """Wait for a warning with these words, which another thread writes."""
+    """Wait for a warning of another thread."""
     until = time.monotonic() + ANSWER_SECONDS
     while True:
         found = [text for record in caplog.records if words in (text := record.getMessage())]
@@ -238,7 +233,6 @@ def test_another_error_is_handed_on_and_not_tried_again() -> None:
 
 
 def ask_shortly(channel: grpc.Channel) -> bytes:
-    """As `ask`, with half a second."""
     call: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/test/echo", bytes, bytes)
     return call(b"hello", timeout=0.5)
 
@@ -247,7 +241,6 @@ def ask_shortly(channel: grpc.Channel) -> bytes:
 
 
 def server_context(authority: Authority) -> ssl.SSLContext:
-    """TLS of a server for localhost and 127.0.0.1."""
     pair = authority.issue("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
@@ -297,7 +290,7 @@ def test_a_file_that_cannot_be_read_is_named_to_the_caller(monkeypatch: pytest.M
         call_once("127.0.0.1:1", ClientTls("missing.crt"), ask)
 
 
-# --- who is gone --------------------------------------------------------------------------------------------
+# --- clients and servers that leave ------------------------------------------------------------------------
 
 
 def test_a_server_that_is_gone_is_named_and_called_again_when_it_is_back(
@@ -335,7 +328,6 @@ def test_a_connection_that_the_server_drops_is_made_anew(monkeypatch: pytest.Mon
 
 
 def await_pumps(is_so: Callable[[int], bool]) -> None:
-    """Wait until so many connections are relayed."""
     assert outgoing._thread is not None
     until = time.monotonic() + ANSWER_SECONDS
     while not is_so(len(outgoing._thread.pumps)):
@@ -378,7 +370,7 @@ FORKS = """
 
 
 def test_a_fork_has_a_thread_and_sockets_of_its_own() -> None:
-    """And leaves those of its parent as they are."""
+    """It leaves those of its parent alone."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         done = threading.Event()
 
@@ -433,7 +425,7 @@ print("connected")
 
 
 def test_without_descriptors_the_relay_waits_in_place_of_spinning() -> None:
-    """It took a whole core, for as long as the process had none left."""
+    """It once took a whole core meanwhile."""
     command = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
     told = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True)
     seconds, connected = told.stdout.split()

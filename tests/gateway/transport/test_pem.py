@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.pem`: what cannot be used is named, and nothing of a key is said."""
+"""Tests of `gateway.transport.pem`: errors name unusable files, and show nothing of a key."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_key_is_compared_with_its_certificate(tmp_path: Path) -> None:
 def test_whether_an_rsa_keys_numbers_go_together_is_looked_at_last_and_not_where_it_is_to_be_quick(
     tmp_path: Path,
 ) -> None:
-    """It takes a second, and a server asks at each handshake while its files cannot be used."""
+    """The check takes a second, and a server with bad files reads them at each handshake."""
     authority = Authority(tmp_path)
     other = authority.issue("bob")
     good = rsa.generate_private_key(65537, 2048).private_numbers()
@@ -88,7 +88,7 @@ def test_whether_an_rsa_keys_numbers_go_together_is_looked_at_last_and_not_where
 
 
 def rsa_of(p: int, q: int) -> rsa.RSAPrivateKey:
-    """Make a key of a length for which no tool makes one, or not in time."""
+    """Make a key of a length that no tool makes, or not in time."""
     d = pow(65537, -1, (p - 1) * (q - 1))
     crt = rsa.rsa_crt_dmp1(d, p), rsa.rsa_crt_dmq1(d, q), rsa.rsa_crt_iqmp(p, q)
     numbers = rsa.RSAPrivateNumbers(p, q, d, *crt, rsa.RSAPublicNumbers(65537, p * q))
@@ -118,7 +118,7 @@ UNUSABLE: dict[str, Callable[[], CertificateIssuerPrivateKeyTypes]] = {
 
 
 def grpc_listens_with(pair: Pair) -> bool:
-    """Whether gRPC itself takes the files, which it says of a server."""
+    """Return whether gRPC itself takes a server's files."""
     server = grpc.server(ThreadPoolExecutor(1))
     files = (pair.key.read_bytes(), pair.certificate.read_bytes())
     try:
@@ -140,14 +140,14 @@ def test_kinds_of_key_that_grpc_takes_are_taken(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.parametrize("kind", UNUSABLE)
 def test_kinds_of_key_that_grpc_does_not_take_are_named(tmp_path: Path, kind: str) -> None:
-    """It would say that it cannot listen, and at a renewal nothing that the node could hear."""
+    """gRPC would only say that it cannot listen, and nothing at a renewal."""
     pair = Authority(tmp_path).issue("alice", key=UNUSABLE[kind]())
     assert refused_kind(pair) == kind
     assert not grpc_listens_with(pair)
 
 
 def test_an_rsa_key_that_is_too_short_to_sign_a_handshake_is_named(tmp_path: Path) -> None:
-    """gRPC listens with it, and then fails at each handshake."""
+    """gRPC listens with it, and fails at each handshake."""
     assert refused_kind(Authority(tmp_path).issue("alice", key=rsa_of(2**127 - 1, 2**89 - 1))) == "216 bits"
 
 
@@ -171,7 +171,6 @@ def test_a_certificate_whose_key_nobody_can_read_has_another_key(tmp_path: Path)
 
 
 def refused_kind(pair: Pair) -> str:
-    """What is said of a key that is refused for its kind."""
     certificate = certificates_in(pair.certificate.read_bytes(), pair.certificate, "")[0]
     with pytest.raises(TlsError) as caught:
         check_key(pair.key.read_bytes(), pair.key, "key file", certificate, "", is_quick=True)

@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.pump`: both of its sockets are real, and the test holds their other ends."""
+"""Tests of `gateway.transport.pump` with real sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.certificates import Authority
 ANSWER_SECONDS = 20.0
 BUFFER_BYTES = 256 * 1024
 SOCKET_BYTES = 4 << 20
-"""More than the sockets and one reading hold."""
+"""More than the sockets and one read hold."""
 DATA_BYTES = 8 << 20
 FRAME = 16_384
 REQUEST = header_frames(
@@ -45,11 +45,11 @@ REQUEST = header_frames(
     ends_stream=False,
 )
 WIDE = window_update(0, 1 << 30)
-"""What gRPC lets the client send; no test is about windows."""
+"""A wide window for the client."""
 
 
 class WatchedPump(Pump[ServerRelay]):
-    """A pump that remembers what happened to it."""
+    """A pump that notes its calls."""
 
     def __init__(self, outside: socket.socket, grpc: socket.socket, buffer_bytes: int) -> None:
         buffer = memoryview(bytearray(buffer_bytes))
@@ -58,33 +58,27 @@ class WatchedPump(Pump[ServerRelay]):
         self._grpc_socket = grpc
 
     def begin(self) -> None:
-        """Relay."""
         self.enter(self._grpc_socket)
         self.outside.read_on()
 
     def on_secured(self, sock: ssl.SSLSocket) -> None:
-        """As `Pump.on_secured`."""
         self.begin()
 
     def on_tls_failed(self, reason: str) -> None:
-        """As `Pump.on_tls_failed`."""
         self.happened.append("tls failed")
 
     def on_breach(self, breach: ConnectionBreach) -> None:
-        """As `Pump.on_breach`."""
         self.happened.append(breach.what)
 
     def on_left_grpc(self) -> None:
-        """As `Pump.on_left_grpc`."""
         self.happened.append("left gRPC")
 
     def on_closed(self) -> None:
-        """As `Pump.on_closed`."""
         self.happened.append("closed")
 
 
 class Line:
-    """A pump between a client and gRPC, whose sockets the test has."""
+    """A pump between a client and gRPC; the test has both sockets."""
 
     def __init__(
         self,
@@ -105,7 +99,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
 
     async def greet(self) -> None:
-        """Have both sides say what comes first, and begin a call."""
+        """Greet from both sides, and begin a call."""
         hello = CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0)
         answer = frame(FrameKind.SETTINGS, 0, 0) + WIDE
         await self.send(self.client, hello)
@@ -116,12 +110,11 @@ class Line:
         assert await self.receive(self.grpc, len(REQUEST)) == REQUEST
 
     async def send(self, sock: socket.socket, data: bytes) -> None:
-        """Send it all."""
         async with asyncio.timeout(ANSWER_SECONDS):
             await self._loop.sock_sendall(sock, memoryview(data))
 
     async def receive(self, sock: socket.socket, size: int) -> bytes:
-        """Receive so much, or what comes until the end."""
+        """Receive so many bytes, or all until the end."""
         data = bytearray()
         async with asyncio.timeout(ANSWER_SECONDS):
             while len(data) < size and (got := await self._loop.sock_recv(sock, size - len(data))):
@@ -129,7 +122,7 @@ class Line:
         return bytes(data)
 
     async def rest(self, sock: socket.socket) -> bytes:
-        """Receive what comes until the end, which may be a reset."""
+        """Receive until the end, which may be a reset."""
         data = b""
         async with asyncio.timeout(ANSWER_SECONDS):
             with suppress(ConnectionError):
@@ -138,7 +131,7 @@ class Line:
         return data
 
     async def stuff(self, sock: socket.socket, data: bytes) -> int:
-        """Send until nothing more is taken for a while; give how much was."""
+        """Send until nothing is taken for a while; return the number of bytes."""
         sent, refused = 0, 0
         while refused < 20 and sent < len(data):
             try:
@@ -150,7 +143,7 @@ class Line:
         return sent
 
     async def closed(self) -> None:
-        """Wait for the end of the pump, as the door's tick sees to it."""
+        """Tick until the pump has ended."""
         async with asyncio.timeout(ANSWER_SECONDS):
             while not self.pump.is_closed:
                 self.pump.is_over(time.monotonic_ns())
@@ -159,7 +152,6 @@ class Line:
         assert self.pump.happened.count("closed") == 1
 
     def close(self) -> None:
-        """Close everything."""
         self.pump.close()
         self._ours.close()
         self.client.close()
@@ -167,7 +159,7 @@ class Line:
 
 
 def on_a_line(test: Callable[[Line], Coroutine[Any, Any, None]], buffer_bytes: int = BUFFER_BYTES) -> None:
-    """Run a test on a line over TCP, whose client has greeted."""
+    """Run a test on a TCP line whose client has greeted."""
 
     async def main() -> None:
         with tcp_pair() as (ours, client):
@@ -196,19 +188,19 @@ def tcp_pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 def data_frames(size: int, seed: int = 1) -> bytes:
-    """DATA of a call, of random bytes."""
+    """DATA frames of random bytes."""
     rng = random.Random(seed)
     return b"".join(frame(FrameKind.DATA, 0, 1, rng.randbytes(FRAME)) for _ in range(size // FRAME))
 
 
 def unsent_bytes(line: Line) -> int:
-    """What the pump keeps for either end."""
+    """The bytes that the pump keeps for either end."""
     pump = line.pump
     assert pump.grpc is not None
     return sum(len(piece) for end in (pump.outside, pump.grpc) for piece in end._unsent)
 
 
-# --- who is slow --------------------------------------------------------------------------------------------
+# --- slow ends ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("up", [True, False])
@@ -265,7 +257,7 @@ def test_one_direction_goes_on_while_the_other_stands_still() -> None:
 def test_who_reads_nothing_and_makes_answers_is_read_no_more() -> None:
     async def test(line: Line) -> None:
         await line.stuff(line.grpc, data_frames(2 * SOCKET_BYTES))
-        for _ in range(3 * UNSENT_PIECES_MAX):  # what the relay itself would say
+        for _ in range(3 * UNSENT_PIECES_MAX):  # the relay's own frames
             line.pump.relay.to_outside.append(window_update(0, 1))
             line.pump.flush()
         assert line.pump.outside.is_full
@@ -327,7 +319,7 @@ def test_who_does_not_close_after_grpc_has_is_closed_after_a_while() -> None:
         line.grpc.close()
         assert await line.rest(line.client) == b""
         began = time.monotonic()
-        while time.monotonic() < began + LINGER_SECONDS / 4:  # what it says now is dropped
+        while time.monotonic() < began + LINGER_SECONDS / 4:  # later bytes are dropped
             with suppress(BlockingIOError, ConnectionError):
                 line.client.send(frame(FrameKind.PING, 0, 0, bytes(8)))
             await asyncio.sleep(0.01)
@@ -376,14 +368,14 @@ def test_a_reset_ends_both_sides(by_client: bool, is_clogged: bool) -> None:
 
 
 def reset(sock: socket.socket) -> None:
-    """Close without a word."""
+    """Close with a reset."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     sock.close()
 
 
 def test_a_connection_that_is_cut_off_is_reset_at_once() -> None:
     async def test(line: Line) -> None:
-        await line.stuff(line.grpc, data_frames(2 * SOCKET_BYTES))  # nobody waits for what is on its way
+        await line.stuff(line.grpc, data_frames(2 * SOCKET_BYTES))  # the bytes under way are lost
         assert line.pump.cut_off()
         assert not line.pump.cut_off()
         assert await line.rest(line.grpc) == b""
@@ -401,7 +393,7 @@ def test_both_ends_may_go_at_once() -> None:
         reset(line.client)
         reset(line.grpc)
         await line.closed()
-        line.pump.flush()  # a grant, or a tick, that comes too late
+        line.pump.flush()  # a late grant or tick
         line.pump.pause(0.01)
         await asyncio.sleep(0.05)
 
@@ -412,7 +404,7 @@ def test_a_pump_may_be_closed_in_the_middle_of_a_flush() -> None:
     async def test(line: Line) -> None:
         reset(line.client)
         relay = line.pump.relay
-        for _ in range(20):  # the send finds out that the client is gone, and closes while `flush` runs
+        for _ in range(20):  # the send finds that the client has left, and closes while `flush` runs
             relay.to_grpc.append(data_frames(FRAME))
             relay.to_outside.append(data_frames(1 << 20))
             line.pump.flush()
@@ -424,7 +416,7 @@ def test_a_pump_may_be_closed_in_the_middle_of_a_flush() -> None:
 # --- TLS ----------------------------------------------------------------------------------------------------
 
 SMALL_BUFFER_BYTES = 1_000
-"""Less than a record of TLS, which has up to 16 KiB."""
+"""Less than a TLS record of up to 16 KiB."""
 
 
 def over_tls(
@@ -433,7 +425,7 @@ def over_tls(
     *,
     is_trusted: bool = True,
 ) -> None:
-    """Run a test on a line over TLS; its client blocks, and is for threads."""
+    """Run a test on a TLS line with a blocking client."""
     authority = Authority(tmp_path)
     files = authority.server_files(authority.issue("localhost"), mutual=False)
     trusted = authority if is_trusted else Authority(tmp_path, "another")
@@ -458,7 +450,6 @@ def over_tls(
 
 
 async def greet_over_tls(line: Line, client: ssl.SSLSocket) -> None:
-    """As `Line.greet`."""
     await asyncio.to_thread(client.do_handshake)
     hello = CLIENT_PREFACE + frame(FrameKind.SETTINGS, 0, 0)
     await asyncio.to_thread(client.sendall, hello)
@@ -471,7 +462,6 @@ async def greet_over_tls(line: Line, client: ssl.SSLSocket) -> None:
 
 
 def receive_slowly(client: ssl.SSLSocket, size: int) -> bytes:
-    """Receive so much, with pauses."""
     data, rng = b"", random.Random(5)
     while len(data) < size and (got := client.recv(min(rng.choice((1, 3_000, 1 << 20)), size - len(data)))):
         data += got
@@ -487,7 +477,7 @@ def test_records_that_are_longer_than_the_buffer_pass_in_order(tmp_path: Path, u
         data = data_frames(2 << 20)
         if up:
             sending = asyncio.ensure_future(asyncio.to_thread(client.sendall, data))
-            await asyncio.sleep(0.2)  # the pump has to stop and to go on with what it has decrypted
+            await asyncio.sleep(0.2)  # the pump stops, and goes on with decrypted bytes
             got = await line.receive(line.grpc, len(data))
         else:
             sending = asyncio.ensure_future(line.send(line.grpc, data))
@@ -508,7 +498,7 @@ def test_over_tls_the_end_is_said_too(tmp_path: Path) -> None:
         assert await asyncio.to_thread(receive_slowly, client, len(data)) == data
         await sending
         line.grpc.close()
-        assert await asyncio.to_thread(client.recv, 1) == b""  # SSLEOFError where it is not said
+        assert await asyncio.to_thread(client.recv, 1) == b""  # SSLEOFError without TLS's end
         client.close()
         await line.closed()
 
@@ -522,7 +512,7 @@ def test_over_tls_what_a_client_said_before_it_went_reaches_grpc(tmp_path: Path)
         await asyncio.to_thread(client.sendall, data)
         client.settimeout(0)
         with suppress(ssl.SSLWantReadError):
-            client.unwrap()  # says that nothing more comes
+            client.unwrap()  # sends TLS's end
         assert await line.rest(line.grpc) == data
         line.grpc.close()
         client.close()
@@ -581,7 +571,7 @@ async def test_a_connection_that_is_closed_in_a_pause_is_forgotten() -> None:
 
 
 async def test_what_grpc_said_last_is_handed_on_though_the_client_sends_in_that_moment() -> None:
-    """Sending to gRPC fails then, and the client's connection was closed with the last words unread."""
+    """Sending to gRPC fails then; the connection was once closed with the last words unread."""
 
     async def main() -> bytes:
         ours, client = socket.socketpair()
@@ -592,7 +582,7 @@ async def test_what_grpc_said_last_is_handed_on_though_the_client_sends_in_that_
             client.sendall(CLIENT_PREFACE + frame(FrameKind.PING, 0, 0, b"12345678"))
             server.sendall(frame(FrameKind.GOAWAY, 0, 0, b"last words"))
             server.close()
-            pump._read_outside()  # before what gRPC said is read
+            pump._read_outside()  # before the relay reads gRPC's last bytes
             client.setblocking(False)
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await asyncio.get_running_loop().sock_recv(client, 100)

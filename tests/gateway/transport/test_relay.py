@@ -1,4 +1,4 @@
-"""Tests of `gateway.transport.relay`, between two ends that keep to the rules and complain: those of `h2`."""
+"""Tests of `gateway.transport.relay` between two ends of `h2`, which complain about breaches."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from tests.gateway.transport.lines import (
 )
 
 LARGE = 15 * WINDOW
-"""More than the window of a connection."""
+"""More than a connection's window."""
 
 
 class SmallServerRelay(ServerRelay):
-    """A relay whose large windows are used up soon."""
+    """A relay with small large windows."""
 
     large_window = 1 << 20
 
@@ -50,7 +50,7 @@ class SmallServerRelay(ServerRelay):
 @pytest.mark.parametrize("counts_twice", [False, True])
 @pytest.mark.parametrize("chunk", [1 << 20, 1_000, 7])
 def test_a_mended_stream_carries_far_more_than_its_window(counts_twice: bool, chunk: int) -> None:
-    """The windows of h2's server are obeyed, else it ends the connection; the client never waits for ever."""
+    """The server's windows are obeyed, else h2 ends the connection; the client never waits for ever."""
     line = Line(SmallServerRelay(), counts_twice=counts_twice)
     line.chunk = chunk
     stream_id = line.begin()
@@ -173,12 +173,11 @@ def test_a_goodbye_is_said_in_http_2_even_to_who_does_not_speak_it() -> None:
 
 
 def feed(relay: ServerRelay, *frames: bytes) -> None:
-    """Feed frames behind the preface."""
     relay.from_outside(memoryview(CLIENT_PREFACE + b"".join(frames)))
 
 
 def breaches() -> Iterable[tuple[str, bytes]]:
-    """What breaks the rules, and what is said of it."""
+    """Breaches of the rules, and their names."""
     yield "CONTINUATION without HEADERS", frame(FrameKind.CONTINUATION, 0, 1, b"")
     yield (
         "a frame of type 6 on stream 0",

@@ -1,4 +1,4 @@
-"""Tests of `transport.tls`: what cannot be used is said, and renewed files are taken up or left alone."""
+"""Tests of `transport.tls`: unusable files are named, renewed files are taken up or left alone."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_each_file_that_cannot_be_used_is_named(authority: Authority, server: Pa
     )
 
 
-@pytest.mark.timeout(30)  # what opens a pipe waits for ever
+@pytest.mark.timeout(30)  # opening a pipe waits for ever
 def test_a_pipe_is_not_waited_for(
     authority: Authority, server: Pair, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -148,7 +148,7 @@ def test_a_renewed_certificate_is_taken_up_once(authority: Authority, server: Pa
     before = tls.fingerprint
     assert not tls.reload_if_changed()
     authority.issue("node")
-    os.utime(server.certificate, ns=(1, 1))  # where the file system's clock is coarse, it has the same time
+    os.utime(server.certificate, ns=(1, 1))  # a coarse file-system clock gives the same time
     assert tls.reload_if_changed()
     assert tls.fingerprint != before
     assert not tls.reload_if_changed()
@@ -158,11 +158,11 @@ def test_a_renewed_certificate_is_taken_up_once(authority: Authority, server: Pa
 async def test_no_session_is_resumed_where_certificates_are_looked_at(
     authority: Authority, server: Pair, mutual: bool
 ) -> None:
-    """A client with a session got in after its certificate had ended."""
+    """A session once let a client in after its certificate's end."""
     tls = ServerTls(authority.server_files(server, mutual=mutual), "grpc.tls")
     context = ssl.create_default_context(cafile=authority.path)
     context.load_cert_chain(*authority.issue("alice"))
-    context.maximum_version = ssl.TLSVersion.TLSv1_2  # its session is there once the handshake is over
+    context.maximum_version = ssl.TLSVersion.TLSv1_2  # its session exists after the handshake
     context.set_alpn_protocols(["h2"])
 
     def was_resumed(address: Address) -> bool:
@@ -225,13 +225,13 @@ def test_what_could_not_be_used_is_tried_again_and_logged_again_only_for_another
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A key that becomes readable has the inode, the time and the size that it had."""
+    """A key that becomes readable keeps inode, time and size."""
     tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
     before = tls.fingerprint
     authority.issue("node")
     os.utime(server.certificate, ns=(1, 1))
 
-    def refuse(path: Path) -> BinaryIO:  # a mode would not keep root from reading
+    def refuse(path: Path) -> BinaryIO:  # a file mode would not stop root
         raise PermissionError(errno.EACCES, why)
 
     why = "Permission denied"
@@ -281,7 +281,7 @@ def test_a_renewed_certificate_that_is_not_valid_yet_is_taken_up_when_it_is(
 def test_a_renewal_of_a_kind_that_grpc_does_not_take_leaves_the_old_certificate(
     authority: Authority, server: Pair, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """gRPC would go on with the old one, and the node would take the new one for the one in use."""
+    """gRPC would keep the old one, and the node would report the new one."""
     tls = ServerTls(authority.server_files(server, mutual=False), "grpc.tls")
     authority.issue("node", key=ec.generate_private_key(ec.BrainpoolP256R1()))
     assert_the_old_one_stays(tls, tls.fingerprint, caplog)
@@ -291,7 +291,7 @@ def proved_by(
     *subject: tuple[x509.ObjectIdentifier, str] | x509.RelativeDistinguishedName,
     alternative: x509.ExtensionType | None = None,
 ) -> tuple[str, ...]:
-    """What a certificate with this subject and these alternative names proves."""
+    """Return the names that such a certificate proves."""
     key = ec.generate_private_key(ec.SECP256R1())
     rdns = [
         one if isinstance(one, x509.RelativeDistinguishedName) else rdn_of(x509.NameAttribute(*one))
@@ -307,7 +307,7 @@ def proved_by(
 
 
 def rdn_of(*attributes: x509.NameAttribute[str]) -> x509.RelativeDistinguishedName:
-    """Attributes that are one part of a name together."""
+    """Attributes of one part of a name."""
     return x509.RelativeDistinguishedName(attributes)
 
 
@@ -321,10 +321,10 @@ CN, ORGANIZATION, EMAIL = (
 @pytest.mark.parametrize(
     ("subject", "proved"),
     [
-        # As OpenSSL prints it: the last part of the name comes first.
+        # OpenSSL prints the last part first.
         ([(ORGANIZATION, "Net"), (CN, "alice")], ("CN=alice,O=Net", "CN=alice")),
         ([(CN, "alice"), (EMAIL, "a@net")], ("emailAddress=a@net,CN=alice", "CN=alice")),
-        # OpenSSL escapes what is not ASCII byte by byte; people write it as it is.
+        # OpenSSL escapes each byte that is not ASCII; people do not.
         ([(CN, "Zoë")], ("CN=Zo\\C3\\AB", "CN=Zoë")),
         ([(CN, "a"), (CN, "b")], ("CN=b,CN=a", "CN=a", "CN=b")),
         ([(ORGANIZATION, "Net")], ("O=Net",)),
@@ -332,7 +332,7 @@ CN, ORGANIZATION, EMAIL = (
             [rdn_of(x509.NameAttribute(CN, "a"), x509.NameAttribute(ORGANIZATION, "Net"))],
             ("CN=a+O=Net", "CN=a"),
         ),
-        # A common name must not read like a whole subject, like two names or like another kind of name.
+        # A common name must not read like a whole subject, two names or another kind of name.
         ([(CN, "alice,O=Net")], ("CN=alice\\,O=Net",)),
         ([(CN, "a+CN=b")], ("CN=a\\+CN=b",)),
         ([(CN, ' #"\\<>; ')], ('CN=\\ #\\"\\\\\\<\\>\\;\\ ',)),
@@ -394,7 +394,6 @@ def test_what_is_wrong_is_said_and_shown_without_a_handshake_and_over_when_it_is
         return metrics.registry.get_sample_value(name, {"setting": "grpc.tls"})
 
     async def look(failed: int) -> None:
-        """Watch until the metric that is set last is so."""
         watching = asyncio.ensure_future(watch_certificates([tls], metrics))
         async with asyncio.timeout(ANSWER_SECONDS):
             while value("sluice_tls_renewal_failed") != failed:  # noqa: ASYNC110

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from inspect import signature
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -17,13 +18,12 @@ import uvloop
 from sluice.gateway.blocks.items import ItemKind, field_item
 from sluice.gateway.blocks.root_hash import BlockHasher, ItemLook
 from sluice.gateway.errors import WorkerProcessLost
-from sluice.gateway.workers import hash_process
 from sluice.gateway.workers.hash_process import HASH_PROCESS_SECONDS_MAX, WARM_UP_SECONDS_MAX, HashProcess
 from tests.gateway.block_makers import body_items, footer_item, header_item, proof_item
 from tests.gateway.conducting import logged
 from tests.nodes import ANSWER_SECONDS
 
-# Tags of two bytes, an extension's subtree, one that goes to none, and a field number above a byte's.
+# Tags of two bytes, an extension's subtree, an item of no subtree, and a field number above a byte's.
 ODD_ITEMS = [
     field_item(28, b"one"),
     field_item(40, b"two"),
@@ -36,18 +36,18 @@ GONE = {
         "the end of its socket",
         "[Errno 104] Connection reset by peer",
         "[Errno 32] Broken pipe",
-    )  # it had read all, or had not
+    )  # it had read everything, or not
 }
 ITEMS = [header_item(), *body_items(500), *ODD_ITEMS]
 
 
 def with_process(
-    play: Callable[[HashProcess], Awaitable[None]], *, run: Callable[..., None] = uvloop.run
+    play: Callable[[HashProcess], Awaitable[None]], *, run: Callable[..., None] = uvloop.run, **limits: Any
 ) -> None:
-    """Play with a process; it is gone afterwards."""
+    """Run a scene with a process, and close it."""
 
     async def main() -> None:
-        process = HashProcess()
+        process = HashProcess(**limits)
         try:
             await play(process)
         finally:
@@ -59,7 +59,6 @@ def with_process(
 
 
 async def started(process: HashProcess) -> int:
-    """Start it; return its process id."""
     process.start()
     await process.ready.wait()
     assert process.pid is not None
@@ -100,7 +99,7 @@ def test_it_hashes_as_it_is_done_here(run: Callable[..., None]) -> None:
 
 
 def test_items_without_any_leaf_change_nothing() -> None:
-    """Proofs that come in a set of their own."""
+    """Proofs in a set of their own."""
 
     async def play(process: HashProcess) -> None:
         await started(process)
@@ -115,33 +114,33 @@ def test_items_without_any_leaf_change_nothing() -> None:
     with_process(play)
 
 
-def test_only_so_much_is_sent_that_a_process_has_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was sent cannot be taken back, also where the block was dropped that it is of."""
+def test_a_process_has_so_many_bytes_at_hand_and_further_requests_wait() -> None:
+    """A request that was sent cannot be taken back, not even when its block is dropped."""
     here = BlockHasher()
     here.add(ITEMS)
 
-    async def play(process: HashProcess) -> None:
-        async def add(hasher: BlockHasher) -> None:
-            looked = looked_at(hasher, ITEMS)
-            hasher.take(looked, await process.hash(hasher.trees, looked.leaves))
+    async def add(process: HashProcess, hasher: BlockHasher) -> None:
+        looked = looked_at(hasher, ITEMS)
+        hasher.take(looked, await process.hash(hasher.trees, looked.leaves))
 
+    async def measure(process: HashProcess) -> None:
+        await started(process)
+        adding = asyncio.ensure_future(add(process, BlockHasher()))
+        await asyncio.sleep(0)
+        sizes.append((process.waiting_bytes, process.waiting_items))
+        await adding
+
+    async def play(process: HashProcess) -> None:
         os.kill(await started(process), signal.SIGSTOP)
         hashers = [BlockHasher() for _ in range(4)]
-        adding = [asyncio.ensure_future(add(hashers[0]))]
-        await asyncio.sleep(0)
-        size_bytes, item_count = process.waiting_bytes, process.waiting_items
-        for hasher, limit, sent_count in (
-            (hashers[1], size_bytes, 1),
-            (hashers[2], size_bytes + 1, 2),
-            (hashers[3], 2 * size_bytes, 2),
-        ):
-            monkeypatch.setattr(hash_process, "HASH_WAITING_BYTES_MAX", limit)
-            adding.append(asyncio.ensure_future(add(hasher)))
+        adding = []
+        for hasher, sent_count in zip(hashers, sent_counts, strict=True):
+            adding.append(asyncio.ensure_future(add(process, hasher)))
             await asyncio.sleep(0)
             assert process.waiting_items == sent_count * item_count
             assert process.waiting_bytes == sent_count * size_bytes
-        adding[1].cancel()  # it waits for room
-        adding[2].cancel()  # it was sent
+        adding[1].cancel()  # sent, or waits for room
+        adding[2].cancel()  # waits for room
         assert process.pid is not None
         os.kill(process.pid, signal.SIGCONT)
         await asyncio.wait(adding)
@@ -149,7 +148,11 @@ def test_only_so_much_is_sent_that_a_process_has_at_hand(monkeypatch: pytest.Mon
         assert hashers[0].subtree_roots() == hashers[3].subtree_roots() == here.subtree_roots()
         assert (process.waiting_items, process.waiting_bytes) == (0, 0)
 
-    with_process(play)
+    sizes: list[tuple[int, int]] = []
+    with_process(measure)
+    ((size_bytes, item_count),) = sizes
+    for limit, sent_counts in ((size_bytes, (1, 1, 1, 1)), (size_bytes + 1, (1, 2, 2, 2))):  # noqa: B007
+        with_process(play, waiting_bytes_max=limit)
 
 
 def test_requests_are_answered_in_order_and_one_that_was_given_up_is_passed_over() -> None:
@@ -164,7 +167,7 @@ def test_requests_are_answered_in_order_and_one_that_was_given_up_is_passed_over
             asyncio.ensure_future(process.hash(hasher.trees, looked.leaves))
             for hasher, looked in zip(hashers, looks, strict=True)
         ]
-        await asyncio.sleep(0)  # they are sent
+        await asyncio.sleep(0)
         asked[2].cancel()
         for index in (0, 1, 3, 4):
             hashers[index].take(looks[index], await asked[index])
@@ -213,9 +216,8 @@ def test_who_waits_for_one_that_dies_while_it_starts_does_not_wait_on() -> None:
     with_process(play)
 
 
-def test_one_that_was_killed_is_replaced_though_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets of up to 1,024 items are hashed in the event loop then, and once none of them brought it back."""
-    monkeypatch.setattr(hash_process, "HASH_PROCESS_BACKOFF_SECONDS", 0.05)
+def test_one_that_was_killed_is_replaced_though_nobody_asks() -> None:
+    """Sets of up to 1,024 items go to the event loop then, and once none of them brought the process back."""
 
     async def play(process: HashProcess) -> None:
         first = await started(process)
@@ -225,30 +227,28 @@ def test_one_that_was_killed_is_replaced_though_nobody_asks(monkeypatch: pytest.
                 await asyncio.sleep(0.01)
             await process.ready.wait()
 
-    with_process(play)
+    with_process(play, backoff_seconds=0.05)
 
 
-def test_one_that_was_killed_is_replaced_after_a_rest(
+def test_one_that_was_killed_is_replaced_after_a_backoff(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hash_process, "HASH_PROCESS_BACKOFF_SECONDS", 600.0)
-
     async def play(process: HashProcess) -> None:
         first = await started(process)
-        os.kill(first, signal.SIGSTOP)  # so that it does not answer first
+        os.kill(first, signal.SIGSTOP)  # before it answers
         refused = asyncio.ensure_future(refusal(process))
         await asyncio.sleep(0)
         os.kill(first, signal.SIGKILL)
         assert await refused in GONE
         assert process.pid is None
         assert await refusal(process) == "hash process: got none that is ready, expected an answer"
-        assert process.pid is None  # it rests
+        assert process.pid is None  # it backs off
         monkeypatch.setattr(process, "_start_at", 0.0)
         second = await started(process)
         assert second != first
         await process.hash(BlockHasher().trees, looked_at(BlockHasher(), ITEMS).leaves)
 
-    with_process(play)
+    with_process(play, backoff_seconds=600.0)
     (line,) = logged(caplog, "hash process lost")
     assert line["next_in_seconds"] == 600.0
 
@@ -256,8 +256,8 @@ def test_one_that_was_killed_is_replaced_after_a_rest(
 def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def play(process: HashProcess) -> None:
         os.kill(await started(process), signal.SIGSTOP)
-        monkeypatch.setattr(process._helper, "_seconds_max", 0.05)
-        process._helper._watch_over()
+        monkeypatch.setattr(process._worker, "_seconds_max", 0.05)
+        process._worker._watch_over()
         assert await refusal(process) == "hash process: got no answer in 0.05 s, expected an answer"
         assert process.pid is None
 
@@ -267,7 +267,7 @@ def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_that_does_not_get_ready_is_given_up(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The interpreter of the process is one that ends at once, as if it crashed; or there is none."""
+    """The process's interpreter ends at once, or there is none."""
 
     async def play(process: HashProcess) -> None:
         process.start()
@@ -299,7 +299,7 @@ def test_once_closed_it_is_not_started_again(caplog: pytest.LogCaptureFixture) -
 def test_one_that_takes_long_to_start_is_not_waited_for_beyond_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The defaults are seconds; a test waits for a moment."""
+    """The defaults are seconds."""
     assert signature(HashProcess.started).parameters["seconds_max"].default == WARM_UP_SECONDS_MAX
     slow = tmp_path / "python"
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
@@ -307,7 +307,7 @@ def test_one_that_takes_long_to_start_is_not_waited_for_beyond_a_limit(
     monkeypatch.setattr(sys, "executable", str(slow))
 
     async def play(process: HashProcess) -> None:
-        assert process._helper._seconds_max == HASH_PROCESS_SECONDS_MAX > WARM_UP_SECONDS_MAX
+        assert process._worker._seconds_max == HASH_PROCESS_SECONDS_MAX > WARM_UP_SECONDS_MAX
         process.start()
         assert not await process.started(0.01)
         assert process.pid is not None  # it may still get ready

@@ -1,4 +1,4 @@
-"""Tests of `gateway.workers.hashing`: loop, thread or process, and always the same hashes."""
+"""Tests of `gateway.workers.hashing`: loop, thread or process, always with the same hashes."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ from sluice.gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
 )
 from sluice.gateway.race.actions import Append, AttemptId
-from sluice.gateway.workers import hash_process, hashing
+from sluice.gateway.workers import hashing
 from sluice.gateway.workers.hash_process import HashProcess
 from sluice.gateway.workers.hashing import (
     HASH_PROCESS_BYTES_MIN,
     HASH_PROCESS_ITEMS_MIN,
     INLINE_HASH_BYTES_MAX,
     Hashing,
+    HashLimits,
 )
+from sluice.publishers.blocks.maker import BlockMaker, MakerOptions
 from tests.gateway.block_makers import body_items, header_item
 from tests.gateway.cluster.test_peer_follower import until
 from tests.gateway.conducting import Stage, gate, on_stage
-from tests.gateway.rounds import Rounds
-from tests.nodes import ANSWER_SECONDS, make_blocks
+from tests.gateway.iterations import Iterations
+from tests.nodes import ANSWER_SECONDS, KEY
 
-BLOCKS = make_blocks(2)
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
 
 
 def item_of(size: int) -> bytes:
-    """An item of so many bytes, more than 127 and fewer than 2 million."""
+    """An item of so many bytes, 128 to 2 million."""
     for head_size in (3, 4):
         item = field_item(ItemKind.SIGNED_TRANSACTION, bytes(size - head_size))
         if len(item) == size:
@@ -59,12 +60,11 @@ def roots_of(*sets: list[bytes]) -> list[bytes]:
 
 
 class NotedProcess(HashProcess):
-    """Counts what it was asked to hash."""
+    """Counts its calls."""
 
     hashed_count = 0
 
     async def hash(self, trees: Sequence[StreamingTree], leaves: Leaves) -> dict[int, StreamingTree]:
-        """Count, and hash."""
         self.hashed_count += 1
         return await super().hash(trees, leaves)
 
@@ -92,18 +92,16 @@ def test_what_is_quick_depends_on_whether_a_process_is_ready() -> None:
 
 @pytest.mark.parametrize("ready", [True, False])
 @pytest.mark.parametrize(
-    ("limit", "value", "left"),
-    [("HASH_BATCH_BYTES", 20_000, [4, 1, 0]), ("HASH_BATCH_ITEMS", 3, [7, 4, 1, 0])],
+    ("limits", "left"),
+    [(HashLimits(batch_bytes=20_000), [4, 1, 0]), (HashLimits(batch_items=3), [7, 4, 1, 0])],
+    ids=["bytes", "items"],
 )
-def test_sets_that_wait_go_together_up_to_a_limit(
-    ready: bool, limit: str, value: int, left: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hashing, limit, value)
+def test_sets_that_wait_go_together_up_to_a_limit(ready: bool, limits: HashLimits, left: list[int]) -> None:
     sets = [[header_item(), *body_items(3)], *([item_of(8_000)] for _ in range(7))]
 
     async def main() -> None:
         process = HashProcess()
-        subject = Hashing([process] if ready else [])
+        subject = Hashing([process] if ready else [], limits=limits)
         try:
             if ready:
                 process.start()
@@ -121,42 +119,42 @@ def test_sets_that_wait_go_together_up_to_a_limit(
     uvloop.run(main())
 
 
-@pytest.mark.parametrize("limit", ["HASH_PROCESS_ITEMS_MAX", "HASH_PROCESS_BYTES_MAX"])
+@pytest.mark.parametrize("limit", ["process_items_max", "process_bytes_max"])
 def test_what_is_too_much_for_the_process_goes_to_a_thread(
     limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = [header_item(), *body_items(200)]
-    most = len(items) if limit == "HASH_PROCESS_ITEMS_MAX" else sum(map(len, items))
+    subjects: list[Hashing] = []
+    most = len(items) if limit == "process_items_max" else sum(map(len, items))
 
     async def main() -> None:
         process = HashProcess()
-        subject = Hashing([process])
         try:
             process.start()
             await process.ready.wait()
             with gate(monkeypatch, BlockHasher, "add") as held:
                 held.open()
                 for value, thread_count in ((most, 0), (most - 1, 1)):
-                    monkeypatch.setattr(hashing, limit, value)
+                    subject = Hashing([process], limits=HashLimits(**{limit: value}))
+                    subjects.append(subject)
                     hasher = BlockHasher()
                     await subject.add_next(hasher, queue_of(items))
                     assert hasher.subtree_roots() == roots_of(items)
                     assert len([name for name in held.threads if name.startswith("hash")]) == thread_count
         finally:
-            subject.close()
+            process.close()
+            for subject in subjects:
+                subject.close()
 
     uvloop.run(main())
 
 
-def test_a_further_process_takes_what_the_one_before_cannot_keep_up_with(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(hashing, "HASH_BACKLOG_ITEMS", 300)
+def test_a_further_process_takes_what_the_one_before_cannot_keep_up_with() -> None:
     items = [header_item(), *body_items(200)]
 
     async def main() -> None:
         first, second = processes = NotedProcess(), NotedProcess()
-        subject = Hashing(processes)
+        subject = Hashing(processes, limits=HashLimits(backlog_items=300))
         hashers = [BlockHasher() for _ in range(5)]
         try:
             for process in processes:
@@ -175,7 +173,7 @@ def test_a_further_process_takes_what_the_one_before_cannot_keep_up_with(
             await subject.add_next(hashers[3], queue_of(items))
             assert (first.hashed_count, second.hashed_count) == (3, 1)
             assert (first.waiting_items, second.waiting_items) == (0, 0)
-            # One that died is passed over, and what it had was hashed in a thread.
+            # A dead process is passed over; a thread hashed its batch.
             os.kill(first.pid, signal.SIGKILL)
             await until(lambda: not first.ready.is_set())
             await subject.add_next(hashers[4], queue_of(items))
@@ -210,33 +208,32 @@ def test_a_refusal_comes_from_the_process_path_as_from_the_hasher() -> None:
     uvloop.run(main())
 
 
-def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its request is hashed in a thread instead; the block is acknowledged, and stored as it came."""
-    monkeypatch.setattr(hashing, "HASH_PROCESS_ITEMS_MIN", 1)  # every set
-    monkeypatch.setattr(hash_process, "HASH_PROCESS_BACKOFF_SECONDS", 600.0)  # and none in its place
-    process = HashProcess()
+def test_a_process_that_dies_in_mid_block_costs_nothing_but_time(tmp_path: Path) -> None:
+    """A thread hashes its request instead; the block is acknowledged, and stored as it came."""
+    process = HashProcess(backoff_seconds=600.0)  # nothing replaces it
+    maker = BlockMaker(7, KEY, MakerOptions(transactions_per_block=500, item_bytes=256))
+    blocks = list(maker.blocks(2))
+    size = HASH_PROCESS_ITEMS_MIN  # each set goes to the process
 
     async def play(stage: Stage) -> None:
         process.start()
         await process.ready.wait()
         alice = stage.publisher("alice")
-        alice.items(*BLOCKS[0].items)
+        alice.items(*blocks[0].items)
         alice.end(0)
         await alice.expect("ack 0")
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
-        items = BLOCKS[1].items
-        alice.items(*items[:2])
-        alice.items(*items[2:4])
+        items = blocks[1].items
+        alice.items(*items[:size])
+        alice.items(*items[size : 2 * size])
         await asyncio.sleep(0)
         os.kill(process.pid, signal.SIGKILL)
-        alice.items(*items[4:])
+        alice.items(*items[2 * size :])
         alice.end(1)
         await alice.expect("ack 1")
         assert not process.ready.is_set()
-        for block in BLOCKS[:2]:
+        for block in blocks:
             stored = stage.store.read_block(block.number)
             assert stored is not None
             assert stored.items == block.items
@@ -257,22 +254,22 @@ def test_a_node_that_stops_while_a_dropped_block_is_hashed_breaks_nothing(tmp_pa
         await asyncio.sleep(0)
         assert process.waiting_items == 201
         await stage.conductor.stop(ANSWER_SECONDS)
-        await asyncio.sleep(0.01)  # a task that was left over would die now
+        await asyncio.sleep(0.01)  # a leftover task would fail now
         assert not stage.conductor.broken.done()
         await alice.expect_end("end SUCCESS last None about 0")
 
     on_stage(tmp_path, play, hash_processes=[process])
 
 
-def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four blocks at once; those of few items do not wait for them."""
+def test_batches_of_many_items_begin_their_way_in_an_iteration_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of few items do not wait."""
     many = [header_item(), *body_items(200)]
     few = [header_item(), *body_items(10)]
 
     async def main() -> None:
-        rounds, subject = Rounds(), Hashing()
+        iterations, subject = Iterations(), Hashing()
         monkeypatch.setattr(hashing, "_next_batch", taken)
-        seen.append(rounds)
+        seen.append(iterations)
         try:
             hashers = [BlockHasher() for _ in range(6)]
             sets = [many, many, few, many, few, many]
@@ -281,17 +278,17 @@ def test_batches_of_many_items_begin_their_way_in_a_round_each(monkeypatch: pyte
             ]
             await asyncio.gather(*works)
             assert [hasher.subtree_roots() for hasher in hashers] == [roots_of(items) for items in sets]
-            assert rounds.all == [201, 11, 11, 201, 201, 201]
-            assert [noted.count(201) for noted in rounds.noted.values()] == [1] * 4
+            assert iterations.all == [201, 11, 11, 201, 201, 201]
+            assert [noted.count(201) for noted in iterations.noted.values()] == [1] * 4
         finally:
-            rounds.stop()
+            iterations.stop()
             subject.close()
 
-    seen: list[Rounds] = []
+    seen: list[Iterations] = []
     next_batch = hashing._next_batch
 
-    def taken(waiting: deque[Append]) -> Append:
-        batch = next_batch(waiting)
+    def taken(waiting: deque[Append], limits: HashLimits) -> Append:
+        batch = next_batch(waiting, limits)
         seen[0].note(len(batch.items))
         return batch
 

@@ -1,4 +1,4 @@
-"""Tests of `gateway.workers.looking`: at once, in a turn or in a thread, and always the same."""
+"""Tests of `gateway.workers.looking`: at once, in a slot or in a thread, always with the same result."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from sluice.gateway.limits import (
     INLINE_HASH_ITEMS_MAX,
     SLOT_ITEMS_MIN,
 )
-from sluice.gateway.workers import looking
-from sluice.gateway.workers.looking import CROWD_BYTES_MIN, CROWD_ITEM_BYTES, CROWD_ITEMS_MIN, Looking
+from sluice.gateway.workers.looking import (
+    CROWD_BYTES_MIN,
+    CROWD_ITEM_BYTES,
+    CROWD_ITEMS_MIN,
+    SET_ITEMS_MAX,
+    Looking,
+)
 from sluice.gateway.workers.loop_slots import LoopSlots
-from tests.gateway.rounds import Rounds
+from tests.gateway.iterations import Iterations
 
 SHORT = field_item(ItemKind.SIGNED_TRANSACTION, b"")
 HEADER = field_item(ItemKind.BLOCK_HEADER, b"\x18\x07")  # number = 7
@@ -28,11 +33,11 @@ BAD = SHORT + SHORT
 
 
 class Items(Sequence[bytes]):
-    """Items of a message, that tell how many of them are taken in which round, and in which thread."""
+    """Items of a message that note in which iteration and thread they are taken."""
 
-    def __init__(self, items: list[bytes], rounds: Rounds | None = None) -> None:
+    def __init__(self, items: list[bytes], iterations: Iterations | None = None) -> None:
         self._items = items
-        self._rounds = rounds
+        self._iterations = iterations
         self.threads: set[str] = set()
 
     def __len__(self) -> int:
@@ -42,36 +47,35 @@ class Items(Sequence[bytes]):
         assert isinstance(index, slice)
         taken = self._items[index]
         self.threads.add(threading.current_thread().name)
-        if self._rounds is not None:
+        if self._iterations is not None:
             for item in taken:
-                self._rounds.note(item)
+                self._iterations.note(item)
         return taken
 
 
-def look(items: Items) -> ItemSet:
-    return uvloop.run(Looking(LoopSlots()).look(items))
+def look(items: Items, *, set_items_max: int = SET_ITEMS_MAX) -> ItemSet:
+    return uvloop.run(Looking(LoopSlots(), set_items_max=set_items_max).look(items))
 
 
-def test_a_message_of_too_many_items_is_refused_before_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "SET_ITEMS_MAX", 2_000)
-    assert len(look(Items([HEADER, *[SHORT] * 1_999])).items) == 2_000
+def test_a_message_of_too_many_items_is_refused_before_one_is_taken() -> None:
+    assert len(look(Items([HEADER, *[SHORT] * 1_999]), set_items_max=2_000).items) == 2_000
     items = Items([HEADER, *[SHORT] * 2_000])
     with pytest.raises(ItemError, match=r"^item set: got 2001 items, expected at most 2000$"):
-        look(items)
+        look(items, set_items_max=2_000)
     assert items.threads == set()
 
 
-def test_few_items_need_no_turn() -> None:
+def test_few_items_need_no_slot() -> None:
     assert Looking.is_quick([SHORT] * (SLOT_ITEMS_MIN - 1))
     assert not Looking.is_quick([SHORT] * SLOT_ITEMS_MIN)
 
 
 TAGS = (b"\x0a", b"\x8a\x00", b"\x8a\x80\x00")
-"""Of an item in a message, in forms of one byte and more."""
+"""Tags of an item in a message, in forms of one byte and more."""
 
 
 def of_items(count: int, item_bytes: int, tag: bytes = TAGS[0]) -> bytes:
-    """A message of items, each with so many bytes in the message; 3 to 127 of them behind the tag."""
+    """A message of items, each with so many bytes, tag included."""
     payload_bytes = item_bytes - len(tag) - 1
     return (tag + bytes([payload_bytes]) + bytes(payload_bytes)) * count
 
@@ -87,7 +91,7 @@ def test_a_message_of_very_many_items_is_a_crowd_however_they_are_written(tag: b
 @pytest.mark.parametrize("tag", TAGS)
 @pytest.mark.parametrize("size", [CROWD_BYTES_MIN, CROWD_ITEMS_MIN, 4 * CROWD_ITEMS_MIN])
 def test_a_message_of_very_short_items_is_a_crowd_unless_it_is_short_itself(size: int, tag: bytes) -> None:
-    """Some hundred streams, each with a message just too short to be one, took 4 GB together."""
+    """Some hundred streams, each with a message just too short for a crowd, once took 4 GB together."""
     short, long = CROWD_ITEM_BYTES // 2, 2 * CROWD_ITEM_BYTES
     assert Looking(LoopSlots()).is_crowd(of_items(size // short + 1, short, tag))
     assert not Looking(LoopSlots()).is_crowd(of_items(size // long + 1, long, tag))
@@ -129,39 +133,37 @@ def test_a_refusal_does_not_depend_on_where(size: int, bad: list[bytes]) -> None
     assert str(caught.value) == str(expected.value)
 
 
-def test_no_round_takes_more_than_one_message_of_all_that_have_come() -> None:
-    """Three long messages at once: between two looks at timers and sockets there are 1,024 items at most."""
+def test_no_iteration_takes_more_than_one_message_of_all_that_have_come() -> None:
+    """Between two looks at timers and sockets come 1,024 items at most."""
     size = INLINE_HASH_ITEMS_MAX
 
     async def main() -> None:
-        rounds, turns = Rounds(), LoopSlots()
+        iterations, slots = Iterations(), LoopSlots()
         try:
-            messages = [Items([SHORT] * size, rounds) for _ in range(3)]
-            sets = await asyncio.gather(*(Looking(turns).look(message) for message in messages))
+            messages = [Items([SHORT] * size, iterations) for _ in range(3)]
+            sets = await asyncio.gather(*(Looking(slots).look(message) for message in messages))
             assert [len(one.items) for one in sets] == [size] * 3
-            assert len(rounds.all) == 3 * size
-            assert rounds.most == size
+            assert len(iterations.all) == 3 * size
+            assert iterations.most == size
         finally:
-            rounds.stop()
+            iterations.stop()
 
     uvloop.run(main())
 
 
-def test_what_was_looked_at_in_a_thread_is_handled_in_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "INLINE_HASH_ITEMS_MAX", 1)
-
+def test_what_was_looked_at_in_a_thread_is_handled_in_a_slot() -> None:
     async def main() -> None:
-        rounds, turns = Rounds(), LoopSlots()
+        iterations, slots = Iterations(), LoopSlots()
         try:
 
             async def handle() -> None:
-                await Looking(turns).look(Items([SHORT] * 2))
-                rounds.note("handled")
+                await Looking(slots, inline_items_max=1).look(Items([SHORT] * 2))
+                iterations.note("handled")
 
             await asyncio.gather(*(handle() for _ in range(8)))
-            assert rounds.all == ["handled"] * 8
-            assert rounds.most == 1
+            assert iterations.all == ["handled"] * 8
+            assert iterations.most == 1
         finally:
-            rounds.stop()
+            iterations.stop()
 
     uvloop.run(main())

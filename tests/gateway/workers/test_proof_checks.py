@@ -1,4 +1,4 @@
-"""Tests of `gateway.workers.proof_checks`: what is checked at once, what waits, and for what."""
+"""Tests of `gateway.workers.proof_checks`: what is checked at once, and what waits for what."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sluice.gateway.blocks.proofs.ledger_data import LedgerData
 from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
-from sluice.gateway.workers import proof_process
 from sluice.gateway.workers.proof_checks import ProofChecks
+from sluice.gateway.workers.proof_process import PROOF_CHECK_SECONDS_MAX, ProofProcess
 from tests.gateway.block_makers import PUBLIC_KEY, block_items, summary_of
 from tests.gateway.blocks.proofs import record_files
 from tests.gateway.blocks.proofs.tss_chain import TssChain
@@ -42,11 +42,13 @@ def with_checks(
     keys: TrustedKeys = NO_KEYS,
     ledger: LedgerData | None = None,
     keep: Callable[[LedgerData], None] | None = None,
+    check_seconds_max: float = PROOF_CHECK_SECONDS_MAX,
 ) -> None:
-    """Play a scene with the checks of a node that has these keys."""
+    """Run a scene with the checks of a node that has these keys."""
 
     async def main() -> None:
-        checks = ProofChecks(BlockVerifier(ProofVerifier(keys, "full", ledger)), keep)
+        process = ProofProcess(check_seconds_max=check_seconds_max)
+        checks = ProofChecks(BlockVerifier(ProofVerifier(keys, "full", ledger)), keep, process)
         try:
             await asyncio.wait_for(play(checks), 60)
         finally:
@@ -63,7 +65,7 @@ def test_what_is_quick_is_checked_at_once() -> None:
         assert not checks.at_once(SUMMARIES[1])
         assert checks.at_once(summary_of(block_items(0)))
         checks.warm_up()
-        assert checks.process_id is None  # keys of one's own need none
+        assert checks.process_id is None  # Ed25519 keys need none
 
     with_checks(play, OWN_KEY)
 
@@ -144,31 +146,29 @@ def test_a_check_that_takes_too_long_is_refused(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
 
     async def play(checks: ProofChecks) -> None:
-        helper = checks._process._helper
-        monkeypatch.setattr(helper, "_module", "hanging")
-        ready = helper._on_ready
+        worker = checks._process._worker
+        monkeypatch.setattr(worker, "_module", "hanging")
+        ready = worker._on_ready
 
         def look() -> None:
             ready()
-            asyncio.get_running_loop().call_soon(helper._look, helper._asked[0])  # as if its time was over
+            asyncio.get_running_loop().call_soon(worker._look, worker._asked[0])  # as at its time limit
 
-        monkeypatch.setattr(helper, "_on_ready", look)
+        monkeypatch.setattr(worker, "_on_ready", look)
         with pytest.raises(BlockRefused, match="got 2 checks that did not come to an end"):
             await checks.check(SUMMARIES[1], (), block_0_comes=no)
-        assert helper.start_count == 2
+        assert worker.start_count == 2
 
     with_checks(play, ledger=NETWORK.ledger)
 
 
-def test_a_process_that_takes_too_long_to_start_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proof_process, "PROOF_CHECK_SECONDS_MAX", 0.0)
-
+def test_a_process_that_takes_too_long_to_start_is_not_waited_for() -> None:
     async def play(checks: ProofChecks) -> None:
         verdict = await checks.check(SUMMARIES[1], (), block_0_comes=no)
         assert verdict.summary.root_hash == SUMMARIES[1].root_hash
         assert checks.process_id is None
 
-    with_checks(play, ledger=NETWORK.ledger)
+    with_checks(play, ledger=NETWORK.ledger, check_seconds_max=0.0)
 
 
 def test_closing_fails_a_check_that_is_under_way() -> None:
@@ -184,7 +184,7 @@ def test_closing_fails_a_check_that_is_under_way() -> None:
 
 
 def test_only_a_signature_that_was_checked_covers_a_root_hash() -> None:
-    """Of a block that was accepted just now, and of one that an earlier run has stored in whatever mode."""
+    """In a block accepted just now, and in one stored by an earlier run."""
     own = block_items(3)
     root_hash = summary_of(own).root_hash
     record_file = record_files.contents(3)

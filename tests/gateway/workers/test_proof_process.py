@@ -43,7 +43,7 @@ FORGED = summary_of(list(CHAIN.block(1, signed_by=TssNetwork((1, 1, 1), seed=2))
 def with_process(
     play: Callable[[ProofProcess], Awaitable[None]], module: str = "sluice.gateway.workers.proof_process"
 ) -> None:
-    """Play with a process; it is gone afterwards."""
+    """Run a scene with a process, and close it."""
 
     async def main() -> None:
         process = ProofProcess(module)
@@ -96,13 +96,13 @@ def test_it_has_the_share_of_the_node_and_preempts_nobody() -> None:
     ("name", "replacement"),
     [
         ("sched_setscheduler", "forbid"),
-        ("sched_getscheduler", "lambda pid: os.SCHED_RR"),  # as that of the node
+        ("sched_getscheduler", "lambda pid: os.SCHED_RR"),  # the node's policy
     ],
 )
 def test_it_checks_with_the_policy_that_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, replacement: str
 ) -> None:
-    """Service managers and containers can forbid to change it, or have chosen one for the node."""
+    """Service managers and containers may forbid a change, or have chosen a policy for the node."""
     (tmp_path / "forbidden.py").write_text(
         "import os\n"
         "from sluice.gateway.workers.proof_process import main\n"
@@ -145,16 +145,16 @@ def test_the_keys_are_sent_once_to_each_process(monkeypatch: pytest.MonkeyPatch)
     sent: list[bool] = []
 
     async def play(process: ProofProcess) -> None:
-        ask = process._helper.ask
+        ask = process._worker.ask
 
         def spy(request: bytes) -> asyncio.Future[bytes]:
             sent.append(pickle.loads(request[1:])[0] is not None)
             return ask(request)
 
-        monkeypatch.setattr(process._helper, "ask", spy)
+        monkeypatch.setattr(process._worker, "ask", spy)
         for _ in range(3):
             await process.check(KNOWING, SUMMARY, ())
-        process._helper.lose("a test")
+        process._worker.lose("a test")
         await process.check(KNOWING, SUMMARY, ())
 
     with_process(play)
@@ -190,7 +190,7 @@ def test_one_that_was_killed_is_replaced_and_asked_again() -> None:
         await process.check(KNOWING, SUMMARY, ())
         first = process.pid
         assert first is not None
-        os.kill(first, signal.SIGSTOP)  # so that it does not answer first
+        os.kill(first, signal.SIGSTOP)  # before it answers
         asked = [asyncio.ensure_future(outcome(process, KNOWING, summary)) for summary in SUMMARIES[1:]]
         await asyncio.sleep(0)
         os.kill(first, signal.SIGKILL)
@@ -204,14 +204,14 @@ def test_one_that_was_killed_is_replaced_and_asked_again() -> None:
 def test_where_it_cannot_be_started_the_node_checks_itself(
     executable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ends before it is ready, or there is none at all: no block, and no publisher, is to blame."""
+    """No block, and no publisher, is to blame."""
     monkeypatch.setattr(sys, "executable", executable)
     summaries = [*SUMMARIES[1:3], FORGED, *SUMMARIES[3:]]
 
     async def play(process: ProofProcess) -> None:
         asked = [asyncio.ensure_future(outcome(process, KNOWING, summary)) for summary in summaries]
         assert [await one for one in asked] == [here(KNOWING, summary) for summary in summaries]
-        assert process._helper.start_count == 1
+        assert process._worker.start_count == 1
 
     with_process(play)
     assert [record.getMessage() for record in caplog.records] == ["proof process lost"]
@@ -242,7 +242,7 @@ def test_after_a_rest_it_is_started_again(monkeypatch: pytest.MonkeyPatch) -> No
 def test_where_no_thread_can_be_had_either_it_checks_in_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A container that limits processes limits threads with the same number."""
+    """A container's limit of processes counts threads, too."""
     monkeypatch.setattr(sys, "executable", "/no/such/python")
 
     def start(self: threading.Thread) -> None:
@@ -293,7 +293,7 @@ def test_a_block_that_ends_it_is_refused_and_those_asked_with_it_are_not(
 
 
 def test_a_request_that_is_asked_again_is_checked_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the process dies of the right block."""
+    """The process must die of the right block."""
     ahead: list[list[int]] = []
 
     def spy(self: ProofVerifier, summaries: Sequence[BlockSummary]) -> None:

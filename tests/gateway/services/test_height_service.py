@@ -1,4 +1,4 @@
-"""A node tells its level over real gRPC: at once, when it rises, and what it is asked for."""
+"""Tests of `gateway.services.height_service` over real gRPC."""
 
 from __future__ import annotations
 
@@ -13,38 +13,37 @@ from grpc import aio
 from sluice.gateway.addresses import parse_address
 from sluice.gateway.api import standby_pb2
 from sluice.gateway.blocks.block_numbers import U64_MAX
-from sluice.gateway.services import level_service as level_service_module
-from sluice.gateway.services.level_service import SERVICE_NAME, STANDBY_STREAMS_PER_ADDRESS_MAX
+from sluice.gateway.services import height_service as height_service_module
+from sluice.gateway.services.height_service import SERVICE_NAME, STANDBY_STREAMS_PER_ADDRESS_MAX, HeightLimits
 from sluice.gateway.transport.known_nodes import KnownNodes
 from tests.deaf_client import DeafClient
-from tests.gateway.levels import ROOTS, told
+from tests.gateway.heights import ROOTS, told
 from tests.nodes import ANSWER_SECONDS
 
 
-async def level(call: Any) -> tuple[int, bytes, str]:
-    """Wait for the next level of a stream."""
+async def height(call: Any) -> tuple[int, bytes, str]:
     message = await asyncio.wait_for(call.read(), ANSWER_SECONDS)
     assert isinstance(message, standby_pb2.Level), message
     return message.block_number, message.root_hash, message.instance
 
 
-async def test_a_watcher_is_told_at_once_and_whenever_the_level_rises(tmp_path: Path) -> None:
+async def test_a_watcher_is_told_at_once_and_whenever_the_height_rises(tmp_path: Path) -> None:
     async with told(tmp_path) as stage:
         first = stage.watch()
-        assert await level(first) == (U64_MAX, b"", "this-process")
+        assert await height(first) == (U64_MAX, b"", "this-process")
         stage.store(0)
-        assert await level(first) == (0, ROOTS[0], "this-process")
+        assert await height(first) == (0, ROOTS[0], "this-process")
         second = stage.watch()
-        assert await level(second) == (0, ROOTS[0], "this-process")
+        assert await height(second) == (0, ROOTS[0], "this-process")
         stage.store(1, 2, 3)
-        for call in (first, second):  # what rises together is told in one
-            assert await level(call) == (3, ROOTS[3], "this-process")
+        for call in (first, second):  # told in one message
+            assert await height(call) == (3, ROOTS[3], "this-process")
 
 
 async def test_streams_end_in_order_when_the_node_stops(tmp_path: Path) -> None:
     async with told(tmp_path) as stage:
         call = stage.watch()
-        await level(call)
+        await height(call)
         stage.service.close()
         assert await asyncio.wait_for(call.read(), ANSWER_SECONDS) is aio.EOF
         assert await call.code() is grpc.StatusCode.OK
@@ -55,21 +54,19 @@ async def test_streams_end_in_order_when_the_node_stops(tmp_path: Path) -> None:
 async def test_a_watcher_that_takes_nothing_loses_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Four addresses of such watchers once kept out the standbys that acknowledgements wait for."""
-    monkeypatch.setattr(level_service_module, "STANDBY_WRITE_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(level_service_module, "STANDBY_STREAMS_MAX", 1)
-    cut_off_deaf, refused = level_service_module._cut_off_deaf, asyncio.Event()
+    """Four addresses of such watchers once kept out standbys."""
+    cut_off_deaf, refused = height_service_module._cut_off_deaf, asyncio.Event()
 
     def cut_off_once_refused(*who: Any) -> None:
-        """Another one is to be refused before, however long that takes."""
+        """First another watcher must be refused, however long that takes."""
         if refused.is_set():
             cut_off_deaf(*who)
         else:
             asyncio.get_running_loop().call_later(0.01, cut_off_once_refused, *who)
 
-    monkeypatch.setattr(level_service_module, "_cut_off_deaf", cut_off_once_refused)
+    monkeypatch.setattr(height_service_module, "_cut_off_deaf", cut_off_once_refused)
 
-    async with told(tmp_path) as stage:
+    async with told(tmp_path, limits=HeightLimits(write_seconds_max=0.3, streams_max=1)) as stage:
         with await asyncio.to_thread(DeafClient, parse_address(stage.address), ANSWER_SECONDS) as deaf:
             await asyncio.to_thread(deaf.ask, f"/{SERVICE_NAME}/watch", b"")
             await asyncio.to_thread(deaf.wait_for_headers)
@@ -80,10 +77,10 @@ async def test_a_watcher_that_takes_nothing_loses_its_place(
             while stage.service._streams:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
         watcher = stage.watch()
-        assert (await level(watcher))[0] == U64_MAX
-        await asyncio.sleep(0.5)  # it takes what is told, and may be silent as long as it likes
+        assert (await height(watcher))[0] == U64_MAX
+        await asyncio.sleep(0.5)  # a watcher that reads may be silent for long
         stage.store(0)
-        assert (await level(watcher))[0] == 0
+        assert (await height(watcher))[0] == 0
 
 
 async def test_one_block_can_be_asked_for(tmp_path: Path) -> None:
@@ -102,15 +99,13 @@ async def test_one_block_can_be_asked_for(tmp_path: Path) -> None:
         assert await at(U64_MAX) == (2, ROOTS[2])
 
 
-@pytest.mark.parametrize("limit", ["STANDBY_STREAMS_MAX", "STANDBY_STREAMS_PER_ADDRESS_MAX"])
+@pytest.mark.parametrize("limits", [HeightLimits(streams_max=1), HeightLimits(streams_per_address_max=1)])
 async def test_one_watcher_too_many_is_refused_until_another_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+    tmp_path: Path, limits: HeightLimits
 ) -> None:
-    monkeypatch.setattr(level_service_module, limit, 1)
-
-    async with told(tmp_path) as stage:
+    async with told(tmp_path, limits=limits) as stage:
         first, second = stage.watch(), None
-        await level(first)
+        await height(first)
         with pytest.raises(aio.AioRpcError) as caught:
             await stage.watch().read()
         assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -119,7 +114,7 @@ async def test_one_watcher_too_many_is_refused_until_another_leaves(
             while second is None:
                 try:
                     second = stage.watch()
-                    await level(second)
+                    await height(second)
                 except aio.AioRpcError:
                     second = None
 
@@ -140,7 +135,7 @@ async def test_nonsense_is_answered_and_logged_by_nobody(
 
 
 async def refused(call: Any) -> str:
-    """Give why a call is refused."""
+    """Return why a call is refused."""
     with pytest.raises(aio.AioRpcError) as caught:
         await call
     assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -150,7 +145,7 @@ async def refused(call: Any) -> str:
 async def test_other_nodes_are_served_and_nobody_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """256 calls of strangers once took all places of those that acknowledgements wait for."""
+    """256 strangers' calls once took all places of standbys."""
 
     nodes = KnownNodes(networks=("192.0.2.0/24",))
     async with told(tmp_path, nodes=nodes) as stage:
@@ -163,11 +158,11 @@ async def test_other_nodes_are_served_and_nobody_else(
             assert await refused(stub.watch(standby_pb2.WatchRequest()).read()) == reason
         assert await refused(stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))) == reason
         assert not stage.service._streams
-        nodes.peers = ("localhost:40840",)  # whose name leads to 127.0.0.1
+        nodes.peers = ("localhost:40840",)  # a name of 127.0.0.1
         await nodes.look()
-        assert (await level(stage.watch()))[0] == U64_MAX
+        assert (await height(stage.watch()))[0] == U64_MAX
         await stub.levelAt(standby_pb2.LevelAtRequest(block_number=0))
-    ours = [record for record in caplog.records if record.name == level_service_module.__name__]
+    ours = [record for record in caplog.records if record.name == height_service_module.__name__]
     assert {record.message for record in ours} == {"watcher refused"}
     assert {record.caused_by for record in ours} == {"127.0.0.1"}  # type: ignore[attr-defined]
 
@@ -175,8 +170,8 @@ async def test_other_nodes_are_served_and_nobody_else(
 async def test_a_node_that_came_to_another_address_is_looked_up_when_it_calls(tmp_path: Path) -> None:
     nodes = KnownNodes()
     nodes.peers = ("localhost:40840",)
-    async with told(tmp_path, nodes=nodes) as stage:  # nobody has looked yet
-        assert (await level(stage.watch()))[0] == U64_MAX
+    async with told(tmp_path, nodes=nodes) as stage:  # nothing was resolved before
+        assert (await height(stage.watch()))[0] == U64_MAX
 
 
 async def test_where_subjects_are_listed_an_address_is_not_enough(tmp_path: Path) -> None:

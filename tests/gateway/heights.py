@@ -14,7 +14,7 @@ from sluice.gateway.api import standby_pb2, standby_pb2_grpc
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.limits import REQUEST_BYTES_MAX
-from sluice.gateway.services.level_service import LevelService
+from sluice.gateway.services.height_service import HeightLimits, HeightService
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.gateway.transport.grpc_server import ServerPlan, start_server
 from sluice.gateway.transport.known_nodes import KnownNodes
@@ -37,7 +37,7 @@ OTHER_BLOCKS = make_blocks(12, seed=8)
 class Told:
     """A block store that tells its height, and connections to it."""
 
-    def __init__(self, store: BlockStore, service: LevelService, address: str) -> None:
+    def __init__(self, store: BlockStore, service: HeightService, address: str) -> None:
         self.block_store = store
         self.service = service
         self.address = address
@@ -65,11 +65,16 @@ class Told:
 
 @asynccontextmanager
 async def told(
-    data_dir: Path, *, port: int = 0, instance: str = "this-process", nodes: KnownNodes | None = None
+    data_dir: Path,
+    *,
+    port: int = 0,
+    instance: str = "this-process",
+    nodes: KnownNodes | None = None,
+    limits: HeightLimits | None = None,
 ) -> AsyncIterator[Told]:
     """A service that runs, until the end; `nodes`: whom it serves, None for everybody."""
     store = BlockStore.open(data_dir)
-    service = LevelService(store, instance, nodes)
+    service = HeightService(store, instance, nodes, limits or HeightLimits())
     plan = ServerPlan("subscriber.address", Address("127.0.0.1", port), REQUEST_BYTES_MAX, 0, 100)
     server = await start_server(plan, service.add_to)
     stage = Told(store, service, str(server.address))

@@ -1,9 +1,8 @@
 """The durable height of this node, told to other nodes: the gRPC service `sluice.standby.NodeLevel`.
 
-A shell around the block store. A watcher gets the last block at once and after each commit. While it has not
-read one message, the blocks that follow are told in one. A watcher that reads nothing for long loses its
-connection, since others want its place. The service is for the other nodes of the cluster alone
-(`transport.known_nodes`): it refuses a stranger with PERMISSION_DENIED and says whom it serves.
+A shell around the block store. A watcher gets the last block at once and after each commit, one message for
+what it has not read. If it reads nothing for long, it loses its connection. Only other nodes of the cluster
+are served (`transport.known_nodes`).
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
@@ -23,32 +23,47 @@ from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.transport.callers import Caller, caller_of
 from sluice.gateway.transport.known_nodes import KnownNodes
 
-__all__ = ["SERVICE_NAME", "LevelService"]
+__all__ = ["SERVICE_NAME", "HeightLimits", "HeightService"]
 
 log = logging.getLogger(__name__)
 
 STANDBY_STREAMS_MAX: Final = 256
-"""Nodes that may watch this one's level at once; a cluster has a few."""
+"""A cluster has a few nodes."""
 STANDBY_STREAMS_PER_ADDRESS_MAX: Final = 64
-"""The same from one network address: many may share one behind a proxy."""
+"""The same from one address, which many may share behind a proxy."""
 STANDBY_WRITE_SECONDS_MAX: Final = 30.0
-"""How long a watcher may take to take a level, some 80 bytes; then its connection is ended."""
+"""Time for a watcher to take a message of some 80 bytes; then its connection ends."""
 
 SERVICE_NAME = standby_pb2.DESCRIPTOR.services_by_name["NodeLevel"].full_name
 
 _Context = aio.ServicerContext[Any, Any]
 
 
-class LevelService:
-    """The service of one node, for the nodes that wait for it.
+@dataclass(frozen=True, slots=True)
+class HeightLimits:
+    """The limits of the service."""
+
+    streams_max: int = STANDBY_STREAMS_MAX
+    streams_per_address_max: int = STANDBY_STREAMS_PER_ADDRESS_MAX
+    write_seconds_max: float = STANDBY_WRITE_SECONDS_MAX
+
+
+class HeightService:
+    """The service of one node.
 
     Args:
-        store: the blocks of the node.
         instance: the name of this process.
-        nodes: the other nodes; None serves everybody (tests).
+        nodes: the other nodes; None serves everybody.
     """
 
-    def __init__(self, store: BlockStore, instance: str, nodes: KnownNodes | None = None) -> None:
+    def __init__(
+        self,
+        store: BlockStore,
+        instance: str,
+        nodes: KnownNodes | None = None,
+        limits: HeightLimits = HeightLimits(),
+    ) -> None:
+        self._limits = limits
         self._store = store
         self._instance = instance
         self._nodes = nodes
@@ -58,7 +73,7 @@ class LevelService:
         self._unlisten = store.on_advance(self._wake)
 
     def add_to(self, server: aio.Server) -> None:
-        """Register the service; by hand, since `watch` takes any bytes as its request."""
+        """Register the service, by hand: `watch` takes any bytes as its request."""
         watch: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
             self._watch, response_serializer=standby_pb2.Level.SerializeToString
         )
@@ -81,17 +96,12 @@ class LevelService:
         changed.set()
 
     async def _watch(self, request: bytes, context: _Context) -> None:
-        """Serve one stream. There is nothing in the request."""
         del request
         caller = await self._admit(context)
         address = caller.address
-        if self._streams.total() >= STANDBY_STREAMS_MAX or (
-            self._streams[address] >= STANDBY_STREAMS_PER_ADDRESS_MAX
-        ):
-            reason = (
-                f"got another watcher, expected at most {STANDBY_STREAMS_MAX}, "
-                f"and {STANDBY_STREAMS_PER_ADDRESS_MAX} of one address"
-            )
+        most, most_per_address = self._limits.streams_max, self._limits.streams_per_address_max
+        if self._streams.total() >= most or self._streams[address] >= most_per_address:
+            reason = f"got another watcher, expected at most {most}, and {most_per_address} of one address"
             log.warning("watcher refused", extra=caused_by(address, watcher=caller.peer, reason=reason))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         self._streams[address] += 1
@@ -101,7 +111,7 @@ class LevelService:
                 await self._tell(caller, context)
                 await changed.wait()
         finally:
-            self._streams -= Counter((address,))  # one that comes to 0 is forgotten
+            self._streams -= Counter((address,))  # forgets a count of 0
 
     async def _admit(self, context: _Context) -> Caller:
         """Return the caller if it is another node, else end the call."""
@@ -115,8 +125,8 @@ class LevelService:
         raise AssertionError("abort has raised")
 
     async def _tell(self, caller: Caller, context: _Context) -> None:
-        """Write the last block; cut off a watcher that does not read it, since nothing else ends its call."""
-        seconds = STANDBY_WRITE_SECONDS_MAX
+        """Write the last block; cut off a watcher that does not read it: nothing else ends its call."""
+        seconds = self._limits.write_seconds_max
         too_long = asyncio.get_running_loop().call_later(seconds, _cut_off_deaf, caller, seconds)
         try:
             await context.write(self._last())
@@ -141,7 +151,6 @@ class LevelService:
 
 
 def _cut_off_deaf(caller: Caller, seconds: float) -> None:
-    """End the connection of a watcher that reads nothing."""
     extra = caused_by(caller.address, watcher=caller.peer, seconds=seconds)
     log.warning("watcher takes nothing, and is cut off", extra=extra)
     caller.cut_off()

@@ -1,13 +1,13 @@
-"""Iterations ("rounds") of an event loop, counted: work within one keeps timers and sockets waiting."""
+"""A counter of event-loop iterations: work within one keeps timers and sockets waiting."""
 
 from __future__ import annotations
 
 import asyncio
 
-__all__ = ["Rounds"]
+__all__ = ["Iterations"]
 
 
-class Rounds:
+class Iterations:
     """Counts the iterations of the running loop, and the notes in each."""
 
     def __init__(self) -> None:
