@@ -41,7 +41,7 @@ format: $(STAMP)  ## format the code as check wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-api: $(STAMP)  ## the API reference of datastream and sluice.publishers.spark, in build/api
+api: $(STAMP)  ## the API reference of sluice.datastream and sluice.publishers.spark, in build/api
 	$(BIN)/python docs/api.py build/api
 
 test: $(STAMP)  ## all tests

@@ -1,4 +1,4 @@
-"""Make the API reference of `datastream` and `publishers.spark` from their docstrings: `make api`.
+"""Make the API reference of `sluice.datastream` and `publishers.spark` from their docstrings: `make api`.
 
 python docs/api.py FOLDER
 """
