@@ -20,6 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("datastream", "gateway", "publishers", "tests")
+MUTANT_SECONDS_MAX = 1_800
+"""600 seeds take a minute or two. The steps of a run are bounded, but not what happens inside one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,11 @@ def _try(copy: Path, mutant: Mutant, seed_count: int) -> tuple[bool, str]:
     path.write_text(original.replace(mutant.old, mutant.new), "utf-8")
     try:
         command = [sys.executable, "-m", "tests.simulation", "--seeds", str(seed_count), "--trace", "0"]
-        result = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            command, cwd=copy, capture_output=True, text=True, check=False, timeout=MUTANT_SECONDS_MAX
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"DOES NOT END within {MUTANT_SECONDS_MAX} s: a seed loops without taking a step"
     finally:
         path.write_text(original, "utf-8")
     output = result.stdout + result.stderr

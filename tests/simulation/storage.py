@@ -19,9 +19,12 @@ from sluice.datastream.layout import (
     HEADER_OFFSET,
     HEADER_PAGE_SIZE,
     HEADER_SIZE,
+    PACKET_PADDING,
     StreamHeader,
     encode_header_page,
     file_size_of,
+    page_end,
+    page_number_of,
 )
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE
 from sluice.gateway.store.chain_file import SNAPSHOT_NAME
@@ -245,7 +248,10 @@ class Storage:
         if length > offset:
             yield offset, 0
         while offset < length:
-            _, size, entry_type, number = ENTRY_HEAD.unpack_from(content, offset)
+            packet_type, size, entry_type, number = ENTRY_HEAD.unpack_from(content, offset)
+            if packet_type == PACKET_PADDING:  # or entries that never reached the disk
+                offset = page_end(page_number_of(offset))
+                continue
             offset += size
             if entry_type == BLOCK_END_TYPE and offset < length:
                 yield offset, number + 1
