@@ -55,6 +55,7 @@ from sluice.gateway.node.rules import (
 from sluice.gateway.node.servers import NodeServers
 from sluice.gateway.pipeline.conductor import Conductor
 from sluice.gateway.pipeline.in_flight import Lack
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
 from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.services.level_service import LevelService
@@ -247,18 +248,20 @@ class Node:
     def _make_conductor(self) -> None:
         settings = self.settings
         first, last = self.store.first_number, self.store.last_number
-        gate, least = None, settings.commit_min_standbys
+        quorum, least = None, settings.commit_min_standbys
         if least:
-            gate = ReplicationQuorum(least, self._instance, self._peers, self.store.chain)
+            quorum = ReplicationQuorum(least, self._instance, self._peers, self.store.chain)
         self.conductor = Conductor(
             Arbiter(last, first_number(settings) if last is None else first, race_rules(settings)),
             self.store,
             self._checks,
             self.metrics,
-            responses_max=settings.publish_send_queue_max,
-            group_blocks_max=settings.commit_max_blocks_per_group,
+            limits=PipelineLimits(
+                responses_max=settings.publish_send_queue_max,
+                group_blocks_max=settings.commit_max_blocks_per_group,
+            ),
             hash_processes=self._hash_processes,
-            standbys=gate,
+            standbys=quorum,
         )
         if self._lack is not None:
             log.error(
@@ -464,9 +467,9 @@ class Node:
             self.grpc_address, self.subscriber_address, self.tcp_address, self.http_address
         )
         self._cleanup.push_async_callback(self._end_subscribers)
-        gate = self.conductor.acknowledging.gate
-        if gate is not None:  # watched until the conductor has stopped, since its last blocks may wait
-            standbys = StandbyWatch(self.conductor, gate, self.store, self._peers, peer_tls(settings))
+        quorum = self.conductor.acknowledging.quorum
+        if quorum is not None:  # watched until the conductor has stopped, since its last blocks may wait
+            standbys = StandbyWatch(self.conductor, quorum, self.store, self._peers, peer_tls(settings))
             self._cleanup.push_async_callback(standbys.close)
         self._cleanup.push_async_callback(self.conductor.stop, settings.shutdown_grace_seconds)
         self._cleanup.push_async_callback(self.keeper.close)

@@ -34,26 +34,18 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sluice.datastream.errors import CommitFailed
 from sluice.datastream.layout import ENTRY_HEAD_SIZE
-from sluice.gateway.blocks.chain import LastLayout
-from sluice.gateway.limits import (
-    COMMIT_GROUP_BYTES_MAX,
-    DISK_PROBE_SECONDS,
-)
 from sluice.gateway.logs import fields
 from sluice.gateway.pipeline.in_flight import Attempt
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 
 __all__ = ["GroupCommit"]
 
 log = logging.getLogger(__name__)
-
-SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
-"""Bytes of items of a group that is begun with the flush that finishes the one before it, at most. To lay a
-larger one out and to write it takes longer than the flush that the one before is spared."""
 
 
 class _Group(NamedTuple):
@@ -65,11 +57,6 @@ class _Group(NamedTuple):
     """Of their items."""
     taken_ns: int
     """When they were taken from the queue."""
-
-    @property
-    def is_several(self) -> bool:
-        """Whether it is more than one block."""
-        return len(self.attempts) > 1
 
 
 class _Failure(NamedTuple):
@@ -96,7 +83,7 @@ class GroupCommit:
         store: keeps the blocks.
         now_ns: monotonic time in nanoseconds.
         spawn: starts a task whose errors would be our bugs.
-        blocks_max: most blocks in a group.
+        limits: of the pipeline.
         first_stored: awaited when block 0 is on disk, before `stored` is called.
         stored: called with each group that is on disk, the nanoseconds it took, and its flushes; a shared
             flush counts for the later group. The block store has yet to `advance` by these blocks.
@@ -110,7 +97,7 @@ class GroupCommit:
         now_ns: Callable[[], int],
         spawn: Callable[[Coroutine[None, None, None]], asyncio.Task[None]],
         *,
-        blocks_max: int,
+        limits: PipelineLimits,
         first_stored: Callable[[Attempt], Awaitable[None]],
         stored: Callable[[Sequence[Attempt], Sequence[VerifiedBlock], int, int], None],
         failed: Callable[[Attempt, str], None],
@@ -128,7 +115,7 @@ class GroupCommit:
         self._thread.submit(lambda: None)
         self._now_ns = now_ns
         self._spawn = spawn
-        self._blocks_max = blocks_max
+        self._limits = limits
         self._first_stored = first_stored
         self._stored = stored
         self._failed = failed
@@ -172,14 +159,15 @@ class GroupCommit:
         attempts: list[Attempt] = []
         blocks: list[VerifiedBlock] = []
         size_bytes = file_bytes = 0
+        limits = self._limits
         is_apart = _is_apart(self.queue[0])
         while (
             self.queue
-            and len(attempts) < self._blocks_max
+            and len(attempts) < limits.group_blocks_max
             and (
                 not attempts
                 or (
-                    file_bytes < COMMIT_GROUP_BYTES_MAX
+                    file_bytes < limits.group_bytes_max
                     and self.queue[0].settles is None
                     and _is_apart(self.queue[0]) == is_apart
                 )
@@ -187,11 +175,11 @@ class GroupCommit:
         ):
             attempt = self.queue.popleft()
             assert attempt.summary is not None
+            assert attempt.block is not None
             size_bytes += attempt.summary.size_bytes
             file_bytes += attempt.summary.size_bytes + len(attempt.items) * ENTRY_HEAD_SIZE
             attempts.append(attempt)
-            root_hash, layout = attempt.summary.root_hash, LastLayout.of(attempt.summary)
-            blocks.append(VerifiedBlock(attempt.number, attempt.items, root_hash, attempt.kinds, layout))
+            blocks.append(attempt.block)
         return _Group(attempts, blocks, size_bytes, self._now_ns())
 
     async def _commit_apart(self, group: _Group) -> _Failure | None:
@@ -214,9 +202,9 @@ class GroupCommit:
 
     def _on_stored(self, group: _Group, took_ns: int, flush_count: int) -> None:
         self._stored(group.attempts, group.blocks, took_ns, flush_count)
-        log.debug(
-            "blocks committed", extra=fields(first=group.blocks[0].number, last=group.blocks[-1].number)
-        )
+        if log.isEnabledFor(logging.DEBUG):
+            first, last = group.blocks[0].number, group.blocks[-1].number
+            log.debug("blocks committed", extra=fields(first=first, last=last))
 
     # --- in the thread -------------------------------------------------------------------------------------
 
@@ -229,14 +217,17 @@ class GroupCommit:
         store = self._store
         begun: _Group | None = None
         while True:
-            group = self._take(begun)
+            is_several = begun is not None and len(begun.attempts) > 1
+            group = None if is_several or not self.queue or self._is_loop_due() else self._next_group()
             if group is None and begun is None:
-                return self._outcome()
+                return _Outcome(None, 0, None)
             try:
-                if begun is not None and (group is None or group.size_bytes > SHARED_FLUSH_BYTES_MAX):
+                if begun is not None and (
+                    group is None or group.size_bytes > self._limits.shared_flush_bytes_max
+                ):
                     store.finish()
-                    if group is None and (begun.is_several or not self._has_some):
-                        return self._outcome(begun)
+                    if group is None and (is_several or not self.queue or self._is_loop_due()):
+                        return _Outcome(begun, self._now_ns() - begun.taken_ns, None)
                     self._tell(loop, begun, 2)
                     begun = None
                 if group is not None:
@@ -245,24 +236,14 @@ class GroupCommit:
                 failure = self._failure(loop, begun, group, error)
                 if store.has_begun:  # not for the disk's sake: a later commit must not bring it back
                     store.give_up()
-                return self._outcome(failure=failure)
+                return _Outcome(None, 0, failure)
             if begun is not None:
                 self._tell(loop, begun, 1)
             begun = group
 
-    @property
-    def _has_some(self) -> bool:
-        """Whether the thread may take a group: one waits, and nothing else is due."""
-        return bool(self.queue) and not _is_apart(self.queue[0]) and not self._store.snapshot_due
-
-    def _take(self, begun: _Group | None) -> _Group | None:
-        """Take the next group from the queue, if one may be begun behind `begun`."""
-        if not self._has_some or (begun is not None and begun.is_several):
-            return None
-        return self._next_group()
-
-    def _outcome(self, group: _Group | None = None, failure: _Failure | None = None) -> _Outcome:
-        return _Outcome(group, 0 if group is None else self._now_ns() - group.taken_ns, failure)
+    def _is_loop_due(self) -> bool:
+        """Return whether the event loop has to act before the next group is taken."""
+        return _is_apart(self.queue[0]) or self._store.snapshot_due
 
     def _failure(
         self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
@@ -309,7 +290,7 @@ class GroupCommit:
         """Probe the disk until it takes writes again; log the reason where it changes."""
         said = ""
         while True:
-            await asyncio.sleep(DISK_PROBE_SECONDS)
+            await asyncio.sleep(self._limits.disk_probe_seconds)
             try:
                 await asyncio.get_running_loop().run_in_executor(self._thread, self._store.probe)
             except (OSError, CommitFailed) as error:

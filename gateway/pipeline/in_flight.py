@@ -43,7 +43,7 @@ from sluice.gateway.pipeline.notes import note_dispute, note_drop, note_refusal
 from sluice.gateway.race.actions import Action, Append, AttemptId, Begin, CheckLink, Drop, Verify
 from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.race.tables import Failure
-from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.gateway.workers.hashing import Hashing
 from sluice.gateway.workers.proof_checks import ProofChecks
 
@@ -68,6 +68,8 @@ class Attempt:
     """Field numbers of the items."""
     summary: BlockSummary | None = None
     """Root hash, links and proofs; None until it is verified."""
+    block: VerifiedBlock | None = None
+    """The block as it is stored; None until it is linked."""
     unhashed: deque[Append] = field(default_factory=deque)
     """Item sets that wait behind a large one for a thread."""
     hashing: asyncio.Task[None] | None = None
@@ -80,11 +82,6 @@ class Attempt:
     """The ledger data that an accepted block 0 publishes."""
     ended: bool = False
     """Verify came while a thread was hashing."""
-
-    @property
-    def publisher(self) -> str:
-        """The name of its sender."""
-        return self.source.name
 
 
 class Lack(NamedTuple):
@@ -168,7 +165,7 @@ class BlocksInFlight:
                 task.cancel()
         # A cancelled task holds its locals: kept here, the items would stay until a full garbage collection.
         attempt.hashing = attempt.proving = None
-        note_drop(attempt.publisher, action, attempt.source.key)
+        note_drop(attempt.source.name, action, attempt.source.key)
 
     def commit_failed(self) -> None:
         """Go back to the stored chain: linked blocks will not be on disk."""
@@ -224,11 +221,11 @@ class BlocksInFlight:
     def _verify(self, attempt: Attempt) -> Sequence[Action]:
         try:
             summary = attempt.hasher.finish()
-            if self._checks.at_once(summary):
-                attempt.summary = self._checks.check_now(summary)
-                return self._arbiter.verified(attempt.attempt_id, self._now_ns())
+            attempt.summary = self._checks.check_now(summary)
         except BlockRefused as refused:
             return self._refused(attempt, refused)
+        if attempt.summary is not None:
+            return self._arbiter.verified(attempt.attempt_id, self._now_ns())
         attempt.proving = self._spawn(self._verify_apart(attempt, summary))
         return ()
 
@@ -278,7 +275,9 @@ class BlocksInFlight:
             )
             self._chain_ahead = chain
         attempt.summary = summary = chain.in_its_layout(summary)
-        chain.advance(summary.number, summary.root_hash, LastLayout.of(summary))
+        number, root_hash, layout = summary.number, summary.root_hash, LastLayout.of(summary)
+        chain.advance(number, root_hash, layout)
+        attempt.block = VerifiedBlock(number, attempt.items, root_hash, attempt.kinds, layout)
         self._linked = summary
         self._metrics.blocks_verified.inc()
         return self._arbiter.linked(action.attempt_id, self._now_ns())
@@ -287,11 +286,11 @@ class BlocksInFlight:
         self, attempt: Attempt, refused: BlockRefused, failure: Failure = Failure.REFUSED
     ) -> Sequence[Action]:
         number, refusal = attempt.number, refused.refusal
-        note_refusal(self._metrics, number, attempt.publisher, refusal, attempt.source.key)
+        note_refusal(self._metrics, number, attempt.source.name, refusal, attempt.source.key)
         if refusal.kind.fault is not Fault.SENDER:
             failure = Failure.UNCHECKED
             self.note_lack(
-                Lack(number, f"block {number} of {attempt.publisher} cannot be checked: {refusal}")
+                Lack(number, f"block {number} of {attempt.source.name} cannot be checked: {refusal}")
             )
         return self._arbiter.refused(attempt.attempt_id, str(refusal), self._now_ns(), failure=failure)
 

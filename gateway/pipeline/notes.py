@@ -110,7 +110,9 @@ def note_backoff(metrics: Metrics, action: BackedOff) -> None:
     metrics.backoffs.inc()
     log.warning(
         "publisher backs off",
-        extra=fields(publisher=action.words(), failures=action.level, seconds=round(action.left_ns / 1e9, 3)),
+        extra=fields(
+            publisher=action.words(), failures=action.failure_count, seconds=round(action.left_ns / 1e9, 3)
+        ),
     )
 
 

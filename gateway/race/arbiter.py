@@ -60,6 +60,7 @@ from typing import Final
 
 from sluice.gateway.blocks.block_numbers import BLOCK_NUMBER_MAX
 from sluice.gateway.errors import GatewayError
+from sluice.gateway.limits import ITEM_OVERHEAD_BYTES
 from sluice.gateway.race.actions import (
     Acknowledgement,
     Action,
@@ -111,9 +112,6 @@ ADDRESS_BLOCKS_MAX: Final = 4
 """The same for the newcomers of one address. Both limits are 1 while newcomers have failed of late."""
 QUIET_PART: Final = 6
 """A winner is quiet when nothing of its block has come for this part of `block_timeout_ns`."""
-BLAMED_PUBLISHERS_KEPT: Final = 1_000
-"""Publishers that are remembered for having failed one block. Beyond it, those that are gone are forgotten: a
-name costs its publisher nothing, and nobody may bring the block for long."""
 
 _NOBODY: Final = 1 << 30
 _APPEND_ONLY = (Reaction.APPEND,)
@@ -143,7 +141,7 @@ class _Message:
 
 
 @dataclass(slots=True)
-class _Held:
+class _BlocksSent:
     """What publishers hold open: blocks that are being sent."""
 
     quiet: set[tuple[str, str]] = field(default_factory=set)
@@ -176,7 +174,9 @@ class Arbiter:
         self.attempts: dict[AttemptId, BlockRecord] = {}
         """Of these, the live ones."""
         self.streams: dict[PublisherId, StreamRecord] = {}
-        self.reputations = Reputations(self.rules.block_timeout_ns)
+        self.reputations = Reputations(
+            self.rules.block_timeout_ns, forgiving_blocks=self.rules.forgiving_blocks
+        )
         self.inflight_bytes = 0
         self.publisher_bytes: dict[str, int] = {}
         """Of these, the bytes of each publisher's blocks, by name; no entry is 0."""
@@ -515,16 +515,16 @@ class Arbiter:
         """The target seems to be wrong: report the next one even if it is lower."""
         self.catch_up_target = None
 
-    def hold_back(self, publisher_id: PublisherId) -> None:
+    def pause_reading(self, publisher_id: PublisherId) -> None:
         """The caller stops reading this publisher, as `may_read` says: no time limit runs for it."""
-        self.stream(publisher_id).held_back = True
+        self.stream(publisher_id).is_paused = True
         self._deadline_is_known = False
 
-    def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
+    def resume_reading(self, publisher_id: PublisherId, now_ns: int) -> None:
         """The caller reads this publisher again: its time starts anew."""
         self._now_ns = now_ns
         stream = self.stream(publisher_id)
-        stream.held_back, self._deadline_is_known = False, False
+        stream.is_paused, self._deadline_is_known = False, False
         stream.since_ns = now_ns
         if stream.block is not None:
             self._begin_time(stream.block)
@@ -637,10 +637,10 @@ class Arbiter:
             block.state in LIVE and block.number <= stream.offered_max for block in self.blocks.values()
         )
 
-    def is_held_back(self, block: BlockRecord) -> bool:
+    def is_paused(self, block: BlockRecord) -> bool:
         """Return whether the caller does not read the block's winner now."""
         winner = self._winner(block)
-        return winner is not None and winner.held_back
+        return winner is not None and winner.is_paused
 
     def _winner(self, block: BlockRecord) -> StreamRecord | None:
         """Return the stream of a block's winner; None: it is gone."""
@@ -723,7 +723,7 @@ class Arbiter:
             gives_way = self.gives_way(block, stream)
             return Standing.HEADER_OF_NEWCOMER if gives_way else Standing.STREAMING
         if block is not None and block.state in LIVE:
-            return Standing.HELD
+            return Standing.RECEIVED
         # The number that means "no block" is ahead, wherever the chain begins or ends.
         if number > BLOCK_NUMBER_MAX:
             return Standing.AHEAD
@@ -743,13 +743,13 @@ class Arbiter:
 
     def least_back(self, number: int) -> int:
         """Return the lowest `stands_back` of the connected publishers for a block."""
-        held = self._held() if number > self.next_number else None
+        sent = self._count_sent() if number > self.next_number else None
         first = self.streams.get(self._before_others or PublisherId(0))
-        if first is not None and self._is_waited_for(first) and not self.stands_back(first, number, held):
+        if first is not None and self._is_waited_for(first) and not self.stands_back(first, number, sent):
             return 0
         least = _NOBODY
         for stream in self.streams.values():
-            if self._is_waited_for(stream) and (back := self.stands_back(stream, number, held)) < least:
+            if self._is_waited_for(stream) and (back := self.stands_back(stream, number, sent)) < least:
                 least = back
                 if not back:
                     self._before_others = stream.publisher_id
@@ -759,54 +759,54 @@ class Arbiter:
     def _is_waited_for(self, stream: StreamRecord) -> bool:
         return stream.state not in GONE and not stream.let_pass
 
-    def stands_back(self, stream: StreamRecord, number: int, held: _Held | None = None) -> int:
+    def stands_back(self, stream: StreamRecord, number: int, sent: _BlocksSent | None = None) -> int:
         """Return how far a publisher stands back for a block that nobody sends; 0: behind nobody.
 
         The backoff weighs most, then a failure of this very block, then the blocks that the publisher
-        holds open. `held` are the blocks held open above L + 1, if the caller has counted them.
+        holds open. `sent` are the blocks held open above L + 1, if the caller has counted them.
         """
         block = self.blocks.get(number)
         is_blamed = block is not None and stream.name in block.blamed
         if stream.is_peer or number == self.pardoned or self.is_unbegun():
             return 4 if is_blamed else 0
-        back = 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
-        if is_blamed:
-            back += 4
-        return back + self.share_of(stream, held or self._held()) if number > self.next_number else back
+        back = 4 if is_blamed else 0
+        if self.now_ns < self.reputations.last_until_ns:
+            back += 8 * self.reputations.backoff(stream.name, stream.address, self.now_ns)
+        return back + self.share_of(stream, sent or self._count_sent()) if number > self.next_number else back
 
-    def share_of(self, stream: StreamRecord, held: _Held) -> int:
+    def share_of(self, stream: StreamRecord, sent: _BlocksSent) -> int:
         """Return the share of open blocks that is used up: 3 its own, 2 its address's, 1 newcomers'; 0: none.
 
         Any publisher may hold one quiet block open. Newcomers may hold few blocks open, quiet or not, and a
         newcomer's block is quiet while only its header has come.
         """
         who = stream.name, stream.address
-        if who in held.quiet:
+        if who in sent.quiet:
             return 3
-        if not held.in_all or not self.reputations.is_newcomer(*who):
+        if not sent.in_all or not self.reputations.is_newcomer(*who):
             return 0
         is_feared = self.reputations.fears_newcomers(self.now_ns)
-        if held.at_address[stream.address] >= (1 if is_feared else ADDRESS_BLOCKS_MAX):
+        if sent.at_address[stream.address] >= (1 if is_feared else ADDRESS_BLOCKS_MAX):
             return 2
-        return 1 if held.in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
+        return 1 if sent.in_all >= (1 if is_feared else NEWCOMER_BLOCKS_MAX) else 0
 
-    def _held(self) -> _Held:
+    def _count_sent(self) -> _BlocksSent:
         """Count the blocks that publishers hold open."""
-        held = _Held()
+        sent = _BlocksSent()
         for block in self.sent_blocks():
             who = block.winner_name, block.winner_address
             is_newcomer = block.is_counted and self.reputations.is_newcomer(*who)
             if block.is_counted and (self._is_quiet(block) or (is_newcomer and block.item_count <= 1)):
-                held.quiet.add(who)
+                sent.quiet.add(who)
             if is_newcomer:
-                held.at_address[block.winner_address] += 1
-                held.in_all += 1
-        return held
+                sent.at_address[block.winner_address] += 1
+                sent.in_all += 1
+        return sent
 
     def _is_quiet(self, block: BlockRecord) -> bool:
         """Return whether nothing has come for a block for a while, though its winner is read."""
         winner = self._winner(block)
-        if winner is None or winner.held_back or winner.delayed_from_ns is not None:
+        if winner is None or winner.is_paused or winner.delayed_from_ns is not None:
             return False
         timeout_ns = self.rules.block_timeout_ns
         return timeout_ns > 0 and self.now_ns >= winner.since_ns + timeout_ns // QUIET_PART
@@ -850,7 +850,7 @@ class Arbiter:
         So has a peer that sends history, unless a publisher has the block too: otherwise a large block would
         never come over a slow line.
         """
-        if block is None or not self.rules.block_timeout_ns or self.is_held_back(block):
+        if block is None or not self.rules.block_timeout_ns or self.is_paused(block):
             return None
         winner = self._winner(block)
         if winner is not None and winner.delayed_from_ns is not None:
@@ -900,7 +900,7 @@ class Arbiter:
         """Return when the stream's own time limit runs out; None: none is running."""
         if stream.state is StreamState.FINISHED and stream.closes_at_ns:
             return stream.closes_at_ns  # even if it goes on sending
-        if stream.held_back or stream.delayed_from_ns is not None:
+        if stream.is_paused or stream.delayed_from_ns is not None:
             return None  # it may have sent more that is not read, or not reported
         # A peer always sends end_of_block, and its line may be slow between two proofs.
         if stream.state is StreamState.PROVEN and not stream.is_peer:
@@ -919,7 +919,7 @@ class Arbiter:
     def is_stalled(self, block: BlockRecord) -> bool:
         """Return whether another publisher began later and completed a block `stall_blocks` ahead."""
         ahead = self.rules.stall_blocks
-        if not ahead or self.next_unstreamed <= block.number + ahead or self.is_held_back(block):
+        if not ahead or self.next_unstreamed <= block.number + ahead or self.is_paused(block):
             return False
         return any(
             other.number >= block.number + ahead
@@ -1047,7 +1047,6 @@ class Arbiter:
             reason = f"block {self.next_number} is to come first, and too many bytes are in flight"
             self._fail(block, Failure.SENT_BACK, reason)
             return
-        held_bytes = block.held_bytes
         items_bytes = sum(map(len, message.items))
         size_bytes = block.size_bytes + items_bytes
         item_count = block.item_count + len(message.items)
@@ -1059,7 +1058,7 @@ class Arbiter:
             self._fail(block, Failure.TOO_LARGE, f"got {got} {unit}, expected at most {most}")
             return
         block.size_bytes, block.item_count = size_bytes, item_count
-        self._count_bytes(block, block.held_bytes - held_bytes)
+        self._count_bytes(block, items_bytes + len(message.items) * ITEM_OVERHEAD_BYTES)
         stream.state = StreamState.PROVEN if message.proven else StreamState.SENDING
         stream.since_ns = message.now_ns
         self._actions.append(Append(block.attempt_id, message.items, message.kinds, items_bytes))
@@ -1128,7 +1127,7 @@ class Arbiter:
     def _blame(self, block: BlockRecord) -> None:
         """Remember who failed a block, and have it pay; beyond the limit, remember connected ones alone."""
         block.blamed.add(block.winner_name)
-        if len(block.blamed) > BLAMED_PUBLISHERS_KEPT:
+        if len(block.blamed) > self.rules.blamed_publishers_kept:
             block.blamed &= {stream.name for stream in self.streams.values()}
         if not block.is_counted:
             return
@@ -1137,7 +1136,7 @@ class Arbiter:
         self._actions += self.reputations.failed(name, address, self._now_ns)
         # The time of their other blocks runs from when these were begun: some have had all of it.
         for other in self._sent.values():
-            if other is self._timed or not other.is_counted or self.is_held_back(other):
+            if other is self._timed or not other.is_counted or self.is_paused(other):
                 continue
             if self.reputations.backoff(other.winner_name, other.winner_address, self._now_ns):
                 other.used_ns = max(other.used_ns, self._now_ns - other.begun_ns)
@@ -1271,7 +1270,7 @@ class Arbiter:
     def _forget(self, block: BlockRecord) -> None:
         """End the attempt and free its bytes."""
         self.attempts.pop(block.attempt_id, None)
-        self._count_bytes(block, -block.held_bytes)
+        self._count_bytes(block, -block.memory_bytes)
         block.size_bytes = block.item_count = 0
 
     def _begin_time(self, block: BlockRecord) -> None:
@@ -1282,6 +1281,7 @@ class Arbiter:
 
     def _count_bytes(self, block: BlockRecord, more_bytes: int) -> None:
         """Count the bytes that a block holds more, or fewer, in all and for its winner."""
+        block.memory_bytes += more_bytes
         self.inflight_bytes += more_bytes
         if not block.is_counted or not more_bytes:
             return
@@ -1289,9 +1289,9 @@ class Arbiter:
             (self.publisher_bytes, block.winner_name),
             (self.address_bytes, block.winner_address),
         ):
-            held_bytes = shares.get(key, 0) + more_bytes
-            if held_bytes:
-                shares[key] = held_bytes
+            share_bytes = shares.get(key, 0) + more_bytes
+            if share_bytes:
+                shares[key] = share_bytes
             else:
                 del shares[key]
 
@@ -1361,10 +1361,10 @@ class Arbiter:
             if block.state is BlockState.COMMITTING:
                 below = self.blocks.get(number - 1)
                 assert number == self.next_number or (below and below.state is BlockState.COMMITTING), block
-            if block.is_counted and block.held_bytes:
-                by_name[block.winner_name] += block.held_bytes
-                by_address[block.winner_address] += block.held_bytes
-        assert self.inflight_bytes == sum(block.held_bytes for block in self.blocks.values())
+            if block.is_counted and block.memory_bytes:
+                by_name[block.winner_name] += block.memory_bytes
+                by_address[block.winner_address] += block.memory_bytes
+        assert self.inflight_bytes == sum(block.memory_bytes for block in self.blocks.values())
         assert (self.publisher_bytes, self.address_bytes) == (by_name, by_address)
         self._check_indexes()
         self._check_progress()

@@ -6,12 +6,18 @@ Pure data: `gateway.race.arbiter` reads and changes them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from sluice.gateway.limits import BLOCK_ITEMS_MAX, ITEM_OVERHEAD_BYTES
+from sluice.gateway.limits import BLOCK_ITEMS_MAX
 from sluice.gateway.race.actions import AttemptId, PublisherId
+from sluice.gateway.race.reputation import FORGIVING_BLOCKS
 from sluice.gateway.race.tables import BlockState, Failure, StreamState
 
 __all__ = ["BlockRecord", "RaceRules", "StreamRecord"]
+
+BLAMED_PUBLISHERS_KEPT: Final = 1_000
+"""Publishers that are remembered for having failed one block. Beyond it, those that are gone are forgotten: a
+name costs its publisher nothing, and nobody may bring the block for long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +27,7 @@ class RaceRules:
     block_bytes_max: int = 256 * 1024 * 1024
     block_items_max: int = BLOCK_ITEMS_MAX
     inflight_bytes_max: int = 1 << 30
-    """Sum of `held_bytes` over all blocks beyond which publishers have to wait."""
+    """Sum of `memory_bytes` over all blocks beyond which publishers have to wait."""
     publisher_bytes_max: int = 1 << 30  # the same for the blocks of one publisher, by name
     address_bytes_max: int = 1 << 30  # the same for the blocks of one network address
     proof_idle_ns: int = 2_000_000_000
@@ -31,6 +37,9 @@ class RaceRules:
     duplicate_skip_window: int = 0
     stray_messages_max: int = 1000
     """Messages in a row on one stream that belong to no block and are dropped."""
+    blamed_publishers_kept: int = BLAMED_PUBLISHERS_KEPT
+    forgiving_blocks: int = FORGIVING_BLOCKS
+    """Blocks that a publisher delivers for one failure to be forgotten."""
     late_acknowledgement_ns: int = 1_000_000_000
     """How long a stream that skipped a block from before it connected waits for a later acknowledgement."""
     goodbye_ns: int = 1_000_000_000
@@ -64,6 +73,7 @@ class BlockRecord:
     blamed: set[str] = field(default_factory=set)
     size_bytes: int = 0  # of the items received so far
     item_count: int = 0  # of the items received so far
+    memory_bytes: int = 0  # of these items: their own bytes, and what Python adds to each
     order: int = 0
     """Position in the order in which winners began their blocks, or were read again."""
     begun_ns: int = 0  # when its winner began it, or was read again
@@ -74,11 +84,6 @@ class BlockRecord:
     used_ns: int = 0
     """How much of its time has run, while it does not: a block below that fails stops it."""
     opened_ns: int = 0  # when it failed last
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes that its items take in memory: their own, and what Python adds to each."""
-        return self.size_bytes + self.item_count * ITEM_OVERHEAD_BYTES
 
 
 @dataclass(slots=True)
@@ -107,7 +112,7 @@ class StreamRecord:
     behind_from: int | None = None
     """The block after L that it may come back to after a BehindPublisher."""
     stray_count: int = 0  # messages since its last header that belong to no block
-    held_back: bool = False
+    is_paused: bool = False
     """The caller does not read it now, because too much is in flight."""
     delayed_from_ns: int | None = None
     """Since when the caller keeps a message of it back: no time limit runs for it."""

@@ -15,7 +15,7 @@ can invent or steal a claimed name. So newcomers share a record, and a name coun
 
 Invariants
   - A publisher that backs off pays nothing for blocks that fail meanwhile: it had begun them before.
-  - `LEVEL_BLOCKS` blocks that a publisher delivers take one of its failures away. The records that are
+  - `FORGIVING_BLOCKS` blocks that a publisher delivers take one of its failures away. The records that are
     shared forget theirs after a time without any.
   - Records are bounded. Only a delivered block makes a record of a name.
 """
@@ -26,11 +26,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BACKOFF_LEVEL_MAX", "LEVEL_BLOCKS", "BackedOff", "Reputation", "Reputations"]
+__all__ = ["BACKOFF_FAILURES_MAX", "FORGIVING_BLOCKS", "BackedOff", "Reputation", "Reputations"]
 
-BACKOFF_LEVEL_MAX: Final = 7
+BACKOFF_FAILURES_MAX: Final = 7
 """Failures in a row after which the backoff grows no more: 64 times the time of a block."""
-LEVEL_BLOCKS: Final = 16
+FORGIVING_BLOCKS: Final = 16
 """Delivered blocks that take one failure away. With 1, failing every other block would cost nothing."""
 FORGET_TIMES: Final = 32
 """Block times without a failure after which a shared record starts anew."""
@@ -44,7 +44,7 @@ REPUTATIONS_KEPT: Final = 1_000
 class Reputation:
     """The record of a publisher, of an address, or of all newcomers."""
 
-    level: int = 0  # failures in a row that are not taken away
+    failure_count: int = 0  # failures in a row that are not taken away
     until_ns: int = 0
     """When its last backoff ends, or its last failure where that cost none."""
     delivered_count: int = 0
@@ -58,7 +58,7 @@ class BackedOff:
     name: str
     """The publisher's name; "" for an address, and for all newcomers."""
     address: str  # its address; "" for all newcomers
-    level: int
+    failure_count: int
     left_ns: int  # time that is left of the backoff
 
     def words(self) -> str:
@@ -74,14 +74,25 @@ class Reputations:
 
     Args:
         block_timeout_ns: the time that a publisher has for a block; 0: nobody ever backs off.
+        forgiving_blocks: delivered blocks that take one failure away.
+        kept_max: publishers, and addresses, whose records are kept.
     """
 
-    def __init__(self, block_timeout_ns: int) -> None:
+    def __init__(
+        self,
+        block_timeout_ns: int,
+        *,
+        forgiving_blocks: int = FORGIVING_BLOCKS,
+        kept_max: int = REPUTATIONS_KEPT,
+    ) -> None:
         self.newcomers = Reputation()
+        self._forgiving_blocks = forgiving_blocks
+        self._kept_max = kept_max
         self._block_timeout_ns = block_timeout_ns
         self._names: OrderedDict[tuple[str, str], Reputation] = OrderedDict()
         self._addresses: OrderedDict[str, Reputation] = OrderedDict()
-        self._last_until_ns = 0  # when the last of all backoffs ends
+        self.last_until_ns = 0
+        """When the last of all backoffs ends."""
 
     def is_newcomer(self, name: str, address: str) -> bool:
         """Return whether a publisher has nothing to show."""
@@ -91,14 +102,14 @@ class Reputations:
     def fears_newcomers(self, now_ns: int) -> bool:
         """Return whether newcomers have failed more than one block of late: a single line may break."""
         record = self.newcomers
-        return record.level > 1 and not self._is_forgotten(record, now_ns)
+        return record.failure_count > 1 and not self._is_forgotten(record, now_ns)
 
     def delivered(self, name: str, address: str) -> None:
         """Note that a publisher's block has the right root hash and proof."""
         record = self._of_name(name, address)
         record.delivered_count = min(record.delivered_count + 1, DELIVERED_MAX)
-        if record.level and not record.delivered_count % LEVEL_BLOCKS:
-            record.level -= 1
+        if record.failure_count and not record.delivered_count % self._forgiving_blocks:
+            record.failure_count -= 1
 
     def failed(self, name: str, address: str, now_ns: int) -> list[BackedOff]:
         """Note that a publisher has failed a block; return who backs off for it from now on."""
@@ -115,13 +126,13 @@ class Reputations:
             if now_ns < record.until_ns:
                 continue
             if record is not own and self._is_forgotten(record, now_ns):
-                record.level = 0
-            record.level = min(record.level + 1, BACKOFF_LEVEL_MAX)
-            for_ns = self._block_timeout_ns << (record.level - 1) if record.level > 1 else 0
+                record.failure_count = 0
+            record.failure_count = min(record.failure_count + 1, BACKOFF_FAILURES_MAX)
+            for_ns = self._block_timeout_ns << (record.failure_count - 1) if record.failure_count > 1 else 0
             record.until_ns = now_ns + for_ns
-            self._last_until_ns = max(self._last_until_ns, record.until_ns)
+            self.last_until_ns = max(self.last_until_ns, record.until_ns)
             if for_ns:
-                backed_off.append(BackedOff(of_name, of_address, record.level, for_ns))
+                backed_off.append(BackedOff(of_name, of_address, record.failure_count, for_ns))
         return backed_off
 
     def backoff(self, name: str, address: str, now_ns: int) -> int:
@@ -130,20 +141,20 @@ class Reputations:
         Newcomers back off together, and so do publishers that have delivered little: each doubling of the
         blocks delivered outweighs one failure of the newcomers.
         """
-        if now_ns >= self._last_until_ns:
+        if now_ns >= self.last_until_ns:
             return 0
         own, behind, earned = self._names.get((name, address)), 0, 0
         if own is not None:
             earned = own.delivered_count.bit_length()
-            behind = own.level if now_ns < own.until_ns else 0
+            behind = own.failure_count if now_ns < own.until_ns else 0
         for record in (self._addresses.get(address), self.newcomers):
             if record is not None and now_ns < record.until_ns:
-                behind += max(0, record.level - earned)
+                behind += max(0, record.failure_count - earned)
         return behind
 
     def backing_off(self, now_ns: int) -> list[BackedOff]:
         """Return who backs off now, those with the most failures first."""
-        if now_ns >= self._last_until_ns:
+        if now_ns >= self.last_until_ns:
             return []
         records = [
             *((name, address, record) for (name, address), record in self._names.items()),
@@ -151,11 +162,11 @@ class Reputations:
             ("", "", self.newcomers),
         ]
         found = [
-            BackedOff(name, address, record.level, record.until_ns - now_ns)
+            BackedOff(name, address, record.failure_count, record.until_ns - now_ns)
             for name, address, record in records
             if now_ns < record.until_ns
         ]
-        return sorted(found, key=lambda one: -one.level)
+        return sorted(found, key=lambda one: -one.failure_count)
 
     def _is_forgotten(self, record: Reputation, now_ns: int) -> bool:
         return now_ns >= record.until_ns + FORGET_TIMES * self._block_timeout_ns
@@ -163,13 +174,13 @@ class Reputations:
     def _of_name(self, name: str, address: str) -> Reputation:
         record = self._names.setdefault((name, address), Reputation())
         self._names.move_to_end((name, address))
-        if len(self._names) > REPUTATIONS_KEPT:
+        if len(self._names) > self._kept_max:
             self._names.popitem(last=False)
         return record
 
     def _of_address(self, address: str) -> Reputation:
         record = self._addresses.setdefault(address, Reputation())
         self._addresses.move_to_end(address)
-        if len(self._addresses) > REPUTATIONS_KEPT:
+        if len(self._addresses) > self._kept_max:
             self._addresses.popitem(last=False)
         return record

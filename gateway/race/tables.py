@@ -76,7 +76,7 @@ class Standing(_Key):
     BELOW_FIRST = "N is below the first block that the node holds or begins with"
     STREAMING = "another publisher is sending it"
     HEADER_OF_NEWCOMER = "a newcomer has sent its header alone, and P, who delivers blocks, is preferred"
-    HELD = "received whole, not yet acknowledged"
+    RECEIVED = "received whole, not yet acknowledged"
     STARTED_OVER = "P is sending it, and starts it over"
     WANTED = "N <= U, and nobody is sending it"
     WANTED_BUT_LOST_BY_P = "N <= U, nobody is sending it, P failed it, and somebody else may bring it"
@@ -104,7 +104,7 @@ ON_HEADER: Final[dict[Standing, HeaderAnswer]] = {
     Standing.STREAMING: HeaderAnswer.SKIP,
     # The newcomer hears Skip: the block is P's now.
     Standing.HEADER_OF_NEWCOMER: HeaderAnswer.ACCEPT,
-    Standing.HELD: HeaderAnswer.SKIP,
+    Standing.RECEIVED: HeaderAnswer.SKIP,
     # P stays the winner, even if it failed the block before or a block below is open again.
     Standing.STARTED_OVER: HeaderAnswer.ACCEPT,
     Standing.WANTED: HeaderAnswer.ACCEPT,

@@ -89,7 +89,9 @@ class VerifiedBlock(NamedTuple):
 class BlockStore:
     """The committed blocks of one node. Made by `BlockStore.open`."""
 
-    def __init__(self, data_dir: Path, streamer: DataStreamer) -> None:
+    def __init__(
+        self, data_dir: Path, streamer: DataStreamer, snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS
+    ) -> None:
         self.data_dir = data_dir
         self.streamer = streamer
         streamer.sums.adopts = False  # a page without a sum gets one when its blocks are proven
@@ -101,6 +103,9 @@ class BlockStore:
         """A block whose root hash in chain.json differs from the stream's; see `look_at_last_block`."""
         self.is_doubted = False
         """The chain may be wrong: `close` writes no snapshot of it."""
+        self.snapshot_due = False
+        """So many blocks were added that a snapshot saves the next start some reading."""
+        self._snapshot_blocks = snapshot_blocks
         self._snapshot_number = -1
         self._room_bytes = 0
         """Bytes of the first block of the last group in the file."""
@@ -120,6 +125,7 @@ class BlockStore:
         group_blocks_max: int = GROUP_BLOCKS_DEFAULT,
         judge: Judge | None = None,
         past_damage: bool = False,
+        snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS,
     ) -> BlockStore:
         """Open the block store in `data_dir`, or make an empty one there.
 
@@ -134,6 +140,7 @@ class BlockStore:
             group_blocks_max: most blocks that a commit had.
             judge: weighs the evidence, in place of `gateway.store.evidence` (`sluice repair`).
             past_damage: as `DataStreamer.open`.
+            snapshot_blocks: blocks between two snapshots of the chain's state.
 
         Raises:
             Fatal: the folder cannot be used, its stream does not hold blocks, or something knows of more than
@@ -162,7 +169,7 @@ class BlockStore:
         except OSError as error:
             got = error.strerror or str(error)
             raise Fatal(f"data_dir {data_dir}", got=got, expected="a folder that can be written") from error
-        store = cls(data_dir, streamer)
+        store = cls(data_dir, streamer, snapshot_blocks)
         header = streamer.header
         for name, told, kept in (
             ("stream.system_id", system_id, header.system_id),
@@ -240,6 +247,7 @@ class BlockStore:
             self.chain = Chain(block.number)
             self.first_number = block.number
         self.chain.advance(block.number, block.root_hash, block.layout)
+        self._note_last(block.number)
         for callback in self._callbacks:
             callback()
 
@@ -368,6 +376,7 @@ class BlockStore:
             # Before the stream: a snapshot may lag behind the stream, and never be ahead of it.
             self._replace_snapshot(flush=True)
             self._snapshot_number = number
+            self._note_last(number)
             self.streamer.truncate_file(end)
         except BaseException:
             if self.streamer.committed.total_entries > end:  # else it came behind the commit point
@@ -399,6 +408,7 @@ class BlockStore:
                 got=f"a chain that ends at block {self.chain.last_number}",
                 expected=f"block {last[0]}, as in its last entry",
             )
+        self._note_last(last[0])
         log.info(
             "block store opened",
             extra=fields(first_block=self.first_number, last_block=last[0], entries=total_entries),
@@ -475,11 +485,8 @@ class BlockStore:
                 if number % ROLL_FORWARD_LOG_BLOCKS == 0:
                     log.info("reading root hashes", extra=fields(block=number, last_block=last_number))
 
-    @property
-    def snapshot_due(self) -> bool:
-        """Whether so many blocks were added that a snapshot saves the next start some reading."""
-        last = self.last_number
-        return last is not None and last - self._snapshot_number >= CHAIN_SNAPSHOT_BLOCKS
+    def _note_last(self, number: int) -> None:
+        self.snapshot_due = number - self._snapshot_number >= self._snapshot_blocks
 
     def write_snapshot(self) -> None:
         """Replace the snapshot, while no block is added; may wait for the disk.
@@ -492,6 +499,7 @@ class BlockStore:
             path = self.data_dir / SNAPSHOT_NAME
             log.warning("chain snapshot cannot be written", extra=fields(path=str(path), got=str(error)))
         assert self.last_number is not None
+        self.snapshot_due = False
         self._snapshot_number = self.last_number  # also after a failure: not again for every block
 
     def _replace_snapshot(self, *, flush: bool = False) -> None:

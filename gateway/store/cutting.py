@@ -56,7 +56,7 @@ __all__ = [
     "write_entries",
 ]
 
-_COMMIT_BYTES: Final = 8 << 20
+COMMIT_BYTES: Final = 8 << 20
 """Data of one commit of the cut file: enough to keep a disk busy, little to hold."""
 _BLOCK_END_SIZE: Final = 8 + HASH_SIZE
 
@@ -134,7 +134,12 @@ def check_place(place: Path, entry_count: int) -> None:
 
 
 def write_cut(
-    streamer: DataStreamer, from_number: int, place: Path, go_on: Callable[[], None] = lambda: None
+    streamer: DataStreamer,
+    from_number: int,
+    place: Path,
+    go_on: Callable[[], None] = lambda: None,
+    *,
+    commit_bytes: int = COMMIT_BYTES,
 ) -> None:
     """Write the entries from `from_number` on to a stream file of their own: steps 1 and 2.
 
@@ -142,17 +147,25 @@ def write_cut(
         streamer: the stream, open.
         from_number: of the first entry that is cut.
         place: of the file; the same file may be there already.
-        go_on: called now and then; what it raises ends this, and nothing is left.
+        go_on: called after each commit; what it raises ends this, and nothing is left.
+        commit_bytes: data that is written in one commit.
 
     Raises:
         Fatal: another file is there, or the place cannot be written; nothing is left.
         datastream.DatastreamError: the disk refuses, or the stream is damaged; nothing is left.
     """
-    write_entries(streamer.header, streamer.read_entries(from_number), place, go_on)
+    write_entries(
+        streamer.header, streamer.read_entries(from_number), place, go_on, commit_bytes=commit_bytes
+    )
 
 
 def write_entries(
-    header: StreamHeader, entries: Iterable[Entry], place: Path, go_on: Callable[[], None] = lambda: None
+    header: StreamHeader,
+    entries: Iterable[Entry],
+    place: Path,
+    go_on: Callable[[], None] = lambda: None,
+    *,
+    commit_bytes: int = COMMIT_BYTES,
 ) -> None:
     """Write entries to a stream file of their own; errors as `write_cut`.
 
@@ -161,13 +174,14 @@ def write_entries(
         entries: of any numbers.
         place: of the file.
         go_on: as there.
+        commit_bytes: as there.
     """
     folder = place.with_name(f".{place.name}.part")
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     try:
         folder.mkdir()
         written = folder / "cut.bin"
-        _copy(header, entries, written, go_on)
+        _copy(header, entries, written, go_on, commit_bytes)
         if os.path.lexists(place):
             if not filecmp.cmp(written, place, shallow=False):
                 raise taken(place)
@@ -182,7 +196,13 @@ def write_entries(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _copy(header: StreamHeader, entries: Iterable[Entry], written: Path, go_on: Callable[[], None]) -> None:
+def _copy(
+    header: StreamHeader,
+    entries: Iterable[Entry],
+    written: Path,
+    go_on: Callable[[], None],
+    commit_bytes: int,
+) -> None:
     with DataStreamer.open(
         written,
         stream_type=header.stream_type,
@@ -199,7 +219,7 @@ def _copy(header: StreamHeader, entries: Iterable[Entry], written: Path, go_on: 
             else:
                 copy.add_stream_entry(entry.type, entry.data)
             size_bytes += len(entry.data)
-            if size_bytes >= _COMMIT_BYTES:
+            if size_bytes >= commit_bytes:
                 copy.commit_atomic_op(flush=False)
                 go_on()
                 copy.start_atomic_op()

@@ -98,19 +98,22 @@ class StoredEvidence:
         )
 
 
-def judge_for(data_dir: Path, group_blocks_max: int) -> Callable[[Evidence], None]:
+def judge_for(
+    data_dir: Path, group_blocks_max: int, group_bytes_max: int = COMMIT_GROUP_BYTES_MAX
+) -> Callable[[Evidence], None]:
     """Return the judge of a data folder's stream (`datastream.file.opening.Judge`).
 
     Args:
         data_dir: has the stream file and chain.json.
         group_blocks_max: most blocks of a commit.
+        group_bytes_max: most bytes of one.
     """
 
     def judge(evidence: Evidence) -> None:
         """Raise Fatal if something knows more than the header."""
         if evidence.file.refusal is None:
             standing = look(data_dir, evidence)
-            refusal = refusal_of(data_dir, standing, group_blocks_max)
+            refusal = refusal_of(data_dir, standing, group_blocks_max, group_bytes_max)
             if refusal is not None:
                 raise refusal
 
@@ -127,7 +130,12 @@ def look(data_dir: Path, evidence: Evidence) -> StoredEvidence:
     return StoredEvidence(evidence, _last_block(evidence), chain_block, _blocks_behind(evidence))
 
 
-def refusal_of(data_dir: Path, standing: StoredEvidence, group_blocks_max: int) -> Fatal | None:
+def refusal_of(
+    data_dir: Path,
+    standing: StoredEvidence,
+    group_blocks_max: int,
+    group_bytes_max: int = COMMIT_GROUP_BYTES_MAX,
+) -> Fatal | None:
     """Return why a start is refused; None if it is not."""
     evidence, behind = standing.evidence, standing.behind
     chain_is_ahead = standing.chain_block is not None and (
@@ -135,7 +143,7 @@ def refusal_of(data_dir: Path, standing: StoredEvidence, group_blocks_max: int) 
     )
     # The setting may have been larger before.
     is_more = behind.block_count > max(group_blocks_max, GROUP_BLOCKS_DEFAULT) + 1
-    is_more = is_more or behind.inner_bytes > COMMIT_GROUP_BYTES_MAX
+    is_more = is_more or behind.inner_bytes > group_bytes_max
     if is_more and not evidence.has_index and standing.chain_block is None:
         text = "blocks behind the header are cut off, as of a copy of a stream that was being written"
         log.warning(text, extra=fields(first_block=behind.first, last_block=behind.last))

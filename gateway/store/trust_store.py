@@ -68,18 +68,21 @@ _BLOCK_0_NAME: Final = re.compile(r"0{1,20}\.blk(\.gz|\.zst)?", re.ASCII)
 _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-def ledger_of_file(path: Path, ledger_id: bytes | None = None) -> LedgerData:
+def ledger_of_file(
+    path: Path, ledger_id: bytes | None = None, *, bytes_max: int = PUBLICATION_FILE_BYTES_MAX
+) -> LedgerData:
     """Read and check the publication in a file: a bare one, or that of block 0 in a block file.
 
     Args:
         path: of the file.
         ledger_id: the required id, 32 bytes; None: any.
+        bytes_max: length of the file, decompressed.
 
     Raises:
         LedgerKeyError: the file cannot be read, or holds no valid publication.
     """
     what = f"ledger key tss:{path}"
-    content = _content(path, what)
+    content = _content(path, what, bytes_max)
     try:
         try:
             ledger: LedgerData | None = read_publication(content)
@@ -339,29 +342,29 @@ def _path(written: str, what: str) -> Path:
         raise LedgerKeyError(what, got=got, expected="a file that can be read") from error
 
 
-def _content(path: Path, what: str) -> bytes:
+def _content(path: Path, what: str, bytes_max: int = PUBLICATION_FILE_BYTES_MAX) -> bytes:
     """Return a file's bytes, decompressed, within the limit."""
     try:
         with open_regular(path) as file:
             head = file.read(4)
             file.seek(0)
             if head.startswith(_GZIP_MAGIC):
-                content = GzipFile(fileobj=file).read(PUBLICATION_FILE_BYTES_MAX + 1)
+                content = GzipFile(fileobj=file).read(bytes_max + 1)
             elif head.startswith(_ZSTD_MAGIC):
-                content = _read_zstd(file)
+                content = _read_zstd(file, bytes_max + 1)
             else:
-                content = file.read(PUBLICATION_FILE_BYTES_MAX + 1)
+                content = file.read(bytes_max + 1)
     except OSError as error:
         got = error.strerror or str(error)
         raise LedgerKeyError(what, got=got, expected="a file that can be read") from error
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise LedgerKeyError(what, got=str(error), expected="a whole compressed file") from error
-    if len(content) > PUBLICATION_FILE_BYTES_MAX:
-        expected = f"at most {PUBLICATION_FILE_BYTES_MAX} bytes"
+    if len(content) > bytes_max:
+        expected = f"at most {bytes_max} bytes"
         raise LedgerKeyError(what, got="a longer file", expected=expected)
     return content
 
 
-def _read_zstd(file: IO[bytes]) -> bytes:
+def _read_zstd(file: IO[bytes], bytes_max: int) -> bytes:
     with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:
-        return reader.read(PUBLICATION_FILE_BYTES_MAX + 1)
+        return reader.read(bytes_max)

@@ -1,4 +1,4 @@
-"""A conductor with a real ledger on a disk that fails when told to, and publishers that are moved by hand."""
+"""A conductor with a real block store on a disk that fails when told to, and publishers moved by hand."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.conductor import Conductor
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.actions import Response
 from sluice.gateway.race.arbiter import Arbiter
 from sluice.gateway.race.records import RaceRules
-from sluice.gateway.store.block_store import BlockStore
+from sluice.gateway.store.block_store import CHAIN_SNAPSHOT_BLOCKS, BlockStore
 from sluice.gateway.workers.proof_checks import ProofChecks
 from tests.datastream.fake_disk import FailingDisk
 from tests.gateway.racing import text_of
@@ -70,13 +71,21 @@ class Hand:
 
 
 class Stage:
-    """A conductor with a real ledger on a disk that fails when the test says so."""
+    """A conductor with a real block store on a disk that fails when the test says so."""
 
-    def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        rules: RaceRules | None,
+        *,
+        limits: PipelineLimits | None = None,
+        snapshot_blocks: int = CHAIN_SNAPSHOT_BLOCKS,
+        **options: Any,
+    ) -> None:
         path = data_dir / "datastream.bin"
         path.touch()
         self.disk = FailingDisk(RealDisk(path))
-        self.store = BlockStore.open(data_dir, disk=self.disk)
+        self.store = BlockStore.open(data_dir, disk=self.disk, snapshot_blocks=snapshot_blocks)
         self.events = self.disk.calls
         """Calls of the disk, and what else the test has written down there."""
         self.events.clear()
@@ -87,6 +96,7 @@ class Stage:
             self.store,
             ProofChecks(BlockVerifier(proofs)),
             self.metrics,
+            limits=limits or PipelineLimits(disk_probe_seconds=0.01),
             **options,
         )
 

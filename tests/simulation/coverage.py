@@ -78,7 +78,7 @@ EXPECTED: dict[str, list[str]] = {
     "arbiter event": [
         *("connected", "header", "items", "block_end", "end_stream", "half_closed", "left", "bad_request"),
         *("publisher_failed", "verified", "linked", "refused", "committed", "commit_failed", "shutdown"),
-        *("give_up", "tick", "disk_recovered", "retire", "reinstate", "hold_back"),
+        *("give_up", "tick", "disk_recovered", "retire", "reinstate", "pause_reading"),
         *("delay", "stood_still"),
     ],
     "machine": [

@@ -12,7 +12,7 @@ from typing import Any
 
 from sluice.datastream.errors import DatastreamError
 from sluice.gateway.blocks.proofs import ProofVerifier
-from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
+from sluice.gateway.blocks.root_hash import BlockSummary
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.blocks.verification import BlockVerifier, Verdict
 from sluice.gateway.cluster.catch_up import CatchUpRules
@@ -22,6 +22,7 @@ from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import MESSAGE_BYTES_DEFAULT
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.conductor import Conductor, Outbox
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.pipeline.replication_quorum import ReplicationQuorum
 from sluice.gateway.race.records import RaceRules
 from sluice.gateway.services.publish_service import PublishService
@@ -36,7 +37,7 @@ from tests.simulation.network import Connection, Poison, ServerContext
 from tests.simulation.options import Options
 from tests.simulation.oracle import Oracle
 from tests.simulation.peers import STALL_SECONDS, Peers
-from tests.simulation.picture import held_bytes
+from tests.simulation.picture import memory_bytes
 from tests.simulation.standbys import Standbys
 from tests.simulation.storage import Storage
 from tests.simulation.watched import WatchedArbiter
@@ -93,15 +94,12 @@ class SimChecks(ProofChecks):
 
     def __init__(self, verifier: BlockVerifier, world: World, options: Options) -> None:
         super().__init__(verifier)
+        self.hasher = WatchedHasher
         self._world, self._options = world, options
 
-    def hasher(self) -> BlockHasher:
-        """See `ProofChecks.hasher`."""
-        return WatchedHasher()
-
-    def at_once(self, summary: BlockSummary) -> bool:
-        """See `ProofChecks.at_once`."""
-        return not self._options.proofs_apart
+    def check_now(self, summary: BlockSummary) -> BlockSummary | None:
+        """See `ProofChecks.check_now`."""
+        return None if self._options.proofs_apart else self._verifier.check(summary).summary
 
     async def check(
         self,
@@ -113,7 +111,7 @@ class SimChecks(ProofChecks):
     ) -> Verdict:
         """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
-        return Verdict(self.check_now(summary), None, is_root_signed=True)
+        return Verdict(self._verifier.check(summary).summary, None, is_root_signed=True)
 
 
 class SimService(PublishService):
@@ -183,7 +181,7 @@ class SimNode:
         if self._peers:
             self.loop.run(lambda: self.following.catch_up(self._peers))
         self._watch: StandbyWatch | None = None
-        gate = self.conductor.acknowledging.gate
+        gate = self.conductor.acknowledging.quorum
         if gate is not None:
             self.store.on_advance(lambda: standbys.follow(self.store.last_number))
             self._watch = self.loop.run(
@@ -234,6 +232,7 @@ class SimNode:
             stray_messages_max=options.stray_messages_max,
             inflight_bytes_max=options.inflight_bytes_max,
             publisher_bytes_max=options.publisher_bytes_max,
+            forgiving_blocks=options.forgiving_blocks,
         )
         last = self.store.last_number
         first = options.first_number if last is None else self.store.first_number
@@ -250,9 +249,10 @@ class SimNode:
             self.store,
             SimChecks(BlockVerifier(proofs), self.world, options),
             metrics,
-            clock_ns=lambda: self.world.now_ns,
-            responses_max=options.responses_max,
-            group_blocks_max=options.group_blocks_max,
+            now_ns=lambda: self.world.now_ns,
+            limits=PipelineLimits(
+                responses_max=options.responses_max, group_blocks_max=options.group_blocks_max
+            ),
             standbys=gate,
         )
 
@@ -304,7 +304,7 @@ class SimNode:
             except AssertionError as error:
                 world.break_rule("The arbiter's own invariants hold", str(error))
             attempts = self.conductor.in_flight.attempts.values()
-            self.oracle.check_memory(sum(held_bytes(attempt.items) for attempt in attempts))
+            self.oracle.check_memory(sum(memory_bytes(attempt.items) for attempt in attempts))
         if self.loop.job_count != self._checked_jobs:
             self._checked_jobs = self.loop.job_count
             self._check_visible()

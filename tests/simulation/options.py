@@ -44,7 +44,7 @@ class Options:
     block_bytes_max: int = 64 * 1024
     block_timeout_ns: int = 6 * SECOND_NS
     stall_blocks: int = 3
-    level_blocks: int = 16
+    forgiving_blocks: int = 16
     """Blocks that a publisher delivers to make up for one that it failed."""
     idle_timeout_ns: int = 30 * SECOND_NS
     duplicate_skip_window: int = 5
@@ -185,7 +185,7 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
         idle_timeout_ns=dice.choice([3, 30, 300]) * SECOND_NS,
         duplicate_skip_window=dice.choice([0, 0, 5, 1, 3, 100]),
         proof_idle_ns=random.Random(f"proofs {seed}").choice([100 * MILLISECOND_NS, 2 * SECOND_NS]),
-        level_blocks=random.Random(f"levels {seed}").choice([1, 2, 16]),
+        forgiving_blocks=random.Random(f"levels {seed}").choice([1, 2, 16]),
         stray_messages_max=random.Random(f"strays {seed}").choice([0, 1, 3, 1000]),
         responses_max=dice.choice([2, 8, 4096, 4096]),
         inflight_bytes_max=dice.choice([400, 2000, 1 << 30, 1 << 30]),

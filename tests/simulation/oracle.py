@@ -31,7 +31,7 @@ from sluice.gateway.race.tables import EndStatus, Failure
 from sluice.gateway.store.block_store import BlockStore
 from tests.simulation.answer_rules import AnswerRules, Moment
 from tests.simulation.options import Options
-from tests.simulation.picture import SLACK_NS, Block, Stream, held_bytes
+from tests.simulation.picture import SLACK_NS, Block, Stream, memory_bytes
 from tests.simulation.prices import Prices
 from tests.simulation.storage import Storage
 from tests.simulation.texts import brief, text_of
@@ -70,7 +70,7 @@ class Oracle(AnswerRules):
     def begin(self, rules: RaceRules, first: int | None, last: int | None) -> None:
         """Learn what the arbiter was made with."""
         self._rules, self.first, self.last = rules, first, last
-        self.prices = Prices(rules.block_timeout_ns, self.options.level_blocks)
+        self.prices = Prices(rules.block_timeout_ns, self.options.forgiving_blocks)
 
     # --- the events ----------------------------------------------------------------------------------------
 
@@ -97,10 +97,10 @@ class Oracle(AnswerRules):
         """Publishers are welcome again."""
         self.retired, self.idle = False, self.shutting_down and self.idle
 
-    def held_back(self, publisher_id: int) -> None:
+    def reading_paused(self, publisher_id: int) -> None:
         """The service does not read a stream."""
         stream = self.streams[publisher_id]
-        stream.held_back = True
+        stream.is_paused = True
         options, in_all = self.options, self.held_in_all()
         its_own = 0 if stream.is_peer else self.held_by_name()[stream.name]
         self._expect(
@@ -109,10 +109,10 @@ class Oracle(AnswerRules):
             f"{stream.name} holds {its_own} of {in_all} bytes",
         )
 
-    def let_go(self, publisher_id: int) -> None:
+    def resume_reading(self, publisher_id: int) -> None:
         """The service reads it again: its time begins anew."""
         stream = self.streams[publisher_id]
-        stream.held_back, stream.since_ns = False, self.world.now_ns
+        stream.is_paused, stream.since_ns = False, self.world.now_ns
         stream.proof_ns = self.world.now_ns
         if stream.block is not None:
             self.begin_time(stream.block, self.world.now_ns)
@@ -311,7 +311,7 @@ class Oracle(AnswerRules):
                 block = self._block_of(action.attempt_id)
                 if block is not None:
                     block.items.extend(action.items)
-                    self._largest_bytes = max(self._largest_bytes, held_bytes(action.items))
+                    self._largest_bytes = max(self._largest_bytes, memory_bytes(action.items))
                     block.size_bytes += sum(map(len, action.items))
                     self._expect(
                         block.size_bytes <= self._rules.block_bytes_max,
@@ -358,7 +358,7 @@ class Oracle(AnswerRules):
                 self.blamed.clear()
                 self.opened_ns.clear()
             case BackedOff():
-                told = action.name, action.address, action.level, action.left_ns
+                told = action.name, action.address, action.failure_count, action.left_ns
                 is_due = bool(self._backoffs) and self._backoffs.pop(0) == told
                 self._expect(is_due, "Who stands back is told of when it begins", f"{action}")
             case _:
@@ -553,7 +553,7 @@ class Oracle(AnswerRules):
     def check_memory(self, held: int) -> None:
         """Rule 10: what is held is bounded, but for the block that frees memory, and a message of each."""
         lowest = self.blocks.get(self.next_number)
-        extra = held_bytes(lowest.items) if lowest is not None else 0
+        extra = memory_bytes(lowest.items) if lowest is not None else 0
         most = self.options.inflight_bytes_max + (len(self.streams) + 1) * self._largest_bytes
         self._expect(held - extra <= most, "Rule 10: bytes in flight are bounded", f"{held}, at most {most}")
         streams = Counter(stream.name for stream in self.streams.values())

@@ -68,7 +68,7 @@ class Stream:
     let_pass: bool = False
     """It let the time go by in which block L + 1 was its to bring."""
     closed: bool = False
-    held_back: bool = False
+    is_paused: bool = False
     """It is not read now: too much is in flight."""
     delayed_from_ns: int | None = None
     """Since when the node has kept a message of it."""
@@ -129,7 +129,7 @@ class Picture:
         self._rules = RaceRules()
         self.slack_ns = SLACK_NS
         """How late a time limit may be noticed at the moment."""
-        self.prices = Prices(self._rules.block_timeout_ns, options.level_blocks)
+        self.prices = Prices(self._rules.block_timeout_ns, options.forgiving_blocks)
         self.opened_ns: dict[int, int] = {}
         """Block -> when it failed last, while nobody has it."""
         self.lowest_since_ns = self.skipped_ns = 0
@@ -171,7 +171,7 @@ class Picture:
         """Its publisher has failed a block; what others hold who stand back for it has had its time."""
         told = self.prices.fail((block.winner_name, block.address), now_ns)
         for other in self.blocks.values():
-            if other.complete or other.is_of_peer or other is self._timed or self.is_held_back(other):
+            if other.complete or other.is_of_peer or other is self._timed or self.is_paused(other):
                 continue
             if self.prices.distance((other.winner_name, other.address), now_ns):
                 other.used_ns = max(other.used_ns, now_ns - other.begun_ns)
@@ -185,14 +185,14 @@ class Picture:
 
     def held_in_all(self) -> int:
         """Count the bytes that all blocks hold."""
-        return sum(held_bytes(block.items) for block in self.blocks.values())
+        return sum(memory_bytes(block.items) for block in self.blocks.values())
 
     def held_by_name(self, *, but: int = -1) -> Counter[str]:
         """Count the bytes of each publisher's blocks, but for those of one block; peers have no limit."""
         held: Counter[str] = Counter()
         for block in self.blocks.values():
             if block.number != but and not block.is_of_peer:
-                held[block.winner_name] += held_bytes(block.items)
+                held[block.winner_name] += memory_bytes(block.items)
         return held
 
     @property
@@ -261,7 +261,7 @@ class Picture:
 
     def _is_quiet(self, block: Block) -> bool:
         winner = self.streams[block.winner]
-        if winner.held_back or winner.delayed_from_ns is not None or not self._rules.block_timeout_ns:
+        if winner.is_paused or winner.delayed_from_ns is not None or not self._rules.block_timeout_ns:
             return False
         return self.ranked_ns - winner.proof_ns >= self._rules.block_timeout_ns // 6
 
@@ -300,10 +300,10 @@ class Picture:
             number += 1
         return None
 
-    def is_held_back(self, block: Block) -> bool:
+    def is_paused(self, block: Block) -> bool:
         """Whether its winner is not being read."""
         winner = self.streams.get(block.winner)
-        return winner is not None and winner.held_back
+        return winner is not None and winner.is_paused
 
     def is_delayed(self, block: Block) -> bool:
         """Whether the node keeps a message of its winner."""
@@ -313,7 +313,7 @@ class Picture:
     def stalled(self) -> Block | None:
         """The block that all wait for, when one begun later is complete far ahead of it."""
         slow, limit = self.lowest_in_flight(), self._rules.stall_blocks
-        if slow is None or not limit or self.is_held_back(slow):
+        if slow is None or not limit or self.is_paused(slow):
             return None
         for other in self.blocks.values():
             is_ahead = other.complete and other.number >= slow.number + limit
@@ -374,7 +374,7 @@ class Picture:
             yield from self._stream_faults(stream, now_ns)
         slow = self.lowest_in_flight()
         due_ns = None if not self.keeps_time or slow is None or slow.is_of_peer else self.late_at_ns(slow)
-        if slow is not None and due_ns and not (self.is_held_back(slow) or self.is_delayed(slow)):
+        if slow is not None and due_ns and not (self.is_paused(slow) or self.is_delayed(slow)):
             if self._lowest[0] != slow.attempt_id:
                 self._lowest = slow.attempt_id, now_ns  # it may be late already, and is noticed from now on
             if now_ns - max(due_ns, self._lowest[1]) > self.slack_ns:
@@ -399,7 +399,7 @@ class Picture:
             yield "Rule 5: every connected publisher hears of every commit", got
         if not self.keeps_time:
             return
-        is_heard = not stream.held_back and stream.delayed_from_ns is None
+        is_heard = not stream.is_paused and stream.delayed_from_ns is None
         if stream.close_by_ns is not None and now_ns > stream.close_by_ns + self.slack_ns:
             yield "Rule 8: the stream is ended after EndStream", stream.name
         idle_ns = self._rules.idle_timeout_ns
@@ -426,6 +426,6 @@ class Picture:
                 yield "Rule 6: who has passed an open block L + 1 is asked to resend it", got
 
 
-def held_bytes(items: Sequence[bytes]) -> int:
+def memory_bytes(items: Sequence[bytes]) -> int:
     """Return the memory of items in flight: their bytes, and Python's overhead for each."""
     return sum(map(len, items)) + 64 * len(items)

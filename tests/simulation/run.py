@@ -20,7 +20,6 @@ from types import ModuleType
 from sluice.datastream import DatastreamError
 from sluice.gateway.cluster import peer_follower as following_module
 from sluice.gateway.cluster import standby_watch as standby_watch_module
-from sluice.gateway.race import reputation as race_reputation_module
 from sluice.gateway.workers import hashing as hashing_module
 from sluice.publishers.protocol.machine_tables import FINAL_STATES
 from tests.datastream.fake_disk import PowerLost
@@ -98,7 +97,6 @@ def _gateway_for(simulation: Simulation) -> Iterator[None]:
     options = simulation.options
     changes: list[tuple[ModuleType, str, object]] = [
         (hashing_module, "INLINE_HASH_ITEMS_MAX", options.inline_items_max),
-        (race_reputation_module, "LEVEL_BLOCKS", options.level_blocks),
         (following_module, "open_channel", simulation.peers.open_channel),
         (standby_watch_module, "open_channel", simulation.standbys.open_channel),
     ]

@@ -77,17 +77,17 @@ class WatchedArbiter(Arbiter):
         super().forget_catch_up_target()
         self._oracle.target = None
 
-    def hold_back(self, publisher_id: PublisherId) -> None:
-        """See `Arbiter.hold_back`."""
-        super().hold_back(publisher_id)
-        self._coverage.count("arbiter event", "hold_back")
-        self._oracle.held_back(publisher_id)
+    def pause_reading(self, publisher_id: PublisherId) -> None:
+        """See `Arbiter.pause_reading`."""
+        super().pause_reading(publisher_id)
+        self._coverage.count("arbiter event", "pause_reading")
+        self._oracle.reading_paused(publisher_id)
 
-    def let_go(self, publisher_id: PublisherId, now_ns: int) -> None:
-        """See `Arbiter.let_go`."""
-        super().let_go(publisher_id, now_ns)
+    def resume_reading(self, publisher_id: PublisherId, now_ns: int) -> None:
+        """See `Arbiter.resume_reading`."""
+        super().resume_reading(publisher_id, now_ns)
         if not self._oracle.dead:
-            self._oracle.let_go(publisher_id)
+            self._oracle.resume_reading(publisher_id)
 
     def delay(self, publisher_id: PublisherId, now_ns: int) -> None:
         """See `Arbiter.delay`."""

@@ -13,8 +13,8 @@ import pytest
 
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.item_set import inspect
-from sluice.gateway.pipeline import acknowledging as acknowledging_module
-from sluice.gateway.pipeline import group_commit as group_commit_module
+from sluice.gateway.pipeline.acknowledging import RACE_HISTORY_BLOCKS, RaceHistory, Won
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.pipeline.replication_quorum import DurableHeight, ReplicationQuorum
 from sluice.gateway.race.records import RaceRules
 from sluice.gateway.store.block_store import BlockStore
@@ -149,7 +149,7 @@ def test_how_long_the_first_block_has_waited_is_told(on_scene: Callable[..., Non
         assert scene.metrics.registry.get_sample_value("sluice_blocks_won_total", {"publisher": "alice"}) == 2
         assert scene.acknowledging.acknowledged_at is not None
 
-    on_scene(play, clock_ns=lambda: now_ns)
+    on_scene(play, now_ns=lambda: now_ns)
 
 
 def test_a_standby_that_goes_away_and_comes_back_with_less_holds_what_it_does_not_have(
@@ -212,7 +212,7 @@ def test_no_time_limit_runs_for_a_block_that_waits(on_scene: Callable[..., None]
         scene.report(0)
         await alice.expect("ack 0")
 
-    on_scene(play, rules=RaceRules(block_timeout_ns=1), clock_ns=lambda: times[0])
+    on_scene(play, rules=RaceRules(block_timeout_ns=1), now_ns=lambda: times[0])
 
 
 def test_what_waits_pushes_publishers_back_until_it_is_confirmed(on_scene: Callable[..., None]) -> None:
@@ -230,10 +230,7 @@ def test_what_waits_pushes_publishers_back_until_it_is_confirmed(on_scene: Calla
     on_scene(play, rules=RaceRules(inflight_bytes_max=1))
 
 
-def test_after_a_long_wait_blocks_are_acknowledged_some_at_a_time(
-    on_scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(acknowledging_module, "RELEASED_BLOCKS_MAX", 5)
+def test_after_a_long_wait_blocks_are_acknowledged_some_at_a_time(on_scene: Callable[..., None]) -> None:
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(*BLOCKS)
@@ -241,16 +238,13 @@ def test_after_a_long_wait_blocks_are_acknowledged_some_at_a_time(
         assert scene.acknowledging.awaiting == (5, 11)
         await alice.expect(*(f"ack {number}" for number in range(12)))
 
-    on_scene(play)
+    on_scene(play, limits=PipelineLimits(released_blocks_max=5))
 
 
 # --- a disk that refuses, while blocks wait -----------------------------------------------------------------
 
 
-def test_a_commit_that_fails_leaves_alone_what_waits(
-    on_scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
+def test_a_commit_that_fails_leaves_alone_what_waits(on_scene: Callable[..., None]) -> None:
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(*BLOCKS[:2])
@@ -276,7 +270,6 @@ def test_a_commit_that_fails_leaves_alone_what_waits(
 def test_confirmed_while_the_disk_refuses(
     on_scene: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
 
     async def play(scene: Scene) -> None:
         alice = await scene.publisher_that_stored(BLOCKS[0])
@@ -439,7 +432,28 @@ def test_without_standbys_to_wait_for_nothing_is_kept(tmp_path: Path) -> None:
         alice.block(*BLOCKS)
         await alice.expect(*(f"ack {number}" for number in range(12)))
         acknowledging = stage.conductor.acknowledging
-        assert (acknowledging.gate, acknowledging.awaiting, acknowledging.refusal()) == (None, None, None)
+        assert (acknowledging.quorum, acknowledging.awaiting, acknowledging.refusal()) == (None, None, None)
         assert stage.metrics.registry.get_sample_value("sluice_standby_wait_seconds_count") == 0
 
     on_stage(tmp_path, play)
+
+
+# --- the winners of the last blocks -------------------------------------------------------------------------
+
+
+def test_winners_are_counted_most_first_and_then_by_name() -> None:
+    history = RaceHistory()
+    assert (history.blocks, history.counts(), history.median_seconds()) == ((), [], None)
+    for number, name in enumerate(("bob", "alice", "carol", "carol")):
+        history.won(number, name, 0.01 * number)
+    assert history.counts() == [("carol", 2), ("alice", 1), ("bob", 1)]
+    assert history.blocks[-1] == Won(3, "carol", 0.03)
+    assert history.median_seconds() == 0.02
+
+
+def test_the_oldest_winners_are_forgotten() -> None:
+    history = RaceHistory()
+    for number in range(RACE_HISTORY_BLOCKS + 5):
+        history.won(number, "alice", 0.0)
+    assert history.blocks[0].number == 5
+    assert history.counts() == [("alice", RACE_HISTORY_BLOCKS)]

@@ -11,8 +11,8 @@ import pytest
 from sluice.gateway.limits import (
     ITEM_OVERHEAD_BYTES,
 )
-from sluice.gateway.pipeline import conductor
 from sluice.gateway.pipeline.conductor import STOOD_STILL_SECONDS_MIN, Outbox
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.actions import Action, Response
 from sluice.gateway.race.records import RaceRules
 from sluice.gateway.store.block_store import BlockStore
@@ -194,7 +194,6 @@ def test_a_timer_that_comes_late_waits_once_and_no_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that is always late, time limits hold all the same."""
-    monkeypatch.setattr(conductor, "TIMER_LATE_SECONDS_MAX", -1.0)  # every timer is
 
     async def play(stage: Stage) -> None:
         alice, _ = stage.publisher("alice"), stage.publisher("bob")
@@ -215,7 +214,12 @@ def test_a_timer_that_comes_late_waits_once_and_no_longer(
         await alice.expect_end("end TIMEOUT last None about 0")
         assert came[:3] == ["timer", "timer", "tick"]
 
-    on_stage(tmp_path, play, rules=RaceRules(block_timeout_ns=20_000_000))
+    on_stage(
+        tmp_path,
+        play,
+        rules=RaceRules(block_timeout_ns=20_000_000),
+        limits=PipelineLimits(timer_late_seconds_max=-1.0),  # every timer is
+    )
 
 
 def test_behind_a_message_that_was_kept_time_runs_again(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from sluice.datastream.file.appending import Appender
 from sluice.datastream.file.bookmarks import BookmarkIndex
 from sluice.gateway.blocks.block import Block
 from sluice.gateway.blocks.merkle import EMPTY_HASH, tree_root
-from sluice.gateway.pipeline import group_commit as group_commit_module
 from sluice.gateway.pipeline.conductor import Outbox
 from sluice.gateway.race.actions import Acknowledgement, EndOfStream, PublisherId
 from sluice.gateway.race.tables import EndStatus
@@ -120,7 +119,6 @@ async def test_a_stream_that_takes_no_further_commit_stops_the_node(
 
     Opening the stream again finds the block: on disk, and never acknowledged, which is allowed.
     """
-    monkeypatch.setattr(group_commit_module, "DISK_PROBE_SECONDS", 0.01)
     (first,) = make_blocks(1)
 
     def run_out(*_: object) -> None:

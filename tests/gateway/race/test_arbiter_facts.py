@@ -16,7 +16,7 @@ from tests.gateway.racing import Race
 
 LAST = 8
 NEXT = LAST + 1
-HELD = (BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
+RECEIVED = (BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
 
 
 def facts_with(*blocks: BlockRecord, last: int | None = LAST, rules: RaceRules | None = None) -> Arbiter:
@@ -56,7 +56,7 @@ def named(name: str) -> StreamRecord:
 
 @pytest.mark.parametrize(
     ("state", "blamed", "others", "above"),
-    list(product([None, BlockState.OPEN, BlockState.STREAMING, *HELD], *[[False, True]] * 3)),
+    list(product([None, BlockState.OPEN, BlockState.STREAMING, *RECEIVED], *[[False, True]] * 3)),
 )
 def test_exactly_one_standing_for_every_combination_of_facts(
     state: BlockState | None, blamed: bool, others: bool, above: bool
@@ -72,8 +72,8 @@ def test_exactly_one_standing_for_every_combination_of_facts(
         put(facts, BlockRecord(NEXT + 1, BlockState.STREAMING))
     if state is BlockState.STREAMING:
         expected = Standing.STREAMING
-    elif state in HELD:
-        expected = Standing.HELD
+    elif state in RECEIVED:
+        expected = Standing.RECEIVED
     elif state is BlockState.OPEN and blamed and others:
         expected = Standing.WANTED_BUT_LOST_BY_P
     else:
@@ -92,7 +92,7 @@ def test_blocks_below_and_above() -> None:
     assert standings == [
         Standing.COMMITTED,
         Standing.COMMITTED,
-        Standing.HELD,
+        Standing.RECEIVED,
         Standing.WANTED,
         Standing.STREAMING,
         Standing.WANTED,
@@ -350,10 +350,10 @@ def test_no_time_limit_runs_for_who_is_not_read() -> None:
     block = BlockRecord(9, BlockState.STREAMING, timed_from_ns=50, winner=PublisherId(1))
     facts = facts_with(block, rules=RULES)
     stream = connect(facts, "P", StreamState.PROVEN)
-    assert facts.is_held_back(block) is False
+    assert facts.is_paused(block) is False
     assert facts.next_deadline_ns() == 10
-    facts.hold_back(stream.publisher_id)
-    assert facts.is_held_back(block) is True
+    facts.pause_reading(stream.publisher_id)
+    assert facts.is_paused(block) is True
     assert facts.next_deadline_ns() is None
 
 
@@ -418,7 +418,7 @@ def test_a_winner_is_stalled_when_a_later_attempt_far_ahead_is_complete(
     assert facts.is_stalled(slow) == expected
     ahead.winner_name = "P"  # on another stream of its own
     assert not facts.is_stalled(slow)
-    ahead.winner_name, winner.held_back = "Q", True
+    ahead.winner_name, winner.is_paused = "Q", True
     assert not facts.is_stalled(slow)
 
 

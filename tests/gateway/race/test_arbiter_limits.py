@@ -147,15 +147,15 @@ def test_the_time_of_a_publisher_that_is_not_read_begins_anew() -> None:
     race = race_of_three()
     race.header("Alice", 9)
     race.header("Bob", 10)
-    race.arbiter.hold_back(race.ids["Bob"])
-    race.arbiter.hold_back(race.ids["Carol"])
+    race.arbiter.pause_reading(race.ids["Bob"])
+    race.arbiter.pause_reading(race.ids["Carol"])
     race.wait(5)
     race.end("Alice", 9)
     race.wait(400)
     race.expect("Bob", "ack 9")
     race.expect("Carol", "ack 9")
     for name in ("Bob", "Carol"):
-        race.arbiter.let_go(race.ids[name], race.now_ns)
+        race.arbiter.resume_reading(race.ids[name], race.now_ns)
     race.wait(5.9)
     race.expect("Bob")
     race.wait(0.2)
@@ -386,9 +386,9 @@ def test_the_next_time_limit_is_known_whatever_has_changed_it() -> None:
     for name in ("Alice", "Bob"):
         race.header(name, 10 if name == "Alice" else 9)
         assert limit_at() == 1
-    race.arbiter.hold_back(race.ids["Carol"])
+    race.arbiter.pause_reading(race.ids["Carol"])
     assert limit_at() == 6  # Peer's, whose block others have
-    race.arbiter.let_go(race.ids["Carol"], race.now_ns)
+    race.arbiter.resume_reading(race.ids["Carol"], race.now_ns)
     assert limit_at() == 1.5
     race.header("Carol", 9)  # the last that had none, and nothing else
     assert limit_at() == 6
@@ -415,7 +415,7 @@ def test_the_time_of_a_peer_ends_earlier_once_others_have_come_to_its_block() ->
     race.header("Peer", 9)
     race.connect("Alice")
     race.header("Alice", 10)
-    race.arbiter.hold_back(race.ids["Alice"])
+    race.arbiter.pause_reading(race.ids["Alice"])
     race.wait(2)
     race.items("Peer", ITEM)
     race.leave("Alice")

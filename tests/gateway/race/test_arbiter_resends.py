@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from sluice.gateway.race import arbiter as race_arbiter
 from sluice.gateway.race.records import RaceRules
 from tests.gateway.racing import ITEM, PROOF, Race, race_of_three
 
@@ -95,10 +94,9 @@ def test_a_pardon_is_for_the_next_block_alone() -> None:
     race.expect("Alice", "ack 9", "skip 10")
 
 
-def test_of_those_that_are_gone_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_those_that_are_gone_only_so_many_are_remembered() -> None:
     """Each could come with another name, as long as nobody brings the block."""
-    monkeypatch.setattr(race_arbiter, "BLAMED_PUBLISHERS_KEPT", 3)
-    race = Race(8, "Alice", "Bob")
+    race = Race(8, "Alice", "Bob", rules=RaceRules(blamed_publishers_kept=3))
     race.header("Alice", 9)
     race.header("Alice", 10)  # breaks off
     for number in range(20):

@@ -69,10 +69,10 @@ class _Walk:
         arbiter, publisher_id = self.race.arbiter, self.race.ids[name]
         stream = arbiter.streams[publisher_id]
         if not arbiter.may_read(publisher_id):
-            arbiter.hold_back(publisher_id)
-        elif stream.held_back:
-            arbiter.let_go(publisher_id, self.race.now_ns)
-        return not stream.held_back
+            arbiter.pause_reading(publisher_id)
+        elif stream.is_paused:
+            arbiter.resume_reading(publisher_id, self.race.now_ns)
+        return not stream.is_paused
 
     def fail_disk(self) -> None:
         """The disk refuses block L + 1 if it is on its way, and takes writes again."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.gateway.race import reputation as race_reputation
 from sluice.gateway.race.reputation import (
-    BACKOFF_LEVEL_MAX,
+    BACKOFF_FAILURES_MAX,
     DELIVERED_MAX,
     FORGET_TIMES,
-    LEVEL_BLOCKS,
+    FORGIVING_BLOCKS,
     BackedOff,
     Reputations,
 )
@@ -18,9 +17,9 @@ TIME = 100
 """The time of a block."""
 
 
-def records(**delivered: int) -> Reputations:
+def records(reputations: Reputations | None = None, **delivered: int) -> Reputations:
     """Records of publishers at one address that have delivered so many blocks."""
-    made = Reputations(TIME)
+    made = reputations or Reputations(TIME)
     for name, count in delivered.items():
         for _ in range(count):
             made.delivered(name, "home")
@@ -42,7 +41,7 @@ def test_the_first_failure_is_free_and_each_further_one_costs_twice_as_much(deli
     made = records(alice=delivered)
     expected = [0, 2 * TIME, 4 * TIME, 8 * TIME, 16 * TIME, 32 * TIME, 64 * TIME, 64 * TIME]
     assert times_of(made, "alice", "home", 8) == expected
-    assert BACKOFF_LEVEL_MAX == 7
+    assert BACKOFF_FAILURES_MAX == 7
 
 
 def test_newcomers_pay_together_and_by_address_whatever_they_are_called() -> None:
@@ -82,14 +81,14 @@ def test_few_delivered_blocks_outweigh_few_failures_of_newcomers() -> None:
     for name in ("m", "n", "o"):
         made.failed(name, "x", made.newcomers.until_ns)
     now_ns = made.newcomers.until_ns - 1
-    assert made.newcomers.level == 3
+    assert made.newcomers.failure_count == 3
     assert [made.backoff(name, "home", now_ns) for name in ("alice", "bob", "carol")] == [0, 2, 3]
 
 
 def test_blocks_that_are_delivered_take_failures_away_one_by_one() -> None:
-    made = records(alice=2 * LEVEL_BLOCKS)
+    made = records(alice=2 * FORGIVING_BLOCKS)
     assert times_of(made, "alice", "home", 3)[-1] == 4 * TIME
-    for _ in range(2 * LEVEL_BLOCKS):
+    for _ in range(2 * FORGIVING_BLOCKS):
         made.delivered("alice", "home")
     assert made.failed("alice", "home", 10**6) == [BackedOff("alice", "home", 2, 2 * TIME)]
 
@@ -115,7 +114,7 @@ def test_who_backs_off_pays_nothing_for_what_fails_meanwhile() -> None:
     made = records()
     for _ in range(64):
         made.failed("m", "x", 5)
-    assert made.newcomers.level == 2
+    assert made.newcomers.failure_count == 2
     assert made.newcomers.until_ns == 5 + 2 * TIME
 
 
@@ -146,9 +145,8 @@ def test_without_a_time_for_blocks_nobody_backs_off() -> None:
     assert not made.fears_newcomers(9)
 
 
-def test_records_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race_reputation, "REPUTATIONS_KEPT", 3)
-    made = records(alice=1, bob=1, carol=1, dave=1)
+def test_records_are_bounded() -> None:
+    made = records(Reputations(TIME, kept_max=3), alice=1, bob=1, carol=1, dave=1)
     assert made.is_newcomer("alice", "home")
     assert not made.is_newcomer("bob", "home")
     for address in "vwxyz":

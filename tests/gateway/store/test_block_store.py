@@ -27,7 +27,6 @@ from sluice.gateway.blocks.errors import ItemError, LayoutError
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.stream_layout import BLOCK_END_TYPE, bookmark_of, encode, legacy_bookmark_of
 from sluice.gateway.errors import Fatal, StartAbandoned
-from sluice.gateway.store import block_store as ledger_module
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from tests.datastream.fake_disk import FailingDisk
 from tests.datastream.file.test_bookmarks import FailingDatabase
@@ -371,8 +370,7 @@ def test_a_snapshot_is_a_shortcut_and_nothing_hangs_on_it(
 def test_a_start_reads_only_what_came_after_the_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "CHAIN_SNAPSHOT_BLOCKS", 3)
-    store = BlockStore.open(tmp_path)
+    store = BlockStore.open(tmp_path, snapshot_blocks=3)
     numbers = []
     for block in BLOCKS:
         commit(store, [block])

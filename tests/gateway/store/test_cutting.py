@@ -11,7 +11,6 @@ from sluice.datastream.check.check import Severity, check_stream
 from sluice.datastream.layout import BOOKMARK_TYPE, DATA_SIZE_MAX
 from sluice.gateway.blocks.stream_layout import bookmark_of
 from sluice.gateway.errors import Fatal
-from sluice.gateway.store import cutting
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.store.cutting import block_time, check_place, look_at, write_cut
 from tests.datastream.streams import commit, entries, operation
@@ -43,13 +42,13 @@ def test_what_is_cut_is_a_stream_of_its_own_with_the_same_header(tmp_path: Path)
     assert not check_stream(place).counts[Severity.DAMAGE]
 
 
-def test_much_is_written_in_several_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "_COMMIT_BYTES", 2 * DATA_SIZE_MAX)
+def test_much_is_written_in_several_commits(tmp_path: Path) -> None:
     calls: list[None] = []
     large = [(9, bytes([number]) * DATA_SIZE_MAX) for number in range(7)]
     with plain(tmp_path / "s.bin", 0) as streamer:
         commit(streamer, *large)
-        write_cut(streamer, 0, tmp_path / "cut.bin", lambda: calls.append(None))
+        go_on = lambda: calls.append(None)  # noqa: E731
+        write_cut(streamer, 0, tmp_path / "cut.bin", go_on, commit_bytes=2 * DATA_SIZE_MAX)
     assert len(calls) == 3
     with DataStreamer.open(tmp_path / "cut.bin") as cut:
         assert list(cut.read_entries(0)) == entries(*large)

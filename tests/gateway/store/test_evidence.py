@@ -11,9 +11,8 @@ import pytest
 from sluice.datastream.layout import ENTRY_HEAD_SIZE, HEADER_OFFSET, HEADER_SIZE
 from sluice.gateway.errors import Fatal
 from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX
-from sluice.gateway.store import evidence as evidence_module
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
-from sluice.gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME
+from sluice.gateway.store.evidence import GROUP_BLOCKS_DEFAULT, STREAM_FILE_NAME, judge_for
 from tests.datastream.file.test_opening import held_in
 from tests.gateway.conducting import logged
 from tests.gateway.store.test_block_store import BLOCKS, commit, entries_of, filled, verified
@@ -178,17 +177,18 @@ def test_a_crash_leaves_a_group_and_a_block_that_was_begun(
 
 
 @pytest.mark.parametrize("is_more", [False, True])
-def test_a_group_has_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_more: bool) -> None:
+def test_a_group_has_so_many_bytes(tmp_path: Path, is_more: bool) -> None:
     """Whole blocks between the first and the last of what is behind the header."""
     data_dir = tmp_path / "node"
     without_witness(data_dir, 1, BLOCKS)
     size = sum(ENTRY_HEAD_SIZE + len(data) for block in BLOCKS[2:7] for _, data in entries_of(block))
     assert size < COMMIT_GROUP_BYTES_MAX
-    monkeypatch.setattr(evidence_module, "COMMIT_GROUP_BYTES_MAX", size - is_more)
+    judge = judge_for(data_dir, GROUP_BLOCKS_DEFAULT, size - is_more)
     if is_more:
-        assert "with blocks 1 to 7" in refused(data_dir)
+        with pytest.raises(Fatal, match="with blocks 1 to 7"):
+            BlockStore.open(data_dir, judge=judge)
     else:
-        BlockStore.open(data_dir).close()
+        BlockStore.open(data_dir, judge=judge).close()
 
 
 def test_a_copy_of_a_stream_that_was_being_written_is_opened(

@@ -17,7 +17,6 @@ from sluice.gateway.blocks.proofs import ledger_data
 from sluice.gateway.blocks.proofs.ledger_data import LedgerData
 from sluice.gateway.blocks.trusted_keys import TrustedKeys
 from sluice.gateway.errors import Fatal
-from sluice.gateway.store import trust_store as ledger_files
 from sluice.gateway.store.block_store import BlockStore, VerifiedBlock
 from sluice.gateway.store.trust_store import (
     KEPT_NAME,
@@ -177,13 +176,12 @@ def test_a_file_has_to_match_the_id(tmp_path: Path, content: bytes) -> None:
     assert given_ledger(NO_KEYS, "full") is None
 
 
-def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_files, "PUBLICATION_FILE_BYTES_MAX", 1000)
+def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     for name, compress in (("gz", gzip.compress), ("zst", zstandard.compress), ("plain", bytes)):
         path = tmp_path / name
         path.write_bytes(compress(bytes(100_000)))
         with pytest.raises(LedgerKeyError, match=r": got a longer file, expected at most 1000 bytes$"):
-            ledger_of_file(path)
+            ledger_of_file(path, bytes_max=1000)
 
 
 def test_an_address_book(tmp_path: Path) -> None:

@@ -1,0 +1,39 @@
+"""The limits of the pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS
+
+__all__ = ["PipelineLimits"]
+
+SHARED_FLUSH_BYTES_MAX: Final = 64 * 1024
+"""Above this, writing a group takes longer than the flush that sharing would save the group before it."""
+
+RELEASED_BLOCKS_MAX: Final = 64
+"""More answers at once would overflow a publisher's outbox after a standby was away for long."""
+
+TIMER_LATE_SECONDS_MAX: Final = 0.005
+"""A timer this late means that the node stood still. `Conductor.stood_still` may not have been called yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineLimits:
+    """What one conductor and its stages may take."""
+
+    responses_max: int = 4096
+    """Responses that may wait for one publisher."""
+    group_blocks_max: int = 64
+    """Blocks that share one pair of flushes."""
+    group_bytes_max: int = COMMIT_GROUP_BYTES_MAX
+    """Bytes of a group after which it takes no further block."""
+    shared_flush_bytes_max: int = SHARED_FLUSH_BYTES_MAX
+    """Item bytes of a group that may share its flush with the group before it."""
+    disk_probe_seconds: float = DISK_PROBE_SECONDS
+    """Time between two probes of a disk that refuses writes."""
+    released_blocks_max: int = RELEASED_BLOCKS_MAX
+    """Blocks that are acknowledged in one go."""
+    timer_late_seconds_max: float = TIMER_LATE_SECONDS_MAX
+    """A timer of the race that is later than this waits once more before it ends anybody's time."""
