@@ -1,22 +1,22 @@
-"""The reputation of publishers: what they have delivered and failed, and how long they back off for it.
+"""The reputation of publishers: what they have delivered and failed, and how long they back off.
 
 Pure; the caller passes the time. `gateway.race.arbiter` asks before a publisher wins a block.
 
     a publisher            pays for a failed block with
     has delivered blocks   its own record, by name and address
-    is a newcomer          the record of its address, and the one that all newcomers share
+    is a newcomer          the record of its address, and the one of all newcomers
 
-A newcomer has delivered no block yet, or has lost all that it had earned: each failure takes half. Anybody
-can invent or steal a claimed name. So newcomers share a record, and a name counts together with its address.
+A newcomer has delivered no block yet, or has lost its credit: each failure halves it. Anybody can invent or
+steal a claimed name. So newcomers share a record, and a name counts together with its address.
 
     failures in a row   backoff, in times of a block (`publish.block_timeout_seconds`)
     1                   none: lines break
     2, 3, 4, …          2, 4, 8, …, up to 64
 
 Invariants
-  - A publisher that backs off pays nothing for blocks that fail meanwhile: it had begun them before.
-  - `FORGIVING_BLOCKS` blocks that a publisher delivers take one of its failures away. The records that are
-    shared forget theirs after a time without any.
+  - A publisher in backoff pays nothing for blocks that it had begun before.
+  - `FORGIVING_BLOCKS` delivered blocks take one failure away. Shared records are reset after a time without
+    failures.
   - Records are bounded. Only a delivered block makes a record of a name.
 """
 
@@ -29,40 +29,40 @@ from typing import Final
 __all__ = ["BACKOFF_FAILURES_MAX", "FORGIVING_BLOCKS", "BackedOff", "Reputation", "Reputations"]
 
 BACKOFF_FAILURES_MAX: Final = 7
-"""Failures in a row after which the backoff grows no more: 64 times the time of a block."""
+"""Failures in a row after which the backoff no longer grows: 64 times the time of a block."""
 FORGIVING_BLOCKS: Final = 16
-"""Delivered blocks that take one failure away. With 1, failing every other block would cost nothing."""
+"""With 1, failing every other block would cost nothing."""
 FORGET_TIMES: Final = 32
-"""Block times without a failure after which a shared record starts anew."""
+"""Block times without a failure after which a shared record is reset."""
 DELIVERED_MAX: Final = 1 << 10
-"""Delivered blocks that count: eleven failures in a row make anybody a newcomer."""
+"""With it, eleven failures in a row make anybody a newcomer."""
 REPUTATIONS_KEPT: Final = 1_000
-"""Publishers, and addresses, whose records are kept, some 300 bytes each; the least recently used goes."""
+"""Publishers, and addresses, with a record of some 300 bytes; the least recently used goes."""
 
 
 @dataclass(slots=True)
 class Reputation:
     """The record of a publisher, of an address, or of all newcomers."""
 
-    failure_count: int = 0  # failures in a row that are not taken away
+    failure_count: int = 0  # in a row
     until_ns: int = 0
-    """When its last backoff ends, or its last failure where that cost none."""
+    """When its last backoff ends; its last failure, where that cost none."""
     delivered_count: int = 0
-    """Blocks whose root hash and proof were right; each failure halves it."""
+    """Blocks with the right root hash and proof; each failure halves it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackedOff:
-    """A publisher, an address, or all newcomers backing off; also an action, when the backoff begins."""
+    """A backoff of a publisher, an address or all newcomers. It is an action when it begins."""
 
     name: str
-    """The publisher's name; "" for an address, and for all newcomers."""
-    address: str  # its address; "" for all newcomers
+    """Of the publisher; "" for an address or all newcomers."""
+    address: str  # "" for all newcomers
     failure_count: int
-    left_ns: int  # time that is left of the backoff
+    left_ns: int  # of the backoff
 
     def words(self) -> str:
-        """Return who it is, in words."""
+        """Return who backs off, in words."""
         if self.name:
             return f"{self.name} ({self.address})" if self.address else self.name
         newcomers = "publishers that have delivered no block"
@@ -73,9 +73,9 @@ class Reputations:
     """The records of one race.
 
     Args:
-        block_timeout_ns: the time that a publisher has for a block; 0: nobody ever backs off.
+        block_timeout_ns: the time for a block; 0: nobody ever backs off.
         forgiving_blocks: delivered blocks that take one failure away.
-        kept_max: publishers, and addresses, whose records are kept.
+        kept_max: records of publishers, and of addresses.
     """
 
     def __init__(
@@ -95,24 +95,24 @@ class Reputations:
         """When the last of all backoffs ends."""
 
     def is_newcomer(self, name: str, address: str) -> bool:
-        """Return whether a publisher has nothing to show."""
+        """Return whether a publisher has no credit."""
         record = self._names.get((name, address))
         return record is None or not record.delivered_count
 
     def fears_newcomers(self, now_ns: int) -> bool:
-        """Return whether newcomers have failed more than one block of late: a single line may break."""
+        """Return whether newcomers have failed more than one block recently."""
         record = self.newcomers
         return record.failure_count > 1 and not self._is_forgotten(record, now_ns)
 
     def delivered(self, name: str, address: str) -> None:
-        """Note that a publisher's block has the right root hash and proof."""
+        """Note a block with the right root hash and proof."""
         record = self._of_name(name, address)
         record.delivered_count = min(record.delivered_count + 1, DELIVERED_MAX)
         if record.failure_count and not record.delivered_count % self._forgiving_blocks:
             record.failure_count -= 1
 
     def failed(self, name: str, address: str, now_ns: int) -> list[BackedOff]:
-        """Note that a publisher has failed a block; return who backs off for it from now on."""
+        """Note a failed block; return the backoffs that begin."""
         records = []
         own = self._names.get((name, address))
         if own is not None:
@@ -138,8 +138,8 @@ class Reputations:
     def backoff(self, name: str, address: str, now_ns: int) -> int:
         """Return the failures that a publisher backs off for; 0: it does not.
 
-        Newcomers back off together, and so do publishers that have delivered little: each doubling of the
-        blocks delivered outweighs one failure of the newcomers.
+        Newcomers back off together, and so do publishers with little credit: each doubling of delivered
+        blocks outweighs one failure of the newcomers.
         """
         if now_ns >= self.last_until_ns:
             return 0
@@ -153,7 +153,7 @@ class Reputations:
         return behind
 
     def backing_off(self, now_ns: int) -> list[BackedOff]:
-        """Return who backs off now, those with the most failures first."""
+        """Return the present backoffs, most failures first."""
         if now_ns >= self.last_until_ns:
             return []
         records = [
