@@ -1,20 +1,20 @@
-"""The last step of a block: its acknowledgement, at once or when enough other nodes have it on disk.
+"""The acknowledgement of blocks: at once, or when enough other nodes have them on disk.
 
-A shell beside `pipeline.conductor`. It feeds `committed` to the arbiter, which acknowledges. What other nodes
-have is known to `pipeline.replication_quorum`; without one (`commit.min_standbys` 0) no block waits.
+A shell beside `pipeline.conductor`. It reports `committed` to the arbiter, which acknowledges.
+`pipeline.replication_quorum` knows what other nodes have; without one (`commit.min_standbys` 0) no block
+waits.
 
-    block on disk ──► stored ──► awaiting standbys, in order ──► committed ──► acknowledgements
-                                          ▲
+    block on disk ──► stored ──► awaiting standbys, in order ──► committed ──► acknowledgements ▲
     quorum.confirmed ──► release ─────────┘
 
-Readers and standbys see a block at once; the arbiter and the publishers learn of it when it is confirmed. A
-standby waits for nobody: its blocks are those of the active node.
+Readers and standbys see a block at once; the arbiter and the publishers when it is confirmed. A standby waits
+for nobody: its blocks are the active node's.
 
 Invariants
-  - `committed` is fed in order of number, and only for blocks that are on disk.
+  - The arbiter hears `committed` in order of number, only for blocks on disk.
   - A block that publishers are told is stored was on `min_standbys` other disks while this node was active,
-    or is now. While that is not known of the last block, `refusal` keeps publishers out, since every answer
-    that ends a stream names that block.
+    or is now. Until that is known of the last block, `refusal` keeps publishers out: every EndOfStream names
+    it.
 """
 
 from __future__ import annotations
@@ -39,22 +39,20 @@ __all__ = ["Acknowledging", "RaceHistory", "UnconfirmedBlock", "Won"]
 log = logging.getLogger(__name__)
 
 RELEASE_PAUSE_SECONDS: Final = 0.01
-"""Time for publishers to read `released_blocks_max` acknowledgements before the next ones."""
+"""Time for publishers to read `released_blocks_max` acknowledgements."""
 
 RACE_HISTORY_BLOCKS: Final = 100
-"""Blocks on the status page."""
+"""Enough for the status page."""
 
 
 class UnconfirmedBlock(NamedTuple):
-    """A block that is on disk here, and not acknowledged yet."""
+    """A block on disk that is not acknowledged yet."""
 
     attempt_id: AttemptId
-    """The attempt that brought it."""
     number: int
     root_hash: bytes
     """48 bytes."""
     publisher: str
-    """Who sent it."""
     begun_ns: int
     """When its header came."""
     stored_ns: int
@@ -63,7 +61,7 @@ class UnconfirmedBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """One acknowledged block."""
+    """An acknowledged block."""
 
     number: int
     publisher: str
@@ -71,7 +69,7 @@ class Won:
 
 
 class RaceHistory:
-    """The last `RACE_HISTORY_BLOCKS` blocks, the newest last."""
+    """The last `RACE_HISTORY_BLOCKS` winners, for the status page."""
 
     def __init__(self) -> None:
         self._blocks: deque[Won] = deque(maxlen=RACE_HISTORY_BLOCKS)
@@ -82,7 +80,7 @@ class RaceHistory:
 
     @property
     def blocks(self) -> tuple[Won, ...]:
-        """The blocks, the newest last."""
+        """The newest last."""
         return tuple(self._blocks)
 
     def counts(self) -> list[tuple[str, int]]:
@@ -91,7 +89,7 @@ class RaceHistory:
         return sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
 
     def median_seconds(self) -> float | None:
-        """Return the median time to acknowledge; None while there is no block."""
+        """Return the median time to acknowledge; None: no block yet."""
         times = sorted(block.seconds for block in self._blocks)
         return times[len(times) // 2] if times else None
 
@@ -102,7 +100,7 @@ class Acknowledging:
     Args:
         arbiter: acknowledges.
         perform: performs its actions.
-        metrics: counts acknowledgements.
+        metrics: of the node.
         now_ns: monotonic time in nanoseconds, the clock of `UnconfirmedBlock`.
         quorum: knows what other nodes have; None: no block waits for them.
         released_blocks_max: blocks that are acknowledged in one go.
@@ -119,11 +117,10 @@ class Acknowledging:
         released_blocks_max: int = RELEASED_BLOCKS_MAX,
     ) -> None:
         self.history = RaceHistory()
-        """Who won the last blocks."""
         self.acknowledged_at: float | None = None
-        """When the last block was acknowledged: monotonic time in seconds."""
+        """When the last block was: monotonic time in seconds."""
         self.quorum = quorum
-        """What is known of other nodes; None: no block waits for them."""
+        """None: no block waits for other nodes."""
         self._arbiter = arbiter
         self._perform = perform
         self._metrics = metrics
@@ -131,7 +128,7 @@ class Acknowledging:
         self._released_blocks_max = released_blocks_max
         self._awaiting: deque[UnconfirmedBlock] = deque()
         self._safe_number = -1
-        """Every block up to this one was on enough other disks."""
+        """Blocks up to this one were on enough other disks."""
         self._refuses = False
         if quorum is not None:
             metrics.min_standbys.set(quorum.min_standbys)
@@ -143,12 +140,12 @@ class Acknowledging:
 
     @property
     def awaiting(self) -> tuple[int, int] | None:
-        """The first and the last block that wait for standbys; None where none waits."""
+        """The first and the last block that wait for standbys; None: none waits."""
         return (self._awaiting[0].number, self._awaiting[-1].number) if self._awaiting else None
 
     @property
     def awaiting_count(self) -> int:
-        """How many blocks wait for standbys."""
+        """Number of blocks that wait for standbys."""
         return len(self._awaiting)
 
     @property
@@ -162,9 +159,9 @@ class Acknowledging:
         return self._awaiting[-1].number + 1 if self._awaiting else self._arbiter.next_number
 
     def quorum_state(self) -> QuorumState | None:
-        """Return what is known of the nodes that acknowledgements wait for; None where they wait for none.
+        """Return the state of the replication quorum; None without one.
 
-        A standby's acknowledgements wait for nobody, and it tells of its publishers elsewhere.
+        A standby waits for nobody, and reports its refusals of publishers elsewhere.
         """
         quorum = self.quorum
         if quorum is None:
@@ -182,9 +179,9 @@ class Acknowledging:
         )
 
     def refusal(self) -> str | None:
-        """Return why publishers are refused now; None where they are not.
+        """Return why publishers are refused; None: they are not.
 
-        The last block may be on this disk alone, and each answer that ends a stream would call it safe.
+        The last block may be on this disk alone, and each EndOfStream would call it safe.
         """
         quorum, last = self.quorum, self._arbiter.last_number
         if quorum is None or last is None or last <= self._safe_number:
@@ -202,13 +199,13 @@ class Acknowledging:
 
     @property
     def is_standby(self) -> bool:
-        """Whether the node follows another one, or has handed over: no block waits then."""
+        """Whether the node follows another one or has handed over: then no block waits."""
         return self._arbiter.retired is not None and self._arbiter.idle
 
     # --- what happens --------------------------------------------------------------------------------------
 
     def stored(self, block: UnconfirmedBlock) -> None:
-        """Take a block that is on disk; acknowledge it, now or when it is confirmed."""
+        """Acknowledge a block on disk, now or when it is confirmed."""
         if self.quorum is None:
             self._acknowledge(block)
             return
@@ -217,7 +214,7 @@ class Acknowledging:
         self.release()
 
     def release(self) -> None:
-        """Acknowledge what is confirmed; call this after a report of a standby and a change of role."""
+        """Acknowledge confirmed blocks; call this after a standby's report and a change of role."""
         quorum, awaiting = self.quorum, self._awaiting
         if quorum is None:
             return

@@ -1,15 +1,16 @@
-"""The shell around the arbiter: it performs what that decides, and feeds it every event.
+"""The conductor: the shell around the arbiter. It performs the arbiter's actions and reports every event to
+it.
 
-It has no opinion about block numbers. It runs in one event loop with the stages of a block; long work runs
-elsewhere.
+It decides nothing. It runs in the event loop; `BlocksInFlight` and `GroupCommit` run long work elsewhere.
 
     message ──► Arbiter ──► Begin, Append, Verify, CheckLink, Drop ──► `BlocksInFlight`
                    ▲    ──► Commit ──► `GroupCommit` ──► `Acknowledging`
                    │    ──► Send, Close ──► `Outbox` of a publisher
                    └─────── verified, refused, linked, committed, commit_failed
 
-Invariant: `committed` is fed only after `GroupCommit` has called `stored`, so an acknowledgement follows both
-flushes. It may be fed much later, in order: the arbiter's last block is the last acknowledged one.
+Invariant: the arbiter hears `committed` in order of number, only after `GroupCommit` has called `stored`. So
+an acknowledgement follows both flushes, perhaps much later: the arbiter's last block is the last acknowledged
+one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sluice.gateway.limits import LOOP_WATCH_SECONDS
 from sluice.gateway.logs import caused_by, fields
 from sluice.gateway.metrics import Metrics
 from sluice.gateway.pipeline.acknowledging import Acknowledging, UnconfirmedBlock
-from sluice.gateway.pipeline.dispute import Source, source_of
+from sluice.gateway.pipeline.dispute import Dispute, Source, source_of
 from sluice.gateway.pipeline.group_commit import GroupCommit
 from sluice.gateway.pipeline.in_flight import Attempt, BlocksInFlight
 from sluice.gateway.pipeline.limits import PipelineLimits
@@ -65,19 +66,19 @@ __all__ = ["Conductor", "Outbox"]
 log = logging.getLogger(__name__)
 
 STOOD_STILL_SECONDS_MIN: Final = 0.02
-"""A sample that is so late is taken off from the time of publishers: the node could not hear them."""
+"""A lateness of the event loop from which publishers get the time back: the node could not hear them."""
 
 _NEVER_NS: Final = 1 << 63
 
 
 class Outbox:
-    """The responses that wait for one publisher to read them.
+    """The responses that wait for one publisher.
 
     Args:
-        publisher_id: whose they are.
-        name: who that is, for people.
-        responses_max: how many may wait; one more and `overflow` is set.
-        source: by what its claims about stored blocks are counted; None: by its name.
+        publisher_id: of its stream.
+        name: of the publisher, for people.
+        responses_max: responses that may wait; one more sets `overflow`.
+        source: by which its claims about stored blocks are counted; None: its name.
     """
 
     def __init__(
@@ -87,26 +88,23 @@ class Outbox:
         self.name = name
         self.source = source or source_of(name, name)
         self.closed = False
-        """Nothing more will be put in."""
+        """Nothing more will be queued."""
         self.said_goodbye = False
-        """The publisher has sent EndStream: nothing more is to come from it."""
+        """The publisher has sent EndStream."""
         self.dropped_count = 0
-        """Messages that came after the node had ended the stream."""
+        """Messages since the node ended the stream."""
         self.overflow = asyncio.Event()
-        """Set when the publisher does not read: its stream is to be broken off."""
+        """Set when the publisher does not read: break its stream off."""
         self.over = asyncio.Event()
-        """Set when nothing more will be put in, or there was no room."""
+        """Set when the outbox is closed or has overflowed."""
         self.responses: deque[Response] = deque()
-        """Those that wait; whoever sends one takes it out."""
+        """The sender takes them out."""
         self.changed = asyncio.Event()
         """Set when `responses` or `closed` has changed."""
         self._responses_max = responses_max
 
     def put(self, response: Response) -> None:
-        """Queue a response.
-
-        None is queued after one for which there was no room, so that none is missing between.
-        """
+        """Queue a response; drop it after an overflow, so that none is missing in between."""
         if self.overflow.is_set() or len(self.responses) >= self._responses_max:
             self.overflow.set()
             self.over.set()
@@ -115,13 +113,13 @@ class Outbox:
             self.changed.set()
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """Mark the end of the responses."""
         self.closed = True
         self.over.set()
         self.changed.set()
 
     async def get(self) -> list[Response]:
-        """Wait for responses and take all that are there; none means that the stream is over."""
+        """Wait for responses and take them all; none means that the stream is over."""
         while not self.responses and not self.closed:
             self.changed.clear()
             await self.changed.wait()
@@ -141,7 +139,7 @@ class Conductor:
         now_ns: monotonic time in nanoseconds.
         limits: of the pipeline.
         hash_processes: hash large item sets; closed with the conductor.
-        standbys: knows which blocks other nodes have; None: acknowledgements wait for none.
+        standbys: the replication quorum; None: acknowledgements wait for no other node.
     """
 
     def __init__(
@@ -159,11 +157,10 @@ class Conductor:
         limits = limits or PipelineLimits()
         self.arbiter = arbiter
         self.now_ns = now_ns
-        """The conductor's clock."""
         self.idle = asyncio.Event()
-        """Set when the blocks that were complete at shutdown or retirement are finished."""
+        """Set when a shutdown or retirement has finished the complete blocks."""
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Fails with the error of a bug with which the race cannot go on: the node has to stop."""
+        """Fails with a bug after which the race cannot go on: the node has to stop."""
         self.acknowledging = Acknowledging(
             arbiter,
             self.perform,
@@ -172,9 +169,7 @@ class Conductor:
             standbys,
             released_blocks_max=limits.released_blocks_max,
         )
-        """The blocks on disk, and which of them were acknowledged."""
         self.slots = LoopSlots()
-        """Slots of the event loop, for long pieces of work."""
         self._hashing = Hashing(hash_processes, self.slots)
         self.in_flight = BlocksInFlight(
             arbiter,
@@ -185,8 +180,8 @@ class Conductor:
             metrics,
             now_ns,
             self._spawn,
+            Dispute(limits.dispute_settle_ns),
         )
-        """Blocks that are received, verified and committed."""
         self._group_commit = GroupCommit(
             store,
             now_ns,
@@ -212,19 +207,19 @@ class Conductor:
         self._stream_count = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = _NEVER_NS
-        self._listens = False  # messages are read first, since a timer came late
+        self._listens = False  # read messages first, since a timer came late
 
     # --- what the gRPC side calls --------------------------------------------------------------------------
 
     def connect(
         self, name: str, *, address: str = "", is_peer: bool = False, has_certificate: bool = False
     ) -> Outbox:
-        """Take a publisher's new stream; return the outbox with its responses.
+        """Open a publisher's stream; return its outbox.
 
         Args:
-            name: who it is.
-            address: the network address that it comes from.
-            is_peer: the stream is this node's own subscription to another node.
+            name: of the publisher.
+            address: its network address.
+            is_peer: the stream is this node's subscription to another node.
             has_certificate: its name is the subject of a certificate that TLS has checked.
         """
         self._stream_count += 1
@@ -238,7 +233,7 @@ class Conductor:
         return outbox
 
     def disconnect(self, outbox: Outbox, reason: str) -> None:
-        """Forget a stream that has ended, in whatever way."""
+        """Forget a stream that has ended."""
         if self._outboxes.pop(outbox.publisher_id, None) is None:
             return
         outbox.close()
@@ -248,7 +243,7 @@ class Conductor:
         self.perform(self.arbiter.left(outbox.publisher_id, self.now_ns(), reason))
 
     async def room_for(self, outbox: Outbox) -> None:
-        """Wait until this publisher's next message may be taken: the back-pressure of blocks in flight."""
+        """Wait until memory allows this publisher's next message: the back-pressure of blocks in flight."""
         arbiter, publisher_id = self.arbiter, outbox.publisher_id
         if arbiter.may_read(publisher_id):
             return
@@ -273,7 +268,7 @@ class Conductor:
                 self._arm(self.arbiter.next_deadline_ns())
 
     def offer(self, outbox: Outbox, item_set: ItemSet) -> None:
-        """Take an item set of a publisher."""
+        """Handle an item set of a publisher."""
         publisher_id, now_ns = outbox.publisher_id, self.now_ns()
         items, kinds, number, proven, only_proofs = item_set
         if number is None:
@@ -285,16 +280,16 @@ class Conductor:
         self.perform(actions)
 
     def perform(self, actions: Sequence[Action]) -> None:
-        """Perform actions, and those that follow from them."""
+        """Perform actions and those that follow from them."""
         waiting = list(actions)
-        # Actions that follow go last: a Drop that follows from a Verify must not overtake the Begin of the
-        # attempt that it drops.
+        # Actions that follow go last: a Drop after a Verify must not overtake the Begin of the attempt that
+        # it drops.
         for action in waiting:
             match action:
                 case SendResponse(publisher_id, response):
                     if (outbox := self._outboxes.get(publisher_id)) is not None:
                         outbox.put(response)
-                        if type(response) is not Acknowledgement:  # those are counted where blocks commit
+                        if type(response) is not Acknowledgement:  # counted in `Acknowledging`
                             note_answer(self._metrics, outbox.name, response, outbox.source.key)
                 case Append():
                     waiting += self.in_flight.append(action)
@@ -326,7 +321,7 @@ class Conductor:
                         asyncio.get_running_loop().call_soon(tell)
         if self._group_commit.queue and not self._group_commit.is_running:
             self._group_commit.begin()
-        if len(waiting) != 1 or type(waiting[0]) is not Append:  # which makes no room
+        if len(waiting) != 1 or type(waiting[0]) is not Append:  # an Append alone makes no room
             self._room.set()
         deadline_ns = self.arbiter.next_deadline_ns()
         if deadline_ns is not None and deadline_ns < self._timer_at_ns:
@@ -336,7 +331,7 @@ class Conductor:
 
     @property
     def next_to_store(self) -> int:
-        """The number after the last block on disk; blocks before it may wait to be acknowledged."""
+        """The number after the last block on disk. Blocks before it may wait for acknowledgement."""
         return self.acknowledging.next_to_store
 
     @property
@@ -351,30 +346,27 @@ class Conductor:
 
     @property
     def catch_up_target(self) -> int | None:
-        """The highest block that publishers reported beyond what this node could take; None before the first.
+        """The highest block that publishers reported beyond U; None: none yet.
 
-        It is advisory, and stays when the node has got there: compare it with the last stored block.
+        It is advisory and does not fall: compare it with the last stored block.
         """
         return self.arbiter.catch_up_target
 
     def on_catch_up_target(self, listener: Callable[[int], None]) -> None:
-        """Call `listener` in the event loop with each new, higher `catch_up_target`."""
+        """Call `listener` with each new, higher `catch_up_target`."""
         self._catch_up_listeners.append(listener)
 
     def on_source_error(self, listener: Callable[[], None]) -> None:
-        """Call `listener` in the event loop when the last publisher ends its stream with ERROR.
-
-        Live subscribers must be told then; complete blocks are still finished.
-        """
+        """Call `listener` when the last publisher ends its stream with ERROR: live subscribers must be told."""
         self._source_error_listeners.append(listener)
 
     def on_commit_failed(self, listener: Callable[[], None]) -> None:
-        """Call `listener` in the event loop each time the disk refuses a commit."""
+        """Call `listener` when the disk refuses a commit."""
         self._commit_failed_listeners.append(listener)
 
     @property
     def disk_failure(self) -> str | None:
-        """Why blocks cannot be written, with the disk's last refusal; None while they can."""
+        """Why the disk refuses blocks, with its last refusal; None: it does not."""
         failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
         return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
 
@@ -383,7 +375,7 @@ class Conductor:
     async def retire(self, reason: str) -> None:
         """Finish complete blocks and send publishers elsewhere; return when no block is in flight.
 
-        A node whose call is cancelled goes on retiring: `reinstate` it.
+        After a cancelled call the node goes on retiring: `reinstate` it.
         """
         self.perform(self.arbiter.retire(reason, self.now_ns()))
         await self.idle.wait()
@@ -400,7 +392,7 @@ class Conductor:
     async def stop(self, grace_seconds: float) -> None:
         """Finish complete blocks, end all streams and wait for the disk, at most `grace_seconds`."""
         if not self.arbiter.shutting_down:
-            self.idle.clear()  # a standby was idle before
+            self.idle.clear()  # a standby was idle
         self.perform(self.arbiter.shutdown(self.now_ns()))
         try:
             await asyncio.wait_for(self.idle.wait(), grace_seconds)
@@ -408,7 +400,7 @@ class Conductor:
             extra = fields(grace_seconds=grace_seconds, awaiting_standbys=self.acknowledging.awaiting_count)
             log.warning("blocks in flight were not finished", extra=extra)
         await self._group_commit.finished()
-        if not self.idle.is_set() and not self.broken.done():  # else it is not known what is stored
+        if not self.idle.is_set() and not self.broken.done():  # with a bug, it is not known what is stored
             self.perform(self.arbiter.give_up(self.now_ns()))
         self.in_flight.stop()
         if self._timer is not None:
@@ -418,7 +410,7 @@ class Conductor:
         self._checks.close()
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a task; an error of it, which is our bug, goes to `broken`."""
+        """Start a task whose error, our bug, goes to `broken`."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._on_done)
         return task
@@ -430,7 +422,7 @@ class Conductor:
     # --- what the commit tells -----------------------------------------------------------------------------
 
     async def _first_stored(self, attempt: Attempt) -> None:
-        """Believe what block 0 publishes, now that it is on disk and before it is acknowledged."""
+        """Trust what block 0 publishes, before it is acknowledged."""
         await self._checks.block_0_committed(attempt.published)
 
     def _stored(
@@ -455,7 +447,7 @@ class Conductor:
             )
 
     def _commit_failed(self, attempt: Attempt, reason: str) -> None:
-        """Drop a block that the disk refused, and all behind it."""
+        """Drop a block that the disk refused, and all after it."""
         self.in_flight.commit_failed()
         self.perform(self.arbiter.commit_failed(attempt.attempt_id, reason, self.now_ns()))
         for tell in self._commit_failed_listeners:
@@ -464,7 +456,7 @@ class Conductor:
     # --- time ----------------------------------------------------------------------------------------------
 
     def stood_still(self, seconds: float) -> None:
-        """Take note that the event loop was late by so much: messages that came since are still unread."""
+        """Note that the event loop was late: messages that came since are unread."""
         if seconds >= STOOD_STILL_SECONDS_MIN:
             self.arbiter.stood_still(int(seconds * 1e9), self.now_ns())
             self._arm(self.arbiter.next_deadline_ns())
@@ -485,12 +477,12 @@ class Conductor:
 
     def _on_time(self) -> None:
         now_ns = self.now_ns()
-        # Timers run before messages: after a pause no message was read, and nobody has reported the pause.
+        # Timers run before messages: after a pause, neither messages nor the pause itself are noted yet.
         late_ns = now_ns - self._timer_at_ns
         self._timer, self._timer_at_ns = None, _NEVER_NS
         self._listens = not self._listens and late_ns > self._limits.timer_late_seconds_max * 1e9
         if self._listens:
-            # By then the pause is sampled, and the messages that came in it are read.
+            # By then the pause is sampled, and its messages are read.
             wait_seconds = LOOP_WATCH_SECONDS + self._limits.timer_late_seconds_max
             self._set_timer(now_ns + int(wait_seconds * 1e9))
             return

@@ -1,29 +1,28 @@
-"""The commit of blocks: those that are ready together are written together, and share their flushes.
+"""The group commit: blocks that are ready together are written together and share their flushes.
 
-A shell beside `pipeline.conductor`, which puts blocks into the queue. The commit thread serializes, writes
-and flushes them (`BlockStore.begin`, `finish`), and takes the next group from the queue by itself: one flush
-has on disk the header of a group and the entries of the next one.
+A shell. The conductor queues blocks. The commit thread serializes, writes and flushes them
+(`BlockStore.begin`, `finish`) and takes the next group by itself: one flush covers the header of a group and
+the entries of the next.
 
     blocks ready    A     B       C D       E F
     written         ├─ A ─┤├─ A, B ─┤├─ B, C D ─┤├─ C D ─┤├─ E F ─┤├─ E F ─┤
                                     └ A stored  └ B      └ C D             └ E F
 
-A group has flushes of its own in two cases:
+A group has its own flushes in two cases:
 
-- It would hold up the group before it: it is large; or it is block 0, whose ledger data are to be kept; or it
-  begins with a block that settles the root hash of the block before it, which is written first
-  (`BlockStore.settle`).
+- It would delay the group before it. It is large; or it is block 0, whose ledger data are kept; or its first
+  block settles the root hash of the block before it, which is written first (`BlockStore.settle`).
 - The group before it has several blocks. Then blocks come faster than they can be written one by one, and
-  processor time is short: during the flush more of them gather.
+  more of them gather during the flush.
 
-When the disk refuses a group, none of its blocks can be seen. The blocks that wait behind it are dropped too,
-since they link to it. Then the disk is tried until it takes writes again (`BlockStore.probe`): a flush that
-failed is never trusted, so what it left in doubt is written past the page cache and read back.
+When the disk refuses a group, nobody sees its blocks, and the blocks that link to them are dropped. Then
+`BlockStore.probe` tries the disk until it takes writes again. It never trusts a failed flush: it writes what
+that left in doubt past the page cache and reads it back.
 
 Invariants
-  - One group at a time is begun, and blocks are in the order of the queue.
+  - One group at a time is begun, in the order of the queue.
   - `stored` is called only after both flushes.
-  - While `is_running`, the commit thread takes from the queue, and the event loop puts into it.
+  - While `is_running`, the commit thread takes from the queue, and the event loop adds to it.
 """
 
 from __future__ import annotations
@@ -54,13 +53,12 @@ class _Group(NamedTuple):
     attempts: Sequence[Attempt]
     blocks: Sequence[VerifiedBlock]
     size_bytes: int
-    """Of their items."""
+    """Of the items."""
     taken_ns: int
-    """When they were taken from the queue."""
 
 
 class _Failure(NamedTuple):
-    """A block that could not be put on disk."""
+    """A block that could not be stored."""
 
     attempt: Attempt
     error: Exception
@@ -70,9 +68,9 @@ class _Outcome(NamedTuple):
     """The result of one call to the commit thread."""
 
     group: _Group | None
-    """The last group on disk; the event loop was told of those before it."""
+    """The last group on disk. The event loop has heard of those before it."""
     took_ns: int
-    """Nanoseconds since that group was taken."""
+    """Nanoseconds since it was taken."""
     failure: _Failure | None
 
 
@@ -85,10 +83,10 @@ class GroupCommit:
         spawn: starts a task whose errors would be our bugs.
         limits: of the pipeline.
         first_stored: awaited when block 0 is on disk, before `stored` is called.
-        stored: called with each group that is on disk, the nanoseconds it took, and its flushes; a shared
-            flush counts for the later group. The block store has yet to `advance` by these blocks.
+        stored: called with each group on disk, the nanoseconds it took, and its flushes; a shared flush
+            counts for the later group. It must `advance` the block store.
         failed: called with the first block that is not on disk, and why; the queue is empty then.
-        recovered: called when the disk takes writes again, and what a flush left in doubt is on it.
+        recovered: called when the disk takes writes again, and all that was in doubt is on it.
     """
 
     def __init__(
@@ -104,14 +102,15 @@ class GroupCommit:
         recovered: Callable[[], None],
     ) -> None:
         self.queue: deque[Attempt] = deque()
-        """Verified and linked blocks, in order of number; call `begin` after adding to it."""
+        """Linked blocks in order of number; call `begin` after adding to it."""
         self.is_running = False
-        """Whether a commit runs; it takes blocks that come meanwhile, too."""
+        """Whether a commit runs. It takes further blocks too."""
         self.refusal: str | None = None
         """Why the disk refused the last probe."""
         self._store = store
         self._thread = ThreadPoolExecutor(1, "commit")
-        # Its thread starts now: a pool that cannot start one later still makes the call, with the next one.
+        # Start the thread now: a pool that cannot start it later keeps the call and runs it with the next
+        # one.
         self._thread.submit(lambda: None)
         self._now_ns = now_ns
         self._spawn = spawn
@@ -124,7 +123,7 @@ class GroupCommit:
         self._probing: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Start to commit the queue, until it is empty; not while that `is_running`."""
+        """Commit until the queue is empty; not while `is_running`."""
         self.is_running = True
         self._running = self._spawn(self._commit_all())
 
@@ -134,7 +133,7 @@ class GroupCommit:
             await asyncio.wait({self._running})
 
     def close(self) -> None:
-        """Stop trying the disk, and wait for the thread."""
+        """Stop the probes and wait for the thread."""
         if self._probing is not None:
             self._probing.cancel()
         self._thread.shutdown()
@@ -155,7 +154,7 @@ class GroupCommit:
         self.is_running, self._running = False, None
 
     def _next_group(self) -> _Group:
-        """Take blocks from the queue: at least one, and further ones within the limits of a group."""
+        """Take a block from the queue, and further ones within the limits of a group."""
         attempts: list[Attempt] = []
         blocks: list[VerifiedBlock] = []
         size_bytes = file_bytes = 0
@@ -192,7 +191,7 @@ class GroupCommit:
                 self._store.settled()
             started_ns = self._now_ns()
             await loop.run_in_executor(self._thread, self._store.append, group.blocks)
-        except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
+        except Exception as error:  # the edge of a shell: nothing was committed
             return _Failure(group.attempts[0], error)
         took_ns = self._now_ns() - started_ns
         if group.attempts[0].number == 0:
@@ -209,10 +208,10 @@ class GroupCommit:
     # --- in the thread -------------------------------------------------------------------------------------
 
     def _commit_here(self, loop: asyncio.AbstractEventLoop) -> _Outcome:
-        """Commit groups one after the other, until none waits or the event loop has to act.
+        """Commit groups until none waits or the event loop has to act.
 
         Args:
-            loop: told of each group on disk but the last one.
+            loop: hears of each group on disk but the last one.
         """
         store = self._store
         begun: _Group | None = None
@@ -231,10 +230,10 @@ class GroupCommit:
                     self._tell(loop, begun, 2)
                     begun = None
                 if group is not None:
-                    store.begin(group.blocks)  # which finishes what was begun
-            except Exception as error:  # the edge of a shell: whatever it was, nothing was committed
+                    store.begin(group.blocks)  # this finishes the begun group
+            except Exception as error:  # the edge of a shell: nothing was committed
                 failure = self._failure(loop, begun, group, error)
-                if store.has_begun:  # not for the disk's sake: a later commit must not bring it back
+                if store.has_begun:  # a later commit must not bring it back
                     store.give_up()
                 return _Outcome(None, 0, failure)
             if begun is not None:
@@ -242,13 +241,13 @@ class GroupCommit:
             begun = group
 
     def _is_loop_due(self) -> bool:
-        """Return whether the event loop has to act before the next group is taken."""
+        """Return whether the event loop has to act before the next group."""
         return _is_apart(self.queue[0]) or self._store.snapshot_due
 
     def _failure(
         self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
     ) -> _Failure:
-        """Finish the begun group if only the one behind it failed; return what could not be committed."""
+        """Finish the begun group if only the next one failed; return the first block that is not stored."""
         if begun is None:
             assert group is not None
             return _Failure(group.attempts[0], error)
@@ -262,15 +261,13 @@ class GroupCommit:
         return _Failure(group.attempts[0], error)
 
     def _tell(self, loop: asyncio.AbstractEventLoop, group: _Group, flush_count: int) -> None:
-        """Tell the event loop that a group is on disk."""
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._hear, group, self._now_ns() - group.taken_ns, flush_count)
 
     def _hear(self, group: _Group, took_ns: int, flush_count: int) -> None:
-        """Handle in the event loop that a group is on disk."""
         try:
             self._on_stored(group, took_ns, flush_count)
-        except Exception as error:  # our bug; the thread goes on, so a task reports it
+        except Exception as error:  # our bug; a task reports it, and the thread goes on
             self._spawn(_raise(error))
 
     # --- a disk that refuses -------------------------------------------------------------------------------
@@ -287,7 +284,7 @@ class GroupCommit:
             self._probing = self._spawn(self._await_disk())
 
     async def _await_disk(self) -> None:
-        """Probe the disk until it takes writes again; log the reason where it changes."""
+        """Probe the disk until it takes writes again; log each new reason."""
         said = ""
         while True:
             await asyncio.sleep(self._limits.disk_probe_seconds)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice.gateway.limits import COMMIT_GROUP_BYTES_MAX, DISK_PROBE_SECONDS
+from sluice.gateway.pipeline.dispute import SETTLE_NS
 
 __all__ = ["PipelineLimits"]
 
@@ -35,5 +36,7 @@ class PipelineLimits:
     """Time between two probes of a disk that refuses writes."""
     released_blocks_max: int = RELEASED_BLOCKS_MAX
     """Blocks that are acknowledged in one go."""
+    dispute_settle_ns: int = SETTLE_NS
+    """Time that sources of a dispute must agree."""
     timer_late_seconds_max: float = TIMER_LATE_SECONDS_MAX
     """A timer of the race that is later than this waits once more before it ends anybody's time."""

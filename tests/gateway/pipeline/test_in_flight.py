@@ -17,6 +17,7 @@ from sluice.gateway.blocks.root_hash import BlockHasher, BlockSummary
 from sluice.gateway.blocks.verification import Verdict
 from sluice.gateway.pipeline import dispute
 from sluice.gateway.pipeline.in_flight import Lack
+from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.store.block_store import BlockStore
 from sluice.gateway.workers.hashing import HASH_THREADS, INLINE_HASH_BYTES_MAX
 from sluice.gateway.workers.proof_checks import ProofChecks
@@ -233,7 +234,6 @@ def test_a_false_link_to_a_block_that_is_not_stored_yet_is_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The claim would be about a block that may still fail; and a signed block is disputed by nobody."""
-    monkeypatch.setattr(dispute, "SETTLE_NS", 0)
     claims: list[int] = []
     claim = dispute.Dispute.claim
 
@@ -262,7 +262,7 @@ def test_a_false_link_to_a_block_that_is_not_stored_yet_is_no_claim(
         alice.block(BLOCKS[1])
         await alice.expect("ack 1")
 
-    on_stage(tmp_path, play)
+    on_stage(tmp_path, play, limits=PipelineLimits(dispute_settle_ns=0))
 
 
 def test_a_block_that_the_node_cannot_check_is_its_own_lack_until_one_is_stored(
