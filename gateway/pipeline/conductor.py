@@ -357,7 +357,7 @@ class Conductor:
         self._catch_up_listeners.append(listener)
 
     def on_source_error(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the last publisher ends its stream with ERROR: live subscribers must be told."""
+        """Call `listener` when the last publisher ends its stream with ERROR, for live subscribers."""
         self._source_error_listeners.append(listener)
 
     def on_commit_failed(self, listener: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Cutting the end off a stream that no server has open, for `sluice truncate`. Numbered steps.
+"""Cutting the end off a stream that no server has open, for `sluice truncate`, in numbered steps.
 
     1  write    the cut entries become a stream file of their own, in a folder beside its place
     2  keep     that file is flushed and gets its name, and the name is flushed
@@ -6,11 +6,11 @@
     4  drop     the header with the lower totals, flushed: the commit point
                 (`datastream.file.updating`, "A truncation is a commit of fewer entries")
 
-A crash before 4 leaves the stream uncut; a crash behind it leaves it cut. After a crash at any step the same
-command finishes: a file from step 2 with the same bytes is accepted.
+A crash before 4 leaves the stream uncut, one after it leaves it cut. After any crash the same command
+finishes: it accepts a file from step 2 with the same bytes.
 
-The cut entries are a stream file, numbered from 0, for every reader of stream files. One that begins with a
-block is a chain that begins with that block.
+The cut entries are a stream file, numbered from 0. If it begins with a block, it is a chain that begins
+there.
 
 Source: docs/spec/stream-file.md sections 1 and 2.
 """
@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 COMMIT_BYTES: Final = 8 << 20
-"""Data of one commit of the cut file: enough to keep a disk busy, little to hold."""
+"""Data in one commit of the cut file."""
 _BLOCK_END_SIZE: Final = 8 + HASH_SIZE
 
 
@@ -66,13 +66,13 @@ class CutCheck:
     """The contents of a stream file, read without a lock."""
 
     header: StreamHeader
-    """As of its last commit."""
+    """Of its last commit."""
     holds_blocks: bool
     """Whether it ends with a block."""
 
 
 def look_at(path: Path) -> CutCheck:
-    """Return what a stream file holds; nothing is locked or changed.
+    """Return the contents of a stream file, without a lock.
 
     Raises:
         OSError: it cannot be read.
@@ -89,7 +89,7 @@ def look_at(path: Path) -> CutCheck:
 
 
 def stream_type_of(path: Path) -> int:
-    """Return the stream type of a stream file from its header; errors as `look_at`."""
+    """Return the stream type in a file's header; errors as `look_at`."""
     with contextlib.closing(RealDisk(path, writable=False)) as disk:
         return _header_of(path, disk).stream_type
 
@@ -100,7 +100,7 @@ def _header_of(path: Path, disk: RealDisk) -> StreamHeader:
 
 
 def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
-    """Return the time of the block that begins at an entry, seconds since 1970; None if unreadable."""
+    """Return the time of the block at an entry, seconds since 1970; None: unreadable."""
     for entry in streamer.read_entries(entry_number):
         if entry.type != BOOKMARK_TYPE:
             try:
@@ -113,11 +113,12 @@ def block_time(streamer: DataStreamer, entry_number: int) -> int | None:
 
 
 def check_place(place: Path, entry_count: int) -> None:
-    """Refuse a place that is taken, but by a stream file of so many entries: an interrupted run's, maybe.
+    """Refuse a place that is taken, except by a stream file of so many entries, perhaps from an interrupted
+    run.
 
     Args:
-        place: where the file of what is cut goes.
-        entry_count: how many entries it gets.
+        place: for the file of cut entries.
+        entry_count: of that file.
 
     Raises:
         Fatal: something else is there.
@@ -144,11 +145,11 @@ def write_cut(
     """Write the entries from `from_number` on to a stream file of their own: steps 1 and 2.
 
     Args:
-        streamer: the stream, open.
-        from_number: of the first entry that is cut.
+        streamer: the open stream.
+        from_number: the first cut entry.
         place: of the file; the same file may be there already.
         go_on: called after each commit; what it raises ends this, and nothing is left.
-        commit_bytes: data that is written in one commit.
+        commit_bytes: data in one commit.
 
     Raises:
         Fatal: another file is there, or the place cannot be written; nothing is left.
@@ -167,17 +168,17 @@ def write_entries(
     *,
     commit_bytes: int = COMMIT_BYTES,
 ) -> None:
-    """Write entries to a stream file of their own; errors as `write_cut`.
+    """Write entries to a stream file of their own; arguments and errors as `write_cut`.
 
     Args:
         header: has type, system and version of the file.
         entries: of any numbers.
-        place: of the file.
+        place: as there.
         go_on: as there.
         commit_bytes: as there.
     """
     folder = place.with_name(f".{place.name}.part")
-    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed run
     try:
         folder.mkdir()
         written = folder / "cut.bin"
@@ -224,7 +225,7 @@ def _copy(
                 go_on()
                 copy.start_atomic_op()
                 size_bytes = 0
-        copy.commit_atomic_op()  # flushes those before, too
+        copy.commit_atomic_op()  # this flushes those before, too
 
 
 def _flush(path: Path) -> None:

@@ -70,19 +70,18 @@ class RepairChoice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The result that a choice would have."""
+    """The outcome of a choice."""
 
     choice: RepairChoice
     totals: Committed
-    """The totals then."""
     last_block: int | None
-    """The last block then; None of a stream without blocks."""
+    """None: the stream has no blocks."""
     cut_entries: int
     """Whole entries that are cut."""
     cut_bytes: int
     """Bytes of the file that are cut."""
     why_no_more: str | None = None
-    """Why further entries behind the header are not counted."""
+    """Why no further entries behind the header are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ class Found:
     damage: EntriesDisagree | None
     """Why the entries do not lead to the header's totals."""
     refusal: str | None
-    """Why a start refuses the stream; None if it does not."""
+    """Why a start refuses the stream; None: it does not."""
     offers: tuple[Offer, ...]
     """The choices; empty if nothing is wrong."""
 
@@ -136,14 +135,14 @@ def take(
     place: Path | None,
     agree: Callable[[Found, Offer, Path | None], None],
 ) -> tuple[Offer, Path | None]:
-    """Carry out a choice; return the offer, and the file with what was cut.
+    """Carry out a choice; return the offer, and the file of cut entries.
 
     Args:
         path: the stream file.
         stream_type: of it.
         choice: one of the offers.
-        place: the file for what is cut; None: beside the stream file.
-        agree: called under the locks before anything is changed; raises to abort.
+        place: for that file; None: beside the stream file.
+        agree: called under the locks before any change; raises to abort.
 
     Raises:
         Fatal: there is no such offer, or the place cannot be written; nothing was changed.
@@ -152,7 +151,7 @@ def take(
     done: list[tuple[Found, Offer, Path | None]] = []
 
     def judge(evidence: Evidence) -> Committed:
-        """Examine it again under the locks, and return what the header shall count."""
+        """Examine it again under the locks; return what the header shall count."""
         found = _find(path, evidence)
         offer = next((offer for offer in found.offers if offer.choice is choice), None)
         if offer is None:
@@ -167,7 +166,7 @@ def take(
         done.append((found, offer, cut))
         return offer.totals
 
-    # Without a folder, damage would end the opening early; the index is made anew in any case.
+    # Without a folder, damage would end the opening early. The index is made anew anyway.
     path.with_name(path.name.split(".", 1)[0] + ".db").mkdir(exist_ok=True)
     DataStreamer.open(path, stream_type=stream_type, judge=judge).close()
     found, offer, cut = done[0]
@@ -255,10 +254,10 @@ def _forward_blocks(path: Path, standing: StoredEvidence) -> Offer:
 def _problem_of(
     block: StoredBlock, last: int | None, root_hash: bytes | None, chain: Chain | None
 ) -> str | None:
-    """Return why a block behind the header is not counted; None if it is sound.
+    """Return why a block behind the header is not counted; None: it is sound.
 
     Args:
-        block: the block.
+        block: to be judged.
         last: number of the block before it; None without one.
         root_hash: of that block.
         chain: the state in chain.json.
@@ -340,7 +339,7 @@ def _place_beside(path: Path, offer: Offer) -> Path:
 
 
 def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
-    """Write what is cut to a file, flushed; the same file may be there already."""
+    """Write the cut entries to a file, flushed; the same file may be there already."""
     if offer.choice is RepairChoice.SOUND:
         _write_bytes(evidence.file.disk, offer.totals.total_length, offer.cut_bytes, place)
     else:
@@ -348,7 +347,7 @@ def _write_what_goes(evidence: Evidence, offer: Offer, place: Path) -> None:
 
 
 def _write_bytes(disk: Disk, start: int, size: int, place: Path) -> None:
-    """Write bytes of the stream file as they are; pages of zeros become holes."""
+    """Copy bytes of the stream file; pages of zeros become holes."""
     part = place.with_name(f".{place.name}.part")
     try:
         with part.open("wb") as file:

@@ -8,9 +8,8 @@ An address book is JSON (`gateway.blocks.proofs.address_book`). A publication of
                                  accepts it as tss:FILE
     block 0 of the stream        if the node has it and keeps none
 
-A node never changes its keys by itself: if these differ from each other, or from the id that the operator
-names, it does not start.
-Source: docs/spec/tss.md section 1.1.
+A node never changes its keys by itself: if these differ from each other or from the operator's id, it does
+not start. Source: docs/spec/tss.md section 1.1.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ from sluice.gateway.blocks.stream_layout import StoredBlock
 from sluice.gateway.blocks.trusted_keys import TrustedKeys, VerificationMode
 from sluice.gateway.blocks.verification import BlockVerifier, Verdict
 from sluice.gateway.errors import Fatal
-from sluice.gateway.limits import PUBLICATION_FILE_BYTES_MAX
 from sluice.gateway.logs import fields
 from sluice.gateway.regular_files import open_regular, replace_file
 from sluice.gateway.store.block_store import BlockStore
@@ -63,9 +61,12 @@ log = logging.getLogger(__name__)
 KEPT_NAME: Final = "ledger-id.bin"
 """The file in the data folder that keeps the publication."""
 
-# As block files are named (`publishers.blocks.block_files`); other programs write numbers with leading zeros.
+# As in `publishers.blocks.block_files`; other programs write leading zeros.
 _BLOCK_0_NAME: Final = re.compile(r"0{1,20}\.blk(\.gz|\.zst)?", re.ASCII)
 _GZIP_MAGIC, _ZSTD_MAGIC = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+
+PUBLICATION_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of a file that `tss:FILE` names, decompressed: a block 0 with some margin."""
 
 
 def ledger_of_file(
@@ -76,7 +77,7 @@ def ledger_of_file(
     Args:
         path: of the file.
         ledger_id: the required id, 32 bytes; None: any.
-        bytes_max: length of the file, decompressed.
+        bytes_max: most bytes, decompressed.
 
     Raises:
         LedgerKeyError: the file cannot be read, or holds no valid publication.
@@ -162,7 +163,7 @@ def keep_ledger(data_dir: Path, ledger: LedgerData) -> None:
 
 
 def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: int) -> RsaBook | None:
-    """Return the address book that the operator names; None if none is named or needed.
+    """Return the operator's address book; None: none is named or needed.
 
     Args:
         keys: of the operator.
@@ -191,7 +192,7 @@ def given_address_book(keys: TrustedKeys, mode: VerificationMode, needed_count: 
 
 
 def given_ledger(keys: TrustedKeys, mode: VerificationMode) -> LedgerData | None:
-    """Return the ledger data of the file that the operator names; None if none is named or needed.
+    """Return the ledger data of the operator's file; None: none is named or needed.
 
     Raises:
         LedgerKeyError: it cannot be read, or is invalid.
@@ -211,7 +212,7 @@ def ledger_to_start_with(
     first_number: int | None,
     root_layout: RootLayout = "auto",
 ) -> LedgerData | None:
-    """Return the ledger data that a node starts with; None if it awaits block 0 or needs none.
+    """Return the ledger data that a node starts with; None: it awaits block 0, or needs none.
 
     Args:
         keys: of the operator.
@@ -223,7 +224,7 @@ def ledger_to_start_with(
         root_layout: setting `verification.root_layout`.
 
     Raises:
-        LedgerKeyError: a key is needed and missing, or contradicts what is here.
+        LedgerKeyError: a key is missing, or contradicts what is here.
         Fatal: the kept file cannot be read.
     """
     if mode == "hash" or not (given is not None or keys.takes_tss_from_block_0):
@@ -235,7 +236,7 @@ def ledger_to_start_with(
     if chosen is None and block_0 is not None:
         verdict = verdict_of_keys(block_0)
         if verdict is not None and verdict.published is None:
-            # As in the run that committed it (`ProofChecks.block_0_committed`): the other keys suffice.
+            # `ProofChecks.block_0_committed` did the same: the other keys suffice.
             log.warning("block 0 publishes no ledger data: TSS proofs are refused")
             return None
         if verdict is not None and verdict.published is not None:
@@ -258,7 +259,7 @@ def ledger_to_start_with(
             expected=f"{chosen.ledger_id.hex()}, of {store.data_dir / KEPT_NAME}",
         )
     if chosen is kept and keys.tss_id is not None and chosen.wraps_vk and block_0 is not None:
-        # Perhaps kept by a run without that key, which believes the WRAPS key of any block 0.
+        # A run without that key, which trusts the WRAPS key of any block 0, may have kept it.
         verdict = verdict_of_keys(block_0)
         if verdict is None or verdict.published != chosen:
             raise LedgerKeyError(
@@ -279,7 +280,7 @@ def _may_have_published(block_0: StoredBlock, ledger: LedgerData) -> bool:
 
 
 def _read(publication: bytes) -> LedgerData | None:
-    """Decode a publication, as data have more than one encoding; None if it is malformed."""
+    """Decode a publication, since data have several encodings; None: it is malformed."""
     try:
         return read_publication(publication)
     except ProofDataError:
@@ -293,9 +294,9 @@ def _verdict_on(
     rsa_book: RsaBook | None,
     root_layout: RootLayout,
 ) -> Verdict | None:
-    """Return the verdict of the keys alone on the stored block 0; None if they refuse it.
+    """Return the verdict of the keys alone on the stored block 0; None: they refuse it.
 
-    It may have been committed in mode `hash`, which checks no proof.
+    Mode `hash` may have committed it without a check.
     """
     verifier = BlockVerifier(ProofVerifier(keys, mode, None, rsa_book), root_layout)
     hasher = verifier.hasher()
@@ -308,7 +309,7 @@ def _verdict_on(
 
 
 def _require_block_0(keys: TrustedKeys, store: BlockStore, first_number: int | None) -> None:
-    """Refuse a start that needs block 0 for its ledger data and cannot get it any more."""
+    """Refuse a start that needs the ledger data of a block 0 that it can no longer get."""
     if store.last_number is not None:
         where = f"blocks {store.first_number} to {store.last_number} are here without ledger data"
     elif first_number not in (0, None):
@@ -343,7 +344,7 @@ def _path(written: str, what: str) -> Path:
 
 
 def _content(path: Path, what: str, bytes_max: int = PUBLICATION_FILE_BYTES_MAX) -> bytes:
-    """Return a file's bytes, decompressed, within the limit."""
+    """Return a file's bytes, decompressed."""
     try:
         with open_regular(path) as file:
             head = file.read(4)
