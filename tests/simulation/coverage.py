@@ -46,7 +46,6 @@ class Coverage:
         self.counts: dict[str, Counter[str]] = {kind: Counter() for kind in EXPECTED}
 
     def count(self, kind: str, name: str) -> None:
-        """Count one."""
         self.counts[kind][name] += 1
 
     def missing(self) -> dict[str, list[str]]:
@@ -58,7 +57,6 @@ class Coverage:
         }
 
     def summary(self) -> list[str]:
-        """Lines for people."""
         lines = []
         for kind, names in EXPECTED.items():
             reached = sum(name in self.counts[kind] for name in names)
@@ -70,7 +68,7 @@ EXPECTED: dict[str, list[str]] = {
     "ON_HEADER": [standing.name for standing in ON_HEADER],
     "STREAM_TABLE": [f"{state.name} {event.name}" for state, row in STREAM_TABLE.items() for event in row],
     "BLOCK_TABLE": [f"{state.name} {event.name}" for state, row in BLOCK_TABLE.items() for event in row],
-    # All blocks of the simulation are signed, so that none is disputed.
+    # All blocks are signed, so none is disputed.
     "CONSEQUENCES": [failure.name for failure in CONSEQUENCES if failure is not Failure.DISPUTED],
     "answer": ["Acknowledgement", "Skip", "Resend", "Behind", "EndOfStream"],
     "EndOfStream": [status.name for status in EndStatus],
@@ -95,4 +93,4 @@ EXPECTED: dict[str, list[str]] = {
     "fault": list(FAULTS),
     "rogue": [],
 }
-"""Kind -> the names that a run of many seeds should reach."""
+"""The names by kind that a run of many seeds should reach."""

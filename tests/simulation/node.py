@@ -1,6 +1,6 @@
 """One life of the node: the real service, conductor, arbiter, verifier, block store and data streamer.
 
-Only what is below them is not real: event loop and clock, network, disk, and LevelDB.
+Only event loop, clock, network, disk and LevelDB are simulated.
 """
 
 from __future__ import annotations
@@ -46,24 +46,22 @@ from tests.simulation.world import SECOND_NS, SimLoop, World
 
 @functools.cache
 def _shared() -> tuple[ProofVerifier, Metrics]:
-    """Make the parts without relevant state once: making them takes longer than a run."""
+    """Make once the parts without relevant state: making them takes longer than a run."""
     return ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full"), Metrics(verification_mode="full")
 
 
 class SimStore(BlockStore):
-    """The block store, with a probe that shows the disk's state, and pauses between groups of blocks."""
+    """The block store, with a probe of the simulated disk, and pauses between groups of blocks."""
 
     storage: Storage
     pause: Callable[[], None]
     count: Callable[[str, str], None]
 
     def append(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """See `BlockStore.append`."""
         super().append(blocks)
         self.count("commit", "apart")
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
-        """See `BlockStore.begin`."""
         is_behind = self.has_begun
         try:
             super().begin(blocks)
@@ -78,19 +76,17 @@ class SimStore(BlockStore):
         self.pause()
 
     def finish(self) -> None:
-        """See `BlockStore.finish`."""
         super().finish()
         self.count("commit", "finished by itself")
         self.pause()
 
     def probe(self) -> None:
-        """See `BlockStore.probe`."""
         self.storage.probe()
         self.streamer.recover()
 
 
 class SimChecks(ProofChecks):
-    """Checks proofs at once, or, where the options say so, as if it were in a process apart: in any order."""
+    """Checks proofs at once, or, as the options say, in any order as a worker process would."""
 
     def __init__(self, verifier: BlockVerifier, world: World, options: Options) -> None:
         super().__init__(verifier)
@@ -98,7 +94,6 @@ class SimChecks(ProofChecks):
         self._world, self._options = world, options
 
     def check_now(self, summary: BlockSummary) -> BlockSummary | None:
-        """See `ProofChecks.check_now`."""
         return None if self._options.proofs_apart else self._verifier.check(summary).summary
 
     async def check(
@@ -109,13 +104,12 @@ class SimChecks(ProofChecks):
         block_0_comes: Callable[[], bool],
         more_come: bool = False,
     ) -> Verdict:
-        """See `ProofChecks.check`."""
         await asyncio.sleep(self._world.between(*self._options.job_ns) / 1e9)
         return Verdict(self._verifier.check(summary).summary, None, is_root_signed=True)
 
 
 class SimService(PublishService):
-    """The service, told apart which requests break the form."""
+    """The service, which tells the oracle which requests are malformed."""
 
     def __init__(self, node: SimNode, conductor: Conductor, options: Options) -> None:
         limits = AdmissionLimits(messages_per_second=options.messages_per_second)
@@ -135,12 +129,12 @@ class SimNode:
 
     Args:
         world: time and chance.
-        storage: what it finds, and leaves behind.
+        storage: the disk that it finds and leaves.
         options: its settings.
         coverage: counts what is reached.
-        malformed: messages that break the rules of form.
+        malformed: messages that are malformed.
         peers: other nodes.
-        standbys: those whose disks it waits for.
+        standbys: other nodes whose disks it waits for.
     """
 
     def __init__(
@@ -158,7 +152,7 @@ class SimNode:
         self.stopping = False
         self.stopped = False
         self._changes_role = False
-        # By identity, and kept: the same short message of two publishers is one object, handled twice.
+        # By identity, and kept: the same short message of two publishers is one object that is handled twice.
         self.malformed: dict[int, Any] = {}
         self._malformed_messages = malformed
         self.loop = SimLoop(world, options.job_ns, options.pause_ns, self._lose_power)  # type: ignore[abstract]
@@ -203,7 +197,7 @@ class SimNode:
         return store
 
     def _check_that_no_start_loses_blocks(self) -> None:
-        """A start refuses a header that went back, and changes nothing."""
+        """Check that a start refuses a header that went back, and changes nothing."""
         storage = self.storage
         with storage.header_gone_back() as entry_count:
             if entry_count is None:
@@ -262,7 +256,6 @@ class SimNode:
     # --- its life ------------------------------------------------------------------------------------------
 
     def accept(self, connection: Connection) -> None:
-        """Take a new stream."""
         checks = self.conductor_checks
         context = ServerContext(
             connection,
@@ -316,7 +309,7 @@ class SimNode:
             )
 
     def _check_visible(self) -> None:
-        """Check what readers see, which changes in the thread that commits."""
+        """Check what readers see, which the commit thread changes."""
         length = self.store.streamer.committed.total_length
         if length != self._checked_length:
             self.world.expect(
@@ -330,7 +323,7 @@ class SimNode:
     # --- its end -------------------------------------------------------------------------------------------
 
     def go_on(self, after_ns: int) -> None:
-        """It has stood still for so long, as the watch of its event loop finds."""
+        """Report that the event loop has stood still for so long."""
         self.loop.run(lambda: self.conductor.stood_still(after_ns / 1e9))
 
     def kill(self) -> None:
@@ -347,7 +340,7 @@ class SimNode:
         self.store.streamer.close()
 
     def stop(self) -> None:
-        """Begin a graceful shutdown; `stopped` is set when it is over."""
+        """Begin a graceful shutdown, which sets `stopped`."""
         if not self.stopping:
             self.stopping = True
             self.loop.run(lambda: self.loop.create_task(self._stop()))
@@ -394,7 +387,7 @@ class SimNode:
         self.stopped = True
 
     def close(self) -> None:
-        """After a graceful shutdown: let go of everything."""
+        """Release everything after a graceful shutdown."""
         self.store.close()
         self.oracle.dead = True
         self.loop.kill()

@@ -161,7 +161,6 @@ class HonestPublisher:
     # --- the network's side --------------------------------------------------------------------------------
 
     def on_response(self, message: bytes) -> None:
-        """See `Client`."""
         event = event_of(publish_pb2.PublishStreamResponse.FromString(message))
         if event is not None:
             if self.world.is_tracing:
@@ -171,11 +170,9 @@ class HonestPublisher:
             self._pump(self.life)
 
     def on_room(self) -> None:
-        """See `Client`."""
         self._pump(self.life)
 
     def on_end(self, reason: str) -> None:
-        """See `Client`."""
         self.connection = None
         self.world.note(f"{self.name} disconnected: {reason}")
         self._hear(Disconnected(reason))

@@ -162,13 +162,11 @@ class Rogue:
         """See `Client`: it does not care."""
 
     def on_room(self) -> None:
-        """See `Client`."""
         if self._waits_for_room:
             self._waits_for_room = False
             self._go_on()
 
     def on_end(self, reason: str) -> None:
-        """See `Client`."""
         self.connection = None
         self._waits_for_room = False
         self._open_later()

@@ -1,7 +1,7 @@
 """Other nodes whose disks the node waits for: watched by the real `gateway.cluster.standby_watch`.
 
-A channel in memory in the place of gRPC's. Each has what readers of the node have, a while later. While
-faults are made it may be away, stand still, or come back with another disk.
+A channel in memory replaces gRPC's. Each standby has the node's blocks a while later. A faulty one is away,
+stands still, or comes back with another disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Standby:
         self.level = -1
         """Its last block on disk."""
         self.highest = -1
-        """The last that was ever on a disk of it."""
+        """The last block ever on a disk of it."""
         self.is_up = True
         self.is_still = False
         self.changed: list[asyncio.Future[None]] = []
@@ -71,11 +71,11 @@ class Standbys:
         return tuple(self._by_address)
 
     def open_channel(self, address: str, *_: object) -> StandbyChannel:
-        """Be `gateway.transport.channels.open_channel`."""
+        """Replace `gateway.transport.channels.open_channel`."""
         return StandbyChannel(self, self._by_address[address])
 
     def check_held(self, number: int, what: str) -> None:
-        """Check that a block is, or was, on as many disks as it must be before anybody is told of it."""
+        """Check that a block is, or was, on enough disks before anybody hears of it."""
         holders = sum(node.highest >= number for node in self._nodes)
         least = self.options.min_standbys
         self.world.expect(
@@ -85,7 +85,7 @@ class Standbys:
     # --- their disks ---------------------------------------------------------------------------------------
 
     def follow(self, last: int | None) -> None:
-        """The node shows its readers this block."""
+        """The node shows this block to its readers."""
         if last is None or last <= self._visible:
             return
         self._visible = last
@@ -119,19 +119,19 @@ class Standbys:
         world.at(world.between(0, world.random.choice([1, 12]) * SECOND_NS), self.heal_one, node)
 
     def heal_one(self, node: _Standby) -> None:
-        """It is back, and follows."""
+        """Bring it back."""
         node.is_up, node.is_still = True, False
         node.wake()
         self._catch_up(node)
 
     def heal(self) -> None:
-        """All of them are."""
+        """Bring all of them back."""
         for node in self._nodes:
             self.heal_one(node)
 
 
 class _WatchCall:
-    """A call that gives levels, as far as `StandbyWatch` uses it."""
+    """A call that gives durable heights, as far as `StandbyWatch` uses it."""
 
     def __init__(self, levels: AsyncIterator[standby_pb2.Level]) -> None:
         self._levels = levels
