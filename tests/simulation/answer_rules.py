@@ -106,11 +106,14 @@ class DiskChecks:
 
 
 class AnswerRules(Picture):
-    """Args:
-    world: hears of broken rules.
-    options: of the run.
-    storage: the disk.
-    store: of this life of the node."""
+    """The rules about what publishers hear.
+
+    Args:
+        world: hears of broken rules.
+        options: of the run.
+        storage: the disk.
+        store: of this life of the node.
+    """
 
     def __init__(self, world: World, options: Options, storage: Storage, store: BlockStore) -> None:
         super().__init__(options)

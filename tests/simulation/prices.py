@@ -1,6 +1,6 @@
-"""The deliveries and failures of each publisher by the rules: who stands back, and for how long.
+"""The price of failed blocks by the rules: who stands back, and for how long.
 
-Written from gateway/README.md, not from the node's records: plain counts, which nobody forgets.
+It follows gateway/README.md, not the node's records: plain counts that nobody forgets.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 NEWCOMERS = ("", "")
-"""The publisher that stands for all who have delivered nothing; `("", address)` for those of an address."""
+"""All newcomers; `("", address)` is those of an address."""
 Who = tuple[str, str]
 """Name and address."""
 
 
 @dataclass(slots=True)
 class Account:
-    """The failures of somebody in a row, and until when it stands back for them."""
+    """Failures in a row, and the end of the backoff for them."""
 
     failures: int = 0
     until_ns: int = 0
 
 
 class Prices:
-    """The accounts of a run.
+    """The records of a run.
 
     Args:
         time_ns: that a publisher has for a block.
-        good_blocks: so many make up for one that failed.
+        good_blocks: delivered blocks that take one failure away.
     """
 
     def __init__(self, time_ns: int, good_blocks: int) -> None:
@@ -36,17 +36,17 @@ class Prices:
         self._delivered: dict[Who, int] = {}
 
     def has_delivered(self, who: Who) -> bool:
-        """Return whether it is not a newcomer."""
+        """Return whether it is no newcomer."""
         return self._delivered.get(who, 0) > 0
 
     def deliver(self, who: Who) -> None:
-        """A block was right: some make up for a failure."""
+        """Count a delivered block."""
         count = self._delivered[who] = min(1024, self._delivered.get(who, 0) + 1)
         if count % self._good_blocks == 0 and self._accounts[who].failures:
             self._accounts[who].failures -= 1
 
     def fail(self, who: Who, now_ns: int) -> list[tuple[str, str, int, int]]:
-        """A block was failed; who stands back from now on, for how many failures and how long."""
+        """Count a failed block; return who backs off, for how many failures and how long."""
         payers = []
         if who in self._delivered:
             self._delivered[who] //= 2
@@ -68,7 +68,7 @@ class Prices:
         return told
 
     def newcomers_failed(self, now_ns: int) -> bool:
-        """Whether newcomers failed of late, and more than one."""
+        """Return whether newcomers have failed more than one block recently."""
         account = self._accounts[NEWCOMERS]
         return account.failures > 1 and now_ns < account.until_ns + 32 * self._time_ns
 
