@@ -141,8 +141,8 @@ class GroupCommit:
     async def _commit_all(self) -> None:
         loop = asyncio.get_running_loop()
         while self.queue:
-            if _is_apart(self.queue[0]):
-                failure = await self._commit_apart(self._next_group())
+            if _needs_loop(self.queue[0]):
+                failure = await self._commit_with_loop(self._next_group())
             else:
                 group, took_ns, failure = await loop.run_in_executor(self._thread, self._commit_here, loop)
                 if group is not None:
@@ -159,7 +159,7 @@ class GroupCommit:
         blocks: list[VerifiedBlock] = []
         size_bytes = file_bytes = 0
         limits = self._limits
-        is_apart = _is_apart(self.queue[0])
+        needs_loop = _needs_loop(self.queue[0])
         while (
             self.queue
             and len(attempts) < limits.group_blocks_max
@@ -168,7 +168,7 @@ class GroupCommit:
                 or (
                     file_bytes < limits.group_bytes_max
                     and self.queue[0].settles is None
-                    and _is_apart(self.queue[0]) == is_apart
+                    and _needs_loop(self.queue[0]) == needs_loop
                 )
             )
         ):
@@ -181,7 +181,7 @@ class GroupCommit:
             blocks.append(attempt.block)
         return _Group(attempts, blocks, size_bytes, self._now_ns())
 
-    async def _commit_apart(self, group: _Group) -> _Failure | None:
+    async def _commit_with_loop(self, group: _Group) -> _Failure | None:
         """Commit a group that needs the event loop before or after."""
         loop = asyncio.get_running_loop()
         try:
@@ -242,7 +242,7 @@ class GroupCommit:
 
     def _is_loop_due(self) -> bool:
         """Return whether the event loop has to act before the next group."""
-        return _is_apart(self.queue[0]) or self._store.snapshot_due
+        return _needs_loop(self.queue[0]) or self._store.snapshot_due
 
     def _failure(
         self, loop: asyncio.AbstractEventLoop, begun: _Group | None, group: _Group | None, error: Exception
@@ -302,7 +302,7 @@ class GroupCommit:
         self._recovered()
 
 
-def _is_apart(attempt: Attempt) -> bool:
+def _needs_loop(attempt: Attempt) -> bool:
     """Return whether a block needs the event loop before or after its commit."""
     return attempt.number == 0 or attempt.settles is not None
 

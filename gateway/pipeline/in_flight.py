@@ -193,10 +193,10 @@ class BlocksInFlight:
             return ()
         attempt.unhashed.append(action)
         if attempt.hashing is None:
-            attempt.hashing = self._spawn(self._hash_apart(attempt))
+            attempt.hashing = self._spawn(self._hash_elsewhere(attempt))
         return ()
 
-    async def _hash_apart(self, attempt: Attempt) -> None:
+    async def _hash_elsewhere(self, attempt: Attempt) -> None:
         try:
             while attempt.unhashed:
                 await self._hashing.add_next(attempt.hasher, attempt.unhashed)
@@ -226,10 +226,10 @@ class BlocksInFlight:
             return self._refused(attempt, refused)
         if attempt.summary is not None:
             return self._arbiter.verified(attempt.attempt_id, self._now_ns())
-        attempt.proving = self._spawn(self._verify_apart(attempt, summary))
+        attempt.proving = self._spawn(self._verify_in_process(attempt, summary))
         return ()
 
-    async def _verify_apart(self, attempt: Attempt, summary: BlockSummary) -> None:
+    async def _verify_in_process(self, attempt: Attempt, summary: BlockSummary) -> None:
         """Wait for the worker process; a Drop cancels this."""
         try:
             more_come = any(

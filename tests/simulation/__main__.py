@@ -110,7 +110,7 @@ _PLAIN_NAMES = (
         "lag_ns",
         "job_ns",
         "inline_items_max",
-        "proofs_apart",
+        "proofs_in_process",
         "first_block",
         "block_bytes_max",
     ),

@@ -45,7 +45,7 @@ class AnswerChecks:
         self._world, self._name, self._first = world, name, first
         self._unanswered: deque[tuple[int, int]] = deque()
         """Headers, oldest first, with the count of earlier moves back."""
-        self._turns_count = 0
+        self._moves_back = 0
         self._last_offered: int | None = None
         self._highest_offered = -1
         self._acknowledged: int | None = None
@@ -70,8 +70,8 @@ class AnswerChecks:
                 f"{self._name} offers {number}, was sent to {self._go_back_to}",
             )
         if last is not None and number <= last:
-            self._turns_count += 1
-        self._unanswered.append((number, self._turns_count))
+            self._moves_back += 1
+        self._unanswered.append((number, self._moves_back))
         self._last_offered, self._highest_offered = number, max(self._highest_offered, number)
         self._go_back_to = self._asked_for = None
 
@@ -104,9 +104,9 @@ class AnswerChecks:
     def _answered(self, event: Event, fits: Callable[[int], bool]) -> bool:
         """Find the header of an answer; return whether the publisher is still where it offered it."""
         while self._unanswered:
-            number, turns_count = self._unanswered.popleft()
+            number, moves_back = self._unanswered.popleft()
             if fits(number):
-                return turns_count == self._turns_count
+                return moves_back == self._moves_back
         self._wrong("Rule 1: an answer is about a header, in their order", f"{self._name} hears {event}")
         return False
 
@@ -122,7 +122,7 @@ class AnswerChecks:
         self._expect(number != self._asked_for, "Rule 6: ResendBlock is said once", f"{got} twice")
         self._asked_for = number
         if self._last_offered is not None and number <= self._last_offered:
-            self._turns_count += 1  # it has gone back, though it has offered nothing there yet
+            self._moves_back += 1  # it has gone back, though it has offered nothing there yet
         self._send_back(number)
 
     def _send_back(self, number: int) -> None:

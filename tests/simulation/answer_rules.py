@@ -65,7 +65,7 @@ class DiskChecks:
         self._world, self._options, self._storage, self._store = world, options, storage, store
 
     def durable_through(self) -> int:
-        """Return the last block that is certainly on disk, every byte compared; blocks below the first count."""
+        """Return the last block that is on disk, every byte compared; blocks below the first count."""
         durable = self._storage.durable
         length = int.from_bytes(durable[38:46], "big")
         entries = int.from_bytes(durable[46:54], "big")

@@ -87,7 +87,7 @@ EXPECTED: dict[str, list[str]] = {
         if step is not MachineStep.REFUSE
     ],
     "commit": [
-        *("apart", "begun", "flush shared", "finished by itself", "several blocks"),
+        *("with the event loop", "begun", "flush shared", "finished by itself", "several blocks"),
         *("refused behind another one", "power lost or killed behind another one"),
     ],
     "fault": list(FAULTS),

@@ -59,7 +59,7 @@ class SimStore(BlockStore):
 
     def append(self, blocks: Sequence[VerifiedBlock]) -> None:
         super().append(blocks)
-        self.count("commit", "apart")
+        self.count("commit", "with the event loop")
 
     def begin(self, blocks: Sequence[VerifiedBlock]) -> None:
         is_behind = self.has_begun
@@ -94,7 +94,7 @@ class SimChecks(ProofChecks):
         self._world, self._options = world, options
 
     def check_now(self, summary: BlockSummary) -> BlockSummary | None:
-        return None if self._options.proofs_apart else self._verifier.check(summary).summary
+        return None if self._options.proofs_in_process else self._verifier.check(summary).summary
 
     async def check(
         self,

@@ -38,7 +38,7 @@ class Options:
     """Time that the commit thread stands still at each flush, and between two groups."""
     inline_items_max: int = 1024
     """0: every set is hashed in a thread, so blocks are verified in any order."""
-    proofs_apart: bool = False
+    proofs_in_process: bool = False
     """A worker process checks proofs."""
     first_block: int | str | None = None
     block_bytes_max: int = 64 * 1024
@@ -177,7 +177,7 @@ def _without_slow_disk(seed: int, steps: int | None) -> Options:
         lag_ns=dice.choice([0, 1, 20, 300, 1500]) * MILLISECOND_NS,
         job_ns=(0, dice.choice([0, 1, 20, 500]) * MILLISECOND_NS),
         inline_items_max=dice.choice([0, 1024]),
-        proofs_apart=dice.random() < 0.4,
+        proofs_in_process=dice.random() < 0.4,
         first_block=dice.choice([None, None, None, 0, 3, "any"]),
         block_bytes_max=dice.choice([1200, 64 * 1024]),
         block_timeout_ns=(1 if slow else 6) * SECOND_NS,

@@ -390,7 +390,7 @@ class Oracle(AnswerRules):
         block.is_of_peer = sender.is_peer
         self.begin_time(block, now_ns)
         if (over := now.started_over) is not None:  # this gives it no more time
-            block.timed_from_ns, block.turn, block.begun_ns = over.timed_from_ns, over.turn, over.begun_ns
+            block.timed_from_ns, block.order, block.begun_ns = over.timed_from_ns, over.order, over.begun_ns
             block.runs_from_ns, block.used_ns = over.runs_from_ns, over.used_ns
             if self._timed is over:
                 self._timed = block

@@ -38,7 +38,7 @@ class Block:
     """Since when everybody waits for it."""
     used_ns: int = 0
     """Time that has run, while nobody waits for it."""
-    turn: int = 0
+    order: int = 0
     """The order in which winners began, or were read again."""
     items: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
@@ -139,7 +139,7 @@ class Picture:
         self.ranked_ns = 0
         """The time by which backoff is judged."""
         self._timed: Block | None = None
-        self._turn_count = 0
+        self._order_count = 0
         self._pardonable_ns = 0
         """When a pardon was last impossible."""
         self._lowest = (0, 0)
@@ -165,7 +165,7 @@ class Picture:
     def begin_time(self, block: Block, now_ns: int) -> None:
         """Start a block's time anew."""
         block.begun_ns = block.runs_from_ns = block.timed_from_ns = now_ns
-        block.used_ns, block.turn = 0, self.next_turn()
+        block.used_ns, block.order = 0, self.next_order()
 
     def pay(self, block: Block, now_ns: int) -> list[tuple[str, str, int, int]]:
         """Have a publisher pay for a failed block; other blocks of those that back off may be overdue."""
@@ -178,9 +178,9 @@ class Picture:
                 other.falls = other.used_ns >= self._rules.block_timeout_ns
         return told
 
-    def next_turn(self) -> int:
-        self._turn_count += 1
-        return self._turn_count
+    def next_order(self) -> int:
+        self._order_count += 1
+        return self._order_count
 
     def held_in_all(self) -> int:
         """Count the memory of all blocks."""
@@ -316,7 +316,7 @@ class Picture:
         for other in self.blocks.values():
             is_ahead = other.complete and other.number >= slow.number + limit
             is_by_another = other.winner_name != slow.winner_name
-            if is_ahead and is_by_another and other.turn > slow.turn:  # resumed reading starts it anew
+            if is_ahead and is_by_another and other.order > slow.order:  # resumed reading starts it anew
                 return slow
         return None
 

@@ -13,7 +13,7 @@ import pytest
 from sluice.gateway.blocks.root_hash import BlockHasher
 from sluice.gateway.blocks.stream_layout import BOOKMARK_COUNT
 from sluice.gateway.pipeline.dispute import Source
-from sluice.gateway.pipeline.group_commit import _is_apart
+from sluice.gateway.pipeline.group_commit import _needs_loop
 from sluice.gateway.pipeline.in_flight import Attempt
 from sluice.gateway.pipeline.limits import PipelineLimits
 from sluice.gateway.race.actions import AttemptId
@@ -418,7 +418,7 @@ def test_a_block_that_settles_a_root_is_the_first_of_its_group(tmp_path: Path) -
             group_commit.queue.append(attempt)
         groups = []
         while group_commit.queue:
-            assert _is_apart(group_commit.queue[0]) == (group_commit.queue[0].number != 2)
+            assert _needs_loop(group_commit.queue[0]) == (group_commit.queue[0].number != 2)
             groups.append([block.number for block in group_commit._next_group().blocks])
         assert groups == [[0], [1], [2], [3]]
 

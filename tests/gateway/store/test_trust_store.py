@@ -42,29 +42,27 @@ NO_KEYS = TrustedKeys()
 
 
 def stored(data_dir: Path, blocks: Sequence[Block]) -> BlockStore:
-    """A ledger with blocks that nobody verified."""
-    ledger = BlockStore.open(data_dir)
+    """Make a block store of unverified blocks."""
+    store = BlockStore.open(data_dir)
     verified = [
         VerifiedBlock(block.number, block.items, summary_of(list(block.items)).root_hash) for block in blocks
     ]
     if verified:
-        ledger.append(verified)
+        store.append(verified)
         for each in verified:
-            ledger.advance(each)
-    return ledger
+            store.advance(each)
+    return store
 
 
 def start(
     data_dir: Path, keys: TrustedKeys = NO_KEYS, *blocks: Block, first: int | None = 0
 ) -> LedgerData | None:
     """What a node with these blocks would start with."""
-    ledger = stored(data_dir, blocks)
+    store = stored(data_dir, blocks)
     try:
-        return ledger_to_start_with(
-            keys, "full", ledger, given=given_ledger(keys, "full"), first_number=first
-        )
+        return ledger_to_start_with(keys, "full", store, given=given_ledger(keys, "full"), first_number=first)
     finally:
-        ledger.close()
+        store.close()
 
 
 # --- files of the operator ----------------------------------------------------------------------------------
@@ -333,9 +331,9 @@ def test_keys_of_other_kinds_need_no_ledger_data(tmp_path: Path) -> None:
 
 
 def test_mode_hash_needs_none(tmp_path: Path) -> None:
-    ledger = stored(tmp_path, [CHAIN.block(0)])
-    assert ledger_to_start_with(NO_KEYS, "hash", ledger, first_number=0) is None
-    ledger.close()
+    store = stored(tmp_path, [CHAIN.block(0)])
+    assert ledger_to_start_with(NO_KEYS, "hash", store, first_number=0) is None
+    store.close()
 
 
 def test_block_0_in_the_stream_gives_them(tmp_path: Path) -> None:
