@@ -39,16 +39,13 @@ class Hand:
         self._heard: list[Response] = []
 
     def items(self, *items: bytes) -> None:
-        """Send one item set."""
         self.conductor.offer(self.outbox, inspect(items))
 
     def end(self, number: int) -> None:
-        """Send end_of_block."""
         arbiter = self.conductor.arbiter
         self.conductor.perform(arbiter.block_end(self.outbox.publisher_id, number, self.conductor.now_ns()))
 
     def block(self, *blocks: Block) -> None:
-        """Send whole blocks."""
         for block in blocks:
             self.items(*block.items)
             self.end(block.number)
@@ -64,7 +61,7 @@ class Hand:
         assert got == list(texts)
 
     async def expect_end(self, text: str) -> None:
-        """Assert the last response, and that the stream is over after it."""
+        """Assert the last response, and the end of the stream."""
         await self.expect(text)
         assert self._heard == []
         assert await self.outbox.get() == []
@@ -87,7 +84,7 @@ class Stage:
         self.disk = FailingDisk(RealDisk(path))
         self.store = BlockStore.open(data_dir, disk=self.disk, snapshot_blocks=snapshot_blocks)
         self.events = self.disk.calls
-        """Calls of the disk, and what else the test has written down there."""
+        """Calls of the disk, and notes of the test."""
         self.events.clear()
         proofs = ProofVerifier(TrustedKeys.parse((ledger_key(),)), "full")
         self.metrics = Metrics(verification_mode="full")
@@ -101,7 +98,7 @@ class Stage:
         )
 
     def publisher(self, name: str, *, address: str = "") -> Hand:
-        """A publisher opens a stream."""
+        """Open a publisher's stream."""
         return Hand(self, name, address)
 
 
@@ -129,13 +126,13 @@ def on_stage(
 
 
 def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[dict[str, Any]]:
-    """The fields of each log line with this message."""
+    """Return the fields of each log line with this message."""
     return [record.sluice_fields for record in caplog.records if record.message == message]  # type: ignore[attr-defined]
 
 
 @contextmanager
 def gate(monkeypatch: pytest.MonkeyPatch, owner: object, method: str) -> Iterator[Gate]:
-    """Hold calls of a method, or function, that come from other threads until the gate is opened."""
+    """Hold calls of a method that come from other threads until the gate opens."""
     made = Gate(getattr(owner, method))
     monkeypatch.setattr(owner, method, lambda *args, **kwargs: made(*args, **kwargs))
     try:
@@ -152,10 +149,10 @@ class Gate:
         self._opened = threading.Event()
         self._arrived = threading.Event()
         self.threads: list[str] = []
-        """The names of the threads that came."""
+        """Names of the threads that came."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait if this is not the main thread, then go on."""
+        """Wait unless this is the main thread, then call the method."""
         if threading.current_thread() is not threading.main_thread():
             self.threads.append(threading.current_thread().name.split("_")[0])
             self._arrived.set()
@@ -163,9 +160,9 @@ class Gate:
         return self._method(*args, **kwargs)
 
     async def reached(self) -> None:
-        """Wait until a thread stands before the gate."""
+        """Wait until a thread is at the gate."""
         assert await asyncio.to_thread(self._arrived.wait, ANSWER_SECONDS)
 
     def open(self) -> None:
-        """Let everybody through, from now on."""
+        """Let everybody through from now on."""
         self._opened.set()

@@ -1,4 +1,4 @@
-"""Blocks that wait for standbys: what publishers hear and when, on a real ledger; no gRPC."""
+"""Blocks that wait for standbys: what publishers hear and when, on a real block store; no gRPC."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BLOCKS = make_blocks(12)
 
 
 class Scene(Stage):
-    """A stage with one standby, whose reports are the test's to make."""
+    """A stage with one standby."""
 
     def __init__(self, data_dir: Path, rules: RaceRules | None, **options: Any) -> None:
         self.standbys = ReplicationQuorum(1, "this-process", ["b:1"])
@@ -37,14 +37,14 @@ class Scene(Stage):
         self.acknowledging = self.conductor.acknowledging
 
     def report(self, number: int) -> None:
-        """The standby has block `number` on disk."""
+        """The standby reports block `number`."""
         root_hash = self.store.root_hash_at(number)
         assert root_hash is not None
         self.standbys.heard("b:1", DurableHeight("that-process", number, root_hash))
         self.acknowledging.release()
 
     def lose(self) -> None:
-        """The standby is not connected any more."""
+        """The standby disconnects."""
         self.standbys.lost("b:1", "gone")
         self.acknowledging.release()
 
@@ -62,7 +62,6 @@ class Scene(Stage):
                 await asyncio.sleep(0.001)
 
     def metric(self, name: str) -> float:
-        """The value of a metric."""
         value = self.metrics.registry.get_sample_value(name)
         assert value is not None
         return value
@@ -76,15 +75,12 @@ def play_scene(
     rules: RaceRules | None = None,
     **options: Any,
 ) -> None:
-    """Play a scene with a standby."""
     monkeypatch.setattr("tests.gateway.conducting.Stage", Scene)
     on_stage(tmp_path, play, rules=rules, **options)
 
 
 @pytest.fixture
 def on_scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`play_scene` in the test's folder."""
-
     def run(play: Callable[[Scene], Awaitable[None]], **options: Any) -> None:
         play_scene(tmp_path, play, monkeypatch, **options)
 
@@ -99,7 +95,7 @@ def test_a_block_is_stored_at_once_and_acknowledged_when_the_standby_has_it(
 ) -> None:
     async def play(scene: Scene) -> None:
         bob = scene.publisher("bob")
-        # None waits for the one before it to be confirmed.
+        # None waits for the confirmation of the one before it.
         alice = await scene.publisher_that_stored(*BLOCKS[:4])
         assert scene.acknowledging.awaiting == (0, 3)
         assert scene.metric("sluice_blocks_awaiting_standbys") == 4
@@ -125,7 +121,7 @@ def test_a_block_is_stored_at_once_and_acknowledged_when_the_standby_has_it(
 
 
 def test_how_long_the_first_block_has_waited_is_told(on_scene: Callable[..., None]) -> None:
-    """It is on the status page, and in the metric that an alarm looks at."""
+    """For the status page and an alarm's metric."""
     now_ns = 1_000_000_000
 
     async def play(scene: Scene) -> None:
@@ -338,7 +334,7 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
         assert scene.acknowledging.awaiting is None
         assert scene.acknowledging.refusal() == "the node is a standby"
         scene.report(1)
-        assert scene.acknowledging.refusal() is None  # it may say that block 1 is safe
+        assert scene.acknowledging.refusal() is None  # EndOfStream may name block 1
         scene.lose()
         scene.conductor.disconnect(outbox, "it is active")
         scene.conductor.reinstate()
@@ -365,7 +361,7 @@ def test_a_standby_waits_for_nobody_and_when_it_becomes_active_refuses_until_its
             "has block 0, and had block 1: was its disk replaced?",
         ]
         scene.lose()
-        assert scene.acknowledging.refusal() is None  # it was on both disks: new blocks wait
+        assert scene.acknowledging.refusal() is None  # it was on both disks: only new blocks wait
 
     on_scene(play)
 
@@ -390,7 +386,7 @@ def test_stopping_waits_for_standbys_as_long_as_it_may_and_then_tells_publishers
         assert logged(caplog, "blocks in flight were not finished") == [
             {"grace_seconds": 0.01, "awaiting_standbys": 1}
         ]
-        scene.report(1)  # so late, it is of no use to anybody
+        scene.report(1)  # too late
 
     async def again(scene: Scene) -> None:
         assert scene.conductor.arbiter.last_number == 1
@@ -407,7 +403,7 @@ def test_stopping_waits_for_standbys_as_long_as_it_may_and_then_tells_publishers
 def test_a_node_that_stops_before_its_last_block_is_confirmed_hears_nobody(
     on_scene: Callable[..., None],
 ) -> None:
-    """It is no standby, though it has nothing to do; the end of a stream would say that the block is safe."""
+    """It is idle but no standby, and an EndOfStream would say that the block is safe."""
 
     async def store(scene: Scene) -> None:
         await scene.publisher_that_stored(BLOCKS[0])

@@ -14,17 +14,15 @@ SELF = "this-process"
 
 
 def root(number: int, chain: str = "ours") -> bytes:
-    """The root hash of a block."""
     return hashlib.sha384(f"{chain} {number}".encode()).digest()
 
 
 def at(instance: str, number: int | None, chain: str = "ours") -> DurableHeight:
-    """A report."""
     return DurableHeight(instance, number, b"" if number is None else root(number, chain))
 
 
 def quorum_at(last: int | None, *addresses: str, least: int = 1, first: int = 0) -> ReplicationQuorum:
-    """A quorum of a node that has blocks up to `last`, all of them in memory."""
+    """Make the quorum of a node that has blocks up to `last`, all of them in memory."""
     quorum = ReplicationQuorum(least, SELF, addresses or ("b",))
     for number in range(first, -1 if last is None else last + 1):
         quorum.stored(number, root(number))
@@ -32,7 +30,7 @@ def quorum_at(last: int | None, *addresses: str, least: int = 1, first: int = 0)
 
 
 def texts(quorum: ReplicationQuorum) -> list[str]:
-    """The notes, as `address text`, with an exclamation mark for trouble."""
+    """Return the notes as `address text`, with an exclamation mark for trouble."""
     return [f"{'! ' * note.is_trouble}{note.address} {note.text}" for note in quorum.take_notes()]
 
 
@@ -101,7 +99,7 @@ def test_a_standby_that_is_ahead_can_be_asked() -> None:
     assert (quorum.confirmed, quorum.ahead()) == (5, (5, []))
     quorum.stored(6, root(6))
     assert (quorum.confirmed, quorum.ahead()) == (5, (6, ["b"]))
-    quorum.holds("b", at("three", 6))  # of another process: the answer is about another disk, perhaps
+    quorum.holds("b", at("three", 6))  # another process answers, perhaps about another disk
     assert quorum.confirmed == 5
     quorum.holds("b", at("two", 6, "other"))
     assert quorum.confirmed is None
@@ -135,7 +133,7 @@ def test_another_chain_does_not_count_and_is_said_once() -> None:
     hashes = f"{root(4, 'other').hex()[:16]}… there, {root(4).hex()[:16]}… here"
     other = f"! b has another chain: block 4 has root hash {hashes}"
     assert texts(quorum) == ["b reports block 4", other]
-    quorum.heard("b", at("three", 5))  # it was started anew on the right data
+    quorum.heard("b", at("three", 5))  # it was restarted on the right data
     assert quorum.other_chains() == []
     assert quorum.connected_count() == 1
 
@@ -180,7 +178,7 @@ def test_a_pending_report_of_a_process_that_was_replaced_is_forgotten() -> None:
 
 
 def moved_address() -> ReplicationQuorum:
-    """A quorum of which one address led to process `two`, as another still does, and leads to `three` now."""
+    """One address led to process `two`, as another one still does, and leads to `three` now."""
     quorum = quorum_at(5, "vip", "b", "c", least=2)
     for address, instance in (("vip", "two"), ("b", "two"), ("c", "three")):
         quorum.opening(address)
@@ -194,9 +192,9 @@ def moved_address() -> ReplicationQuorum:
 
 
 def test_a_process_that_still_runs_where_another_address_has_left_it_counts_over_a_new_stream() -> None:
-    """Its stream was open and well, and what it said was forgotten for good: blocks waited for ever."""
+    """Its stream was open, and its report must not be forgotten for good."""
     quorum = moved_address()
-    quorum.heard("b", at("two", 5))  # it may have been on its way when the process was lost
+    quorum.heard("b", at("two", 5))  # perhaps sent before the process was lost
     quorum.lost("b", "cancelled")
     assert dict(quorum.states())["b"] == "does not report: another process has taken its place"
     quorum.opening("b")
@@ -286,7 +284,7 @@ def test_a_standby_that_ends_before_this_nodes_first_block_counts_for_nothing() 
 
 
 def far_quorum() -> ReplicationQuorum:
-    """A quorum that was made anew, of a node that has blocks 1 to 4,999."""
+    """Make the quorum of a restarted node that has blocks 1 to 4,999."""
     chain = Chain(1)
     for number in range(1, 5_000):
         chain.advance(number, root(number))
@@ -300,7 +298,7 @@ def test_a_report_of_an_old_block_is_looked_up() -> None:
     quorum.recalled(17, root(17))
     assert (quorum.confirmed, quorum.unknown()) == (17, None)
     quorum.heard("b", at("two", 18))
-    assert (quorum.confirmed, quorum.unknown()) == (17, 18)  # what it had it still has
+    assert (quorum.confirmed, quorum.unknown()) == (17, 18)  # it still has those
     quorum.heard("b", at("two", 19))
     quorum.recalled(18, root(18))
     assert (quorum.confirmed, quorum.unknown()) == (17, 19)
@@ -343,7 +341,7 @@ def test_the_slowest_of_those_that_are_needed_confirms() -> None:
 
 
 def test_whatever_nodes_report_only_what_they_have_is_confirmed() -> None:
-    """Random reports of nodes with true disks, against a count of the disks themselves."""
+    """Random reports of nodes, compared with their disks."""
     for seed in range(300):
         rng = random.Random(seed)
         least = rng.randint(1, 3)
@@ -360,7 +358,7 @@ def test_whatever_nodes_report_only_what_they_have_is_confirmed() -> None:
             match rng.randrange(5):
                 case 0:  # it goes on, perhaps beyond this node
                     disks[name] = instance, height + rng.randint(1, 3)
-                case 1:  # it is killed, and every stream to it broke; its disk may be another one
+                case 1:  # it is killed with all its streams; its disk may be another one
                     disks[name] = f"{name}-{step}", rng.choice((height, rng.randint(-1, max(height, 0))))
                     for address, other in addresses.items():
                         if other == name:
@@ -393,13 +391,13 @@ def report(
     disks: dict[str, tuple[str, int]],
     last: int,
 ) -> None:
-    """Whoever is at this address says what it has."""
+    """Report what the process at this address has."""
     instance, height = disks.get(addresses[address], (SELF, last))
     quorum.heard(address, at(instance, None if height < 0 else height))
 
 
 def open_stale_anew(quorum: ReplicationQuorum) -> None:
-    """Do what the shell does."""
+    """Reopen stale streams as the shell does."""
     for address in quorum.stale():
         quorum.lost(address, "cancelled")
         quorum.opening(address)

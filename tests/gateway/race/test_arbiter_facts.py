@@ -1,4 +1,4 @@
-"""Tests of what is read off the facts of a race; nothing here changes any."""
+"""What the arbiter reads off its records, without any event."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RECEIVED = (BlockState.COMPLETE, BlockState.VERIFIED, BlockState.COMMITTING)
 
 
 def facts_with(*blocks: BlockRecord, last: int | None = LAST, rules: RaceRules | None = None) -> Arbiter:
-    """Facts that have these blocks."""
+    """Make an arbiter that has these blocks."""
     facts = Arbiter(last, 0, rules)
     for block in blocks:
         put(facts, block)
@@ -28,7 +28,7 @@ def facts_with(*blocks: BlockRecord, last: int | None = LAST, rules: RaceRules |
 
 
 def put(facts: Arbiter, block: BlockRecord) -> BlockRecord:
-    """Add a block in the state that it has, or note that it has another one."""
+    """Add a block in its state, or update it."""
     facts.blocks[block.number] = block
     state = block.state
     for block.state in (BlockState.STREAMING, state):
@@ -38,7 +38,6 @@ def put(facts: Arbiter, block: BlockRecord) -> BlockRecord:
 
 
 def connect(facts: Arbiter, name: str, state: StreamState = StreamState.BETWEEN) -> StreamRecord:
-    """Add a stream."""
     publisher_id = PublisherId(len(facts.streams) + 1)
     stream = StreamRecord(publisher_id, name, state, since_ns=0)
     facts.streams[publisher_id] = stream
@@ -47,7 +46,7 @@ def connect(facts: Arbiter, name: str, state: StreamState = StreamState.BETWEEN)
 
 
 def named(name: str) -> StreamRecord:
-    """A stream of this name that offers a block."""
+    """Return a stream of this name."""
     return StreamRecord(PublisherId(99), name, StreamState.BETWEEN, since_ns=0)
 
 
@@ -158,7 +157,7 @@ def test_who_may_send_a_block_that_failed() -> None:
     block = BlockRecord(NEXT, BlockState.OPEN, blamed={"P", "gone"})
     facts = facts_with(block)
     connect(facts, "P")
-    assert facts.may_send(named("P"), NEXT)  # everybody who is connected failed it
+    assert facts.may_send(named("P"), NEXT)  # all who are connected failed it
     assert facts.may_send(named("Q"), NEXT)
     connect(facts, "left", StreamState.ENDED)
     assert facts.may_send(named("P"), NEXT)
@@ -366,7 +365,7 @@ def test_the_time_of_the_block_that_all_wait_for_runs(below: BlockState, expecte
     facts = facts_with(later, BlockRecord(9, below), block, BlockRecord(11, BlockState.OPEN), rules=RULES)
     assert facts.lowest_sent() is block
     assert facts.block_deadline(block) == 150
-    assert facts.next_deadline_ns() == expected  # below an open block nobody waits for it yet
+    assert facts.next_deadline_ns() == expected  # nobody waits for it yet: a lower block is open
 
 
 def test_nobody_sends_nothing_runs() -> None:
@@ -400,7 +399,7 @@ def test_who_failed_a_block_is_pardoned_when_nobody_else_has_come(
         (12, BlockState.COMPLETE, 3, 3, True),
         (12, BlockState.VERIFIED, 3, 3, True),
         (13, BlockState.COMMITTING, 3, 3, True),
-        (12, BlockState.COMPLETE, 1, 3, False),  # begun before: its publisher is not the faster one
+        (12, BlockState.COMPLETE, 1, 3, False),  # begun before, so its publisher is not faster
         (12, BlockState.STREAMING, 3, 3, False),
         (12, BlockState.OPEN, 3, 3, False),
         (11, BlockState.COMPLETE, 3, 3, False),
@@ -416,7 +415,7 @@ def test_a_winner_is_stalled_when_a_later_attempt_far_ahead_is_complete(
     facts = facts_with(slow, *between, ahead, rules=RaceRules(stall_blocks=stall_blocks))
     winner = connect(facts, "P", StreamState.SENDING)
     assert facts.is_stalled(slow) == expected
-    ahead.winner_name = "P"  # on another stream of its own
+    ahead.winner_name = "P"  # on another stream
     assert not facts.is_stalled(slow)
     ahead.winner_name, winner.is_paused = "Q", True
     assert not facts.is_stalled(slow)

@@ -1,4 +1,4 @@
-"""Tests of the records of publishers: who backs off, for how long, and what is forgotten."""
+"""The records of publishers: who backs off, for how long, and what is forgotten."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIME = 100
 
 
 def records(reputations: Reputations | None = None, **delivered: int) -> Reputations:
-    """Records of publishers at one address that have delivered so many blocks."""
+    """Make records of publishers at one address with so many delivered blocks."""
     made = reputations or Reputations(TIME)
     for name, count in delivered.items():
         for _ in range(count):
@@ -27,7 +27,7 @@ def records(reputations: Reputations | None = None, **delivered: int) -> Reputat
 
 
 def times_of(made: Reputations, name: str, address: str, count: int) -> list[int]:
-    """How long it backs off after each of so many failures, each at the end of the backoff before."""
+    """Return the backoffs after so many failures, each at the end of the backoff before."""
     now_ns, waits = 0, []
     for _ in range(count):
         told = made.failed(name, address, now_ns)
@@ -58,7 +58,7 @@ def test_who_has_delivered_blocks_pays_alone_and_stands_before_newcomers() -> No
     for name in ("mallory", "oscar"):
         made.failed(name, "home", 0)
     assert made.backoff("alice", "home", 1) == 0
-    assert made.backoff("alice", "elsewhere", 1) == 2  # anybody may say that it is alice
+    assert made.backoff("alice", "elsewhere", 1) == 2  # anybody may claim to be alice
     for _ in range(2):
         made.failed("alice", "home", 10)
     assert made.backoff("alice", "home", 11) == 2
@@ -76,7 +76,7 @@ def test_who_delivers_a_block_and_fails_one_is_a_newcomer_again() -> None:
 
 
 def test_few_delivered_blocks_outweigh_few_failures_of_newcomers() -> None:
-    """So those who have delivered most carry the chain, while names that have delivered one fail by turns."""
+    """So publishers with most delivered blocks carry the chain while names with one fail in turn."""
     made = records(alice=8, bob=1)
     for name in ("m", "n", "o"):
         made.failed(name, "x", made.newcomers.until_ns)
@@ -99,7 +99,7 @@ def test_shared_records_are_forgotten_after_a_time_without_failures() -> None:
     until_ns = made.newcomers.until_ns
     assert made.fears_newcomers(until_ns + FORGET_TIMES * TIME - 1)
     assert not made.fears_newcomers(until_ns + FORGET_TIMES * TIME)
-    assert made.failed("m", "x", until_ns + FORGET_TIMES * TIME) == []  # the first again
+    assert made.failed("m", "x", until_ns + FORGET_TIMES * TIME) == []  # the first one again
 
 
 def test_a_single_failure_of_a_newcomer_frightens_nobody() -> None:

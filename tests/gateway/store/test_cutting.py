@@ -1,4 +1,4 @@
-"""Tests of `gateway.store.cutting`: what is written of what is cut, and where it is not written."""
+"""Cutting: what is written of the cut entries, and where."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.gateway.store.test_block_store import commit as commit_blocks
 
 
 def plain(path: Path, count: int = 5, **options: int) -> DataStreamer:
-    """A stream of sample operations, open."""
+    """Open a stream of sample operations."""
     streamer = DataStreamer.open(path, initial_pages=1, growth_pages=1, **options)  # type: ignore[arg-type]
     for number in range(count):
         commit(streamer, *operation(number))
@@ -112,5 +112,5 @@ def test_what_a_stream_holds_is_seen_without_a_lock(tmp_path: Path) -> None:
     streamer = store.streamer
     times = [block_time(streamer, streamer.get_bookmark(bookmark_of(number))) for number in range(3)]
     assert times == [1767225600 + 2 * number for number in range(3)]
-    assert block_time(streamer, 3) is None  # in mid-block: an item that is no header
+    assert block_time(streamer, 3) is None  # in mid-block: no header
     store.close()

@@ -1,4 +1,4 @@
-"""The blocks of pages: found, proven, and laid out again to the same bytes."""
+"""The blocks of pages: found, proven, and serialized again to the same bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, blocks: list[Block]) -> Path:
 
 
 def long_item(ledger: BlockStore, number: int) -> int:
-    """The offset of a byte in a long item of a block."""
+    """Return the offset of a byte in a long item of a block."""
     start = ledger.streamer.get_bookmark(bookmark_of(number))
     entry = next(entry for entry in ledger.streamer.read_entries(start) if len(entry.data) > 50_000)
     return ledger.streamer.offset_of(entry.number) + 40_000
@@ -61,7 +61,7 @@ def test_every_page_is_made_again_from_its_blocks(folder: Path, blocks: list[Blo
                 root, _ = root_of(block.number, block.items, ledger.root_hash_at(block.number))
                 builder.add(block.number, block.items, root)
             assert builder.page() == page_bytes(folder, page)
-            # No block more than those around it.
+            # The smallest range.
             if blocks is SMALL:
                 assert found.last - found.first <= PAGE_SIZE // 90_000 + 2
 
@@ -76,7 +76,7 @@ def test_pages_around_a_bad_one_tell_its_blocks(folder: Path) -> None:
         first, second = page_blocks.of_page(1), page_blocks.of_page(2)
         assert first is not None
         assert second is not None
-        assert first.origin == second.origin  # the last page before them that can be read
+        assert first.origin == second.origin  # the last readable page before them
 
 
 def test_an_empty_ledger_has_no_blocks(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_pages_without_a_sum_are_proven_before_they_are_read(folder: Path, block
         ledger.streamer.get_entry(sums.first_number(1))
         assert sums.state(1) is PageState.GOOD
         assert sums.has_sum(1)
-        if blocks is LARGE:  # and all the others that the same block fills
+        if blocks is LARGE:  # and the others that the same block fills
             assert sums.has_sum(2)
         assert [ledger.read_block(block.number).items for block in blocks] == [  # type: ignore[union-attr]
             block.items for block in blocks
@@ -128,7 +128,7 @@ def test_the_blocks_of_the_last_page_are_looked_at_once(tmp_path: Path) -> None:
             for number in range(39, 0, -1)
             if ledger.streamer.page_of_entry(ledger.streamer.get_bookmark(bookmark_of(number))) < last
         )
-        # The first that lies wholly on it, and has a long item.
+        # The first that lies wholly on it and has a long item.
         number = next(n for n in range(number + 1, 39) if max(map(len, SMALL[n].items)) > 50_000)
         position = long_item(ledger, number) - 4096 - last * PAGE_SIZE
         for block in SMALL:

@@ -1,4 +1,4 @@
-"""Checking blocks: a sound chain, and each thing that can be wrong with one, told with its place."""
+"""The check of stored blocks: a sound chain, and each fault with its place."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entries = list[tuple[int, bytes]]
 
 
 def laid_out(first: int = 0) -> list[Entries]:
-    """The entries of each of five blocks."""
+    """Return the entries of each of five blocks."""
     found = []
     for block in make_blocks(first + 5)[first:]:
         hasher = BlockHasher()
@@ -34,7 +34,7 @@ BLOCKS = laid_out()
 def check(
     blocks: Sequence[Entries], gap_before: int | None = None
 ) -> tuple[BlockCheck, list[tuple[str, int]]]:
-    """Feed blocks; return the check and what it reported, as (what, entry number)."""
+    """Feed blocks; return the check and its reports, as (what, entry number)."""
     reports: list[tuple[str, int]] = []
     checker = BlockCheck(lambda what, offset, number: reports.append((what, number)))
     number = 0
@@ -57,7 +57,7 @@ def test_a_sound_chain(first: int) -> None:
 
 
 def in_layouts(layouts: Sequence[Literal[8, 16]], minor: int) -> list[Entries]:
-    """A chain that was committed with the roots of these layouts, whatever its version suggests."""
+    """Return a chain that was committed with the roots of these layouts, whatever its version suggests."""
     found, roots = [], [EMPTY_HASH]
     tree = StreamingTree()
     for number, layout in enumerate(layouts):
@@ -70,7 +70,7 @@ def in_layouts(layouts: Sequence[Literal[8, 16]], minor: int) -> list[Entries]:
 
 @pytest.mark.parametrize("minor", [77, 78])
 def test_a_chain_whose_versions_do_not_tell_the_layout(minor: int) -> None:
-    """The root that is stored, which a proof signed, says which layout a block has."""
+    """The stored root, which a proof signed, shows the layout of a block."""
     checker, reports = check(in_layouts([8, 16, 16, 8, 16], minor))
     assert reports == []
     assert checker.block_count == 5
