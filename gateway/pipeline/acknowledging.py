@@ -54,9 +54,9 @@ class UnconfirmedBlock(NamedTuple):
     """48 bytes."""
     publisher: str
     begun_ns: int
-    """When its header came."""
+    """The arrival of its header."""
     stored_ns: int
-    """When it was on disk."""
+    """The end of its commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Acknowledging:
     ) -> None:
         self.history = RaceHistory()
         self.acknowledged_at: float | None = None
-        """When the last block was: monotonic time in seconds."""
+        """The time of the last acknowledgement: monotonic seconds."""
         self.quorum = quorum
         """None: no block waits for other nodes."""
         self._arbiter = arbiter
@@ -150,7 +150,7 @@ class Acknowledging:
 
     @property
     def awaiting_seconds(self) -> float:
-        """How long the first of them has waited."""
+        """The wait of the first of them so far."""
         return (self._now_ns() - self._awaiting[0].stored_ns) / 1e9 if self._awaiting else 0.0
 
     @property
@@ -199,7 +199,7 @@ class Acknowledging:
 
     @property
     def is_standby(self) -> bool:
-        """Whether the node follows another one or has handed over: then no block waits."""
+        """True while the node follows another one or has handed over: then no block waits."""
         return self._arbiter.retired is not None and self._arbiter.idle
 
     # --- what happens --------------------------------------------------------------------------------------

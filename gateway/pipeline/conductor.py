@@ -336,7 +336,7 @@ class Conductor:
 
     @property
     def is_storing(self) -> bool:
-        """Whether that block is in flight."""
+        """True while that block is in flight."""
         block = self.arbiter.blocks.get(self.next_to_store)
         return block is not None and block.state in LIVE
 
@@ -366,7 +366,7 @@ class Conductor:
 
     @property
     def disk_failure(self) -> str | None:
-        """Why the disk refuses blocks, with its last refusal; None: it does not."""
+        """The reason why the disk refuses blocks, with its last refusal; None: it takes them."""
         failed, refusal = self.arbiter.persistence_failed, self._group_commit.refusal
         return failed if failed is None or refusal is None else f"{failed}; tried again: {refusal}"
 

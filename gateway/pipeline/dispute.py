@@ -34,8 +34,8 @@ from typing import Final, NamedTuple
 __all__ = ["SETTLE_NS", "SOURCES_KEPT", "SOURCES_MIN", "Dispute", "Disputed", "Source", "source_of"]
 
 SETTLE_NS: Final = 10_000_000_000
-"""How long enough sources must agree. Honest publishers bring the next block sooner, at block times up to
-half of it, so two liars cannot make a load balancer drop the node again and again."""
+"""The time that enough sources must agree. Honest publishers bring the next block sooner, at block times up
+to half of it, so two liars cannot make a load balancer drop the node again and again."""
 SOURCES_MIN: Final = 2
 """One source may be a liar."""
 SOURCES_KEPT: Final = 64
@@ -46,12 +46,12 @@ _HASH_DIGITS_SHOWN: Final = 16
 
 
 class Source(NamedTuple):
-    """Who sends blocks, as a dispute counts it."""
+    """A sender of blocks, as a dispute counts it."""
 
     name: str
     """For people."""
     key: str
-    """What one party cannot have twice."""
+    """Something that one party cannot have twice."""
 
 
 def source_of(name: str, address: str, *, is_peer: bool = False, has_certificate: bool = False) -> Source:

@@ -53,7 +53,7 @@ class _Group(NamedTuple):
     attempts: Sequence[Attempt]
     blocks: Sequence[VerifiedBlock]
     size_bytes: int
-    """Of the items."""
+    """Bytes of the items."""
     taken_ns: int
 
 
@@ -104,9 +104,9 @@ class GroupCommit:
         self.queue: deque[Attempt] = deque()
         """Linked blocks in order of number; call `begin` after adding to it."""
         self.is_running = False
-        """Whether a commit runs. It takes further blocks too."""
+        """True while a commit runs, which takes further blocks too."""
         self.refusal: str | None = None
-        """Why the disk refused the last probe."""
+        """The disk's reason for refusing the last probe."""
         self._store = store
         self._thread = ThreadPoolExecutor(1, "commit")
         # Start the thread now: a pool that cannot start it later keeps the call and runs it with the next

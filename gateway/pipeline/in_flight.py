@@ -61,14 +61,14 @@ class Attempt:
     source: Source
     hasher: BlockHasher
     begun_ns: int
-    """When its header came."""
+    """The arrival of its header."""
     items: list[bytes] = field(default_factory=list)
     kinds: list[int] = field(default_factory=list)
     """Field numbers of the items."""
     summary: BlockSummary | None = None
     """Root hash, links and proofs; None until it is verified."""
     block: VerifiedBlock | None = None
-    """As it is stored; None until it is linked."""
+    """The block as it is stored; None until it is linked."""
     unhashed: deque[Append] = field(default_factory=deque)
     """Item sets that wait for a thread, or behind one that does."""
     hashing: asyncio.Task[None] | None = None
@@ -84,7 +84,7 @@ class Attempt:
 
 
 class Lack(NamedTuple):
-    """Why this node cannot check a block."""
+    """A reason why this node cannot check a block."""
 
     number: int
     text: str

@@ -22,7 +22,7 @@ TIMER_LATE_SECONDS_MAX: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class PipelineLimits:
-    """What one conductor and its stages may take."""
+    """The limits of one conductor and its stages."""
 
     responses_max: int = 4096
     """Responses that may wait for one publisher."""

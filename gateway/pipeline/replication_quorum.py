@@ -69,11 +69,11 @@ class QuorumState:
     states: tuple[tuple[str, str], ...]
     """Each watched node and its state in words."""
     refusal: str | None = None
-    """Why publishers are refused; None: they are not."""
+    """The reason why publishers are refused; None: they are accepted."""
     awaiting: tuple[int, int] | None = None
     """The first and the last block that wait."""
     awaiting_seconds: float = 0.0
-    """How long the first of them has waited."""
+    """The wait of the first of them so far."""
     other_chains: tuple[str, ...] = ()
     """Nodes with another chain, in words."""
 
@@ -86,7 +86,7 @@ class _Peer:
     said: DurableHeight | None = None
     """Its last report; None: it is not connected."""
     reason: str = _NOT_YET
-    """Why it is not connected."""
+    """The reason why it is not connected."""
     instance: str = ""
     """The process that reported last."""
     height: int | None = None
@@ -96,9 +96,9 @@ class _Peer:
     other_chain: int | None = None
     """The block that it has with another root hash."""
     is_unknown: bool = False
-    """Whether to look up the root hash of our block of that number."""
+    """The root hash of our block of that number has to be looked up."""
     is_stale: bool = False
-    """Whether its stream may still lead to a process that was replaced."""
+    """Its stream may still lead to a process that was replaced."""
 
 
 class ReplicationQuorum:

@@ -103,7 +103,7 @@ __all__ = ["Arbiter", "RaceError"]
 NEWCOMER_BLOCKS_MAX: Final = 8
 """Blocks above L + 1 that all newcomers together may have begun."""
 ADDRESS_BLOCKS_MAX: Final = 4
-"""The same for the newcomers of one address. Both limits are 1 after recent failures of newcomers."""
+"""Those of one address. Both limits are 1 after recent failures of newcomers."""
 QUIET_PART: Final = 6
 """A winner is quiet when it has sent nothing for this fraction of `block_timeout_ns`."""
 
@@ -124,14 +124,14 @@ class _Message:
 
     now_ns: int
     reason: str
-    """What was got and expected, for the log, if the message is wrong."""
+    """For the log, if the message is wrong: got, expected."""
     number: int = 0
     items: Sequence[bytes] = ()
     kinds: Sequence[int] = ()
     proven: bool = False  # the items end with a proof
     failure: Failure = Failure.LEFT  # of a block in progress
     closes_at_ns: int = 0
-    """When to close the stream at the latest; 0: when its blocks are settled."""
+    """The time to close the stream at the latest; 0: close it when its blocks are settled."""
 
 
 @dataclass(slots=True)
@@ -175,20 +175,20 @@ class Arbiter:
         self.publisher_bytes: dict[str, int] = {}
         """In-flight bytes by the winner's name; no entry is 0."""
         self.address_bytes: dict[str, int] = {}
-        """The same by the winner's network address."""
+        """In-flight bytes by the winner's network address."""
         self.persistence_failed: str | None = None
-        """Why the disk refuses writes; None: it does not."""
+        """The reason why the disk refuses writes; None: it takes them."""
         self.persistence_number = 0
         """The first block that could not be written. Blocks below it may still wait for acknowledgement."""
         self.shutting_down = False
         self.retired: str | None = None
-        """Why publishers are sent elsewhere, while the node is a standby or becomes one."""
+        """The reason why publishers are sent elsewhere; None: they are accepted."""
         self.idle = False
         """The shutdown or retirement is done."""
         self.lowest_since_ns = 0
-        """When block L was committed: all wait for L + 1 since then."""
+        """The time of the commit of block L: all wait for L + 1 since then."""
         self.skipped_ns = 0
-        """When the first publisher that stands back was told to skip L + 1; 0: none was."""
+        """The time when a publisher that stands back first skipped L + 1; 0: none did."""
         self.pardoned: int | None = None
         """The block that anybody may send, because those who went first did not."""
         self.now_ns = 0
@@ -202,7 +202,7 @@ class Arbiter:
         self._link_from = 0  # all blocks from L + 1 to below this one are COMMITTING
         self._timed: BlockRecord | None = None  # the block whose winner's time runs
         self._overdue: list[BlockRecord] = []
-        self._before_others: PublisherId | None = None  # who stood back behind nobody at the last look
+        self._before_others: PublisherId | None = None  # the stream that went first at the last look
         # Indexes over `blocks`, kept by `_index`, because every event reads them.
         self._sent: dict[int, BlockRecord] = {}
         self._open: dict[int, BlockRecord] = {}
@@ -559,7 +559,7 @@ class Arbiter:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the node only finishes what is complete."""
+        """True while the node only finishes complete blocks."""
         return self.shutting_down or (self.retired is not None and not self.idle)
 
     @property
@@ -581,7 +581,7 @@ class Arbiter:
 
     @property
     def has_beginning(self) -> bool:
-        """Whether the first block of this node's chain is known."""
+        """True once the first block of this node's chain is known."""
         return self.last_number is not None or not self.begins_anywhere
 
     @property

@@ -41,10 +41,10 @@ class RaceRules:
     forgiving_blocks: int = FORGIVING_BLOCKS
     """Delivered blocks that take one failure away."""
     late_acknowledgement_ns: int = 1_000_000_000
-    """How long a stream waits for a later acknowledgement after it skipped a block from before it connected.
+    """Time to wait for a later acknowledgement after a stream skipped a block from before it connected.
     """
     goodbye_ns: int = 1_000_000_000
-    """How long a stream that said EndStream still hears of its own blocks."""
+    """Time in which a stream that said EndStream still hears of its own blocks."""
     full_bytes_min: int = field(init=False)
     """The lowest of the three byte limits: below it, memory is full for nobody."""
 
@@ -72,19 +72,19 @@ class BlockRecord:
     """Its bytes count for its winner's name and address. A peer's do not."""
     failure: Failure | None = None  # the last one; None: none yet
     blamed: set[str] = field(default_factory=set)
-    size_bytes: int = 0  # of the items received so far
-    item_count: int = 0  # of the items received so far
+    size_bytes: int = 0  # received so far
+    item_count: int = 0  # received so far
     memory_bytes: int = 0  # their bytes, and Python's overhead for each
     order: int = 0
     """The order in which winners began, or were read again."""
     begun_ns: int = 0  # or when its winner was read again
     runs_from_ns: int = 0
-    """When its winner's time began to run: when all blocks below were received."""
+    """The start of its winner's time, when all blocks below were received."""
     timed_from_ns: int = 0
-    """The same, less the time that ran before, plus the time that the node took."""
+    """That start, less the time that ran before, plus the time that the node took."""
     used_ns: int = 0
     """Time that has run, while it is stopped because a block below failed."""
-    opened_ns: int = 0  # when it failed last
+    opened_ns: int = 0  # its last failure
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class StreamRecord:
     name: str
     state: StreamState
     since_ns: int
-    """When it connected, sent its last items (SENDING, PROVEN), or said goodbye (FINISHED)."""
+    """The time of its connection, its last items (SENDING, PROVEN), or its goodbye (FINISHED)."""
     block: BlockRecord | None = None
     last_ended: int | None = None  # the last block that it completed
     address: str = ""
@@ -115,12 +115,12 @@ class StreamRecord:
     is_paused: bool = False
     """The caller does not read it, because too much is in flight."""
     delayed_from_ns: int | None = None
-    """When the caller began to keep a message of it: no time limit runs."""
+    """The caller keeps a message of it since this time: no time limit runs."""
     hears_from: int = 0
     """The first block whose acknowledgement it gets: L + 1 when it connected."""
     has_heard: bool = False
     """It was sent an acknowledgement, which covers all earlier blocks."""
     owed_since_ns: int | None = None
-    """When it skipped a block from before it connected: it must hear that this block is safe."""
+    """It skipped a block from before it connected at this time, and must hear that the block is safe."""
     closes_at_ns: int = 0
-    """When to close a FINISHED stream at the latest; 0: when its blocks are settled."""
+    """The time to close a FINISHED stream at the latest; 0: close it when its blocks are settled."""

@@ -46,7 +46,7 @@ class Reputation:
 
     failure_count: int = 0  # in a row
     until_ns: int = 0
-    """When its last backoff ends; its last failure, where that cost none."""
+    """The end of its last backoff; its last failure, where that cost none."""
     delivered_count: int = 0
     """Blocks with the right root hash and proof; each failure halves it."""
 
@@ -56,10 +56,10 @@ class BackedOff:
     """A backoff of a publisher, an address or all newcomers. It is an action when it begins."""
 
     name: str
-    """Of the publisher; "" for an address or all newcomers."""
+    """The publisher; "" for an address or all newcomers."""
     address: str  # "" for all newcomers
     failure_count: int
-    left_ns: int  # of the backoff
+    left_ns: int  # rest of the backoff
 
     def words(self) -> str:
         """Return who backs off, in words."""
@@ -92,7 +92,7 @@ class Reputations:
         self._names: OrderedDict[tuple[str, str], Reputation] = OrderedDict()
         self._addresses: OrderedDict[str, Reputation] = OrderedDict()
         self.last_until_ns = 0
-        """When the last of all backoffs ends."""
+        """The end of the last of all backoffs."""
 
     def is_newcomer(self, name: str, address: str) -> bool:
         """Return whether a publisher has no credit."""

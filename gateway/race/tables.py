@@ -69,7 +69,7 @@ class _Key(Enum):
 
 
 class Standing(_Key):
-    """Where block N stands when publisher P offers its header."""
+    """The standing of block N when publisher P offers its header."""
 
     COMMITTED = "N <= L"
     COMMITTED_JUST_NOW = "N <= L, inside the duplicate skip window"
@@ -260,7 +260,7 @@ BLOCK_TABLE: Final[dict[BlockState, dict[BlockEvent, BlockState]]] = {
 
 
 class Failure(Enum):
-    """Why an attempt at a block failed."""
+    """A reason why an attempt at a block fails."""
 
     REFUSED = "root hash, link or proof is wrong"
     DISPUTED = (
@@ -282,7 +282,7 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Consequence:
-    """What a failure means for the winner."""
+    """The consequence of a failure for the winner."""
 
     end_status: EndStatus | None
     """The code that ends its stream; None: the stream goes on."""

@@ -80,7 +80,7 @@ class VerifiedBlock(NamedTuple):
     kinds: Sequence[int] | None = None
     """`kinds_of(items)`; None: the store reads them from the items."""
     layout: LastLayout | None = None
-    """Of the root hash; None: unknown."""
+    """The layout of the root hash; None: unknown."""
 
 
 class BlockStore:
@@ -101,7 +101,7 @@ class BlockStore:
         self.is_doubted = False
         """The chain may be wrong: `close` writes no snapshot."""
         self.snapshot_due = False
-        """Whether enough blocks were added for another snapshot."""
+        """Enough blocks were added for another snapshot."""
         self._snapshot_blocks = snapshot_blocks
         self._snapshot_number = -1
         self._room_bytes = 0
@@ -235,7 +235,7 @@ class BlockStore:
 
     @property
     def has_begun(self) -> bool:
-        """Whether blocks are begun and not finished."""
+        """True while blocks are begun and not finished."""
         return self.streamer.has_begun
 
     def advance(self, block: VerifiedBlock) -> None:

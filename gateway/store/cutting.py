@@ -66,9 +66,9 @@ class CutCheck:
     """The contents of a stream file, read without a lock."""
 
     header: StreamHeader
-    """Of its last commit."""
+    """The header of its last commit."""
     holds_blocks: bool
-    """Whether it ends with a block."""
+    """It ends with a block."""
 
 
 def look_at(path: Path) -> CutCheck:
@@ -178,7 +178,7 @@ def write_entries(
         commit_bytes: as there.
     """
     folder = place.with_name(f".{place.name}.part")
-    shutil.rmtree(folder, ignore_errors=True)  # of a killed run
+    shutil.rmtree(folder, ignore_errors=True)  # a killed run left it
     try:
         folder.mkdir()
         written = folder / "cut.bin"

@@ -37,9 +37,9 @@ class LastBlock(NamedTuple):
     """The verdict on the last block."""
 
     layout: LastLayout
-    """Of its root hash."""
+    """The layout of its root hash."""
     lack: str | None
-    """Why its proofs cannot be checked; None: they hold, or need no check."""
+    """The reason why its proofs cannot be checked; None: they hold, or need no check."""
 
 
 def look_at_last_block(store: BlockStore, verifier: BlockVerifier) -> LastBlock | None:

@@ -152,7 +152,7 @@ class PageBlocks:
             self._ensure_tail(entry_number)
 
     def ensure_block(self, number: int) -> None:
-        """The same for the end of a block."""
+        """Do as `ensure` for the end of a block."""
         streamer = self._store.streamer
         end = streamer.committed.total_entries
         if number != self._store.last_number:

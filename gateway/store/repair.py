@@ -81,7 +81,7 @@ class Offer:
     cut_bytes: int
     """Bytes of the file that are cut."""
     why_no_more: str | None = None
-    """Why no further entries behind the header are counted."""
+    """The reason why no further entries behind the header are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +93,15 @@ class Found:
     header: StreamHeader
     holds_blocks: bool
     damage: EntriesDisagree | None
-    """Why the entries do not lead to the header's totals."""
+    """The entries do not lead to the header's totals: where and how."""
     refusal: str | None
-    """Why a start refuses the stream; None: it does not."""
+    """The reason why a start refuses the stream; None: it opens it."""
     offers: tuple[Offer, ...]
     """The choices; empty if nothing is wrong."""
 
     @property
     def is_node(self) -> bool:
-        """Whether the stream belongs to a data folder."""
+        """True if the stream belongs to a data folder."""
         return self.holds_blocks and self.path.name == STREAM_FILE_NAME
 
 

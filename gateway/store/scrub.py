@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 SCRUB_PASS_SECONDS_MIN: Final = 3600.0
 """The shortest time between the starts of two passes: a short stream takes seconds."""
 PROCESSOR_SHARE_MAX: Final = 0.05
-"""Of one processor: proofs of pages without a sum are slower than the pace."""
+"""The share of one processor: proofs of pages without a sum are slower than the pace."""
 UNPROVEN_PAUSE_SECONDS: Final = 60.0
-"""The same after a pass with pages beside bad ones, which could not be proven."""
+"""The pause after a pass with pages beside bad ones, which could not be proven."""
 PLACE_KEPT_PAGES: Final = 64
 """Pages between two writes of the place: a killed node reads at most so many twice."""
 PLACE_KEY: Final = b"sluice/scrubbed-up-to"

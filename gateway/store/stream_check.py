@@ -43,7 +43,7 @@ class BlockCheck:
         """(offset, entry number) of the start of the current block."""
         self._seen = 0
         self.is_block_stream = True
-        """Whether the stream begins with a block."""
+        """False once the stream begins with something else."""
         self.block_count = 0
         """Readable blocks."""
         self.last_number: int | None = None
